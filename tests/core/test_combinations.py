@@ -14,6 +14,7 @@ import torch
 from examples import CHOICES, Parts
 from torch import Tensor
 
+from tempera.core import tiles
 from tempera.core.batch import Batch
 from tempera.core.corrections import Margin
 from tempera.core.definition import defined_losses
@@ -44,8 +45,11 @@ def wrong(combinations: Iterable[tuple[Batch[Tensor], Parts, range | None]]) -> 
     return count, off
 
 
+@pytest.mark.parametrize("fills", [False, True])
 @pytest.mark.parametrize("seed", examples.SEEDS)
-def test_a_sample_of_all_combinations(seed: int) -> None:
+def test_a_sample_of_all_combinations(seed: int, fills: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of vectors that are filled up with zeros, as oneDNN takes large ones."""
+    monkeypatch.setattr(tiles, "onednn_takes", lambda *_: fills)
     chosen = zip(examples.sampled(seed, 120), itertools.cycle(WHOLE), itertools.cycle(SPANS))
     count, found = wrong((data, parts, span) for parts, data, span in chosen)
     assert count == 120

@@ -9,8 +9,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import _get_current_function_mode_stack
 
+from tempera import mnr
+from tempera.core.batch import Batch, Role, Side
+from tempera.core.ragged import Ragged
+from tempera.engine.cache import Cache
 from tempera.engine.dropout import Dropout, RowDropout, dropout_on
+from tempera.engine.step import step
 
 
 @pytest.mark.parametrize("p", [0.1, 1 / 3, 0.5, 0.97])
@@ -63,6 +69,45 @@ def test_what_is_computed_again_or_compiled_draws_by_torch() -> None:
     assert not isinstance(dropout_on(torch.device("cpu"), tower), Dropout)
     tower[0].gradient_checkpointing, tower[0]._compiled_call_impl = False, len
     assert not isinstance(dropout_on(torch.device("cpu"), tower), Dropout)
+
+
+class Reads(torch.nn.Module):
+    """A tower that draws, attends, or does neither, and notes in which context it is called."""
+
+    padded = False
+
+    def __init__(self, p: float = 0.0, attends: bool = False) -> None:
+        super().__init__()
+        self.table, self.drop, self.attends = torch.nn.Embedding(9, 4), torch.nn.Dropout(p), attends
+        self.modes: list[bool] = []
+
+    def of(self, role: Role) -> Reads:
+        return self
+
+    def forward(self, tokens: Ragged) -> Tensor:
+        self.modes.append(any(type(mode) is Dropout for mode in _get_current_function_mode_stack()))
+        vectors: Tensor = self.drop(self.table(tokens.values.long()))
+        return F.scaled_dot_product_attention(*[vectors[None]] * 3)[0] if self.attends else vectors
+
+
+@pytest.mark.parametrize(
+    ("tower", "drops"),
+    [(Reads(), False), (Reads(0.5), True), (Reads(attends=True), True)],
+    ids=["plain", "drops", "attends"],
+)
+def test_a_tower_that_has_drawn_nothing_is_read_without_the_context(tower: Reads, drops: bool) -> None:
+    cache, batch = (
+        Cache(),
+        Batch(*(Side(Ragged.of([[token] for token in tokens])) for tokens in ([1, 2, 3, 4], [5, 6, 7, 8]))),
+    )
+    for _ in range(2):
+        step(tower, mnr(), batch, cache)
+    (size,) = cache.footprints.values()
+    assert size.drops == drops and tower.modes[-2:] == [drops] * 2 and tower.modes[0]
+    resumed = Cache()
+    resumed.resume(cache.sizes())
+    step(tower, mnr(), batch, resumed)
+    assert next(iter(resumed.footprints.values())).drops == drops and tower.modes[-1] == drops
 
 
 MASKS: dict[str, dict[str, Any]] = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -32,11 +33,12 @@ class Block(nn.Module):
         return rows + self.last(F.gelu(made))
 
 
-def passed(block: Block, rows: Tensor, layers: LinearLayers | None) -> list[Tensor]:
+def passed(block: Block, rows: Tensor, layers: LinearLayers | None, half: bool = True) -> list[Tensor]:
     """Return the outputs and the gradients of rows, weights and biases, with layers of ours or with those of torch."""
     block.zero_grad()
     rows = rows.detach().requires_grad_()
-    with torch.autocast("cpu", torch.bfloat16), layers.cast_once(CPU) if layers else computing_by({}):
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=half)
+    with autocast, layers.cast_once(CPU) if layers else computing_by({}):
         out = block(rows)
     (out.float() * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum().backward()
     assert rows.grad is not None
@@ -58,6 +60,32 @@ def test_products_and_gradients_are_those_of_autocast(count: tuple[int, int], bi
         size = true.norm()
         assert (ours.double() - true).norm() <= 1.2 * (theirs.double() - true).norm() + 1e-3 * size
         assert (ours.double() - true).norm() <= 0.03 * size
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("count", [(1, 1), (5, 7), (90, 70)])
+@pytest.mark.parametrize("onednn", [True, False])
+def test_products_and_gradients_in_float32_are_exact(
+    count: tuple[int, int], bias: bool, onednn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By oneDNN where it is the faster one, on any machine; rows are filled up there, too, and the graph frees nothing early."""
+    torch.manual_seed(0)
+    block, rows, switched = Block(bias), torch.randn(*count, 24), []
+    own = products._switched if products.onednn_gain() else nullcontext  # which would round
+
+    @contextmanager
+    def noted() -> Iterator[None]:
+        switched.append(True)
+        with own():
+            yield
+
+    monkeypatch.setattr(products, "_switched", noted)
+    monkeypatch.setattr(products, "onednn_pays", lambda: onednn)
+    monkeypatch.setattr(linear_layers, "onednn_pays", lambda: onednn)
+    got = passed(block, rows, LinearLayers(block), half=False)
+    assert len(switched) == (12 if onednn and count[0] == 90 else 0)  # four layers, forward and twice backward
+    for ours, true in zip(got, (each.double() for each in passed_exactly(block, rows)), strict=True):
+        assert ours.dtype == torch.float32 and (ours.double() - true).norm() <= 1e-4 * true.norm()
 
 
 def passed_exactly(block: Block, rows: Tensor) -> list[Tensor]:

@@ -16,13 +16,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from tempera import mnr
 from tempera.core.batch import Batch, Side
 from tempera.core.ragged import Ragged
-from tempera.engine import stages
+from tempera.engine import linear_layers, stages
 from tempera.engine.cache import Cache, size_of
 from tempera.engine.cost import META
 from tempera.engine.devices import start
 from tempera.engine.plan import Footprint, footprint, keep, pack, probe_rows, start_tokens
+from tempera.engine.stages import step_on_paper
 from tempera.engine.training_options import Training
 from tempera.towers.transformer import Transformer
 
@@ -235,3 +237,19 @@ def test_a_cache_knows_half_precision_on_paper_too(precision: Any, half: bool) -
     assert Cache(autocast=start(precision).autocast).in_half() == half
     for device, free in ((META, 1e10), (torch.device("cpu"), None)):
         assert stages._cache(options, device, free).in_half() == half
+
+
+def test_a_step_on_paper_counts_the_products_of_a_cpu_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN makes them, a bias included: as many as in float32, but for the rows that fill them up to numbers that recur."""
+    monkeypatch.setattr(linear_layers, "onednn_pays", lambda: False)
+    torch.manual_seed(0)
+    tower: Any = Transformer(layers=1, width=64, heads=2, vocabulary=40, max_length=64).build(["a b c d e"] * 9)
+    batch = Batch(*(Side(Ragged.of([[1, 2, 3, 4]] * 128)) for _ in range(2)))
+    flops, kinds = [], []
+    for precision in ("no", "bf16"):
+        paper = step_on_paper(tower, mnr(), batch, Training(mixed_precision=precision))
+        counts = [paper.stages[name].operations.items() for name in (stages.FIRST, stages.BACKWARD)]
+        flops += [sum(each.flops * count for each, count in stage) for stage in counts]
+        kinds.append({each.name for each in paper.stages[stages.FIRST].operations})
+    assert flops[0] <= flops[2] <= 1.1 * flops[0] and flops[1] <= flops[3] <= 1.1 * flops[1]
+    assert "_linear_pointwise" in kinds[1] - kinds[0]

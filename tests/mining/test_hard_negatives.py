@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
+from tempera.core import products
 from tempera.errors import ConfigError, DataError
 from tempera.mining import search
 from tempera.mining.hard_negatives import Mining, mine
@@ -334,11 +334,11 @@ def test_candidates_that_prove_nothing_are_given_up(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("gain", [9.0, 0.0])
 def test_both_products_find_what_the_definition_finds(gain: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """By oneDNN and by MKL, of documents in more than one block, in half precision, and with pairs to leave out."""
-    by, own = list[str](), search._by_onednn
-    monkeypatch.setattr(search, "onednn_gain", lambda: gain)
-    monkeypatch.setattr(search, "_by_onednn", lambda *given: by.append("oneDNN") or own(*given))
+    by = list[str]()
+    monkeypatch.setattr(products, "onednn_gain", lambda: gain)
+    monkeypatch.setattr(products, "_switched", contextmanager(lambda: iter([by.append("oneDNN")])))
     generator = np.random.default_rng(5)
-    docs = generator.normal(size=(9_000, 24)).astype(np.float16)
+    docs = generator.normal(size=(12_000, 24)).astype(np.float16)
     queries = generator.normal(size=(30, 24)).astype(np.float32)
     without = np.arange(30), (queries.astype(np.float64) @ docs.T.astype(np.float64)).argmax(1)
     want = queries.astype(np.float64) @ docs.T.astype(np.float64)
@@ -346,23 +346,6 @@ def test_both_products_find_what_the_definition_finds(gain: float, monkeypatch: 
     scores, positions = exact(docs)(queries, 7, without)
     assert (positions == np.argsort(-want, axis=1)[:, :7]).all() and by == ["oneDNN"] * (3 if gain else 0)
     np.testing.assert_allclose(scores, np.take_along_axis(want, positions, 1), rtol=1e-5)
-
-
-def test_what_onednn_gains_is_measured_once_and_nothing_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    search.onednn_gain.cache_clear()
-    began = time.perf_counter()
-    assert search.onednn_gain() > 0
-    search.onednn_gain()
-    assert time.perf_counter() - began < 1 and search.onednn_gain.cache_info().misses == 1
-    search.onednn_gain.cache_clear()
-    with monkeypatch.context() as patch:
-        patch.setattr(search, "_by_onednn", lambda *_: 1.5)
-        patch.setattr(search, "fastest", lambda run, _: 1.5 if isinstance(run(), float) else 3.0)
-        assert search.onednn_gain() == 2  # 3 seconds by MKL, and 1.5 by oneDNN
-    search.onednn_gain.cache_clear()
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert search.onednn_gain() == 0
-    search.onednn_gain.cache_clear()
 
 
 def test_no_queries_have_arrays_of_the_same_kinds() -> None:

@@ -1,40 +1,159 @@
-"""Products of rows and weights in half precision, as linear layers make them.
+"""Products of matrices, on a CPU by the library that takes less time.
+
+torch multiplies float32 by MKL, which uses 256 of the 512 bits of an AMD processor: on a Zen 5, oneDNN takes less than half of its
+time. The only switch to oneDNN also lets it round factors to bf16, which it does where a processor has AMX. So it is measured
+whether oneDNN is faster and whether it rounds, and only products of this module go to it: torch's attention would take six times
+as long.
 
 Letters in shapes: m rows, k inputs, o outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache, lru_cache
+from itertools import product
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+WORTH = 1.5  # times as fast another way to multiply has to be, to be taken
+_LARGE = 1 << 21  # products of two numbers that pay for oneDNN's later start, of some 10 microseconds
+_ROUNDS = 9
+_FEWEST = 32  # rows that are multiplied together
+_HALF = (torch.bfloat16, torch.float16)
+
+
+def mm(x: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return x y, [m, k] and [k, o] to [m, o]; by oneDNN where that pays.
+
+    >>> mm(torch.ones(1, 2), torch.ones(2, 3)).tolist()
+    [[2.0, 2.0, 2.0]]
+    """
+    with by_onednn(x, y):
+        return torch.mm(x, y, out=out)
+
+
+@contextmanager
+def by_onednn(x: Tensor, y: Tensor) -> Iterator[None]:
+    """Multiply x, [m, k], by y, [k, o], in float32 by oneDNN in the block, where that pays.
+
+    >>> with by_onednn(x := torch.ones(1, 2), y := torch.ones(2, 1)):
+    ...     torch.addmm(torch.ones(1, 1), x, y).tolist()
+    [[3.0]]
+    """
+    with _switched() if onednn_takes(x, y.shape[1]) else nullcontext():
+        yield
+
+
+def filled(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return rows in a precision, with zeros up to a number of them that recurs: [m, k] -> [r, k].
+
+    oneDNN prepares for each shape that it has not seen of late. The number is a multiple of 32, and of a sixteenth of the power of
+    2 below m: 32, 64, ... 512, 544, ... 1,024, 1,088, ...
+
+    >>> [len(filled(torch.ones(rows, 1))) for rows in (1, 32, 500, 513, 1025)]
+    [32, 32, 512, 544, 1088]
+    """
+    low, step = rows if dtype is None else rows.to(dtype), max(_FEWEST, 1 << max(0, len(rows).bit_length() - 5))
+    more = -len(rows) % step
+    return torch.cat([low, low.new_zeros(more, low.shape[1])]) if more else low.contiguous()
+
+
+def onednn_takes(x: Tensor, columns: int) -> bool:
+    """Return True if oneDNN multiplies rows of float32 by so many columns in less time than torch.
+
+    >>> onednn_takes(torch.ones(2, 3), 4), onednn_takes(torch.ones(512, 512, dtype=torch.float64), 512)
+    (False, False)
+    """
+    is_large = x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() * columns >= _LARGE
+    return is_large and onednn_pays()
+
+
+def onednn_pays() -> bool:
+    """Return True if oneDNN multiplies float32 in less time than torch here, as exactly."""
+    return onednn_gain() >= WORTH
+
+
+@cache
+def onednn_gain() -> float:
+    """Return how many times as fast as by torch oneDNN multiplies float32, as exactly; else 0. Measured once, in about 0.05 s."""
+    matmul: Any = getattr(torch.backends.mkldnn, "matmul", None)
+    if not torch.backends.mkldnn.is_available() or getattr(matmul, "fp32_precision", None) != "none":  # type: ignore[no-untyped-call]
+        return 0.0  # without oneDNN, before torch 2.9, or where the user has chosen
+    with _disable_current_modes():  # of those who count what is computed, or compute on paper
+        try:
+            with _switched():
+                exact = all(map(_is_exact, _SHAPES))
+        except RuntimeError:  # as where torch's switches are locked
+            return 0.0
+        x, y = torch.ones(256, 512), torch.ones(512, 1024)
+        seconds: list[list[float]] = [[], []]
+        for _ in range(_ROUNDS):  # in turns, so that a busy moment meets both
+            seconds[0].append(_seconds(x, y))
+            with _switched():
+                seconds[1].append(_seconds(x, y))
+    return min(seconds[0]) / min(seconds[1]) if exact else 0.0
+
+
+_SHAPES = ((64, 64, 64), (100, 33, 65), (256, 512, 256), (1024, 64, 1024))
+
+
+def _is_exact(shape: tuple[int, int, int]) -> bool:
+    """Return True if a product of integers that float32 holds and bf16 does not is right, however its factors are laid out."""
+    m, k, o = shape
+    x, y = torch.arange(m * k) % 1999 - 999, torch.arange(k * o) % 29 - 14  # sums below 2^24
+    x, y = x.view(m, k), y.view(k, o)
+    want = (x.double() @ y.double()).float()
+    ways = product(*((each.float(), each.T.float().contiguous().T) for each in (x, y)))
+    return all(torch.equal(a @ b, want) for a, b in ways)
+
+
+def _seconds(x: Tensor, y: Tensor) -> float:
+    start = time.perf_counter()
+    torch.mm(x, y)
+    return time.perf_counter() - start
+
+
+@contextmanager
+def _switched() -> Iterator[None]:
+    matmul: Any = getattr(torch.backends.mkldnn, "matmul")  # noqa: B009 - mypy does not see it
+    earlier, matmul.fp32_precision = matmul.fp32_precision, "bf16"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = earlier
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return rows times weights, and a bias: [m, k], [o, k] and [o] to [m, o].
 
-    On a CPU oneDNN adds the bias as it multiplies. torch copies it to every row first, by which a layer of MiniLM takes 1.1 to 1.2
-    times as long.
+    On a CPU oneDNN adds the bias as it multiplies half precision. torch copies it to every row first, by which a layer of MiniLM
+    takes 1.1 to 1.2 times as long.
 
     >>> linear(torch.ones(1, 2), torch.ones(3, 2), torch.ones(3)).tolist()
     [[3.0, 3.0, 3.0]]
     """
-    return (F.linear if bias is None or rows.device.type != "cpu" else _adding())(rows, weight, bias)
+    if bias is not None and rows.dtype in _HALF and rows.device.type == "cpu":
+        return _adding(rows.dtype)(rows, weight, bias)
+    with by_onednn(rows, weight.T):
+        return F.linear(rows, weight, bias)
 
 
 @lru_cache
-def _adding() -> Callable[..., Tensor]:
-    """Return oneDNN's linear layer, which torch's compiler takes, too; or torch's, where there is no other."""
+def _adding(dtype: torch.dtype) -> Callable[..., Tensor]:
+    """Return oneDNN's linear layer, which torch's compiler takes, too; or torch's, where there is no other in this precision."""
     try:
         adding: Any = torch.ops.mkldnn._linear_pointwise
-        one = torch.ones(1, 1, dtype=torch.bfloat16)
+        one = torch.ones(1, 1, dtype=dtype)
         if adding(one, one, one[0], "none", [], "").item() == 2:
             return lambda rows, weight, bias: adding(rows, weight, bias, "none", [], "")
-    except (AttributeError, RuntimeError):  # another version of torch, or a build without oneDNN
+    except (AttributeError, RuntimeError):  # another version of torch, a build without oneDNN, a processor without fp16
         pass
     return F.linear
 

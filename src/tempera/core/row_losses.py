@@ -29,6 +29,8 @@ class Tile:
     group: int
     anchors: list[Tensor]  # one [r, D] a term, not scaled
     logits: list[Tensor]  # one [r, c] a term
+    filled: list[Tensor]  # the same with the columns of zeros that fill them up, [r, w]
+    candidates: list[Tensor]  # of each term, with zeros that fill them up, [w, D]
     held: int  # the term whose positives the loss is about
     # Rows in the tile and columns of each term's positives, [k] each; where there are any, the first r are the rows' own.
     positives: list[tuple[Tensor, Tensor]]

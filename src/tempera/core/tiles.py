@@ -24,6 +24,7 @@ from .batch import Role
 from .corrections import Addition
 from .matches import Index, Matches
 from .pools import Exclusion
+from .products import by_onednn, filled, mm, onednn_takes
 from .row_losses import TAUGHT, Numerator, Taught, Tile, contrasted
 
 # Scores held at once on a CPU: 4 MiB of float32. Fewer make thin matrix products, more fall out of the cache.
@@ -87,26 +88,36 @@ def tile_elements(device: torch.device, free: float | None = None) -> int:
     return int((free or free_bytes(device)) * _DEVICE_SHARE / _SCORE_BYTES)
 
 
-def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:
-    """Yield every tile of every group. The logits are valid until the next tile is requested."""
+def tiles(problem: Problem, vectors: Vectors, scale: float, filled_up: Vectors | None = None) -> Iterator[Tile]:
+    """Yield every tile of every group. The logits are valid until the next tile is requested.
+
+    Args:
+        filled_up: the vectors, and zeros after them that bring their number to one that recurs.
+    """
+    filled_up = filled_up or vectors
     first, rows = problem.local.start, problem.local.stop - problem.local.start
     device = next(iter(vectors.values())).device
     for g, group in enumerate(problem.groups):
         terms, taught, own_scale = group.terms, group.taught is not None, group.scale if group.taught else scale
         widths = [len(vectors[term.candidate]) for term in terms]
-        held_at_once = sum(max(width, _listed(term, vectors)) for term, width in zip(terms, widths, strict=True))
+        candidates = [filled_up[term.candidate] for term in terms]
+        held_at_once = sum(max(len(each), _listed(term, vectors)) for term, each in zip(terms, candidates, strict=True))
         height = min(rows, max(1, problem.tile_elements // max(1, held_at_once * (1 + taught))))
-        scratch = [_aligned(vectors[term.candidate], height, width) for term, width in zip(terms, widths, strict=True)]
+        scratch = [_aligned(each, height, len(each)) for each in candidates]
         held = next((i for i, term in enumerate(terms) if term.positive is not None), 0)
         for start in range(0, rows, max(1, height)):  # a device may have no rows
             tile = slice(start, min(start + height, rows))
             anchors = [vectors[term.anchor][_places(term, tile, first)] for term in terms]
             positives = [_positives(term, tile, width, device) for term, width in zip(terms, widths, strict=True)]
-            logits, teacher, scaled, values = [], list[Tensor](), dict[Role, Tensor](), None
-            for term, anchor, out, kept in zip(terms, anchors, scratch, positives, strict=True):
+            logits, whole, teacher = list[Tensor](), list[Tensor](), list[Tensor]()
+            scaled, values = dict[Role, Tensor](), None
+            for term, anchor, each, width, out, kept in zip(
+                terms, anchors, candidates, widths, scratch, positives, strict=True
+            ):
                 if term.anchor not in scaled:
                     scaled[term.anchor] = anchor * own_scale
-                raw = _products(term, scaled[term.anchor], vectors[term.candidate], tile, out)
+                whole.append(_products(term, scaled[term.anchor], each, tile, out))
+                raw = whole[-1][:, :width] if term.lists is None else whole[-1]
                 left_out: Iterable[Index] = (exclusion(tile) for exclusion in term.exclusions)
                 if term.teacher is not None:
                     left_out = list(left_out)
@@ -118,7 +129,7 @@ def tiles(problem: Problem, vectors: Vectors, scale: float) -> Iterator[Tile]:
                 logits.append(raw)
             if problem.hardest is not None and not taught:
                 _keep_hardest(logits, positives, problem.hardest)
-            yield Tile(tile, g, anchors, logits, held, positives, values, teacher)
+            yield Tile(tile, g, anchors, logits, whole, candidates, held, positives, values, teacher)
 
 
 def _listed(term: Term, vectors: Vectors) -> int:
@@ -127,9 +138,9 @@ def _listed(term: Term, vectors: Vectors) -> int:
 
 
 def _products(term: Term, anchors: Tensor, candidates: Tensor, tile: slice, out: Tensor) -> Tensor:
-    """Return the inner products of a tile's anchors with all candidates, [r, c], in `out`; or with those of their lists, [r, k]."""
+    """Return the inner products of a tile's anchors with all candidates, [r, c]; or with those of their lists, [r, k]."""
     if term.lists is None:
-        return torch.mm(anchors, candidates.T, out=out[: len(anchors)])
+        return mm(anchors, candidates.T, out[: len(anchors)])
     return (candidates[term.lists[tile]] @ anchors[:, :, None])[:, :, 0]
 
 
@@ -156,10 +167,12 @@ def sweep(
     """
     some = next(iter(vectors.values()))
     losses = some.new_zeros(problem.local.stop - problem.local.start)
-    grads = {role: torch.zeros_like(vector) for role, vector in vectors.items()} if shares is not None else {}
+    wide = {role: filled(each) if onednn_takes(each, len(losses)) else each for role, each in vectors.items()}
+    sums = {role: torch.zeros_like(each) for role, each in wide.items()} if shares is not None else {}
+    grads = {role: each[: len(vectors[role])] for role, each in sums.items()}
     first = problem.local.start
     scale_grad = torch.zeros((), dtype=widest(some.device), device=some.device)
-    for tile in tiles(problem, vectors, scale):
+    for tile in tiles(problem, vectors, scale, wide):
         group = problem.groups[tile.group]
         loss, mass = TAUGHT[group.taught](tile) if group.taught else contrasted(tile, problem.numerator)
         losses[tile.rows] += loss if group.share == 1 else loss * group.share
@@ -170,8 +183,8 @@ def sweep(
         ]  # [r, 1]
         own_scale = group.scale if group.taught else scale
         inward = factor * own_scale
-        for term, anchors, x in zip(group.terms, tile.anchors, tile.logits, strict=True):
-            towards = _towards(term, x, vectors[term.candidate], tile.rows).mul_(factor)  # of the scaled anchors
+        for term, anchors, x, candidates in zip(group.terms, tile.anchors, tile.filled, tile.candidates, strict=True):
+            towards = _towards(term, x, candidates, tile.rows).mul_(factor)  # of the scaled anchors
             if learns and not group.taught:
                 scale_grad += torch.vdot(towards.flatten(), anchors.flatten())
             if term.anchor_rows is None:
@@ -179,7 +192,8 @@ def sweep(
             else:  # rows may share an anchor
                 grads[term.anchor].index_add_(0, term.anchor_rows[tile.rows], towards, alpha=own_scale)
             if term.lists is None:
-                grads[term.candidate].addmm_(x.T, anchors * inward)
+                with by_onednn(x.T, pull := anchors * inward):
+                    sums[term.candidate].addmm_(x.T, pull)
             else:
                 each = x[:, :, None] * (anchors * inward)[:, None]  # [r, k, D]
                 grads[term.candidate].index_add_(0, term.lists[tile.rows].flatten(), each.flatten(0, 1))
@@ -191,7 +205,7 @@ Sweep = Callable[[Problem, Vectors, float, Tensor | None, bool], tuple[Tensor, G
 
 def _towards(term: Term, x: Tensor, candidates: Tensor, tile: slice) -> Tensor:
     """Return the gradients of a tile's anchors, [r, D], from those of their logits."""
-    return x @ candidates if term.lists is None else (x[:, None] @ candidates[term.lists[tile]])[:, 0]
+    return mm(x, candidates) if term.lists is None else (x[:, None] @ candidates[term.lists[tile]])[:, 0]
 
 
 def _places(term: Term, tile: slice, first: int) -> slice | Tensor:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -274,6 +274,7 @@ class Cache:
             work.embeddings = self._empty(work)
             return []
         weight = self._footprint(work, group)
+        work.drops = weight.drops
         if not len(lengths):
             return []
         padded = work.tower.padded
@@ -306,9 +307,11 @@ class Cache:
             dropout = dropout_on(self.device, work.tower)
             with seeded(0, self.device), dropout, self.autocast(), work.linear.cast_once(self.device):
                 size = footprint(work.tower, probes, work.tower.padded, self.device)
+            size = replace(size, drops=getattr(dropout, "has_drawn", True))
             if work.divided:  # equal micro-batches leave little to fill up
                 group.keep_pace()
-                size = Footprint(*(float(group.all_reduce_max(math.ceil(x))) for x in (size.linear, size.square)))
+                linear, square = (float(group.all_reduce_max(math.ceil(x))) for x in (size.linear, size.square))
+                size = Footprint(linear, square)
         self.footprints[id(work.tower)] = size
         return size
 

@@ -36,6 +36,7 @@ from ..errors import TemperaError
 
 _aten = torch.ops.aten
 META = torch.device("meta")
+_COUNTED = {"aten", "mkldnn"}
 # Operations that start nothing on a device: views, new memory, and copies from the host.
 _FREE = {"_unsafe_view", "detach", "lift_fresh", "_values", "_indices", "_reshape_alias", "is_same_size"}
 _FREE |= {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
@@ -128,7 +129,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if op.namespace != "aten":
+        if op.namespace not in _COUNTED:
             return op(*args, **kwargs)
         if op.overloadpacket is _aten._local_scalar_dense and self._here(args[0]):
             return self._asked(args[0])
@@ -224,6 +225,8 @@ def _flops(op: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> int:
     if name in _ATTENTION:
         query, key = args[1:3] if "backward" in name else args[:2]
         return int(_ATTENTION[name] * query.numel() * key.shape[-2])
+    if name == "_linear_pointwise":  # of oneDNN: rows and a weight, [o, k]
+        return int(2 * args[0].numel() * len(args[1]))
     count = flop_registry.get(op.overloadpacket) or flop_registry.get(getattr(_aten, name.rstrip("_"), None))
     return 0 if count is None else int(count(*args, **kwargs, out_val=out))
 

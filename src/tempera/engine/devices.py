@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
+from ..core.products import WORTH, mm
 from ..errors import ConfigError
 from ..io.console import silenced
 from .clock import fastest
@@ -25,7 +26,6 @@ from .distributed import ALONE, CPU, Group
 
 Precision = Literal["no", "bf16", "fp16"]
 Wanted = Literal["auto", "no", "bf16", "fp16"]
-WORTH = 1.5  # times as fast as float32 are products in bf16, for which it is chosen
 # What launchers leave in the environment: torchrun and accelerate, Intel MPI and MPICH, Open MPI, MVAPICH.
 _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 _YES = ("1", "true", "yes", "y", "on", "t")  # as accelerate reads its switches
@@ -109,7 +109,7 @@ def bf16_gain(device: torch.device) -> float:
 def _product(device: torch.device, dtype: torch.dtype) -> float:
     size = 512 if device.type == "cpu" else 4096
     matrix = torch.ones(size, size, dtype=dtype, device=device)
-    return fastest(lambda: matrix[: size // 2] @ matrix, device, rounds=3)
+    return fastest(lambda: mm(matrix[: size // 2], matrix), device, rounds=3)
 
 
 def named(name: str) -> torch.device:

@@ -37,12 +37,15 @@ class Dropout(TorchFunctionMode):
     ([0.0, 2.0], 1.0)
     """
 
+    has_drawn = False  # whether a layer has drawn, or attended, in the block
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         if func in (F.dropout, torch.dropout):
             return self._dropout(*args, **kwargs)
+        self.has_drawn |= func is F.scaled_dot_product_attention
         if func is F.scaled_dot_product_attention and (kwargs.get("dropout_p", 0.0) > 0 or _slow(*args, **kwargs)):
             return self._attention(*args, **kwargs)
         return func(*args, **kwargs)
@@ -52,6 +55,7 @@ class Dropout(TorchFunctionMode):
     ) -> Tensor:
         if not (training if train is None else train) or p == 0:
             return input
+        self.has_drawn = True
         if not 0 < p <= 1:
             raise ValueError(f"dropout is {p}, which is no chance: give a number from 0 to 1")
         kept, scale = self.kept(input.shape, p)

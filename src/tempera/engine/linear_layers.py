@@ -1,4 +1,4 @@
-"""Linear layers in another precision than their weights: these are cast once a step, and on a CPU the shapes of products recur.
+"""Linear layers in another precision than their weights, which are cast once a step; and by oneDNN on a CPU, where that pays.
 
 autocast casts the weights of frozen layers, as of a model with adapters, again in every call, and each graph holds its own; those
 that are trained it casts in every context. What multiplies on a CPU, oneDNN, prepares for some 3 ms whenever a product has a
@@ -21,11 +21,9 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..core.products import LastRows, linear
+from ..core.products import LastRows, filled, linear, mm, onednn_pays, onednn_takes
 from .lookup import computing_by
 from .shards import is_divided, is_left_alone
-
-_FEWEST = 32  # rows that are multiplied together
 
 _casts: MutableMapping[Tensor, tuple[int, StorageWeakRef, Tensor]] = WeakTensorKeyDictionary()
 
@@ -51,21 +49,28 @@ class LinearLayers:
     def cast_once(self, device: torch.device) -> AbstractContextManager[None]:
         """Let layers multiply by weights that are cast as autocast would cast them, in every such block the same ones.
 
-        Weights that are trained are left to autocast on an accelerator, whose graph needs them.
+        Weights that are trained are left to autocast on an accelerator, whose graph needs them. In float32 on a CPU, layers
+        multiply by oneDNN where it takes less time.
         """
-        if not in_half(device):
+        half, on_cpu = in_half(device), device.type == "cpu"
+        if not half and not (on_cpu and onednn_pays()):
             return computing_by({})
-        dtype, on_cpu = torch.get_autocast_dtype(device.type), device.type == "cpu"
+        dtype = torch.get_autocast_dtype(device.type) if half else torch.float32
         last = LastRows(lambda rows: filled(rows.detach().flatten(0, -2), dtype)) if on_cpu else None
         layers = [each for each in self.layers if "forward" not in vars(each) and each.weight.dtype == torch.float32]
         chosen = [each for each in layers if on_cpu or not any(p.requires_grad for p in each.parameters())]
         return computing_by({each: {"forward": partial(self._multiply, each, dtype, last)} for each in chosen})
 
     def _multiply(self, layer: nn.Linear, dtype: torch.dtype, last: LastRows | None, rows: Tensor) -> Tensor:
+        with torch._C.DisableTorchFunction():  # else modes are asked about every shape that is looked at
+            return self._product(layer, dtype, last, rows)
+
+    def _product(self, layer: nn.Linear, dtype: torch.dtype, last: LastRows | None, rows: Tensor) -> Tensor:
         weight, bias = layer.weight, layer.bias
         # A part of the model may keep its precision.
-        half = torch.is_autocast_enabled(rows.device.type) and rows.dtype != torch.float64
-        if not half or rows.dim() < 2 or not rows.numel():
+        same = torch.is_autocast_enabled(rows.device.type) == (dtype != torch.float32) and rows.dtype != torch.float64
+        left = not same or rows.dim() < 2 or not rows.numel()
+        if left or (dtype == torch.float32 and not onednn_takes(rows, len(weight))):
             return F.linear(rows, weight, bias)
         lowered = self._cast(weight, dtype), None if bias is None else self._cast(bias, dtype)
         if last is None:
@@ -79,19 +84,6 @@ class LinearLayers:
         if weight not in self.casts:  # for this batch only: an optimiser may write to it so that torch does not count
             self.casts[weight] = weight.detach().to(dtype)
         return self.casts[weight]
-
-
-def filled(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return rows in a precision, with zeros up to a number of them that recurs: [m, k] -> [r, k].
-
-    It is a multiple of 32, and of a sixteenth of the power of 2 below m: 32, 64, ... 512, 544, ... 1,024, 1,088, ...
-
-    >>> [len(filled(torch.ones(rows, 1), torch.bfloat16)) for rows in (1, 32, 500, 513, 1025)]
-    [32, 32, 512, 544, 1088]
-    """
-    low, step = rows.to(dtype), max(_FEWEST, 1 << max(0, len(rows).bit_length() - 5))
-    more = -len(rows) % step
-    return torch.cat([low, low.new_zeros(more, low.shape[1])]) if more else low.contiguous()
 
 
 class _Product(torch.autograd.Function):
@@ -117,8 +109,8 @@ class _Product(torch.autograd.Function):
         low, lowered = ctx.saved_tensors  # [r, k], [o, k]
         (of_rows, of_weight, of_bias), (needs_rows, needs_weight, needs_bias, *_) = ctx.dtypes, ctx.needs_input_grad
         return (
-            (grad @ lowered)[: ctx.shape[:-1].numel()].view(ctx.shape).to(of_rows) if needs_rows else None,
-            (grad.mT @ low).to(of_weight) if needs_weight else None,
+            mm(grad, lowered)[: ctx.shape[:-1].numel()].view(ctx.shape).to(of_rows) if needs_rows else None,
+            mm(grad.mT, low).to(of_weight) if needs_weight else None,
             grad.sum(0).to(of_bias) if needs_bias else None,
             None,
             None,

@@ -5,7 +5,7 @@ Letters in shapes: n rows of a tower, r rows of a micro-batch, D width.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ class Work:
     embeddings: Tensor | None = None  # [n, D]
     grads: Tensor | None = None  # [n, D]
     seeds: Tensor | None = None  # [n] of each row's dropout, where rows are packed anew
+    drops: bool = True  # whether the tower may draw dropout
 
     @classmethod
     def of(cls, tower: Any, roles: list[Role], batch: Batch[Any]) -> Work:
@@ -98,7 +99,7 @@ class Micro:
         """Return a context in which each row draws its own dropout, if rows have seeds."""
         seeds = self.work.seeds
         if seeds is None:
-            return dropout_on(device, self.work.tower)
+            return dropout_on(device, self.work.tower) if self.work.drops else nullcontext()
         seeds = seeds[self.index] if len(self.index) else torch.zeros(1, dtype=torch.int64)
         return RowDropout(seeds, getattr(self.work.tower, "left", False))
 

@@ -123,12 +123,16 @@ def _cuts(distinct: NDArray[np.int64], counts: NDArray[np.int64], budget: int, s
 class Footprint:
     """Bytes that a tower's graph keeps: linear r w + square r w^2, for r rows of width w; the square is attention's.
 
+    Args:
+        drops: False if the tower has neither drawn dropout nor attended while it was measured.
+
     >>> Footprint(100.0, 0.5).bytes(rows=2, width=10)
     2100.0
     """
 
     linear: float
     square: float
+    drops: bool = True
 
     @classmethod
     def through(cls, measured: Sequence[tuple[int, float, int]]) -> Footprint:

@@ -6,17 +6,16 @@ Letters in shapes: q queries, c documents, D width, k documents a query, n vecto
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import linear
 
-from ..engine.clock import fastest
-from ..engine.devices import WORTH, bf16_gain
+from ..core.products import WORTH, mm
+from ..engine.devices import bf16_gain
 from ..engine.distributed import CPU
 from ..errors import ConfigError
 from ..io.require import require
@@ -108,25 +107,8 @@ def _lengths(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _product(queries: NDArray[np.float32], docs: NDArray[np.float32], out: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the inner products by torch; by oneDNN where MKL, which torch multiplies float32 with, uses half of a processor."""
-    if onednn_gain() >= WORTH:
-        return _by_onednn(_tensor(queries), _tensor(docs.T)).numpy()
-    return torch.mm(_tensor(queries), _tensor(docs), out=torch.from_numpy(out)).numpy()
-
-
-@cache
-def onednn_gain() -> float:
-    """Return how many times as fast as by MKL oneDNN multiplies in float32; 0 without it. Measured once, in about 0.02 s."""
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return 0.0
-    x, y = torch.ones(256, 512), torch.ones(1024, 512)
-    return fastest(lambda: x @ y.T, CPU) / fastest(lambda: _by_onednn(x, y), CPU)
-
-
-def _by_onednn(x: Tensor, y: Tensor) -> Tensor:
-    """Return x y' in float32, [q, D] and [c, D] -> [q, c]."""
-    product: Tensor = linear(x.to_mkldnn(), y.to_mkldnn()).to_dense()
-    return product
+    """Return the inner products by torch."""
+    return mm(_tensor(queries), _tensor(docs), torch.from_numpy(out)).numpy()
 
 
 def _rounded_product(
