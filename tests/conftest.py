@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,24 @@ class Answer:
 
 
 Command = Callable[..., Answer]
+
+
+@pytest.fixture
+def onednn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Take oneDNN as the faster library on any machine, and note its products; torch makes them where it would round."""
+    from tempera.core import products
+
+    products_of, own = list[str](), products._switched if products.onednn_gain() else nullcontext
+
+    @contextmanager
+    def noted() -> Iterator[None]:
+        products_of.append("oneDNN")
+        with own():
+            yield
+
+    monkeypatch.setattr(products, "onednn_gain", lambda: 2.0)
+    monkeypatch.setattr(products, "_switched", noted)
+    return products_of
 
 
 def planted(count: int, seed: int = 0) -> list[dict[str, str]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,28 +17,6 @@ from tempera.core import products
 from tempera.core.batch import Batch, Side
 from tempera.core.products import by_onednn, linear, mm, onednn_gain
 
-Switches = list[str]
-
-
-@pytest.fixture
-def switched(monkeypatch: pytest.MonkeyPatch) -> Switches:
-    """Take oneDNN as the faster one on any machine, and note each time that it is switched to."""
-    times, own = Switches(), products._switched
-
-    @contextmanager
-    def noted() -> Iterator[None]:
-        times.append("oneDNN")
-        with own():
-            yield
-
-    exact = onednn_gain() > 0  # else the products are torch's, since oneDNN would round
-    monkeypatch.setattr(products, "onednn_gain", lambda: 2.0)
-    if not exact:
-        monkeypatch.setattr(products, "_switched", contextmanager(lambda: iter([times.append("oneDNN")])))
-        return times
-    monkeypatch.setattr(products, "_switched", noted)
-    return times
-
 
 def laid_out(rows: int, columns: int, by_row: bool) -> Tensor:
     return torch.randn(rows, columns) if by_row else torch.randn(columns, rows).T
@@ -48,7 +25,7 @@ def laid_out(rows: int, columns: int, by_row: bool) -> Tensor:
 @pytest.mark.parametrize("by_row", [(True, True), (True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("shape", [(128, 128, 128), (257, 33, 1001), (1, 4096, 600), (2000, 1100, 1)])
 def test_products_are_those_of_float64_however_their_factors_are_laid_out(
-    shape: tuple[int, int, int], by_row: tuple[bool, bool], switched: Switches
+    shape: tuple[int, int, int], by_row: tuple[bool, bool], onednn: list[str]
 ) -> None:
     torch.manual_seed(0)
     (m, k, o), (first, second) = shape, by_row
@@ -57,18 +34,18 @@ def test_products_are_those_of_float64_however_their_factors_are_laid_out(
     got = [mm(x, y), mm(x, y, room), linear(x, y.T, None), linear(x, y.T, bias) - bias]
     with by_onednn(x, y):
         got.append(torch.ones(m, o).addmm_(x, y) - 1)
-    assert len(switched) == 5 and got[1].data_ptr() == room.data_ptr()
+    assert len(onednn) == 5 and got[1].data_ptr() == room.data_ptr()
     for each in got:
         assert (each.double() - want).abs().max() < 1e-5 * k**0.5 * 4 and each.dtype == torch.float32
 
 
-def test_small_products_and_other_precisions_stay_with_torch(switched: Switches) -> None:
+def test_small_products_and_other_precisions_stay_with_torch(onednn: list[str]) -> None:
     mm(torch.ones(127, 128), torch.ones(128, 128))
     for dtype in (torch.float64, torch.bfloat16):
         large = torch.ones(200, 200, dtype=dtype)
         assert linear(large, large, large[0]).dtype == mm(large, large).dtype == dtype
     linear(torch.ones(200, 200, device="meta"), torch.ones(200, 200, device="meta"), None)
-    assert switched == []
+    assert onednn == []
 
 
 def test_the_switch_is_back_after_an_error_and_keeps_what_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +120,7 @@ def test_integers_tell_float32_from_rounded_factors(
 
 @pytest.mark.parametrize("make", [mnr, gte])
 def test_losses_and_gradients_by_onednn_are_those_of_float64(
-    make: Callable[[float], Objective], switched: Switches
+    make: Callable[[float], Objective], onednn: list[str]
 ) -> None:
     """Of two tiles or three, whose candidates are filled up with zeros: 1,200 to 1,216."""
     torch.manual_seed(0)
@@ -154,6 +131,6 @@ def test_losses_and_gradients_by_onednn_are_those_of_float64(
         leaves = [each.to(dtype).detach().requires_grad_() for each in (anchors, docs)]
         losses = objective.propagate(Batch(*map(Side, leaves)), torch.full((1200,), 1 / 1200, dtype=dtype))
         found.append([losses, *(leaf.grad for leaf in leaves)])
-    assert len(switched) >= 6 and found[0][1].shape == found[0][2].shape == (1200, 64)
+    assert len(onednn) >= 6 and found[0][1].shape == found[0][2].shape == (1200, 64)
     for got, want in zip(*found, strict=True):
         assert (got.double() - want).norm() < 1e-5 * want.norm()

@@ -159,6 +159,17 @@ def test_linear_layers_multiply_what_their_rows_hold_now_with_and_without_a_bias
     assert not torch.allclose(later.float(), want[0], atol=0.1)
 
 
+def test_a_cpu_reads_in_float32_by_the_faster_library(onednn: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    tower: Any = Transformer(layers=1, width=64, heads=2, vocabulary=40, max_length=64).build(TEXTS * 3)
+    rows, found = tower.features(TEXTS * 90), []
+    for gain in (1.4, 2.0):
+        monkeypatch.setattr(products, "onednn_gain", lambda gain=gain: gain)
+        found.append((tower.encode(rows), len(onednn)))
+    assert found[0][1] == 0 < found[1][1]
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=0, atol=1e-6)
+
+
 def test_without_onednn_a_linear_layer_is_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     class Absent:
         """Operators that this build lacks."""
