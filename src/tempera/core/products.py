@@ -86,7 +86,8 @@ def onednn_gain() -> float:
     matmul: Any = getattr(torch.backends.mkldnn, "matmul", None)
     if not torch.backends.mkldnn.is_available() or getattr(matmul, "fp32_precision", None) != "none":  # type: ignore[no-untyped-call]
         return 0.0  # without oneDNN, before torch 2.9, or where the user has chosen
-    with _disable_current_modes():  # of those who count what is computed, or compute on paper
+    # Whoever asks first may be counting what is computed, or computing on paper, or in half precision.
+    with _disable_current_modes(), torch.autocast("cpu", enabled=False):
         try:
             with _switched():
                 exact = all(map(_is_exact, _SHAPES))
