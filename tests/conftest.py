@@ -47,6 +47,14 @@ class Answer:
 Command = Callable[..., Answer]
 
 
+@pytest.fixture(autouse=True)
+def unsettled() -> Iterator[None]:
+    """Forget which library a resumed run has multiplied by."""
+    yield
+    if "tempera.core.products" in sys.modules:
+        sys.modules["tempera.core.products"]._choice.settled = None  # type: ignore[attr-defined]
+
+
 @pytest.fixture
 def onednn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Take oneDNN as the faster library on any machine, and note its products; torch makes them where it would round."""

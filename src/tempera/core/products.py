@@ -3,13 +3,14 @@
 torch multiplies float32 by MKL, which uses 256 of the 512 bits of an AMD processor: on a Zen 5, oneDNN takes less than half of its
 time. The only switch to oneDNN also lets it round factors to bf16, which it does where a processor has AMX. So it is measured
 whether oneDNN is faster and whether it rounds, and only products of this module go to it: torch's attention would take six times
-as long.
+as long. The switch is one for all threads, so that what others multiply in the meantime goes to oneDNN, too.
 
 Letters in shapes: m rows, k inputs, o outputs.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -76,24 +77,32 @@ def onednn_takes(x: Tensor, columns: int) -> bool:
 
 
 def onednn_pays() -> bool:
-    """Return True if oneDNN multiplies float32 in less time than torch here, as exactly."""
-    return onednn_gain() >= WORTH
+    """Return True if oneDNN multiplies float32 in less time than torch here, as exactly; or what `settle` has said."""
+    return onednn_gain() >= WORTH if _choice.settled is None else _choice.settled
+
+
+def settle(choice: bool) -> None:
+    """Multiply as a run did that began elsewhere or in a busier moment: it ends with the same bits. oneDNN has to be exact here."""
+    _choice.settled = choice and onednn_gain() > 0
 
 
 @cache
 def onednn_gain() -> float:
     """Return how many times as fast as by torch oneDNN multiplies float32, as exactly; else 0. Measured once, in about 0.05 s."""
     matmul: Any = getattr(torch.backends.mkldnn, "matmul", None)
-    if not torch.backends.mkldnn.is_available() or getattr(matmul, "fp32_precision", None) != "none":  # type: ignore[no-untyped-call]
-        return 0.0  # without oneDNN, before torch 2.9, or where the user has chosen
-    # Whoever asks first may be counting what is computed, or computing on paper, or in half precision.
-    with _disable_current_modes(), torch.autocast("cpu", enabled=False):
+    if not torch.backends.mkldnn.is_available() or matmul is None:  # type: ignore[no-untyped-call]
+        return 0.0  # without oneDNN, or before torch 2.9
+    # Whoever asks first may be counting what is computed, computing on paper or in half precision, or in another thread.
+    modes = _disable_current_modes(), torch._C.DisableTorchFunction(), torch.autocast("cpu", enabled=False)
+    with _choice.measuring, modes[0], modes[1], modes[2]:
+        if matmul.fp32_precision != "none":  # the user's choice
+            return 0.0
         try:
             with _switched():
                 exact = all(map(_is_exact, _SHAPES))
         except RuntimeError:  # as where torch's switches are locked
             return 0.0
-        x, y = torch.ones(256, 512), torch.ones(512, 1024)
+        x, y = (torch.ones(shape, dtype=torch.float32, device="cpu") for shape in ((256, 512), (512, 1024)))
         seconds: list[list[float]] = [[], []]
         for _ in range(_ROUNDS):  # in turns, so that a busy moment meets both
             seconds[0].append(_seconds(x, y))
@@ -108,7 +117,10 @@ _SHAPES = ((64, 64, 64), (100, 33, 65), (256, 512, 256), (1024, 64, 1024))
 def _is_exact(shape: tuple[int, int, int]) -> bool:
     """Return True if a product of integers that float32 holds and bf16 does not is right, however its factors are laid out."""
     m, k, o = shape
-    x, y = torch.arange(m * k) % 1999 - 999, torch.arange(k * o) % 29 - 14  # sums below 2^24
+    x, y = (
+        torch.arange(m * k, device="cpu") % 1999 - 999,
+        torch.arange(k * o, device="cpu") % 29 - 14,
+    )  # sums below 2^24
     x, y = x.view(m, k), y.view(k, o)
     want = (x.double() @ y.double()).float()
     ways = product(*((each.float(), each.T.float().contiguous().T) for each in (x, y)))
@@ -116,19 +128,39 @@ def _is_exact(shape: tuple[int, int, int]) -> bool:
 
 
 def _seconds(x: Tensor, y: Tensor) -> float:
-    start = time.perf_counter()
+    """Return the CPU seconds of this thread, which other programs change less; or wall seconds where a clock of them is coarse."""
+    clock = time.thread_time if time.get_clock_info("thread_time").resolution < 1e-5 else time.perf_counter
+    start = clock()
     torch.mm(x, y)
-    return time.perf_counter() - start
+    return clock() - start
+
+
+class _Choice:
+    """What has been settled, and the switch, one for all threads: the first to come sets it, the last to go restores it."""
+
+    def __init__(self) -> None:
+        self.settled: bool | None = None
+        self.measuring, self.entering = threading.Lock(), threading.Lock()
+        self.inside, self.earlier = 0, "none"
+
+
+_choice = _Choice()
 
 
 @contextmanager
 def _switched() -> Iterator[None]:
     matmul: Any = getattr(torch.backends.mkldnn, "matmul")  # noqa: B009 - mypy does not see it
-    earlier, matmul.fp32_precision = matmul.fp32_precision, "bf16"
+    with _choice.entering:
+        if not _choice.inside:
+            _choice.earlier, matmul.fp32_precision = matmul.fp32_precision, "bf16"
+        _choice.inside += 1
     try:
         yield
     finally:
-        matmul.fp32_precision = earlier
+        with _choice.entering:
+            _choice.inside -= 1
+            if not _choice.inside:
+                matmul.fp32_precision = _choice.earlier
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -31,6 +31,7 @@ from torch import Tensor
 from ..core.abilities import free_bytes, placed, seeded, sent
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Batch, Role
+from ..core.products import onednn_pays, settle
 from ..core.similarity import exact
 from ..errors import TemperaError
 from ..io.console import logger
@@ -212,10 +213,12 @@ class Cache:
         """Return what the cuts of a run follow from, for its checkpoint."""
         known = [asdict(each) for each in self.footprints.values()]
         sizes = {"mode": self.mode, "bytes": self.bytes, "micro_bytes": self.micro_bytes, "tokens": self.tokens}
-        return {"wanted": self.wanted, **sizes, "footprints": known}
+        return {"wanted": self.wanted, **sizes, "footprints": known, "onednn": onednn_pays()}
 
     def resume(self, sizes: Mapping[str, Any]) -> None:
-        """Cut batches as a run did before; as the options say, if they or the kind of device have changed since."""
+        """Cut batches and multiply as a run did before; as the options say, if they or the kind of device have changed since."""
+        if "onednn" in sizes:  # which earlier versions do not know
+            settle(sizes["onednn"])
         if sizes["wanted"] == self.wanted:
             self.mode, self.tokens = sizes["mode"], sizes["tokens"]
             self.bytes, self.micro_bytes = float(sizes["bytes"]), float(sizes["micro_bytes"])

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -57,21 +58,18 @@ class LinearLayers:
             return computing_by({})
         dtype = torch.get_autocast_dtype(device.type) if half else torch.float32
         last = LastRows(lambda rows: filled(rows.detach().flatten(0, -2), dtype)) if on_cpu else None
-        layers = [each for each in self.layers if "forward" not in vars(each) and each.weight.dtype == torch.float32]
+        layers = [each for each in self.layers if "forward" not in vars(each) and _is_plain(each.weight)]
         chosen = [each for each in layers if on_cpu or not any(p.requires_grad for p in each.parameters())]
         return computing_by({each: {"forward": partial(self._multiply, each, dtype, last)} for each in chosen})
 
     def _multiply(self, layer: nn.Linear, dtype: torch.dtype, last: LastRows | None, rows: Tensor) -> Tensor:
         with torch._C.DisableTorchFunction():  # else modes are asked about every shape that is looked at
+            if not _is_ours(rows, dtype) or (dtype == torch.float32 and not onednn_takes(rows, len(layer.weight))):
+                return F.linear(rows, layer.weight, layer.bias)
             return self._product(layer, dtype, last, rows)
 
     def _product(self, layer: nn.Linear, dtype: torch.dtype, last: LastRows | None, rows: Tensor) -> Tensor:
         weight, bias = layer.weight, layer.bias
-        # A part of the model may keep its precision.
-        same = torch.is_autocast_enabled(rows.device.type) == (dtype != torch.float32) and rows.dtype != torch.float64
-        left = not same or rows.dim() < 2 or not rows.numel()
-        if left or (dtype == torch.float32 and not onednn_takes(rows, len(weight))):
-            return F.linear(rows, weight, bias)
         lowered = self._cast(weight, dtype), None if bias is None else self._cast(bias, dtype)
         if last is None:
             return F.linear(rows, *lowered)
@@ -79,11 +77,35 @@ class LinearLayers:
         return products[: rows.shape[:-1].numel()].view(*rows.shape[:-1], len(weight))
 
     def _cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        if weight.dtype == dtype:
+            return weight.detach()
         if not weight.requires_grad:
             return _kept(weight, dtype)
         if weight not in self.casts:  # for this batch only: an optimiser may write to it so that torch does not count
             self.casts[weight] = weight.detach().to(dtype)
         return self.casts[weight]
+
+
+def _is_plain(weight: Tensor) -> bool:
+    """Return True for a weight in float32 that is nothing but its numbers, as a quantised one is not."""
+    return (
+        type(weight) in (Tensor, nn.Parameter, FakeTensor)
+        and weight.dtype == torch.float32
+        and not weight.is_inference()
+    )
+
+
+def _is_ours(rows: Tensor, dtype: torch.dtype) -> bool:
+    """Return False for rows that torch alone multiplies.
+
+    They are no matrix, a part of the model keeps its precision, a checkpoint will compute them again outside of the block, or
+    `torch.func` transforms what multiplies them.
+    """
+    same = torch.is_autocast_enabled(rows.device.type) == (dtype != torch.float32) and rows.dtype != torch.float64
+    if not same or rows.dim() < 2 or not rows.numel() or torch._C._functorch.maybe_current_level() is not None:
+        return False
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return hooks is None or hooks[0].__module__ != "torch.utils.checkpoint"
 
 
 class _Product(torch.autograd.Function):

@@ -102,7 +102,10 @@ def refuse_compiled(towers: Iterable[nn.Module], option: str = "fsdp") -> None:
 
 def is_compiled(tower: nn.Module) -> bool:
     """Return True if torch compiles a tower, or parts of it."""
-    return any(module._compiled_call_impl is not None for module in tower.modules())
+    return any(
+        module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
+        for module in tower.modules()
+    )
 
 
 def is_left_alone(tower: nn.Module) -> bool:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..core.products import LastRows, linear, onednn_pays
+from ..core.products import LastRows, filled, linear, onednn_pays, onednn_takes
 
 # On CPUs torch attends to few keys faster in float32 than in bf16 (by 1.1 to 2.3x below 128). Its kernel takes 16 at once:
 # with more than 4 beyond a multiple, those and zeros up to the next one are faster, by 1.05 to 2.6x.
@@ -74,18 +74,28 @@ class _Reading(TorchFunctionMode):
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype = dtype
-        self.last = LastRows(lambda rows: rows.to(dtype))
+        in_float32 = dtype == torch.float32
+        self.last = LastRows(lambda rows: filled(rows.flatten(0, -2)) if in_float32 else rows.to(dtype))
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if function is F.scaled_dot_product_attention and self.dtype != torch.float32:
             function = attention
+        elif function is F.linear and len(args) == 3 and args[0].dtype == args[1].dtype == torch.float32:
+            return self._filled(*args)
         elif function is F.linear and len(args) == 3 and args[1].dtype == self.dtype:
             rows, weight, bias = args
             args = rows if rows.dtype == self.dtype else self.last.of(rows), weight, bias
             function = linear
         return function(*args, **(kwargs or {}))
+
+    def _filled(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return rows times weights in float32, by oneDNN with rows of zeros up to a number that recurs."""
+        if self.dtype != torch.float32 or rows.dim() < 2 or not onednn_takes(rows, len(weight)):
+            return F.linear(rows, weight, bias)
+        products = linear(self.last.of(rows), weight, bias)
+        return products[: rows.shape[:-1].numel()].view(*rows.shape[:-1], len(weight))
 
 
 def attention(
