@@ -11,7 +11,7 @@ import pytest
 import torch
 from examples import Parts
 
-from tempera.core import pools
+from tempera.core import pools, presets
 from tempera.core.batch import Batch, Side
 from tempera.core.corrections import Hardness, LogQ, expected_logq
 from tempera.core.diagnose import diagnose
@@ -48,7 +48,7 @@ def refusal(batch: Batch, **parts: object) -> str:
 @pytest.mark.parametrize(("role", "pool"), [("doc", "docs"), ("negatives", "negatives"), ("sampled", "sampled"),
                                             ("memory", "memory"), ("query", "back_queries")])  # fmt: skip
 def test_logq_is_asked_of_the_candidates(role: str, pool: str) -> None:
-    batch, chosen = lacking("logq", role), (pools.docs, getattr(pools, pool))
+    batch, chosen = lacking("logq", role), tuple({pools.docs: 0, getattr(pools, pool): 0})
     for kind in ("classic", "refined"):
         said = refusal(batch, pools=chosen, corrections=(LogQ(kind),))
         assert f"log_q needs logq of the {role} candidates" in said and "drop the correction" in said
@@ -227,6 +227,22 @@ def test_embeddings_are_rows_of_one_kind() -> None:
     Objective()(rows.bfloat16(), rows)  # a frozen side may be in another one
     with pytest.raises(DataError, match="a batch without rows cannot be diagnosed"):
         diagnose(Objective(), rows[:0], rows[:0])
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ([pools.docs, pools.docs], "the pools docs and docs hold the same block, query>doc,"),
+        ([pools.docs, pools.negatives, pools.negatives], "the pools negatives and negatives hold the same block"),
+        ([pools.docs, pools.back_docs, pools.back_docs], "the pools back_docs and back_docs hold the same block, doc>doc"),
+        ([pools.docs, pools.back_docs, pools.back_positives, pools.back_positives], "the pools back_docs and back_positives and"),
+        ([pools.docs, pools.Pool("mine", (("query", "doc"),))], "the pools docs and mine hold the same block, query>doc"),
+    ],
+)  # fmt: skip
+def test_a_softmax_counts_each_candidate_once(chosen: list[pools.Pool], said: str) -> None:
+    for make in (presets.mnr, lambda pools: Teacher(pools=pools)):
+        with pytest.raises(ConfigError, match=f"^{said}.* counts each candidate once: drop one of them$"):
+            make(pools=chosen)
 
 
 def test_a_memory_keeps_something() -> None:

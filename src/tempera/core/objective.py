@@ -96,6 +96,7 @@ class Objective(nn.Module):
             raise ConfigError(f"hardest keeps at least 1 negative and is {hardest}; None keeps all")
         if (memory is not None) != (P.memory in self.pools):
             raise ConfigError("a memory and the pool memory go together: give both or neither")
+        P.refuse_twice(self.pools)
         for name, blocks in (self._groups(self.pools) or {"no pools": []}).items():
             if not any(P.holds_positive(*pair) for pair in blocks):
                 advice = "add docs or back_queries to pools" if partition == "joint" else "choose partition joint"

@@ -18,14 +18,15 @@ A pool is a choice of (anchor, candidate) roles, and nothing else:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from .batch import Batch, Role, Side
+from ..errors import ConfigError, refuse_unknown
+from .batch import ROLES, Batch, Role, Side
 from .matches import Index, Matches, match
 
 Exclusion = Callable[[slice], Index]
@@ -37,6 +38,15 @@ class Pool:
 
     name: str
     blocks: tuple[tuple[Role, Role], ...]
+
+    def __post_init__(self) -> None:
+        for block in self.blocks:
+            if not (isinstance(block, tuple) and len(block) == 2):
+                raise ConfigError(
+                    f"pool {self.name!r}: a block is (anchor, candidate), ('query', 'doc'), not {block!r}"
+                )
+            refuse_unknown(f"pool {self.name!r}: the anchor", block[0], "query", "doc")
+            refuse_unknown(f"pool {self.name!r}: the candidate", block[1], *ROLES)
 
 
 docs = Pool("docs", (("query", "doc"),))
@@ -54,6 +64,24 @@ POOLS = (docs, negatives, sampled, memory, queries, back_queries, back_docs, bac
 def direction(anchor: Role, candidate: Role) -> str:
     """Kinds compared: query>doc, query>query, doc>query or doc>doc."""
     return f"{anchor}>{'query' if candidate == 'query' else 'doc'}"
+
+
+def refuse_twice(pools: Sequence[Pool]) -> None:
+    """Refuse pools that have a block in common, whose candidates a softmax would count twice.
+
+    `back_docs` beside `back_positives` weighs the other rows' documents twice on purpose.
+
+    Raises:
+        ConfigError: any other block that stands twice.
+    """
+    blocks = [(block, pool.name) for pool in pools for block in pool.blocks]
+    for block, _ in blocks:
+        names = sorted(name for each, name in blocks if each == block)
+        if len(names) > 1 and names != [back_docs.name, back_positives.name]:
+            raise ConfigError(
+                f"the pools {' and '.join(names)} hold the same block, {'>'.join(block)}, and a softmax counts each candidate "
+                "once: drop one of them"
+            )
 
 
 def holds_positive(anchor: Role, candidate: Role) -> bool:

@@ -116,6 +116,7 @@ class Teacher:
             raise ConfigError(f"teacher: scores are of each row's own document and negatives; {wanted}")
         if self.own and tuple(self.pools) != OVER:
             raise ConfigError("teacher: rows' own lists have no pools: drop pools, or set over: pools")
+        P.refuse_twice(self.compared)
         blocks = [block for pool in self.compared for block in pool.blocks]
         held = {anchor for anchor, candidate in blocks if P.holds_positive(anchor, candidate)}
         if self.loss == "margin_mse" and held < {anchor for anchor, _ in blocks}:
