@@ -105,3 +105,17 @@ def refuse_unknown(name: str, value: object, *known: str) -> None:
     """
     if value not in known:
         raise ConfigError(f"{name} is {' or '.join(known)}, not {value!r}.{did_you_mean(str(value), known)}")
+
+
+def refuse_other(name: str, value: object, fits: bool, expected: str) -> None:
+    """Refuse a value of another kind than is expected.
+
+    Raises:
+        ConfigError: one that does not fit.
+
+    >>> refuse_other("masks", ["same_id"], False, "a list such as [SameId()]")
+    Traceback (most recent call last):
+    tempera.errors.ConfigError: masks is a list such as [SameId()], not ['same_id']
+    """
+    if not fits:
+        raise ConfigError(f"{name} is {expected}, not {value!r}")

@@ -35,6 +35,22 @@ fixed = settings(max_examples=60, deadline=None, derandomize=True)
 lists = st.lists(st.lists(st.integers(0, 6), max_size=5), max_size=8)
 
 
+@pytest.mark.parametrize("teacher", [None, "own", "beside"])
+def test_a_mask_may_answer_with_booleans(teacher: str | None) -> None:
+    """True is what is left out, in lists and in whole blocks."""
+
+    def mask(block: pools.Block) -> list[pools.Exclusion]:
+        out = torch.arange(len(block.rows) * len(block.candidates)).reshape(len(block.rows), -1) % 3 == 1
+        return [lambda tile: out[tile]]
+
+    def addends(block: pools.Block) -> list[pools.Exclusion]:
+        return [lambda tile: torch.zeros(1).masked_fill(mask(block)[0](tile), -torch.inf)]
+
+    losses = [Objective(masks=[each], teacher=examples.TEACHERS[teacher])(examples.made(0)) for each in (mask, addends)]
+    assert losses[0].equal(losses[1])
+    assert not losses[0].equal(Objective(teacher=examples.TEACHERS[teacher])(examples.made(0)))
+
+
 # Ragged and matches ------------------------------------------------------------------------------------------------
 
 

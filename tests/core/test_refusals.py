@@ -245,6 +245,68 @@ def test_a_softmax_counts_each_candidate_once(chosen: list[pools.Pool], said: st
             make(pools=chosen)
 
 
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"masks": SameId()}, r"masks is a list such as \[SameId\(\)\], not SameId"),
+        ({"masks": ["same_id"]}, r"masks is a list .* not \['same_id'\]"),
+        ({"masks": [SameId]}, "masks is a list .* not .*class"),
+        ({"pools": ["docs"]}, r"pools is a list such as \[pools.docs\], not \['docs'\]"),
+        ({"pools": pools.docs}, "pools is a list"),
+        ({"corrections": [LogQ]}, "corrections is a list such as"),
+        ({"similarity": "dot"}, "similarity is cosine or dot of tempera.similarity, not 'dot'"),
+        ({"hardest": 2.5}, "hardest is a whole number or None, not 2.5"),
+        ({"tile_elements": 0}, "tile_elements is at least 1 and is 0"),
+        ({"tile_elements": -5}, "tile_elements is at least 1 and is -5"),
+        ({"temperature": torch.tensor(0.05, requires_grad=True)}, "a temperature is a number, .* learnable=True"),
+        ({"temperature": torch.nn.Parameter(torch.tensor(0.05))}, "a temperature is a number, .* learnable=True"),
+    ],
+)
+def test_parts_of_another_kind(parts: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        presets.mnr(**parts)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "said"),
+    [
+        ((("query", "foo"),), "the candidate is query or doc"),
+        ((("foo", "doc"),), "the anchor is query or doc, not 'foo'"),
+        (("query", "doc"), "a block is .* not 'query'"),
+        ((("query", "doc", "doc"),), "a block is"),
+    ],
+)
+def test_pools_are_pairs_of_roles(blocks: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^pool 'm': {said}"):
+        pools.Pool("m", blocks)
+
+
+@pytest.mark.parametrize(
+    ("side", "said"),
+    [
+        ({"ids": torch.rand(3)}, "a side has ids of torch.float32: give a tensor of integers"),
+        ({"ids": [1, 2, 3]}, "a side has ids of list: give a tensor of integers"),
+        ({"owner": torch.zeros(3)}, "a side has owner of torch.float32"),
+        ({"logq": [0.1, 0.2, 0.3]}, "a side has logq of list: give a tensor of numbers"),
+    ],
+)
+def test_what_is_known_of_rows_are_tensors(side: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=f"^{said}, one for each row$"):
+        Side(torch.eye(3), **side)
+
+
+def test_weights_and_owners_in_their_range() -> None:
+    side = Side(torch.eye(3))
+    for wrong in (-1.0, float("nan"), float("inf"), -float("inf")):
+        with pytest.raises(DataError, match="^a batch has a row of weight .*: weights are finite and not below 0$"):
+            Batch(side, side, weight=torch.tensor([1.0, wrong, 2.0]))
+    with pytest.raises(DataError, match="^a batch has weight of list"):
+        Batch(side, side, weight=[1.0, 1.0, 1.0])  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="^a batch of 3 rows has a negative of row -2: count them from 0"):
+        Batch(side, side, negatives=Side(torch.eye(3), owner=torch.tensor([0, -2, -1])))
+    Batch(side, side, weight=torch.zeros(3))
+
+
 def test_a_memory_keeps_something() -> None:
     with pytest.raises(ConfigError, match="at least 1 document, and size is 0"):
         Memory(0)

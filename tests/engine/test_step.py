@@ -268,3 +268,25 @@ def test_precision_of_towers_under_autocast() -> None:
     for kept in KEPT:
         assert 1e-5 < off(grads[True, kept], grads[False, kept]) < 0.1
         assert off(grads[True, kept], grads[True, "all"]) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"mode": "sometimes"}, "cache: mode is auto or never or always, not 'sometimes'"),
+        ({"memory": 0}, "cache: memory is above 0, .* not 0"),
+        ({"memory": -1.0}, "cache: memory is above 0"),
+        ({"memory": "lots"}, "cache: memory is bytes, or a text such as 2GiB, not 'lots'"),
+        ({"tokens": 0}, "cache: tokens of a micro-batch are 1 or more, not 0"),
+        ({"backward": 0}, "cache: backward is a share above 0 and up to 1, or auto, not 0"),
+        ({"backward": 1.5}, "cache: backward is .* not 1.5"),
+        ({"backward": "some"}, "cache: backward is .* not 'some'"),
+    ],
+)
+def test_a_cache_refuses_what_it_cannot_follow(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        Cache(**wrong)
+
+
+def test_a_cache_reads_sizes() -> None:
+    assert Cache(memory="2GiB").bytes == 2 << 30  # type: ignore[arg-type]

@@ -6,7 +6,8 @@ D embedding width, G guide width, T teacher width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar
@@ -21,6 +22,7 @@ from .temperature import refuse_temperature
 
 Role = Literal["query", "doc", "negatives", "sampled", "memory"]
 ROLES: tuple[Role, ...] = ("query", "doc", "negatives", "sampled", "memory")
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 X = TypeVar("X")
 Y = TypeVar("Y")
 
@@ -39,7 +41,7 @@ class Side(Generic[X]):
         score: [n] a teacher's scores: of a query with its own document, of a negative with its own row's query.
 
     Raises:
-        DataError: something of another number than the rows.
+        DataError: something of another number than the rows, no tensor, or ids or owners that are no integers.
 
     >>> side = Side(torch.eye(3), ids=torch.tensor([7, 8, 9]))
     >>> len(side), side[1:].ids.tolist()
@@ -57,7 +59,12 @@ class Side(Generic[X]):
     def __post_init__(self) -> None:
         for name in ("ids", "logq", "guide", "owner", "teacher", "score"):
             value = getattr(self, name)
-            if value is not None and len(value) != len(self):
+            if value is None:
+                continue
+            if not isinstance(value, Tensor) or (name in ("ids", "owner") and value.dtype not in _INTEGERS):
+                what = "integers" if name in ("ids", "owner") else "numbers"
+                raise DataError(f"a side has {name} of {_kind(value)}: give a tensor of {what}, one for each row")
+            if len(value) != len(self):
                 raise DataError(f"a side of {len(self)} rows has {name} of {len(value)}: give one for each row")
 
     def __len__(self) -> int:
@@ -80,6 +87,18 @@ class Side(Generic[X]):
         return replace(self, rows=rows)  # type: ignore[arg-type, return-value]
 
 
+def _extremes(values: Tensor | None) -> Sequence[float]:
+    """Return the least and the greatest value, or nan; nothing where there are none, or a device would be waited for."""
+    if values is None or values.device.type != "cpu" or not len(values):
+        return ()
+    least, most = values.aminmax()
+    return least.item(), most.item()
+
+
+def _kind(value: Any) -> str:
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+
+
 @dataclass(frozen=True)
 class Batch(Generic[X]):
     """Row i pairs query i with doc i; or, where `answer` is given, with the document of that id, which stands in doc once.
@@ -98,7 +117,7 @@ class Batch(Generic[X]):
 
     Raises:
         DataError: queries and documents of different number, an answer to documents without ids, negatives without owner, or
-            something of another number than the rows.
+            weights below 0 or not finite, something of another number than the rows.
         ConfigError: a temperature of 0 or below.
 
     >>> q, d = torch.randn(4, 8), torch.randn(4, 8)
@@ -126,15 +145,18 @@ class Batch(Generic[X]):
             raise DataError("answer names the document of every query, by id: give one a row, and doc its ids")
         if self.negatives is not None and self.negatives.owner is None:
             raise DataError("negatives need an owner: the row each one came with, Side(rows, owner=...)")
-        owner = None if self.negatives is None else self.negatives.owner
-        if owner is not None and owner.device.type == "cpu" and len(owner) and int(owner.max()) >= len(self.query):
-            raise DataError(
-                f"a batch of {len(self.query)} rows has a negative of row {int(owner.max())}: count them from 0"
-            )
+        for row in _extremes(None if self.negatives is None else self.negatives.owner):
+            if not -1 <= row < len(self.query):
+                raise DataError(f"a batch of {len(self.query)} rows has a negative of row {row}: count them from 0")
         for name in ("weight", "known"):
             value = getattr(self, name)
             if value is not None and len(value) != len(self.query):
                 raise DataError(f"a batch of {len(self.query)} rows has {name} of {len(value)}: give one for each row")
+        if self.weight is not None and not isinstance(self.weight, Tensor):
+            raise DataError(f"a batch has weight of {_kind(self.weight)}: give a tensor of numbers, one for each row")
+        for weight in _extremes(self.weight):
+            if not 0 <= weight < math.inf:
+                raise DataError(f"a batch has a row of weight {weight}: weights are finite and not below 0")
         if self.temperature is not None:
             refuse_temperature(self.temperature)
 

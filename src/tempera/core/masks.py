@@ -1,8 +1,8 @@
 """Candidates that must not count as negatives.
 
 A mask is called with a block and answers with exclusions; each gives, for a tile of rows, the index of what is left out:
-(rows, columns) counted from the tile's first row, or an addend [tile, c] of 0 and -inf. A row's own positive is never left out: the
-objective sees to that.
+(rows, columns) counted from the tile's first row, an addend [tile, c] of 0 and -inf,
+or booleans [tile, c]. A row's own positive is never left out: the objective sees to that.
 """
 
 from __future__ import annotations

@@ -9,16 +9,18 @@ Each part is free of the others, and every combination of them runs through the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, Literal, get_args
+from numbers import Integral
+from typing import Annotated, Any, Literal, get_args
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..errors import ConfigError, DataError, refuse_unknown
+from ..errors import ConfigError, DataError, refuse_other, refuse_unknown
 from . import pools as P
 from .abilities import placed, sent
 from .batch import Batch, Role, as_batch
@@ -77,9 +79,17 @@ class Objective(nn.Module):
         hardest: int | None = None,
         memory: Memory | None = None,
         teacher: Teacher | None = None,
-        tile_elements: int | None = None,
+        tile_elements: Annotated[int, Field(gt=0)] | None = None,
     ) -> None:
         super().__init__()
+        refuse_other(
+            "similarity", similarity, isinstance(similarity, Similarity), "cosine or dot of tempera.similarity"
+        )
+        refuse_other("pools", pools, _are(pools, lambda pool: isinstance(pool, P.Pool)), "a list such as [pools.docs]")
+        refuse_other("corrections", corrections, _are(corrections, _is_made), "a list such as [LogQ()]")
+        refuse_other("masks", masks, _are(masks, _is_made), "a list such as [SameId()]")
+        for name, count in (("hardest", hardest), ("tile_elements", tile_elements)):
+            refuse_other(name, count, isinstance(count, Integral | None), "a whole number or None")
         self.similarity = similarity
         self.temperature = temperature if isinstance(temperature, Temperature) else Temperature(temperature)
         self.pools, self.corrections, self.masks = tuple(pools), tuple(corrections), tuple(masks)
@@ -94,6 +104,8 @@ class Objective(nn.Module):
         refuse_unknown("numerator", numerator, *get_args(Numerator))
         if hardest is not None and hardest < 1:
             raise ConfigError(f"hardest keeps at least 1 negative and is {hardest}; None keeps all")
+        if tile_elements is not None and tile_elements < 1:
+            raise ConfigError(f"tile_elements is at least 1 and is {tile_elements}; None takes what fits the device")
         if (memory is not None) != (P.memory in self.pools):
             raise ConfigError("a memory and the pool memory go together: give both or neither")
         P.refuse_twice(self.pools)
@@ -315,6 +327,16 @@ class Objective(nn.Module):
         if block.device.type == "cpu" or not matches:
             return exclusions
         return [Listed(tuple(matches), block.device), *(each for each in exclusions if not isinstance(each, Matches))]
+
+
+def _are(parts: object, fits: Callable[[Any], bool]) -> bool:
+    """Return True for a sequence of parts that all fit."""
+    return isinstance(parts, Sequence) and all(map(fits, parts))
+
+
+def _is_made(part: object) -> bool:
+    """Return True for what can be called with a block: an object or a function, but not a class, which would make one of it."""
+    return callable(part) and not isinstance(part, type)
 
 
 def base_of(module: nn.Module) -> Objective:

@@ -179,7 +179,7 @@ class Block:
 
 
 def within(exclusion: Exclusion, lists: Tensor, candidates: int) -> Exclusion:
-    """Return what an exclusion leaves out of lists of candidates, as an addend [tile, k].
+    """Return what an exclusion leaves out of lists of candidates, as an addend or booleans, [tile, k].
 
     Args:
         lists: columns of each row's candidates, [b, k], on the device of the exclusion.

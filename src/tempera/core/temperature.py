@@ -156,6 +156,10 @@ def starting_value(candidates: int, normalised: bool) -> float:
 
 def refuse_temperature(value: float) -> None:
     """Raise ConfigError for what is no temperature, or has a scale that float32 cannot hold."""
+    if isinstance(value, Tensor) and value.requires_grad:
+        raise ConfigError(
+            "a temperature is a number, and a tensor that learns would be copied: give Temperature(0.05, learnable=True)"
+        )
     if isinstance(value, str):
         raise ConfigError(f"a temperature is a number, or auto, and not {value!r}; {_USUAL}")
     if value == math.inf:

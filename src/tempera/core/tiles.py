@@ -273,7 +273,9 @@ def _adjust(
 
 def leave_out(logits: Tensor, index: Index) -> None:
     """Set what an exclusion names to -inf."""
-    if isinstance(index, Tensor):
+    if isinstance(index, Tensor) and index.dtype == torch.bool:
+        logits.masked_fill_(index, -torch.inf)
+    elif isinstance(index, Tensor):
         logits += index
     else:
         logits[index] = -torch.inf

@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from pydantic import BeforeValidator, Field
@@ -33,7 +33,7 @@ from ..core.advice import refuse_batch_statistics
 from ..core.batch import Batch, Role
 from ..core.products import onednn_pays, settle
 from ..core.similarity import exact
-from ..errors import TemperaError
+from ..errors import ConfigError, TemperaError, refuse_unknown
 from ..io.console import logger
 from .backward import Drawn, Share, chances, draw
 from .clock import Clock
@@ -156,8 +156,8 @@ class Cache:
 
     Args:
         mode: "auto" keeps the graphs that fit `memory`; "never" keeps all, so no row is embedded twice; "always" keeps none.
-        memory: bytes for kept graphs, or, up to 1, a share of the free memory; None is 4 GiB on a CPU and 0.8 of what is
-            free on a GPU.
+        memory: bytes for kept graphs, as a number or a text such as "2GiB", or, up to 1, a share of the free memory;
+            None is 4 GiB on a CPU and 0.8 of what is free on a GPU.
         tokens: most tokens of a micro-batch, padding counted; None is what 256 MiB hold on a CPU, 1/8 of `memory` on a GPU.
         autocast: a context in which the towers run.
         backward: the share of the tokens that goes backward: an unbiased sample of the rows, drawn by their gradients.
@@ -165,7 +165,8 @@ class Cache:
         free: bytes of free memory on a device; None asks it.
 
     Raises:
-        ConfigError: a tower whose layers look at the whole batch, which cannot be cut.
+        ConfigError: an unknown mode, a size or a share that is none, a tower whose layers look at the whole batch, which
+            cannot be cut.
     """
 
     mode: Mode = "auto"
@@ -178,6 +179,19 @@ class Cache:
     free: float | None = None
 
     def __post_init__(self) -> None:
+        refuse_unknown("cache: mode", self.mode, *get_args(Mode))
+        try:
+            self.memory = size_of(self.memory)
+        except ValueError as error:
+            raise ConfigError(f"cache: memory is {error}, not {self.memory!r}") from None
+        if self.memory is not None and not self.memory > 0:
+            raise ConfigError(
+                f"cache: memory is above 0, in bytes or as a share, not {self.memory}; None takes the usual"
+            )
+        if self.tokens is not None and self.tokens < 1:
+            raise ConfigError(f"cache: tokens of a micro-batch are 1 or more, not {self.tokens}; None takes what fits")
+        if self.backward != "auto" and not (isinstance(self.backward, int | float) and 0 < self.backward <= 1):
+            raise ConfigError(f"cache: backward is a share above 0 and up to 1, or auto, not {self.backward!r}")
         on_gpu = self.device.type != "cpu"
         if self.memory is None:
             self.bytes = GPU_MEMORY * self._free() if on_gpu else float(CPU_MEMORY)
