@@ -286,7 +286,7 @@ def test_pools_are_pairs_of_roles(blocks: Any, said: str) -> None:
     [
         ({"ids": torch.rand(3)}, "a side has ids of torch.float32: give a tensor of integers"),
         ({"ids": [1, 2, 3]}, "a side has ids of list: give a tensor of integers"),
-        ({"owner": torch.zeros(3)}, "a side has owner of torch.float32"),
+        ({"owner": torch.zeros(3)}, "a side has owner of torch.float32: give a tensor of integers"),
         ({"logq": [0.1, 0.2, 0.3]}, "a side has logq of list: give a tensor of numbers"),
     ],
 )
@@ -298,11 +298,11 @@ def test_what_is_known_of_rows_are_tensors(side: dict[str, Any], said: str) -> N
 def test_weights_and_owners_in_their_range() -> None:
     side = Side(torch.eye(3))
     for wrong in (-1.0, float("nan"), float("inf"), -float("inf")):
-        with pytest.raises(DataError, match="^a batch has a row of weight .*: weights are finite and not below 0$"):
+        with pytest.raises(DataError, match=r"^a batch has a row of weight .*: weights are finite and not below 0$"):
             Batch(side, side, weight=torch.tensor([1.0, wrong, 2.0]))
-    with pytest.raises(DataError, match="^a batch has weight of list"):
+    with pytest.raises(DataError, match=r"^a batch has weight of list"):
         Batch(side, side, weight=[1.0, 1.0, 1.0])  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="^a batch of 3 rows has a negative of row -2: count them from 0"):
+    with pytest.raises(DataError, match=r"^a batch of 3 rows has a negative of row -2: count them from 0"):
         Batch(side, side, negatives=Side(torch.eye(3), owner=torch.tensor([0, -2, -1])))
     Batch(side, side, weight=torch.zeros(3))
 
