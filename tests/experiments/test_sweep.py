@@ -295,6 +295,16 @@ def test_a_killed_sweep_goes_on(finished: Sweep, small: dict[str, Any], tmp_path
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_what_an_interrupted_run_has_left_is_cleared(small: dict[str, Any], tmp_path: Path) -> None:
+    trials = tmp_path / "out" / "trials"
+    sweep(small, TWO, 1, tmp_path / "out", QUICK)
+    (trials / "0004").mkdir(parents=True)
+    (trials / "0004" / "log.jsonl").touch()
+    sweep(small, TWO, 2, tmp_path / "out", QUICK)
+    assert not trials.exists()
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_runs_on_other_data_are_refused(small: dict[str, Any], pairs_file: Path, tmp_path: Path) -> None:
     lines = pairs_file.read_text().splitlines(keepends=True)
     pairs = tmp_path / "pairs.jsonl"

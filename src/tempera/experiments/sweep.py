@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
@@ -110,6 +111,9 @@ def _run(plan: SweepPlan, runner: Runner, what: str) -> dict[str, Record]:
     for record in records.values():
         runner.know(record)
     numbered = enumerate(todo)
+    shutil.rmtree(
+        runner.run_folder(""), ignore_errors=True
+    )  # of runs that were interrupted, or failed and are tried again
 
     with progress_bar(what, len(plan.runs), "run", done) as bar:
 
