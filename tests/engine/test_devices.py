@@ -55,6 +55,8 @@ def test_memory_that_runs_out_in_an_exchange_is_no_lost_process() -> None:
     lost = r"rank 0 of 1 lost the other ranks during an exchange \(gone\)"
     with pytest.raises(TemperaError, match=lost), Group()._together("an exchange"):
         raise RuntimeError("gone")
+    with pytest.raises(TemperaError, match=lost), Group()._together("an exchange"):
+        raise RuntimeError("[/__w/gloo/transport/tcp/pair.cc:553] gone\nand more")
 
 
 @pytest.mark.parametrize("size", SIZES)

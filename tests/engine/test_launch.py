@@ -301,6 +301,15 @@ def test_the_others_leave_a_process_that_is_lost(
     assert list(running.folder.iterdir()) == []
 
 
+@pytest.mark.long
+def test_one_process_refuses_a_finished_output_for_all(tiny: list[str], tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.json").write_text("{}")
+    (ours, _, err), (theirs, *silent) = pair(tmp_path, tiny, "-m", "tempera").ended()
+    assert ours == theirs == 2 and silent == ["", ""]
+    assert [line.startswith("tempera: ") for line in err.splitlines()] == [True] and "run" in err and LOST not in err
+
+
 @contextmanager
 def two_hosts() -> Iterator[list[list[str]]]:
     """What runs a command on each of two hosts: network namespaces, joined by a cable, with addresses of their own."""

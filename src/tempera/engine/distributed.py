@@ -8,6 +8,7 @@ Letters in shapes: p processes, f columns of a batch, n rows of all processes, D
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -234,9 +235,10 @@ class Group:
         except torch.OutOfMemoryError:  # a RuntimeError, too, of this process
             raise
         except RuntimeError as error:
+            reason = re.sub(r"^\[\S+\] ", "", str(error).strip().splitlines()[0])  # without a line of gloo's source
             raise TemperaError(
                 f"rank {self.rank} of {self.size} lost the other ranks during {exchange} "
-                f"({str(error).strip().splitlines()[0]}); see the log of the rank that failed first"
+                f"({reason}); see the log of the rank that failed first"
             ) from error
 
 

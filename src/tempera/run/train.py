@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from ..artifacts.run_folder import Run
 from ..build import Config, build
 from ..config import Options
 from ..engine.devices import Devices, one_voice, start
+from ..engine.distributed import Group
 from ..errors import OutputError, TemperaError
 from ..forms import source_of
 from ..io.atomic import staged
@@ -75,7 +76,7 @@ def train(
         training.save_total_limit,
         training.save_steps,
     )
-    with one_voice(devices.group), folders as folder, within_memory(checkpoints):
+    with one_voice(devices.group), _agreed(folders, devices.group) as folder, within_memory(checkpoints):
         checkpoints.begin(anew=overwrite)
         names = training.report_to if devices.group.main else ()
         with (
@@ -86,6 +87,20 @@ def train(
     devices.group.wait()
     checkpoints.forget()
     return Run(output, must_exist=devices.group.main)
+
+
+@contextmanager
+def _agreed(folders: AbstractContextManager[Path | str], group: Group) -> Iterator[Path | str]:
+    """Enter a folder for each process; where one is refused, the other processes leave without a word."""
+    with ExitStack() as stack:
+        folder = None
+        try:
+            folder = stack.enter_context(folders)
+        finally:
+            refused = group.any(folder is None)
+        if refused:
+            raise SystemExit(2)
+        yield folder
 
 
 def _resolved(config: Options | Mapping[str, Any] | str | Path | None, overrides: Sequence[str], data: Any) -> Config:
