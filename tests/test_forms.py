@@ -59,6 +59,8 @@ def test_columns_that_are_named(put: Put) -> None:
         DataError, match=r"has the columns asked, reply, year, with no usual name for .* data.query=COLUMN"
     ):
         build(load(path))
+    with pytest.raises(DataError, match=r"empty.json holds rows without columns: give each row"):
+        build(load(put("empty.json", "{}")))
     inside = put("inside.json", '{"data": [{"query": "a", "doc": "b"}]}')
     with pytest.raises(DataError, match=r"if the rows stand inside of 'data', write them as an array of their own"):
         build(load(inside))

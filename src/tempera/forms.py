@@ -158,6 +158,8 @@ def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         return {"source": "pairs", **by_texts, "metadata": [*Roles(**named).told_by_content(names).metadata]}
     if EVENTS.suits(options, names):
         return {"source": "interactions", "metadata": ["*"]}
+    if not names:
+        raise DataError(f"{path} holds rows without columns: give each row its values by name")
     missing = [name for role, name in _CALLED.items() if not (options.get(role) or PAIRS.usual_columns(role, names))]
     raise DataError(
         f"{path} has the columns {', '.join(names)}, with no usual name for {' or '.join(missing)}: name those "

@@ -120,7 +120,7 @@ FAULTS: list[tuple[dict[str, bytes], str]] = [
     ({"test": tsv([("q1", "d1", "yes")])}, "qrels/test.tsv, row 1: column 'score' is 'yes'; expected a number"),
     (
         {"test": tsv([("q1", "d1")])},
-        "qrels/test.tsv: not a readable tsv file: CSV parse error: Row #2: Expected 3 columns, got 2: q1 d1",
+        "qrels/test.tsv: not a readable tsv file: row 1 has 2 values for 3 columns: give each row 3",
     ),
     (
         {"test": tsv([*JUDGED, ("q3", "d1", "1")])},

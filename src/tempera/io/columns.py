@@ -112,7 +112,7 @@ class RoleTable:
         return tuple(usual)
 
     def _refuse_absent(self, role: str, role_of: Mapping[str, str], names: Sequence[str], where: str) -> NoReturn:
-        has, usual = f"it has {', '.join(names)}", self.usual[role]
+        has, usual = f"it has {', '.join(names) or 'no columns'}", self.usual[role]
         other = next(iter(self.usual_columns(role, list(role_of))), None)
         if other is not None:
             raise ConfigError(

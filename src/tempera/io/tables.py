@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ..errors import DataError, quantity
 from .atomic import is_run
 from .json_tables import BLOCK, json_tables, opened
 from .saved_sets import arrow_files
@@ -279,7 +279,7 @@ def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: b
     try:
         with pa.input_stream(str(path), compression=packed) as stream:
             names = reader.open_csv(stream, read, parse).schema.names
-        if not read.column_names and len(names) > 1 and all(map(_NUMBER.fullmatch, names)):
+        if not read.column_names and _are_numbers(names):
             read.column_names = names = [f"column{i}" for i in range(1, len(names) + 1)]
         texts = reader.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
@@ -288,8 +288,9 @@ def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: b
             for batch in reader.open_csv(stream, read, parse, texts):
                 yield pa.Table.from_batches([batch])
     except pa.ArrowInvalid as error:
+        _refuse_row(path, read.column_names, sign, quoted)
         if "UTF8" in str(error):
-            _refuse_cell(path, sign, quoted)
+            raise DataError(f"{path} is not UTF-8: save it in that encoding") from None
         raise
 
 
@@ -341,18 +342,25 @@ def _separator(path: Path, start: bytes) -> str:
     return sign
 
 
-def _refuse_cell(path: Path, sign: str, quoted: bool) -> None:
-    """Refuse a file with the first value that is not UTF-8; without a place behind a value too long for Python's reader."""
+def _are_numbers(names: Sequence[str]) -> bool:
+    return len(names) > 1 and all(map(_NUMBER.fullmatch, names))
+
+
+def _refuse_row(path: Path, names: Sequence[str], sign: str, quoted: bool) -> None:
+    """Refuse a file with its first row that is not UTF-8 or too long or short; none behind a value too long for Python's reader."""
     with opened(path) as file:
         lines = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
-        rows = csv.reader(lines, delimiter=sign, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
+        rows = filter(None, csv.reader(lines, delimiter=sign, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE))
         with suppress(csv.Error):
-            header = next(rows)
-            for row, cells in enumerate(rows, 1):
+            header = names or next(rows, [])
+            for row, cells in enumerate(rows, 2 if not names and _are_numbers(header) else 1):
                 for name, cell in zip(header, cells):
                     if not cell.isascii() and any("\udc80" <= letter <= "\udcff" for letter in cell):
                         raise DataError(f"{path}, row {row}: column {name!r} is not UTF-8: save it in that encoding")
-    raise DataError(f"{path} is not UTF-8: save it in that encoding")
+                if len(cells) != len(header):
+                    what = f"{quantity(len(cells), 'values')} for {quantity(len(header), 'columns')}"
+                    advice = f", and enclose those that hold {sign!r} in double quotes" if quoted else ""
+                    raise pa.ArrowInvalid(f"row {row} has {what}: give each row {len(header)}{advice}")
 
 
 _TEXTS: dict[str, Parse] = {
