@@ -280,6 +280,8 @@ def test_a_learnable_temperature_starts_within_its_bounds(bounds: str) -> None:
         (["train.lr_scheduler_type=step"], "train.lr_scheduler_type: is 'step'; expected one of 'linear', 'cosine', 'constant'"),
         (["train.max_grad_norm=-1"], "train.max_grad_norm: "),
         (["evaluation.queries=-1"], "evaluation.queries: is -1; expected at least 0"),
+        (["train.report_to=none"], "train.report_to: is 'none'; expected a list, such as [tensorboard], or [] for none"),
+        (["train.report_to=wandb"], "train.report_to: is 'wandb'; expected a list, such as [wandb]"),
         (["evaluation.metrics=ndcg@10"], "evaluation.metrics: is 'ndcg@10'; expected a list"),
         (["evaluation.metrics=[ndcg]"], "evaluation: no metric 'ndcg'; give one of "),
         (["evaluation.metrics=[ndcg@0]"], "evaluation: no metric 'ndcg@0'; "),

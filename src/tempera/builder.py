@@ -167,10 +167,13 @@ class Builder:
             first = error.errors(include_url=False)[0]
             inner = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
             words = [word for each in get_args(hint) if get_origin(each) is typing.Literal for word in get_args(each)]
+            example = f"[{value if value in words or not words else words[0]}]" + (
+                ", or [] for none" if value == "none" else ""
+            )
             words += [AUTO] if path in self.open and value != AUTO and AUTO not in words else []
             others = "".join(f" or {word}" for word in words if first["type"] != "literal_error" and not inner)
             if isinstance(value, str) and first["type"].startswith(("tuple", "list", "sequence")):
-                others = f", such as [{value}]"
+                others = f", such as {example}"
             self.fail(f"{path}{inner}", f"is {shown(first['input'])}; expected {_expected(first)}{others}")
 
 
