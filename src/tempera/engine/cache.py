@@ -6,7 +6,8 @@ GradCache (Gao et al. 2021) embeds every row twice. Here a micro-batch is embedd
     -> backward through what is kept, which frees it -> replay the others, one at a time
 
 so memory peaks at the kept graphs or at one replayed micro-batch, whichever is larger, and not at their sum. Each micro-batch
-draws its random numbers from a seed of its own, so a replay repeats its dropout exactly.
+draws its random numbers from a seed of its own, so a replay repeats its dropout exactly; a
+tower that draws from numpy or `random`, which are not repeated, gets wrong gradients.
 
 With `backward` below 1 a sample goes backward once the gradients are known, and is drawn by them (engine/backward.py): of
 micro-batches that kept their graph, which are small then, as wholes; of the other rows one by one, to be packed anew and embedded
