@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from tempera import Objective, gte, mnr
 from tempera.core import products
 from tempera.core.batch import Batch, Side
 from tempera.core.products import by_onednn, linear, mm, onednn_gain
+from tempera.engine.cache import Cache
 
 
 def laid_out(rows: int, columns: int, by_row: bool) -> Tensor:
@@ -95,6 +98,53 @@ def test_a_library_that_rounds_or_is_locked_or_has_been_chosen_by_the_user_is_no
     finally:
         torch.backends.mkldnn.matmul.fp32_precision = "none"
         onednn_gain.cache_clear()
+
+
+def test_the_switch_is_off_when_the_last_thread_has_left() -> None:
+    x, matmul = torch.ones(256, 384), torch.backends.mkldnn.matmul
+    onednn_gain()
+
+    def multiply(_: int) -> str:
+        with products._switched():
+            mm(x, x.T)
+            return str(matmul.fp32_precision)
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(10):
+            assert set(pool.map(multiply, range(40))) == {"bf16"} and matmul.fp32_precision == "none"
+
+
+def test_several_threads_measure_once() -> None:
+    want = onednn_gain() > 0
+    for _ in range(3):
+        onednn_gain.cache_clear()
+        with ThreadPoolExecutor(4) as pool:
+            assert {gain > 0 for gain in pool.map(lambda _: onednn_gain(), range(4))} == {want}
+
+
+def test_what_a_run_began_with_is_kept_where_it_is_exact(onednn: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(200, 200)
+    for gain, choice, takes in ((1.0, True, True), (2.0, False, False), (0.0, True, False)):
+        monkeypatch.setattr(products, "onednn_gain", lambda gain=gain: gain)
+        cache = Cache()
+        cache.resume({**cache.sizes(), "onednn": choice})
+        onednn.clear()
+        mm(x, x)
+        assert bool(onednn) == takes == cache.sizes()["onednn"]
+
+
+@pytest.mark.parametrize("changes", [lambda: torch.device("meta"), lambda: torch.inference_mode()])
+def test_the_gain_is_that_of_numbers_of_the_cpu(changes: Callable[[], Any]) -> None:
+    want = onednn_gain() > 0
+    onednn_gain.cache_clear()
+    with changes():
+        assert (onednn_gain() > 0) == want
+    onednn_gain.cache_clear()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert (onednn_gain() >= 1.5) == (onednn_gain() > 0 and products.onednn_pays()) and (onednn_gain() > 0) == want
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_the_gain_is_measured_alike_on_paper_and_in_half_precision() -> None:

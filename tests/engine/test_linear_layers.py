@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tempera.core import products
 from tempera.engine import linear_layers
@@ -78,6 +79,34 @@ def test_where_onednn_gains_nothing_torch_multiplies(onednn: list[str], monkeypa
     block, rows = Block(), torch.randn(90, 70, 24)
     got, want = (passed(block, rows, layers, half=False) for layers in (LinearLayers(block), None))
     assert onednn == [] and all(map(torch.equal, got, want))
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_checkpoint_of_torch_computes_again_what_it_has_computed(half: bool, onednn: list[str]) -> None:
+    """Its rows are no number that recurs, and it computes them again when the layers are torch's."""
+    torch.manual_seed(0)
+    block, rows = Block(), torch.randn(70, 71, 24, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=half), LinearLayers(block).cast_once(CPU):
+        out: Any = checkpoint(block, rows, use_reentrant=False)
+    out.float().sum().backward()
+    assert rows.grad is not None and not onednn
+
+
+def test_weights_that_are_more_than_their_numbers_and_transforms_are_left_to_torch(onednn: list[str]) -> None:
+    class Doubled(Tensor):
+        """A weight of a format of its own."""
+
+    layer, rows = nn.Linear(200, 200), torch.randn(3, 200, 200)
+    with LinearLayers(layer).cast_once(CPU):
+        want = layer(rows)
+        assert onednn == ["oneDNN"]
+        torch.testing.assert_close(torch.vmap(layer)(rows), want)
+    layer.weight = nn.Parameter(layer.weight.data.as_subclass(Doubled), requires_grad=False)  # type: ignore[arg-type]
+    with torch.inference_mode():
+        frozen = nn.Linear(200, 200)
+    with LinearLayers(nn.ModuleList([layer, frozen])).cast_once(CPU), torch.no_grad():
+        assert layer(rows).shape == frozen(rows).shape == want.shape
+    assert onednn == ["oneDNN"]
 
 
 def passed_exactly(block: Block, rows: Tensor) -> list[Tensor]:

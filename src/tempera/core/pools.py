@@ -69,7 +69,8 @@ def direction(anchor: Role, candidate: Role) -> str:
 def refuse_twice(pools: Sequence[Pool]) -> None:
     """Refuse pools that have a block in common, whose candidates a softmax would count twice.
 
-    `back_docs` beside `back_positives` weighs the other rows' documents twice on purpose.
+    `back_docs` and `back_positives`, which presets know as parts of two losses, may stand side by side: the other rows' documents
+    count twice then, in `tempera verify` as in training.
 
     Raises:
         ConfigError: any other block that stands twice.
