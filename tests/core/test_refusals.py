@@ -297,8 +297,8 @@ def test_what_is_known_of_rows_are_tensors(side: dict[str, Any], said: str) -> N
 
 def test_weights_and_owners_in_their_range() -> None:
     side = Side(torch.eye(3))
-    for wrong in (-1.0, float("nan"), float("inf"), -float("inf")):
-        with pytest.raises(DataError, match=r"^a batch has a row of weight .*: weights are finite and not below 0$"):
+    for wrong in (-1.0, -float("inf")):
+        with pytest.raises(DataError, match=r"^a batch has a row of weight .*: give weights of 0 or more$"):
             Batch(side, side, weight=torch.tensor([1.0, wrong, 2.0]))
     with pytest.raises(DataError, match=r"^a batch has weight of list"):
         Batch(side, side, weight=[1.0, 1.0, 1.0])  # type: ignore[arg-type]

@@ -6,7 +6,6 @@ D embedding width, G guide width, T teacher width.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -117,7 +116,7 @@ class Batch(Generic[X]):
 
     Raises:
         DataError: queries and documents of different number, an answer to documents without ids, negatives without owner, or
-            weights below 0 or not finite, something of another number than the rows.
+            weights below 0, something of another number than the rows.
         ConfigError: a temperature of 0 or below.
 
     >>> q, d = torch.randn(4, 8), torch.randn(4, 8)
@@ -155,8 +154,8 @@ class Batch(Generic[X]):
         if self.weight is not None and not isinstance(self.weight, Tensor):
             raise DataError(f"a batch has weight of {_kind(self.weight)}: give a tensor of numbers, one for each row")
         for weight in _extremes(self.weight):
-            if not 0 <= weight < math.inf:
-                raise DataError(f"a batch has a row of weight {weight}: weights are finite and not below 0")
+            if weight < 0:  # a loss that is not finite is found in the step, which names its rows
+                raise DataError(f"a batch has a row of weight {weight}: give weights of 0 or more")
         if self.temperature is not None:
             refuse_temperature(self.temperature)
 
