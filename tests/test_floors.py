@@ -38,7 +38,7 @@ CEILINGS = {
     "cli": 927,  # with errors that have no words
     "core": 2282,  # with devices and their memory, copies to them, how they multiply fast, chosen rows, and what it refuses
     "engine": 3471,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
-    "experiments": 2375,  # with a folder for each file, what a race leaves to the data, and settings of it that diverge
+    "experiments": 2373,  # with a folder for each file, what a race leaves to the data, and settings of it that diverge
     "integrations": 520,  # with a temperature that stays on the host, and models that nothing asks
     "io": 1211,  # with vectors of other programs, texts of polars, lines of text, signals, what a run replaces, keys beside ids
     "mining": 607,  # with an exact search through candidates in bf16, and products by the faster library

@@ -111,9 +111,8 @@ def _run(plan: SweepPlan, runner: Runner, what: str) -> dict[str, Record]:
     for record in records.values():
         runner.know(record)
     numbered = enumerate(todo)
-    shutil.rmtree(
-        runner.run_folder(""), ignore_errors=True
-    )  # of runs that were interrupted, or failed and are tried again
+    # Of runs that were interrupted, or failed and are tried again.
+    shutil.rmtree(runner.run_folder(""), ignore_errors=True)
 
     with progress_bar(what, len(plan.runs), "run", done) as bar:
 
