@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
 from itertools import product
 from typing import Any
@@ -40,16 +40,14 @@ def mm(x: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
         return torch.mm(x, y, out=out)
 
 
-@contextmanager
-def by_onednn(x: Tensor, y: Tensor) -> Iterator[None]:
-    """Multiply x, [m, k], by y, [k, o], in float32 by oneDNN in the block, where that pays.
+def by_onednn(x: Tensor, y: Tensor) -> AbstractContextManager[None]:
+    """Return a context in which x, [m, k], times y, [k, o], in float32 is multiplied by oneDNN, where that pays.
 
     >>> with by_onednn(x := torch.ones(1, 2), y := torch.ones(2, 1)):
     ...     torch.addmm(torch.ones(1, 1), x, y).tolist()
     [[3.0]]
     """
-    with _switched() if onednn_takes(x, y.shape[1]) else nullcontext():
-        yield
+    return _switched() if onednn_takes(x, y.shape[1]) else nullcontext()
 
 
 def filled(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -89,13 +87,12 @@ def settle(choice: bool) -> None:
 @cache
 def onednn_gain() -> float:
     """Return how many times as fast as by torch oneDNN multiplies float32, as exactly; else 0. Measured once, in about 0.05 s."""
-    matmul: Any = getattr(torch.backends.mkldnn, "matmul", None)
-    if not torch.backends.mkldnn.is_available() or matmul is None:  # type: ignore[no-untyped-call]
+    if not torch.backends.mkldnn.is_available() or _choice.matmul is None:  # type: ignore[no-untyped-call]
         return 0.0  # without oneDNN, or before torch 2.9
     # Whoever asks first may be counting what is computed, computing on paper or in half precision, or in another thread.
     modes = _disable_current_modes(), torch._C.DisableTorchFunction(), torch.autocast("cpu", enabled=False)
     with _choice.measuring, modes[0], modes[1], modes[2]:
-        if matmul.fp32_precision != "none":  # the user's choice
+        if _choice.matmul.fp32_precision != "none":  # the user's choice
             return 0.0
         try:
             with _switched():
@@ -142,25 +139,26 @@ class _Choice:
         self.settled: bool | None = None
         self.measuring, self.entering = threading.Lock(), threading.Lock()
         self.inside, self.earlier = 0, "none"
+        self.matmul: Any = getattr(torch.backends.mkldnn, "matmul", None)
+
+    def __enter__(self) -> None:
+        with self.entering:
+            if not self.inside:
+                self.earlier, self.matmul.fp32_precision = self.matmul.fp32_precision, "bf16"
+            self.inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self.entering:
+            self.inside -= 1
+            if not self.inside:
+                self.matmul.fp32_precision = self.earlier
 
 
 _choice = _Choice()
 
 
-@contextmanager
-def _switched() -> Iterator[None]:
-    matmul: Any = getattr(torch.backends.mkldnn, "matmul")  # noqa: B009 - mypy does not see it
-    with _choice.entering:
-        if not _choice.inside:
-            _choice.earlier, matmul.fp32_precision = matmul.fp32_precision, "bf16"
-        _choice.inside += 1
-    try:
-        yield
-    finally:
-        with _choice.entering:
-            _choice.inside -= 1
-            if not _choice.inside:
-                matmul.fp32_precision = _choice.earlier
+def _switched() -> AbstractContextManager[None]:
+    return _choice
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
