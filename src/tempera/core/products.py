@@ -64,6 +64,15 @@ def filled(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return torch.cat([low, low.new_zeros(more, low.shape[1])]) if more else low.contiguous()
 
 
+def unfilled(products: Tensor, shape: torch.Size) -> Tensor:
+    """Return the products of rows, [r, o], without those that filled them up, laid out as the rows, whose shape is [..., k].
+
+    >>> unfilled(torch.ones(32, 5), torch.Size([2, 3, 4])).shape
+    torch.Size([2, 3, 5])
+    """
+    return products[: shape[:-1].numel()].view(*shape[:-1], products.shape[1])
+
+
 def onednn_takes(x: Tensor, columns: int) -> bool:
     """Return True if oneDNN multiplies rows of float32 by so many columns in less time than torch.
 
@@ -90,8 +99,12 @@ def onednn_gain() -> float:
     if not torch.backends.mkldnn.is_available() or _choice.matmul is None:  # type: ignore[no-untyped-call]
         return 0.0  # without oneDNN, or before torch 2.9
     # Whoever asks first may be counting what is computed, computing on paper or in half precision, or in another thread.
-    modes = _disable_current_modes(), torch._C.DisableTorchFunction(), torch.autocast("cpu", enabled=False)
-    with _choice.measuring, modes[0], modes[1], modes[2]:
+    with (
+        _choice.measuring,
+        _disable_current_modes(),
+        torch._C.DisableTorchFunction(),
+        torch.autocast("cpu", enabled=False),
+    ):
         if _choice.matmul.fp32_precision != "none":  # the user's choice
             return 0.0
         try:
@@ -114,11 +127,8 @@ _SHAPES = ((64, 64, 64), (100, 33, 65), (256, 512, 256), (1024, 64, 1024))
 def _is_exact(shape: tuple[int, int, int]) -> bool:
     """Return True if a product of integers that float32 holds and bf16 does not is right, however its factors are laid out."""
     m, k, o = shape
-    x, y = (
-        torch.arange(m * k, device="cpu") % 1999 - 999,
-        torch.arange(k * o, device="cpu") % 29 - 14,
-    )  # sums below 2^24
-    x, y = x.view(m, k), y.view(k, o)
+    x = torch.arange(m * k, device="cpu").view(m, k) % 1999 - 999
+    y = torch.arange(k * o, device="cpu").view(k, o) % 29 - 14  # so that sums are below 2^24
     want = (x.double() @ y.double()).float()
     ways = product(*((each.float(), each.T.float().contiguous().T) for each in (x, y)))
     return all(torch.equal(a @ b, want) for a, b in ways)
@@ -133,7 +143,7 @@ def _seconds(x: Tensor, y: Tensor) -> float:
 
 
 class _Choice:
-    """What has been settled, and the switch, one for all threads: the first to come sets it, the last to go restores it."""
+    """The library that a run began with, and the switch, one for all threads: the first sets it, the last restores it."""
 
     def __init__(self) -> None:
         self.settled: bool | None = None

@@ -329,7 +329,7 @@ class Cache:
             if work.divided:  # equal micro-batches leave little to fill up
                 group.keep_pace()
                 linear, square = (float(group.all_reduce_max(math.ceil(x))) for x in (size.linear, size.square))
-                size = Footprint(linear, square)
+                size = Footprint(linear, square)  # some process may have drawn
         self.footprints[id(work.tower)] = size
         return size
 

@@ -22,7 +22,7 @@ from torch._subclasses import FakeTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..core.products import LastRows, filled, linear, mm, onednn_pays, onednn_takes
+from ..core.products import LastRows, filled, linear, mm, onednn_pays, onednn_takes, unfilled
 from .lookup import computing_by
 from .shards import is_divided, is_left_alone
 
@@ -74,7 +74,7 @@ class LinearLayers:
         if last is None:
             return F.linear(rows, *lowered)
         products: Tensor = _Product.apply(rows, weight, bias, last.of(rows), *lowered)  # type: ignore[no-untyped-call]
-        return products[: rows.shape[:-1].numel()].view(*rows.shape[:-1], len(weight))
+        return unfilled(products, rows.shape)
 
     def _cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         if weight.dtype == dtype:
@@ -131,7 +131,7 @@ class _Product(torch.autograd.Function):
         low, lowered = ctx.saved_tensors  # [r, k], [o, k]
         (of_rows, of_weight, of_bias), (needs_rows, needs_weight, needs_bias, *_) = ctx.dtypes, ctx.needs_input_grad
         return (
-            mm(grad, lowered)[: ctx.shape[:-1].numel()].view(ctx.shape).to(of_rows) if needs_rows else None,
+            unfilled(mm(grad, lowered), ctx.shape).to(of_rows) if needs_rows else None,
             mm(grad.mT, low).to(of_weight) if needs_weight else None,
             grad.sum(0).to(of_bias) if needs_bias else None,
             None,

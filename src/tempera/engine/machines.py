@@ -42,11 +42,8 @@ from .training_options import Training
 
 _F32, _BF16, _F16 = torch.float32, torch.bfloat16, torch.float16
 _STEPS = 12
-_OURS = {
-    torch.ops.aten.mm,
-    torch.ops.aten.addmm,
-    torch.ops.aten.addmm_,
-}  # products of two matrices, which end their arguments
+# Products of two matrices, which are their last arguments.
+_PRODUCTS_OF_TWO = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.addmm_}
 _NEAR = 1 << 20  # numbers that fill the caches nearest to a core
 Clock = Callable[[], float]
 LIMITS = ("compute", "bandwidth", "launches", "network")
@@ -186,6 +183,6 @@ def timed(
 def _call(call: Call, device: torch.device, clock: Clock) -> float:
     op, args, kwargs = call
     args, kwargs = tree_map(partial(real, device=device), (args, kwargs))
-    quickly = by_onednn(*args[-2:]) if op.overloadpacket in _OURS else nullcontext()
+    quickly = by_onednn(*args[-2:]) if op.overloadpacket in _PRODUCTS_OF_TWO else nullcontext()
     with quickly:
         return fastest(lambda: op(*args, **kwargs), device, clock, before=torch.empty(_NEAR, device=device).zero_)

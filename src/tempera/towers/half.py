@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..core.products import LastRows, filled, linear, onednn_pays, onednn_takes
+from ..core.products import LastRows, filled, linear, onednn_pays, onednn_takes, unfilled
 
 # On CPUs torch attends to few keys faster in float32 than in bf16 (by 1.1 to 2.3x below 128). Its kernel takes 16 at once:
 # with more than 4 beyond a multiple, those and zeros up to the next one are faster, by 1.05 to 2.6x.
@@ -94,8 +94,7 @@ class _Reading(TorchFunctionMode):
         """Return rows times weights in float32, by oneDNN with rows of zeros up to a number that recurs."""
         if self.dtype != torch.float32 or rows.dim() < 2 or not onednn_takes(rows, len(weight)):
             return F.linear(rows, weight, bias)
-        products = linear(self.last.of(rows), weight, bias)
-        return products[: rows.shape[:-1].numel()].view(*rows.shape[:-1], len(weight))
+        return unfilled(linear(self.last.of(rows), weight, bias), rows.shape)
 
 
 def attention(
