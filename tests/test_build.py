@@ -269,6 +269,7 @@ def test_a_learnable_temperature_starts_within_its_bounds(bounds: str) -> None:
         (["tower.dimensions=abc"], "tower.dimensions: is 'abc'; expected a whole number or auto"),
         (["tower.dimensions=abc", "recipe=none"], "tower.dimensions: is 'abc'; expected a whole number (command line)"),
         (["train.max_steps=0"], "train.max_steps: "),
+        (["train.refit=false"], "train.refit: is false; expected one of 'none', 'validation', 'all', 'auto' (command line)"),
         (["train.max_steps=true"], "train.max_steps: is true, but this option is not true or false"),
         (["train.num_train_epochs=.inf"], "train.num_train_epochs: is inf; expected a finite number"),
         (["train.learning_rate=.nan"], "train.learning_rate: is nan; expected a finite number"),

@@ -159,8 +159,8 @@ class Builder:
         return self.call(part, dict(options), f"{path}.{name}")
 
     def _checked(self, hint: Any, value: Any, path: str) -> Any:
-        if isinstance(value, bool) and bool not in (hint, *get_args(hint)):
-            self.fail(path, f"is {str(value).lower()}, but this option is not true or false")  # would count as 1 or 0
+        if isinstance(value, bool) and bool not in (hint, *get_args(hint)) and get_origin(hint) is not typing.Literal:
+            self.fail(path, f"is {shown(value)}, but this option is not true or false")  # would count as 1 or 0
         try:
             return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False)).validate_python(value)
         except ValidationError as error:
@@ -191,8 +191,8 @@ def _expected(error: Mapping[str, Any]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value for a message, shortened if it is long."""
-    return _SHORT.repr(value)
+    """Return a value for a message as a configuration has it, shortened if it is long."""
+    return str(value).lower() if isinstance(value, bool) else _SHORT.repr(value)
 
 
 def _is_kind(hint: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import dividing
 import pytest
 import table_towers
@@ -57,6 +59,16 @@ def test_every_process_holds_half() -> None:
     assert [len(second["back"][f"query.{name}.weight"]) for name in ("first", "words")] == [0, 0]
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As in the processes: vectors that begin by co-occurrence depend on the order of its sums, which threads divide."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_a_recommender_is_that_of_one_process() -> None:
     """The main process has the whole tower at the end; the others have let go of the tables that were divided."""
     alone = dividing.recommender(ALONE)
