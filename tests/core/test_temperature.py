@@ -88,6 +88,15 @@ def step(dial: Temperature, slope: float) -> float:
     return 1 / float(dial.scale().detach())
 
 
+def test_freezing_a_model_and_unfreezing_it_leaves_a_fixed_temperature_fixed() -> None:
+    objective = presets.mnr(0.005)
+    objective.requires_grad_(False).requires_grad_(True)
+    assert objective.temperature.value == pytest.approx(0.005) and not objective.temperature.learnable
+    assert not list(objective.parameters())
+    learned = Temperature(0.05, learnable=True).requires_grad_(False)
+    assert not learned.learnable and learned.requires_grad_(True).learnable
+
+
 def test_a_learned_temperature_stays_within_its_bounds_and_returns() -> None:
     dial = Temperature(0.3, learnable=True, floor=0.1, ceiling=0.5)
     path = [step(dial, slope) for slope in [-1] * 8 + [1] * 10 + [-1] * 3]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tempera import Batch, Matryoshka, Objective, Side, infonce, mnr
+from tempera import Batch, Matryoshka, Objective, Side, infonce, mnr, pools
+from tempera.core.memory import Memory
 from tempera.errors import DataError
 
 
@@ -17,6 +18,22 @@ def test_two_tensors_are_a_batch_of_pairs(objective: Objective | Matryoshka) -> 
     assert losses.shape == (6,) and torch.equal(losses, objective(Batch(Side(queries), Side(documents))))
     losses.mean().backward()
     assert queries.grad is not None and documents.grad is not None and float(queries.grad.norm()) > 0
+
+
+@pytest.mark.parametrize("widths", [None, (2, 4)])
+def test_a_memory_is_asked_for_what_it_was_given(widths: tuple[int, ...] | None) -> None:
+    """Nothing at first; then the documents of past batches are negatives, and count as those of a batch do."""
+    objective = mnr(pools=(pools.docs, pools.memory), memory=Memory(6))
+    wrapped = objective if widths is None else Matryoshka(objective, widths)
+    plain = mnr() if widths is None else Matryoshka(mnr(), widths)
+    past, queries, documents = torch.randn(3, 6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert torch.equal(wrapped(queries, documents), plain(queries, documents))
+    wrapped.remember(Batch(Side(queries), Side(past)))
+    sampled = mnr(pools=(pools.docs, pools.sampled))
+    more = Batch(Side(queries), Side(documents), sampled=Side(past))
+    want = (sampled if widths is None else Matryoshka(sampled, widths))(more)
+    torch.testing.assert_close(wrapped(queries, documents), want)
+    assert (want > plain(queries, documents)).all()
 
 
 def test_one_tensor_is_refused() -> None:

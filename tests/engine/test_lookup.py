@@ -47,6 +47,30 @@ def gradients(in_place: bool, times: int) -> list[Tensor]:
     return [net.words.weight.grad, net.bags.weight.grad]
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_hooks_of_a_table_see_its_gradient(when: str) -> None:
+    """As of one that trains some of the rows alone."""
+    rows, wants = torch.tensor([[0.0]] * 3 + [[1.0]] * 4, dtype=torch.float64), []
+
+    def erase(p: Tensor) -> None:
+        assert p.grad is not None
+        p.grad.mul_(rows)
+
+    for in_place in (False, True):
+        torch.manual_seed(0)
+        net = Net().double()
+        for weight in (net.words.weight, net.bags.weight):
+            if when == "before":
+                weight.register_hook(lambda grad: grad * rows)  # type: ignore[no-untyped-call]
+            else:
+                weight.register_post_accumulate_grad_hook(erase)
+        backward(net, 0, in_place)
+        wants.append([net.words.weight.grad, net.bags.weight.grad])
+    for want, got in zip(*wants, strict=True):
+        assert want is not None and got is not None and want[3:].any() and not got[:3].any()
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("times", [1, 3])
 def test_the_gradient_is_that_of_autograd(times: int) -> None:
     for want, got in zip(gradients(False, times), gradients(True, times), strict=True):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +13,14 @@ import worlds
 from torch import Tensor, nn
 from worlds import LAYOUTS, Pair
 
+from tempera import mnr
 from tempera.core.batch import Batch
+from tempera.core.masks import SameId
 from tempera.core.ragged import Ragged
+from tempera.core.temperature import Temperature
 from tempera.engine.cache import Cache
 from tempera.engine.step import step
-from tempera.errors import ConfigError, TemperaError
+from tempera.errors import ConfigError, DataError, TemperaError
 
 KEPT = {"nothing": "always", "some": "auto", "all": "never"}
 
@@ -181,6 +186,45 @@ def test_scale_multiplies_and_accumulation_adds() -> None:
     assert off({name: 2 * grad for name, grad in of(modules, objective).items()}, wants[1]) <= 1e-12
 
 
+class Listed:
+    """Towers that are no module, and list the parameters of one tower for each side."""
+
+    def __init__(self, tower: nn.Module) -> None:
+        self.tower = tower
+
+    def of(self, role: str) -> nn.Module:
+        return self.tower
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        return itertools.chain(self.tower.parameters(), self.tower.parameters())
+
+
+def test_weights_that_are_listed_twice_are_added_once() -> None:
+    """Of accumulated batches, and of an objective that is a part of the towers."""
+    wants = {}
+    for shape in ("as usual", "listed", "within"):
+        modules = towers(True, 0.0, torch.float64)
+        objective = mnr(Temperature(0.1, learnable=True))
+        if shape == "within":
+            modules.objective = objective
+        for seed in range(3):
+            step(Listed(modules.tower) if shape == "listed" else modules, objective, batch(seed))
+        wants[shape] = of(modules.tower, objective)
+    for shape in ("listed", "within"):
+        assert off(wants[shape], wants["as usual"]) == 0
+
+
+def test_a_batch_that_fails_leaves_the_gradients_of_those_before() -> None:
+    modules, objective = towers(True, 0.0, torch.float64), mnr(Temperature(0.1, learnable=True))
+    step(modules, objective, batch())
+    want = {name: grad.clone() for name, grad in of(modules, objective).items()}
+    failing = mnr(masks=[SameId()])
+    failing.temperature = objective.temperature
+    with pytest.raises(DataError, match="ids"):
+        step(modules, failing, replace(batch(1), doc=replace(batch(1).doc, ids=None)))
+    assert off(of(modules, objective), want) == 0
+
+
 def test_a_frozen_tower_is_left_alone() -> None:
     modules, objective = towers(False, 0.0, torch.float64), worlds.OBJECTIVES["mnr"]()
     _, want = row_by_row(modules, objective, batch())
@@ -290,3 +334,4 @@ def test_a_cache_refuses_what_it_cannot_follow(wrong: dict[str, Any], said: str)
 
 def test_a_cache_reads_sizes() -> None:
     assert Cache(memory="2GiB").bytes == 2 << 30  # type: ignore[arg-type]
+    assert Cache(device="cpu").device == torch.device("cpu")  # type: ignore[arg-type]

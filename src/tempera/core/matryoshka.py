@@ -64,6 +64,7 @@ class Matryoshka(nn.Module):
     def forward(self, queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -> Tensor:
         """Return one loss a row, [b], differentiable, of two tensors or a batch, as `Objective.forward` takes them."""
         batch = as_batch(queries, documents)
+        batch = self.recall(batch) if batch.memory is None else batch  # at its whole width
         return torch.stack([w * self.objective(self._cut(batch, *cut)) for cut, w in self._parts()]).sum(0)
 
     def propagate(self, batch: Batch[Tensor], shares: Tensor) -> Tensor:

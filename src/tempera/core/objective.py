@@ -122,6 +122,8 @@ class Objective(nn.Module):
     def forward(self, queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -> Tensor:
         """Return one loss a row, [b], differentiable for every embedding and the temperature.
 
+        The memory, if there is one, has the documents of batches that it was given: call `remember` after the step.
+
         Train on its `.mean()`, or where a batch has weights, which the losses do not hold, on `(batch.shares() * losses).sum()`.
 
         Args:
@@ -130,6 +132,7 @@ class Objective(nn.Module):
             documents: embeddings, [b, D], of which row i answers query i; None with a `Batch`.
         """
         batch = as_batch(queries, documents)
+        batch = self.recall(batch) if batch.memory is None else batch
         roles, rows = zip(*((role, side.rows) for role, side in batch.sides().items()), strict=True)
         losses: Tensor = _Losses.apply(self, self.problem(batch), roles, self.scale(batch), *rows)  # type: ignore[no-untyped-call]
         return losses if (aligned := self._aligned(batch)) is None else losses + aligned

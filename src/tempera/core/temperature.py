@@ -40,6 +40,7 @@ class Temperature(nn.Module):
     """
 
     owed: Tensor | None = None  # gradient of log_scale that is still on the device of the loss
+    log_scale: Tensor  # log(1/t): a parameter if it learns, else a buffer
     origin: Tensor  # what it started from, nan for an auto one that is not settled; part of the state
 
     def __init__(
@@ -66,7 +67,11 @@ class Temperature(nn.Module):
             )
         known = math.nan if value == "auto" else -math.log(value)
         self.register_buffer("origin", torch.tensor(math.nan if value == "auto" else value, dtype=torch.float64))
-        self.log_scale = nn.Parameter(torch.tensor(known, dtype=torch.float64), requires_grad=learnable)
+        log_scale = torch.tensor(known, dtype=torch.float64)
+        if learnable:
+            self.log_scale = nn.Parameter(log_scale)
+        else:  # which a model that freezes and unfreezes its parameters leaves as it is
+            self.register_buffer("log_scale", log_scale)
 
     @property
     def learnable(self) -> bool:

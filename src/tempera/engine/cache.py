@@ -20,14 +20,15 @@ fill up with one row whose embedding is thrown away and whose gradient is 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal, get_args
+from weakref import WeakKeyDictionary
 
 import torch
 from pydantic import BeforeValidator, Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.abilities import free_bytes, placed, seeded, sent
 from ..core.advice import refuse_batch_statistics
@@ -93,15 +94,30 @@ class Embedded:
             sides = [grads.get(role) for role in work.roles]
             work.grads = torch.cat([torch.zeros_like(p) if g is None else g for p, g in zip(parts, sides, strict=True)])
         micros = self.plan.micros if self.cache.backward == 1 else self._drawn()
-        for micro in reversed(micros):
-            graph, micro.graph = micro.graph, None
-            if graph is None:
-                with self.cache.replaying, torch.enable_grad(), self.cache.autocast():
-                    graph = micro.embed(self.cache.device)
-            assert micro.work.grads is not None
-            if graph.requires_grad:  # a frozen tower has none
-                torch.autograd.backward([graph], [micro.work.grads[sent(micro.index, graph.device)].to(graph.dtype)])
-                merge(micro.work.parameters)
+        learnt = [self._back(micro) for micro in reversed(micros)]
+        if learnt and not any(learnt) and self.cache.backward == 1:  # a sample may be of a frozen tower alone
+            self._refuse_detached()
+
+    def _back(self, micro: Micro) -> bool:
+        """Go backward through a micro-batch; return False if its embeddings have no graph, as those of a frozen tower."""
+        graph, micro.graph = micro.graph, None
+        if graph is None:
+            with self.cache.replaying, torch.enable_grad(), self.cache.autocast():
+                graph = micro.embed(self.cache.device)
+        assert micro.work.grads is not None
+        if graph.requires_grad:
+            torch.autograd.backward([graph], [micro.work.grads[sent(micro.index, graph.device)].to(graph.dtype)])
+            merge(micro.work.parameters)
+        return graph.requires_grad
+
+    def _refuse_detached(self) -> None:
+        """Refuse towers that have weights to train and make embeddings without a graph."""
+        names = [type(work.tower).__name__ for work in self.plan.works if any(p.requires_grad for p in work.parameters)]
+        if names:
+            raise ConfigError(
+                f"no gradient reaches the weights of {' and '.join(names)}: the embeddings have no graph, as after detach() or "
+                "within no_grad()"
+            )
 
     def _drawn(self) -> list[Micro]:
         """Draw what goes backward, weigh its gradients by one over its chance, and pack the rows without a graph."""
@@ -193,6 +209,7 @@ class Cache:
             raise ConfigError(f"cache: tokens of a micro-batch are 1 or more, not {self.tokens}; None takes what fits")
         if self.backward != "auto" and not (isinstance(self.backward, int | float) and 0 < self.backward <= 1):
             raise ConfigError(f"cache: backward is a share above 0 and up to 1, or auto, not {self.backward!r}")
+        self.device = torch.device(self.device)
         on_gpu = self.device.type != "cpu"
         if self.memory is None:
             self.bytes = GPU_MEMORY * self._free() if on_gpu else float(CPU_MEMORY)
@@ -201,7 +218,10 @@ class Cache:
         self.micro_bytes = self.bytes * GPU_MICRO_BATCH if on_gpu else float(CPU_MICRO_BATCH)
         self.wanted = [self.mode, self.memory, self.tokens, self.device.type]  # which `halve` leaves as they are
         self.replaying = Clock(self.device)
-        self.footprints: dict[int, Footprint] = {}  # of each tower, by identity
+        self.footprints: MutableMapping[nn.Module, Footprint] = WeakKeyDictionary()  # of each tower
+        self.trained: MutableMapping[nn.Module, list[bool]] = (
+            WeakKeyDictionary()
+        )  # which of its weights were, when measured
         self.known: list[Footprint] = []  # of a checkpoint, by which towers are cut as they were; in the order of use
         self.halved = 0
         self.drawn: Drawn | None = None  # what went backward in the last batch, where not all rows do
@@ -241,10 +261,11 @@ class Cache:
 
     def plan(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Plan:
         """Cut a batch into micro-batches and choose those that keep their graph; processes keep pace in divided towers."""
+        of: Callable[[Role], Any] = getattr(towers, "of", lambda role: towers)  # one tower for all roles
         roles: dict[int, list[Role]] = {}
         for role in batch.sides():
-            roles.setdefault(id(towers.of(role)), []).append(role)
-        works = [Work.of(towers.of(same[0]), same, batch) for same in roles.values()]
+            roles.setdefault(id(of(role)), []).append(role)
+        works = [Work.of(of(same[0]), same, batch) for same in roles.values()]
         samples = self.backward != 1
         cut = [self.cut(work, group, small=samples and self.mode == "auto") for work in works]
         micros = [micro for own in cut for micro in own]
@@ -295,7 +316,7 @@ class Cache:
         work.drops = weight.drops
         if not len(lengths):
             return []
-        padded = work.tower.padded
+        padded = work.padded
         widest = max(1.0, float(lengths.max() if padded else lengths.double().mean()))
         budget = self.tokens or weight.tokens(self.micro_bytes, widest)
         start = start_tokens(self.device, work.tower, self.in_half())
@@ -315,22 +336,23 @@ class Cache:
             return in_half(self.device)
 
     def _footprint(self, work: Work, group: Group) -> Footprint:
-        size = self.footprints.get(id(work.tower))
+        trained = [p.requires_grad for p in work.parameters]
+        size = self.footprints.get(work.tower)
         if size is None and self.known:
             size = self.known.pop(0)
-        elif size is None:
+        elif size is None or self.trained.get(work.tower, trained) != trained:
             refuse_batch_statistics(work.tower)
             features = work.features if len(work.features) else work.spare
             probes = [features[index] for index in probe_rows(features.lengths.cpu())]
             dropout = dropout_on(self.device, work.tower)
             with seeded(0, self.device), dropout, self.autocast(), work.linear.cast_once(self.device):
-                size = footprint(work.tower, probes, work.tower.padded, self.device)
+                size = footprint(work.tower, probes, work.padded, self.device)
             size = replace(size, drops=getattr(dropout, "has_drawn", True))
             if work.divided:  # equal micro-batches leave little to fill up
                 group.keep_pace()
                 linear, square = (float(group.all_reduce_max(math.ceil(x))) for x in (size.linear, size.square))
                 size = Footprint(linear, square)  # some process may have drawn
-        self.footprints[id(work.tower)] = size
+        self.footprints[work.tower], self.trained[work.tower] = size, trained
         return size
 
     @torch.no_grad()

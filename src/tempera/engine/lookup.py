@@ -199,7 +199,7 @@ def adding_in_place(tower: nn.Module, device: torch.device) -> AbstractContextMa
     """Graphs made inside add the gradients of the tower's `nn.Embedding` tables to `.grad` in place, those of bags, too.
 
     For CPUs: GPUs fill memory faster than they add rows one by one. Tables that are sparse, divided over processes, compiled, or
-    scaled by frequency are left to autograd.
+    scaled by frequency are left to autograd, and so are those whose weights have hooks, which would not see the gradient.
     """
     here = device.type == "cpu" and torch.is_grad_enabled() and not is_compiled(tower)
     tables = [m for m in (tower.modules() if here else ()) if isinstance(m, nn.Embedding) and _plain(m)]
@@ -207,7 +207,8 @@ def adding_in_place(tower: nn.Module, device: torch.device) -> AbstractContextMa
 
 
 def _plain(table: nn.Embedding) -> bool:
-    whole = type(table.weight) is nn.Parameter and table.weight.requires_grad
+    weight = table.weight
+    whole = type(weight) is nn.Parameter and weight.requires_grad and not weight._backward_hooks
     usual = (
         type(table) in (nn.Embedding, Table)
         and "forward" not in vars(table)

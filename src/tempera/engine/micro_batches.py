@@ -16,12 +16,12 @@ from ..core.abilities import seeded, sent
 from ..core.batch import Batch, Role
 from ..core.frame import Frame
 from ..core.ragged import Ragged
-from ..errors import TemperaError
+from ..errors import ConfigError, TemperaError
 from .distributed import Group
 from .dropout import RowDropout, dropout_on
 from .linear_layers import LinearLayers
 from .lookup import adding_in_place
-from .plan import FeaturesLike
+from .plan import FeaturesLike, Rows, embeddings_of
 from .shards import is_divided
 
 
@@ -33,6 +33,7 @@ class Work:
     roles: list[Role]
     counts: list[int]  # rows of each role
     features: FeaturesLike
+    padded: bool  # whether rows are padded to the longest of those that are embedded together
     parameters: list[nn.Parameter]  # of the tower, listed once a batch: walking through its modules takes its time
     linear: LinearLayers
     divided: bool  # whether the processes call the tower together
@@ -44,10 +45,16 @@ class Work:
     @classmethod
     def of(cls, tower: Any, roles: list[Role], batch: Batch[Any]) -> Work:
         """Return what a tower embeds of a batch."""
-        sides = [batch.sides()[role].rows for role in roles]
+        if not isinstance(tower, nn.Module):
+            raise ConfigError(
+                f"the tower of {roles[0]} is a {type(tower).__name__}: give an nn.Module, from features to [n, D]"
+            )
+        sides: list[Any] = [batch.sides()[role].rows for role in roles]
+        sides = [Rows(side) if isinstance(side, Tensor) else side for side in sides]
         features = sides[0] if len(sides) == 1 else type(sides[0]).cat(sides)
-        counts, parameters = [len(side) for side in sides], list(tower.parameters())
-        return cls(tower, roles, counts, features, parameters, LinearLayers(tower), any(map(is_divided, parameters)))
+        parameters, padded = list(tower.parameters()), getattr(tower, "padded", False)
+        divided = any(map(is_divided, parameters))
+        return cls(tower, roles, [*map(len, sides)], features, padded, parameters, LinearLayers(tower), divided)
 
     @property
     def spare(self) -> FeaturesLike:
@@ -81,11 +88,11 @@ class Micro:
         features = self.work.features
         if not len(self.index):
             features = self.work.spare
-        elif self.work.tower.padded or len(self.index) < len(features):  # else all of them, in order
+        elif self.work.padded or len(self.index) < len(features):  # else all of them, in order
             features = features[self.index]
         in_place, cast = adding_in_place(self.work.tower, device), self.work.linear.cast_once(device)
         with seeded(self.seed, device), in_place, cast, self._dropout(device):
-            embeddings: Tensor = self.work.tower(features.to(device))
+            embeddings = embeddings_of(self.work.tower, features.to(device), len(features))
         return embeddings if len(self.index) else embeddings[:0]
 
     def put(self, embeddings: Tensor) -> None:

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ..core.abilities import sent
+from ..errors import ConfigError
 from .distributed import CPU
 from .shards import part
 
@@ -44,6 +46,56 @@ class FeaturesLike(Protocol):
     @classmethod
     def cat(cls, parts: Sequence[Any]) -> Self:
         """The rows of several, in order."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Features that are one tensor, [n, ...], of which every row costs the same; a tower reads the tensor.
+
+    >>> rows = Rows(torch.tensor([[1.0], [2.0]]))
+    >>> rows[[1]].to(torch.device("cpu")), rows.lengths.tolist()
+    (tensor([[2.]]), [1, 1])
+    """
+
+    tensor: Tensor
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def __getitem__(self, rows: Any) -> Rows:
+        return Rows(self.tensor[rows])
+
+    @property
+    def lengths(self) -> Tensor:
+        """Return 1 for each row, [n]."""
+        return torch.ones(len(self), dtype=torch.int64)
+
+    def to(self, device: torch.device) -> Any:
+        """Return the tensor, on a device."""
+        return sent(self.tensor, device)
+
+    @classmethod
+    def cat(cls, parts: Sequence[Rows]) -> Rows:
+        """The rows of several, in order."""
+        return cls(torch.cat([part.tensor for part in parts]))
+
+
+def embeddings_of(tower: torch.nn.Module, features: Any, rows: int) -> Tensor:
+    """Return what a tower makes of the features of so many rows, [n, D].
+
+    Raises:
+        ConfigError: it is not one vector of floating point numbers for each row.
+    """
+    made = tower(features)
+    if isinstance(made, Tensor) and made.dim() == 2 and len(made) == rows and made.is_floating_point():
+        return made
+    what = (
+        f"{str(made.dtype)[6:]} of shape {list(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
+    )
+    raise ConfigError(
+        f"the tower {type(tower).__name__} makes {what} of {rows:,} rows: it has to return a tensor of floating point numbers, "
+        "[rows, dimensions]"
+    )
 
 
 def start_tokens(device: torch.device, tower: torch.nn.Module, half: bool = False) -> int:
@@ -187,17 +239,18 @@ def footprint(
     """
     moved = [probe.to(device) for probe in probes]
     with torch.enable_grad():
-        once = _saved(tower, moved[0][:])  # weights in another precision, say, which later graphs share
+        once = _saved(tower, moved[0][:], len(probes[0]))  # weights in another precision, say, which later graphs share
         shared = {*once, *(_storage(part(tensor)) for tensor in [*tower.parameters(), *tower.buffers()])}
         sizes = [
-            sum(size for storage, size in _saved(tower, probe).items() if storage not in shared) for probe in moved
+            sum(size for storage, size in _saved(tower, features, len(probe)).items() if storage not in shared)
+            for features, probe in zip(moved, probes, strict=True)
         ]
     lengths = [probe.lengths for probe in probes]
     widths = [max(1.0, float(each.max() if padded else each.double().mean())) for each in lengths]
     return Footprint.through(list(zip(map(len, probes), widths, sizes, strict=True)))
 
 
-def _saved(tower: torch.nn.Module, features: FeaturesLike) -> dict[StorageWeakRef, int]:
+def _saved(tower: torch.nn.Module, features: Any, rows: int) -> dict[StorageWeakRef, int]:
     """Return the bytes of every storage that the graph of `tower(features)` keeps for its backward pass, and of the result.
 
     A pack hook that returned its tensor would make a cycle that is never freed; this one lets go of it.
@@ -208,7 +261,7 @@ def _saved(tower: torch.nn.Module, features: FeaturesLike) -> dict[StorageWeakRe
         saved[_storage(tensor)] = tensor.untyped_storage().nbytes()
 
     with torch.autograd.graph.saved_tensors_hooks(note, note):  # nobody unpacks
-        note(tower(features))
+        note(embeddings_of(tower, features, rows))
     return saved
 
 

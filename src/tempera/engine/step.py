@@ -32,16 +32,17 @@ P = ParamSpec("P")
 
 
 class TowerLike(Protocol):
-    """A function from features to embeddings; an `nn.Module` as well."""
+    """An `nn.Module` from features to embeddings.
 
-    padded: bool  # whether rows are padded to the longest of those that are embedded together
+    Where rows are padded to the longest of those that are embedded together, it says so by `padded = True`.
+    """
 
     def __call__(self, features: Any) -> Tensor:
         """Return the embeddings of n rows, [n, D], with gradient."""
 
 
 class TowersLike(Protocol):
-    """The tower of each role; an `nn.Module` as well."""
+    """The tower of each role, and the parameters of all, as an `nn.Module` has them."""
 
     def of(self, role: Role) -> TowerLike:
         """Return the tower that embeds a role."""
@@ -89,12 +90,21 @@ def step(
     their next exchange.
 
     Args:
+        towers: the tower of each role, or one `nn.Module` for all. The features of a batch may be tensors, [n, ...].
         cache: the gradient cache that embeds; None makes a new one.
         scale: multiplies the gradient (accumulation of several batches).
 
     Raises:
+        ConfigError: a tower that is no `nn.Module`, or makes something else than one vector for each row; or weights to train
+            that no gradient reaches, since the embeddings have no graph.
         TemperaError: no micro-batch is small enough for the device, or it runs out of memory within towers that `shard` divided
             and torch cannot interrupt them, as before 2.13.
+
+    >>> from tempera import Batch, Side, mnr
+    >>> tower, queries, documents = nn.Linear(3, 2), torch.eye(3), torch.eye(3)
+    >>> loss = step(tower, mnr(0.05), Batch(Side(queries), Side(documents)))
+    >>> tower.weight.grad.shape
+    torch.Size([2, 3])
     """
     mine, everyone = add_gradients(towers, objective, batch, cache, group, scale)
     loss = group.all_reduce_sum(float(mine))
@@ -122,7 +132,8 @@ def add_gradients(
         This process's part of the loss, a scalar, and the embedded batch of all processes, to be remembered.
     """
     cache = Cache() if cache is None else cache
-    parameters = [p for module in (towers, objective) for p in module.parameters() if p.requires_grad]
+    listed = (p for module in (towers, objective) for p in module.parameters() if p.requires_grad)
+    parameters = list(dict.fromkeys(listed))  # the towers may share weights, or hold the objective
     earlier, owed = [p.grad for p in parameters], objective.temperature.owed  # of batches that are accumulated
 
     def once() -> tuple[Tensor, Batch[Tensor]]:
@@ -139,7 +150,13 @@ def add_gradients(
         _attempt(towers, group, embedded.backward, group.reduce_scatter(everyone))
         return (losses * placed(shares, losses)).sum(), everyone
 
-    result = _halving(towers, cache, once)
+    try:
+        result = _halving(towers, cache, once)
+    except BaseException:  # a program may leave the batch out and go on
+        for p, grad in zip(parameters, earlier, strict=True):
+            p.grad = grad
+        objective.temperature.owed = owed
+        raise
     for p, grad in zip(parameters, earlier, strict=True):
         if grad is not None:
             p.grad = grad if p.grad is None else p.grad.add_(grad)

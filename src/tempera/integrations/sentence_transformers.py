@@ -134,11 +134,12 @@ class ContrastiveLoss(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> ContrastiveLoss:
         """Leave the temperature on the host in float64, as `Temperature` does: its second name would move it."""
-        dial = self._parameters.pop("temperature_bias")
+        dial = self._parameters.pop("temperature_bias", None)
         try:
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         finally:
-            self._parameters["temperature_bias"] = dial
+            if dial is not None:  # else the temperature is fixed, and no parameter
+                self._parameters["temperature_bias"] = dial
         return self
 
     def forward(self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None) -> Tensor:
@@ -285,7 +286,7 @@ class ContrastiveLoss(nn.Module):
             self._caches[training] = Cache(mode, self.cache_memory, self.micro_batch_tokens, self._device)
         cache, kind = self._caches[training], self._device.type
         cache.autocast = partial(_autocast, kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
-        if any(id(tower) not in cache.footprints for tower in towers.towers.values()):
+        if any(tower not in cache.footprints for tower in towers.towers.values()):
             longest = self._reader.longest(_LONG_WIDTH)
             rows = Ragged.of([[0] * min(_SHORT_WIDTH, longest)] * _SHORT + [[0] * longest])
             owner = torch.zeros(len(rows), dtype=torch.int64)
