@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import itertools
+import pickle
 import random
+import re
 from dataclasses import replace
+from typing import Any
 
 import examples
 import pytest
@@ -17,17 +20,18 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from tempera.core import pools, presets
-from tempera.core.batch import Batch, Side
+from tempera.core.batch import Batch, Side, take
 from tempera.core.corrections import Hardness, LogQ
 from tempera.core.definition import defined_losses
-from tempera.core.masks import Guided, SameId
+from tempera.core.masks import Guided, KnownPositives, SameId
 from tempera.core.matches import match
 from tempera.core.matryoshka import Matryoshka
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
 from tempera.core.precisions import at_precision
 from tempera.core.ragged import Ragged, Shared, from_lengths, spread
-from tempera.core.similarity import cosine, dot
+from tempera.core.similarity import Similarity, cosine, dot
+from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature
 from tempera.errors import ConfigError, DataError
 
@@ -387,6 +391,12 @@ def test_presets_are_their_parts(preset: object) -> None:
     data = examples.made(2)
     got = preset(examples.T, **options)(examples.batch_of(data))
     assert got.tolist() == pytest.approx(examples.defined(data, parts).tolist(), rel=1e-10)
+
+
+@pytest.mark.parametrize("similarity", [cosine, dot])
+def test_objectives_are_pickled(similarity: Similarity) -> None:
+    objective = presets.mnr(similarity=similarity)
+    assert pickle.loads(pickle.dumps(objective)).similarity == objective.similarity
 
 
 def test_the_defaults_of_presets() -> None:
