@@ -314,6 +314,23 @@ def test_matryoshka_refuses(widths: tuple[int, ...], weights: tuple[float, ...] 
         Matryoshka(Objective(), widths, weights)
 
 
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"widths": 4}, "matryoshka: widths is a list of numbers such as [32, 64], or None, not 4"),
+        ({"widths": ["4"]}, "matryoshka: widths is a list of numbers such as [32, 64], or None, not ['4']"),
+        (
+            {"widths": [4], "weights": 1.0},
+            "matryoshka: weights is a list of numbers such as [32, 64], or None, not 1.0",
+        ),
+        ({"objective": 0.05}, "matryoshka: objective is an Objective such as mnr(), not 0.05"),
+    ],
+)
+def test_parts_of_matryoshka_of_another_kind(parts: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+        Matryoshka(**{"objective": Objective(), **parts})
+
+
 def test_precisions_are_added_as_they_are_defined() -> None:
     data = examples.made(3)
     for parts in examples.sampled(340, 6):
