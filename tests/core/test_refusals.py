@@ -260,6 +260,8 @@ def test_a_softmax_counts_each_candidate_once(chosen: list[pools.Pool], said: st
         ({"tile_elements": -5}, "tile_elements is at least 1 and is -5"),
         ({"temperature": torch.tensor(0.05, requires_grad=True)}, "a temperature is a number, .* learnable=True"),
         ({"temperature": torch.nn.Parameter(torch.tensor(0.05))}, "a temperature is a number, .* learnable=True"),
+        ({"temperature": None}, "a temperature is a number, or auto, and not None; usual values"),
+        ({"temperature": [0.05]}, r"a temperature is a number, or auto, and not \[0.05\]"),
     ],
 )
 def test_parts_of_another_kind(parts: dict[str, Any], said: str) -> None:
