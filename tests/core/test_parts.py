@@ -117,6 +117,27 @@ def test_matches_are_all_equal_pairs(
     assert sorted(got) == sorted(want)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int8, torch.uint8])
+@pytest.mark.parametrize("apart", [1, 40])  # by codes, and by a search
+def test_integers_of_any_kind_are_ids_and_owners(dtype: torch.dtype, apart: int) -> None:
+    torch.manual_seed(0)
+    rows, score = torch.randn(3, 4, 5), torch.randn(2, 4)
+    ids, owner = torch.tensor([0, 3 * apart, apart, 0]), torch.tensor([1, 0, 3, 3])
+    masked = presets.mnr(masks=[SameId(), KnownPositives()], corrections=[Hardness(5.0, "own")])
+    losses = []
+    for kind in (torch.int64, dtype):
+        query, doc = Side(rows[0], ids, score=score[0]), Side(rows[1, :3], ids[:3].to(kind))
+        negatives = Side(rows[2], ids.to(kind), owner=owner.to(kind), score=score[1])
+        known = Ragged(ids.to(kind), torch.arange(5))
+        batch = Batch(query, doc, negatives, known=known, answer=ids.clamp_max(apart).to(kind))
+        taught, backward = Objective(teacher=Teacher(by="scores")), presets.gte(masks=[KnownPositives()])
+        chosen = take(batch, torch.tensor([3, 1]))
+        losses.append(
+            torch.cat([masked(batch), masked(chosen), taught(batch), backward(replace(batch, negatives=None))])
+        )
+    assert losses[0].equal(losses[1]) and bool(losses[0].isfinite().all())
+
+
 @fixed
 @given(lists.filter(len), st.data())
 def test_shared_rows_are_the_lists_they_name(rows: list[list[int]], data: st.DataObject) -> None:
