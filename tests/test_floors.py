@@ -36,10 +36,10 @@ CEILINGS = {
     "the root": 833,  # with names, checks and cross-checks of a configuration in a file each, and options that would do nothing
     "artifacts": 2054,  # with ids in any spelling, and times of another unit
     "cli": 927,  # with errors that have no words
-    "core": 2288,  # with devices and their memory, copies to them, how they multiply fast, chosen rows, and what it refuses
-    "engine": 3528,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
+    "core": 2321,  # with devices and their memory, copies to them, how they multiply fast, chosen rows, and refused shapes
+    "engine": 3530,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
     "experiments": 2373,  # with a folder for each file, what a race leaves to the data, and settings of it that diverge
-    "integrations": 521,  # with a temperature that stays on the host, and models that nothing asks
+    "integrations": 526,  # with a temperature that stays on the host, models that nothing asks, and words that are not known
     "io": 1211,  # with vectors of other programs, texts of polars, lines of text, signals, what a run replaces, keys beside ids
     "mining": 607,  # with an exact search through candidates in bf16, and products by the faster library
     "ranking": 1002,  # with keys of scores and positions, a bound of ranks, and gains that validation does not show

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import itertools
+import pickle
 import random
+import re
 from dataclasses import replace
+from typing import Any
 
 import examples
 import pytest
@@ -17,17 +20,18 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from tempera.core import pools, presets
-from tempera.core.batch import Batch, Side
+from tempera.core.batch import Batch, Side, take
 from tempera.core.corrections import Hardness, LogQ
 from tempera.core.definition import defined_losses
-from tempera.core.masks import Guided, SameId
+from tempera.core.masks import Guided, KnownPositives, SameId
 from tempera.core.matches import match
 from tempera.core.matryoshka import Matryoshka
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
 from tempera.core.precisions import at_precision
 from tempera.core.ragged import Ragged, Shared, from_lengths, spread
-from tempera.core.similarity import cosine, dot
+from tempera.core.similarity import Similarity, cosine, dot
+from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature
 from tempera.errors import ConfigError, DataError
 
@@ -111,6 +115,27 @@ def test_matches_are_all_equal_pairs(
         if candidate == key
     ]
     assert sorted(got) == sorted(want)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int8, torch.uint8])
+@pytest.mark.parametrize("apart", [1, 40])  # by codes, and by a search
+def test_integers_of_any_kind_are_ids_and_owners(dtype: torch.dtype, apart: int) -> None:
+    torch.manual_seed(0)
+    rows, score = torch.randn(3, 4, 5), torch.randn(2, 4)
+    ids, owner = torch.tensor([0, 3 * apart, apart, 0]), torch.tensor([1, 0, 3, 3])
+    masked = presets.mnr(masks=[SameId(), KnownPositives()], corrections=[Hardness(5.0, "own")])
+    losses = []
+    for kind in (torch.int64, dtype):
+        query, doc = Side(rows[0], ids, score=score[0]), Side(rows[1, :3], ids[:3].to(kind))
+        negatives = Side(rows[2], ids.to(kind), owner=owner.to(kind), score=score[1])
+        known = Ragged(ids.to(kind), torch.arange(5))
+        batch = Batch(query, doc, negatives, known=known, answer=ids.clamp_max(apart).to(kind))
+        taught, backward = Objective(teacher=Teacher(by="scores")), presets.gte(masks=[KnownPositives()])
+        chosen = take(batch, torch.tensor([3, 1]))
+        losses.append(
+            torch.cat([masked(batch), masked(chosen), taught(batch), backward(replace(batch, negatives=None))])
+        )
+    assert losses[0].equal(losses[1]) and bool(losses[0].isfinite().all())
 
 
 @fixed
@@ -310,6 +335,23 @@ def test_matryoshka_refuses(widths: tuple[int, ...], weights: tuple[float, ...] 
         Matryoshka(Objective(), widths, weights)
 
 
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"widths": 4}, "matryoshka: widths is a list of numbers such as [32, 64], or None, not 4"),
+        ({"widths": ["4"]}, "matryoshka: widths is a list of numbers such as [32, 64], or None, not ['4']"),
+        (
+            {"widths": [4], "weights": 1.0},
+            "matryoshka: weights is a list of numbers such as [32, 64], or None, not 1.0",
+        ),
+        ({"objective": 0.05}, "matryoshka: objective is an Objective such as mnr(), not 0.05"),
+    ],
+)
+def test_parts_of_matryoshka_of_another_kind(parts: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+        Matryoshka(**{"objective": Objective(), **parts})
+
+
 def test_precisions_are_added_as_they_are_defined() -> None:
     data = examples.made(3)
     for parts in examples.sampled(340, 6):
@@ -387,6 +429,12 @@ def test_presets_are_their_parts(preset: object) -> None:
     data = examples.made(2)
     got = preset(examples.T, **options)(examples.batch_of(data))
     assert got.tolist() == pytest.approx(examples.defined(data, parts).tolist(), rel=1e-10)
+
+
+@pytest.mark.parametrize("similarity", [cosine, dot])
+def test_objectives_are_pickled(similarity: Similarity) -> None:
+    objective = presets.mnr(similarity=similarity)
+    assert pickle.loads(pickle.dumps(objective)).similarity == objective.similarity
 
 
 def test_the_defaults_of_presets() -> None:

@@ -19,7 +19,7 @@ from tempera.core.masks import Guided, KnownPositives, SameId
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
 from tempera.core.ragged import Ragged
-from tempera.core.similarity import cosine
+from tempera.core.similarity import cosine, dot
 from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature
 from tempera.errors import ConfigError, DataError
@@ -260,6 +260,8 @@ def test_a_softmax_counts_each_candidate_once(chosen: list[pools.Pool], said: st
         ({"tile_elements": -5}, "tile_elements is at least 1 and is -5"),
         ({"temperature": torch.tensor(0.05, requires_grad=True)}, "a temperature is a number, .* learnable=True"),
         ({"temperature": torch.nn.Parameter(torch.tensor(0.05))}, "a temperature is a number, .* learnable=True"),
+        ({"temperature": None}, "a temperature is a number, or auto, and not None; usual values"),
+        ({"temperature": [0.05]}, r"a temperature is a number, or auto, and not \[0.05\]"),
     ],
 )
 def test_parts_of_another_kind(parts: dict[str, Any], said: str) -> None:
@@ -293,6 +295,68 @@ def test_pools_are_pairs_of_roles(blocks: Any, said: str) -> None:
 def test_what_is_known_of_rows_are_tensors(side: dict[str, Any], said: str) -> None:
     with pytest.raises(DataError, match=f"^{said}, one for each row$"):
         Side(torch.eye(3), **side)
+
+
+@pytest.mark.parametrize("shape", [(), (3, 1), (3, 3)])
+@pytest.mark.parametrize("field", ["ids", "logq", "owner", "score", "weight", "answer"])
+def test_what_is_a_number_of_each_row_is_no_column(field: str, shape: tuple[int, ...]) -> None:
+    """A column would be added to every row of the logits, and the losses be wrong without a word."""
+    value, of_batch = torch.zeros(shape, dtype=torch.int64), field in ("weight", "answer")
+    said = f"a {'batch' if of_batch else 'side'} has {field} of the shape {[*shape]}: give one number for each row"
+    side = Side(torch.eye(3), ids=torch.arange(3))
+    with pytest.raises(DataError, match=f"^{re.escape(said)}$"):
+        Batch(side, side, **{field: value}) if of_batch else replace(side, **{field: value})
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (3, 2, 1)])
+@pytest.mark.parametrize("field", ["guide", "teacher"])
+def test_what_is_a_vector_of_each_row_has_two_dimensions(field: str, shape: tuple[int, ...]) -> None:
+    said = f"a side has {field} of the shape {[*shape]}: give one vector for each row"
+    with pytest.raises(DataError, match=f"^{re.escape(said)}$"):
+        Side(torch.eye(3), **{field: torch.zeros(shape)})
+
+
+@pytest.mark.parametrize("field", ["guide", "teacher"])
+def test_vectors_of_another_model_have_one_width(field: str) -> None:
+    sides = [Side(torch.eye(3), **{field: torch.eye(3)[:, :width]}) for width in (3, 2)]
+    parts: dict[str, Any] = {"masks": (Guided(),)} if field == "guide" else {"teacher": Teacher()}
+    said = f"vectors of a {field} in one batch have one width, and these have {{'query': 3, 'doc': 2}}"
+    assert refusal(Batch(*sides), **parts) == said
+
+
+def test_rows_and_known_answers_of_another_kind() -> None:
+    side = Side(torch.eye(2))
+    for rows in (torch.eye(2).numpy(), torch.eye(2).tolist()):
+        said = (
+            f"a side has rows of {type(rows).__name__}, and no tensor: write torch.as_tensor(rows), or Ragged.of(rows)"
+        )
+        with pytest.raises(DataError, match=f"^{re.escape(said)}$"):
+            Side(rows)
+    with pytest.raises(DataError, match=r"^a batch has known of list: give a Ragged, such as Ragged.of\("):
+        Batch(side, side, known=[[0], [1]])  # type: ignore[arg-type]
+
+
+def test_answers_are_ids_that_documents_have() -> None:
+    side = Side(torch.eye(3), ids=torch.arange(3))
+    with pytest.raises(DataError, match=r"^answer names the document of every query, by id: give doc its ids$"):
+        Batch(side, Side(torch.eye(3)), answer=torch.arange(3))
+    with pytest.raises(DataError, match=r"^a batch of 3 rows has answer of 2: give one for each row$"):
+        Batch(side, side, answer=torch.arange(2))
+    for wrong, kind in (([0, 1, 2], "list"), (torch.rand(3), "torch.float32")):
+        with pytest.raises(
+            DataError, match=f"^a batch has answer of {kind}: give a tensor of integers, one for each row$"
+        ):
+            Batch(side, side, answer=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool])
+def test_embeddings_are_floating_point(dtype: torch.dtype) -> None:
+    batch = Batch(Side(torch.eye(3)), Side(torch.eye(3, dtype=dtype)))
+    said = f"embeddings are tensors of floating-point numbers, and those of doc are {dtype}"
+    for similarity in (cosine, dot):
+        assert refusal(batch, similarity=similarity) == said
+    with pytest.raises(DataError, match=r"and those of doc are Ragged$"):
+        Objective()(Batch(Side(torch.eye(3)), Side(Ragged.of([[0], [1], [2]]))))
 
 
 def test_weights_and_owners_in_their_range() -> None:

@@ -288,6 +288,36 @@ def test_layers_that_look_at_the_whole_batch_are_refused() -> None:
         step(Shared(Normed().double()), worlds.OBJECTIVES["mnr"](), batch())  # type: ignore[arg-type]
 
 
+def test_layers_with_statistics_that_they_have_learned_are_cut() -> None:
+    """In eval() each row is embedded by itself, unless the layer has learned none."""
+
+    class Normed(nn.Module):
+        padded = False
+
+        def __init__(self, kept: bool) -> None:
+            super().__init__()
+            self.words = nn.Embedding(worlds.WORDS, worlds.WIDTH)
+            self.norm = nn.BatchNorm1d(worlds.WIDTH, track_running_stats=kept)
+
+        def forward(self, features: Ragged) -> Tensor:
+            return self.norm(
+                torch.stack([self.words(row).sum(0) for row in features.values.split(features.lengths.tolist())])
+            )
+
+    torch.manual_seed(1)
+    modules = Shared(Normed(True).double().eval())
+    modules.tower.norm.running_mean.normal_()
+    results = []
+    for cache in (Cache("never"), Cache("always", tokens=5)):
+        modules.zero_grad()
+        objective = worlds.OBJECTIVES["mnr"]()
+        results.append(stepped(modules, objective, batch(), cache))
+    assert abs(results[0][0] - results[1][0]) < 1e-12 and off(results[1][1], results[0][1]) < 1e-12
+    for tower in (Normed(False).double().eval(), modules.tower.train()):  # the cache has measured the latter in eval()
+        with pytest.raises(ConfigError, match=r"norm is a BatchNorm1d.*use LayerNorm"):
+            step(Shared(tower), worlds.OBJECTIVES["mnr"](), batch(), cache)  # type: ignore[arg-type]
+
+
 def test_random_numbers_outside_go_on_undisturbed() -> None:
     """A step draws its seeds, and nothing else: how it is cut does not change what is drawn next."""
     drawn = []

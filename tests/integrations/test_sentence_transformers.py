@@ -695,6 +695,24 @@ def test_a_guide_or_a_teacher_that_nothing_asks(model: Any) -> None:
     ContrastiveLoss(model, presets.gist(), guide=other)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"labels": "weights"}, "labels is weight or id or score or ignore, not 'weights'. Did you mean weight?"),
+        ({"cache": "alway"}, "cache is auto or never or always, not 'alway'. Did you mean always?"),
+        ({"cache": None}, "cache is auto or never or always, not None"),
+        ({"objective": 0.05}, "objective is an Objective such as mnr(temperature=0.05), or None, not 0.05"),
+        (
+            {"objective": presets.mnr},
+            "objective is an Objective such as mnr(temperature=0.05), or None, not <function mnr",
+        ),
+    ],
+)
+def test_options_that_are_not_known(model: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}"):
+        ContrastiveLoss(model, **options)
+
+
 def test_guides_of_models_with_routes(model: Any) -> None:
     """Tokens are compared on both routes; those of several vocabularies are no texts, and routes of other names are refused."""
     words = model.tokenizer

@@ -50,9 +50,13 @@ def cautions(objective: Objective, dtype: torch.dtype = torch.float32, normalise
 
 
 def refuse_batch_statistics(model: nn.Module) -> None:
-    """Raise ConfigError for a layer that looks at the whole batch: it embeds a row otherwise in every micro-batch."""
+    """Raise ConfigError for a layer that looks at the whole batch: it embeds a row otherwise in every micro-batch.
+
+    One in eval() that has learned its statistics looks at each row alone.
+    """
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        looks = isinstance(module, nn.modules.batchnorm._BatchNorm)
+        if looks and (module.training or not module.track_running_stats):
             raise ConfigError(
                 f"the model's layer {name or 'itself'} is a {type(module).__name__}, whose result depends on which rows are "
                 "embedded together, so a batch cannot be cut into micro-batches; use LayerNorm"

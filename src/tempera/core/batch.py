@@ -32,15 +32,16 @@ class Side(Generic[X]):
 
     Args:
         rows: the features before the towers, and the embeddings, [n, D], after them.
-        ids: [n] int64; equal ids are the same text or item.
+        ids: [n] integers, kept as int64; equal ids are the same text or item.
         logq: [n] natural log of how often the sampler is expected to put this row into a batch.
         guide: [n, G] a guide model's unit vectors of the same rows.
-        owner: [n] the row a negative came with, -1 for none; None for rows that are pairs.
+        owner: [n] integers, kept as int64: the row a negative came with, -1 for none; None for rows that are pairs.
         teacher: [n, T] a teacher's unit vectors of the same rows.
         score: [n] a teacher's scores: of a query with its own document, of a negative with its own row's query.
 
     Raises:
-        DataError: something of another number than the rows, no tensor, or ids or owners that are no integers.
+        DataError: rows that are an array or a list, or something that is no tensor of a number (of a guide and a teacher a
+            vector) for each row, or ids or owners that are no integers.
 
     >>> side = Side(torch.eye(3), ids=torch.tensor([7, 8, 9]))
     >>> len(side), side[1:].ids.tolist()
@@ -56,15 +57,12 @@ class Side(Generic[X]):
     score: Tensor | None = None
 
     def __post_init__(self) -> None:
+        if not hasattr(self.rows, "to"):
+            raise DataError(
+                f"a side has rows of {kind_of(self.rows)}, and no tensor: write torch.as_tensor(rows), or Ragged.of(rows)"
+            )
         for name in ("ids", "logq", "guide", "owner", "teacher", "score"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if not isinstance(value, Tensor) or (name in ("ids", "owner") and value.dtype not in _INTEGERS):
-                what = "integers" if name in ("ids", "owner") else "numbers"
-                raise DataError(f"a side has {name} of {_kind(value)}: give a tensor of {what}, one for each row")
-            if len(value) != len(self):
-                raise DataError(f"a side of {len(self)} rows has {name} of {len(value)}: give one for each row")
+            _check_column(self, name, len(self))
 
     def __len__(self) -> int:
         return len(self.rows)  # type: ignore[arg-type]
@@ -94,8 +92,27 @@ def _extremes(values: Tensor | None) -> Sequence[float]:
     return least.item(), most.item()
 
 
-def _kind(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """Return the dtype of a tensor, or the type of anything else."""
     return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
+
+
+def _check_column(holder: Side[Any] | Batch[Any], name: str, rows: int) -> None:
+    """Refuse what is no tensor of a number, or of a guide and a teacher a vector, for each row; keep integers as int64."""
+    value, owned = getattr(holder, name), f"a {type(holder).__name__.lower()}"
+    if value is None:
+        return
+    whole = name in ("ids", "owner", "answer")
+    if not isinstance(value, Tensor) or (whole and value.dtype not in _INTEGERS):
+        what = "integers" if whole else "numbers"
+        raise DataError(f"{owned} has {name} of {kind_of(value)}: give a tensor of {what}, one for each row")
+    if value.dim() and len(value) != rows:
+        raise DataError(f"{owned} of {rows} rows has {name} of {len(value)}: give one for each row")
+    wanted, dim = ("vector", 2) if name in ("guide", "teacher") else ("number", 1)
+    if value.dim() != dim:
+        raise DataError(f"{owned} has {name} of the shape {[*value.shape]}: give one {wanted} for each row")
+    if whole:  # torch reads uint8 as a mask, and does not compare integers of two kinds
+        object.__setattr__(holder, name, value.long())
 
 
 @dataclass(frozen=True)
@@ -116,7 +133,7 @@ class Batch(Generic[X]):
 
     Raises:
         DataError: queries and documents of different number, an answer to documents without ids, negatives without owner, or
-            weights below 0, something of another number than the rows.
+            weights below 0, something that is not one for each row or of another kind.
         ConfigError: a temperature of 0 or below.
 
     >>> q, d = torch.randn(4, 8), torch.randn(4, 8)
@@ -140,19 +157,21 @@ class Batch(Generic[X]):
     def __post_init__(self) -> None:
         if self.answer is None and len(self.query) != len(self.doc):
             raise DataError(f"a batch pairs queries with documents, and has {len(self.query)} and {len(self.doc)}")
-        if self.answer is not None and (len(self.answer) != len(self.query) or self.doc.ids is None):
-            raise DataError("answer names the document of every query, by id: give one a row, and doc its ids")
+        if self.answer is not None and self.doc.ids is None:
+            raise DataError("answer names the document of every query, by id: give doc its ids")
         if self.negatives is not None and self.negatives.owner is None:
             raise DataError("negatives need an owner: the row each one came with, Side(rows, owner=...)")
         for row in _extremes(None if self.negatives is None else self.negatives.owner):
             if not -1 <= row < len(self.query):
                 raise DataError(f"a batch of {len(self.query)} rows has a negative of row {row}: count them from 0")
-        for name in ("weight", "known"):
-            value = getattr(self, name)
-            if value is not None and len(value) != len(self.query):
-                raise DataError(f"a batch of {len(self.query)} rows has {name} of {len(value)}: give one for each row")
-        if self.weight is not None and not isinstance(self.weight, Tensor):
-            raise DataError(f"a batch has weight of {_kind(self.weight)}: give a tensor of numbers, one for each row")
+        for name in ("weight", "answer"):
+            _check_column(self, name, len(self))
+        if not isinstance(self.known, Ragged | Shared | None):
+            raise DataError(
+                f"a batch has known of {kind_of(self.known)}: give a Ragged, such as Ragged.of([[7, 8], [8]])"
+            )
+        if self.known is not None and len(self.known) != len(self):
+            raise DataError(f"a batch of {len(self)} rows has known of {len(self.known)}: give one for each row")
         for weight in _extremes(self.weight):
             if weight < 0:  # a loss that is not finite is found in the step, which names its rows
                 raise DataError(f"a batch has a row of weight {weight}: give weights of 0 or more")

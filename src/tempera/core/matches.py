@@ -121,7 +121,7 @@ def match(keys: Tensor, candidates: Tensor, offsets: Tensor | None = None, colum
         offsets: [b + 1] the keys of each row; None gives every row one key.
         columns: [c] the column each candidate key stands for; None is its position.
     """
-    keys, candidates = keys.cpu(), candidates.cpu()
+    keys, candidates = keys.cpu().long(), candidates.cpu().long()  # of known answers, which may be int32
     offsets, columns = (None if each is None else each.cpu() for each in (offsets, columns))
     ordered, order = candidates.sort(stable=True)
     distinct, runs = torch.unique_consecutive(ordered, return_counts=True)

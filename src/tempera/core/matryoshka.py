@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, refuse_other
 from .abilities import widest
 from .batch import Batch, as_batch
 from .objective import Objective
@@ -29,7 +30,7 @@ class Matryoshka(nn.Module):
             `objective.precisions`, which stands beside `objective.matryoshka` or alone.
 
     Raises:
-        ConfigError: no width, one below 1, not one weight for each, or an unknown precision.
+        ConfigError: no objective, no width, one below 1, not one weight for each, or an unknown precision.
         DataError: embeddings that are narrower than a width.
 
     >>> nested = Matryoshka(Objective(temperature=1.0), widths=(2, 3), precisions=("binary",))
@@ -45,6 +46,10 @@ class Matryoshka(nn.Module):
         precisions: Sequence[str] = (),
     ) -> None:
         super().__init__()
+        refuse_other("matryoshka: objective", objective, isinstance(objective, Objective), "an Objective such as mnr()")
+        for name, numbers, kind in (("widths", widths, Integral), ("weights", weights, Real)):
+            fits = numbers is None or (isinstance(numbers, Sequence) and all(isinstance(x, kind) for x in numbers))
+            refuse_other(f"matryoshka: {name}", numbers, fits, "a list of numbers such as [32, 64], or None")
         self.objective = objective
         self.widths = None if widths is None else tuple(widths)
         self.weights = tuple(weights) if weights is not None else (1.0,) * len(self.widths or (None,))

@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 from ..errors import ConfigError, DataError, refuse_other, refuse_unknown
 from . import pools as P
 from .abilities import placed, sent
-from .batch import Batch, Role, as_batch
+from .batch import Batch, Role, as_batch, kind_of
 from .corrections import Addition, Correction
 from .masks import KnownPositives, Mask, SameId
 from .matches import Listed, Matches
@@ -148,9 +148,10 @@ class Objective(nn.Module):
             aligned = self._aligned(batch)
         rows = {role: side.rows for role, side in batch.sides().items()}
         with torch.no_grad(), autocast_off(batch.doc.rows):
+            problem = self.problem(batch)
             vectors = {role: self.similarity.vectors(side) for role, side in rows.items()}
             near = placed(shares, vectors["query"])
-            losses, grads = self.sweep(self.problem(batch), vectors, float(scale), near, scale.requires_grad)
+            losses, grads = self.sweep(problem, vectors, float(scale), near, scale.requires_grad)
             assert grads is not None
             reached = [
                 (side, self.similarity.pullback(side, vectors[role], grads.vectors[role]))
@@ -228,6 +229,10 @@ class Objective(nn.Module):
         """
         sides = batch.sides()
         for role, side in sides.items():
+            if not (isinstance(side.rows, Tensor) and side.rows.is_floating_point()):
+                raise DataError(
+                    f"embeddings are tensors of floating-point numbers, and those of {role} are {kind_of(side.rows)}"
+                )
             if side.rows.dim() != 2:
                 raise DataError(
                     f"embeddings are rows of vectors, [n, D], and those of {role} have the shape {[*side.rows.shape]}"
@@ -237,6 +242,11 @@ class Objective(nn.Module):
             raise DataError(f"embeddings of one batch are all float64 or none, and these are {kinds}")
         if len(widths := sorted({side.rows.shape[1] for side in sides.values()})) > 1:
             raise DataError(f"embeddings of one batch have one width, and these have {widths}")
+        for name in ("guide", "teacher"):
+            vectors = {role: getattr(side, name) for role, side in sides.items()}
+            lengths = {role: each.shape[1] for role, each in vectors.items() if each is not None}
+            if len(set(lengths.values())) > 1:
+                raise DataError(f"vectors of a {name} in one batch have one width, and these have {lengths}")
         weight = self.teacher.share(self.progress) if self.teacher is not None and taught else 0.0
         groups = self._contrast(batch, 1 - weight) + self._teaching(batch, weight)
         tile = self.tile_size(batch.doc.rows.device)

@@ -33,6 +33,10 @@ def exact(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
+def _exact_pullback(embeddings: Tensor, vectors: Tensor, grad: Tensor) -> Tensor:
+    return grad.to(embeddings.dtype)
+
+
 def _lengths(embeddings: Tensor) -> Tensor:
     lengths: Tensor = torch.linalg.vector_norm(exact(embeddings), dim=1, keepdim=True)
     return lengths
@@ -52,6 +56,6 @@ def _unit_pullback(embeddings: Tensor, vectors: Tensor, grad: Tensor) -> Tensor:
 
 
 # The inner product of embeddings as they are.
-dot = Similarity("dot", exact, lambda embeddings, vectors, grad: grad.to(embeddings.dtype))
+dot = Similarity("dot", exact, _exact_pullback)
 # The inner product of embeddings scaled to length 1; a zero embedding stays zero and gets no gradient.
 cosine = Similarity("cosine", _unit, _unit_pullback)

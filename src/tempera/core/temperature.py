@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any, Literal
 
 import torch
@@ -21,7 +22,8 @@ class Temperature(nn.Module):
     fixed: `Temperature(0.05)`.
     scheduled: `Temperature(0.1, final=0.02)` goes from one value to the other over the run, geometrically.
     learned: `Temperature(0.05, learnable=True)`, as log(1/t), as CLIP does (Radford et al. 2021, section 2.5), so that it
-    stays positive; kept within [floor, ceiling], from which it can return; no weight decay.
+    stays positive; kept within [floor, ceiling], from which it can return. `tempera train` and `ContrastiveLoss` do not decay
+    it; a loop of your own has to give it a group of its own in the optimiser, with `weight_decay=0`.
     auto: `Temperature("auto")` takes its value from the run's batch when it starts, see `starting_value`.
 
     Args:
@@ -56,8 +58,8 @@ class Temperature(nn.Module):
         refuse_unknown("temperature: schedule", schedule, "linear", "cosine")
         self.final, self.schedule = final, schedule
         self.floor, self.ceiling = floor, ceiling
-        for temperature in (value, final):
-            if temperature is not None and temperature != "auto":
+        for temperature in (value, value if final is None else final):
+            if temperature != "auto":
                 refuse_temperature(temperature)
         if learnable and final is not None:
             raise ConfigError("a temperature is learned or follows a schedule, not both: drop learnable or final")
@@ -165,7 +167,7 @@ def refuse_temperature(value: float) -> None:
         raise ConfigError(
             "a temperature is a number, and a tensor that learns would be copied: give Temperature(0.05, learnable=True)"
         )
-    if isinstance(value, str):
+    if not isinstance(value, Real | Tensor):
         raise ConfigError(f"a temperature is a number, or auto, and not {value!r}; {_USUAL}")
     if value == math.inf:
         raise ConfigError(

@@ -20,6 +20,7 @@ fill up with one row whose embedding is thrown away and whose gradient is 0.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -221,7 +222,7 @@ class Cache:
         self.footprints: MutableMapping[nn.Module, Footprint] = WeakKeyDictionary()  # of each tower
         self.trained: MutableMapping[nn.Module, list[bool]] = (
             WeakKeyDictionary()
-        )  # which of its weights were, when measured
+        )  # what of it was, when it was measured
         self.known: list[Footprint] = []  # of a checkpoint, by which towers are cut as they were; in the order of use
         self.halved = 0
         self.drawn: Drawn | None = None  # what went backward in the last batch, where not all rows do
@@ -336,11 +337,11 @@ class Cache:
             return in_half(self.device)
 
     def _footprint(self, work: Work, group: Group) -> Footprint:
-        trained = [p.requires_grad for p in work.parameters]
+        trained = [work.tower.training, *(p.requires_grad for p in work.parameters)]
         size = self.footprints.get(work.tower)
         if size is None and self.known:
             size = self.known.pop(0)
-        elif size is None or self.trained.get(work.tower, trained) != trained:
+        elif size is None or any(map(operator.gt, trained, self.trained.get(work.tower, trained))):
             refuse_batch_statistics(work.tower)
             features = work.features if len(work.features) else work.spare
             probes = [features[index] for index in probe_rows(features.lengths.cpu())]
@@ -348,11 +349,12 @@ class Cache:
             with seeded(0, self.device), dropout, self.autocast(), work.linear.cast_once(self.device):
                 size = footprint(work.tower, probes, work.padded, self.device)
             size = replace(size, drops=getattr(dropout, "has_drawn", True))
+            self.trained[work.tower] = trained
             if work.divided:  # equal micro-batches leave little to fill up
                 group.keep_pace()
                 linear, square = (float(group.all_reduce_max(math.ceil(x))) for x in (size.linear, size.square))
                 size = Footprint(linear, square)  # some process may have drawn
-        self.footprints[work.tower], self.trained[work.tower] = size, trained
+        self.footprints[work.tower] = size
         return size
 
     @torch.no_grad()

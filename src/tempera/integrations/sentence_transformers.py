@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import safetensors.torch
 import torch
@@ -39,7 +39,7 @@ from ..core.temperature import Temperature
 from ..engine.cache import Cache, Embedded, Mode
 from ..engine.distributed import ALONE, Group
 from ..engine.shards import is_divided
-from ..errors import ConfigError, TemperaError
+from ..errors import ConfigError, TemperaError, refuse_other, refuse_unknown
 from ..io.require import require
 from .citations import citations
 from .trainer_columns import ColumnReader, Columns, Labels, ModelTowers
@@ -77,8 +77,8 @@ class ContrastiveLoss(nn.Module):
         teacher: a model whose vectors the objective's `Teacher` compares, or aligns the model with.
 
     Raises:
-        ConfigError: the model, or a wrapper around it, cannot be trained with this loss; a guide or a teacher that the
-            objective never asks, or that is the model in training.
+        ConfigError: the model, or a wrapper around it, cannot be trained with this loss; an objective of another kind, labels or
+            a cache that are not known; a guide or a teacher that the objective never asks, or that is the model in training.
         DataError: the columns are not a query and a document, or lack data that a part of the objective needs.
         TemperaError: the loss is not finite.
 
@@ -101,6 +101,11 @@ class ContrastiveLoss(nn.Module):
         teacher: SentenceTransformer | None = None,
     ) -> None:
         super().__init__()
+        fits = isinstance(objective, Objective | Matryoshka | None)
+        refuse_other("objective", objective, fits, "an Objective such as mnr(temperature=0.05), or None")
+        if labels is not None:
+            refuse_unknown("labels", labels, *get_args(Labels))
+        refuse_unknown("cache", cache, *get_args(Mode))
         self.model: nn.Module = model
         self.objective = mnr() if objective is None else objective
         self._refuse_idle(model, guide, teacher)
