@@ -205,6 +205,9 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         DataError, match=r"holds no file to read: give a folder of tables, .* of texts .* or of Python sources"
     ):
         build(load(tmp_path))
+    (tmp_path / "a.js").write_text("let x = 1")
+    with pytest.raises(DataError, match=r"set data\.source=documents data\.rule=heading to read other files of text"):
+        build(load(tmp_path))
     (tmp_path / "a.xlsx").write_text("x")
     with pytest.raises(DataError, match=r"cannot read .xlsx; give one of .parquet"):
         build(load(tmp_path / "a.xlsx"))

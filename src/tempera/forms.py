@@ -83,7 +83,7 @@ def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if form is None:
         raise DataError(
             f"{path} holds no file to read: give a folder of tables, such as .csv, .jsonl or .parquet, of texts (.txt, .md) "
-            "or of Python sources"
+            "or of Python sources; set data.source=documents data.rule=heading to read other files of text as documents"
         )
     if form == "table" and place.is_dir() and (tables := _interactions(place, options)):
         return tables

@@ -81,7 +81,7 @@ def test_sizes_are_halved_down_to_fifty() -> None:
 
 
 def test_sizes_train_on_nested_pairs_and_ask_the_same_test(
-    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     splits = []
     inner = one_run.Trainings.read
@@ -107,8 +107,10 @@ def test_sizes_train_on_nested_pairs_and_ask_the_same_test(
         "learn.svg",
         "learn.png",
     }
+    caplog.clear()
     learn(small, [40, 80], 100, 1, tmp_path / "out", overrides)  # nothing is made again
     assert len(splits) == 3
+    assert caplog.messages[0] == "no gain of more pairs can be estimated from 2 of --sizes: give at least 3"
 
 
 @pytest.mark.parametrize(

@@ -281,6 +281,19 @@ def test_each_part_asks_its_own_queries_and_the_corpus_is_embedded_once(
     assert moved.ranked.tolist() == fresh.held_out.judge("validation").ranking.ranked.tolist()
 
 
+def test_texts_without_a_word_for_the_tower_are_counted(tmp_path: Path) -> None:
+    given = options(tmp_path)
+    path = Path(given["data"]["path"])
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for i in range(3):
+        rows[i]["query"] = "\u2192" * (i + 1)
+    rows[9]["doc"] = "\u2192"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert task_of(given, tmp_path).showcase.facts().lines[-1] == (
+        "the tower reads no word of 3 queries and 1 document: nothing is learned from them, and what they find is chance"
+    )
+
+
 def test_counts_and_first_lines_say_how_the_pairs_are_divided(tmp_path: Path) -> None:
     task = task_of(options(tmp_path, evaluation={"validation": 8}), tmp_path)
     counts = task.showcase.facts().counts

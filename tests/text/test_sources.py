@@ -244,6 +244,11 @@ def test_columns_that_are_not_there(put, header: str, options: dict[str, str], m
             ", row 2: column 'query' holds number, and string before: give every row values of one kind",
         ),
         ("a.jsonl", b'{"query":"\\ud800","doc":"b"}\n', ", row 1: "),
+        (
+            "a.csv",
+            b"query,doc\n" + b"a,\"['b', 'c']\"\n" * 9 + b'd,"[""e""]"\n',
+            ", row 1: column 'doc' holds lists that are written as text, as all rows do: write lists as JSON lines or Parquet",
+        ),
         ("a.jsonl", b'{"query":"a","doc":"b"}\n\noops\n', ", row 2: not JSON: "),
         ("a.jsonl", b'{"query":"a","doc":', ", row 1: not JSON: "),
         ("a.jsonl", b'[{"query":"a","doc":"b"}]', ", row 1: expected an object of columns, not '[{"),

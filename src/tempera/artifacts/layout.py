@@ -30,7 +30,11 @@ class RunFolder:
         """Documents or items to search, with their vectors."""
         if (self.folder / "modules.json").is_file():
             raise DataError(f"{self.folder} is a saved model without documents to search: give the folder of a run")
-        return Index(self.folder / "index")
+        if not (folder := self.folder / "index").is_dir():
+            raise DataError(
+                f"{self.folder} is no run to search: its folder index is missing; give a run that tempera train has written"
+            )
+        return Index(folder)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -9,12 +9,13 @@ from typing import Any
 from ..build import Config
 from ..errors import ConfigError
 from ..io.atomic import write_file
+from ..io.console import logger
 from ..recommend.interactions import Interactions
 from ..text.split import hold_out
 from .claim import claimed
 from .figures import csv_of
 from .grid import Axis
-from .learning_curve import LearningCurve
+from .learning_curve import LEAST_SIZES, LearningCurve
 from .learning_picture import picture
 from .points import SweepPlan
 from .runner import Runner
@@ -62,6 +63,10 @@ def learn(
     """
     if more < 1:
         raise ConfigError(f"--more is {more}; give at least 1 pair")
+    if 0 < len(sizes) < LEAST_SIZES:
+        logger.warning(
+            f"no gain of more pairs can be estimated from {len(sizes)} of --sizes: give at least {LEAST_SIZES}"
+        )
     template = Template.of(config, overrides, metric)
     axis = Axis.of(PAIRS, _sizes(template.base, sizes))
     plan, folder = SweepPlan.of(template, (axis,), seeds), template.folder(output, config, "learn")

@@ -5,6 +5,7 @@ Letters in shapes: r rows of the block, k texts of one role in all of them.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 
@@ -21,6 +22,10 @@ from ..io.tables import TableBlock
 from .pairs import GIVEN, KIND
 from .roles import WHOLE, Roles
 
+_LIST, _TELLING = (
+    re.compile(r"""\s*\[\s*(['"]).*\1\s*\]\s*""", re.DOTALL),
+    10,
+)  # a list of texts, and how many are no chance
 _NOTHING, _SPACE = (pa.scalar(text, KIND) for text in ("", " "))
 
 
@@ -185,6 +190,10 @@ class PairReader(BlockReader):
             values = values.cast(pa.large_string())
         if not is_text(values.type):
             self.refuse_type(name, values.type, "texts")
+        if _are_lists(values):
+            self.fail(
+                name, 0, "holds lists that are written as text, as all rows do: write lists as JSON lines or Parquet"
+            )
         if self.roles.missing_text == "refuse":
             blank = _blank(values)
             if role == "negatives":
@@ -258,6 +267,16 @@ def _blank(texts: pa.Array) -> Mask:
     """Return which texts are missing, or nothing but white space, [k]."""
     blank: Mask = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), True).to_numpy(zero_copy_only=False)
     return blank
+
+
+def _are_lists(texts: pa.Array) -> bool:
+    """Return True if every text that is there, of ten or more, is a list of texts in brackets, as pandas writes them to CSV.
+
+    >>> _are_lists(pa.array(["['a', 'b']", '["c"]'] * 5)), _are_lists(pa.array(["['a', 'b']", "c"] * 5))
+    (True, False)
+    """
+    whole = texts.drop_null()
+    return len(whole) >= _TELLING and all(map(_LIST.fullmatch, (text.as_py() for text in whole)))
 
 
 def _flattened(column: pa.Array) -> tuple[pa.Array, Rows]:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.batch import Role
+from ..errors import quantity
 from ..ranking.ranking import Ranking
 from ..ranking.showcase import DataFacts, Example, Hit, Searched, Subject
 from ..ranking.verdict import SystemScores
@@ -89,6 +90,13 @@ class TextShowcase:
         }
         made, (first, *notes) = self.data.made, split.lines()
         notes += [note] if (note := made.note()) else []
+        tokens = {"queries": self.texts.queries, "documents": self.texts.docs}
+        unread = {name: int((each.lengths == 0).sum()) for name, each in tokens.items()}
+        if any(unread.values()):
+            named = " and ".join(quantity(count, name) for name, count in unread.items() if count)
+            notes.append(
+                f"the tower reads no word of {named}: nothing is learned from them, and what they find is chance"
+            )
         if only := int((self.texts.catalogue.doc_first >= len(split.pairs)).sum()):
             notes.append(
                 f"{only:,} of the documents are negatives alone: they are searched, but no evaluation ranks them"
