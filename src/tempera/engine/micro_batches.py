@@ -21,7 +21,7 @@ from .distributed import Group
 from .dropout import RowDropout, dropout_on
 from .linear_layers import LinearLayers
 from .lookup import adding_in_place
-from .plan import FeaturesLike, Rows, embeddings_of
+from .plan import FeaturesLike, PlainFeatures, embeddings_of
 from .shards import is_divided
 
 
@@ -50,7 +50,7 @@ class Work:
                 f"the tower of {roles[0]} is a {type(tower).__name__}: give an nn.Module, from features to [n, D]"
             )
         sides: list[Any] = [batch.sides()[role].rows for role in roles]
-        sides = [Rows(side) if isinstance(side, Tensor) else side for side in sides]
+        sides = [PlainFeatures(side) if isinstance(side, Tensor) else side for side in sides]
         features = sides[0] if len(sides) == 1 else type(sides[0]).cat(sides)
         parameters, padded = list(tower.parameters()), getattr(tower, "padded", False)
         divided = any(map(is_divided, parameters))

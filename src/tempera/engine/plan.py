@@ -49,10 +49,10 @@ class FeaturesLike(Protocol):
 
 
 @dataclass(frozen=True)
-class Rows:
+class PlainFeatures:
     """Features that are one tensor, [n, ...], of which every row costs the same; a tower reads the tensor.
 
-    >>> rows = Rows(torch.tensor([[1.0], [2.0]]))
+    >>> rows = PlainFeatures(torch.tensor([[1.0], [2.0]]))
     >>> rows[[1]].to(torch.device("cpu")), rows.lengths.tolist()
     (tensor([[2.]]), [1, 1])
     """
@@ -62,8 +62,8 @@ class Rows:
     def __len__(self) -> int:
         return len(self.tensor)
 
-    def __getitem__(self, rows: Any) -> Rows:
-        return Rows(self.tensor[rows])
+    def __getitem__(self, rows: Any) -> PlainFeatures:
+        return PlainFeatures(self.tensor[rows])
 
     @property
     def lengths(self) -> Tensor:
@@ -75,7 +75,7 @@ class Rows:
         return sent(self.tensor, device)
 
     @classmethod
-    def cat(cls, parts: Sequence[Rows]) -> Rows:
+    def cat(cls, parts: Sequence[PlainFeatures]) -> PlainFeatures:
         """The rows of several, in order."""
         return cls(torch.cat([part.tensor for part in parts]))
 
