@@ -36,7 +36,7 @@ CEILINGS = {
     "the root": 833,  # with names, checks and cross-checks of a configuration in a file each, and options that would do nothing
     "artifacts": 2058,  # with ids in any spelling, and times of another unit
     "cli": 927,  # with errors that have no words
-    "core": 2321,  # with devices and their memory, copies to them, how they multiply fast, chosen rows, and refused shapes
+    "core": 2329,  # with devices and their memory, copies to them, how they multiply fast, chosen rows, and refused shapes
     "engine": 3530,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
     "experiments": 2378,  # with a folder for each file, what a race leaves to the data, and settings of it that diverge
     "integrations": 526,  # with a temperature that stays on the host, models that nothing asks, and words that are not known

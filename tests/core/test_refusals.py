@@ -261,6 +261,7 @@ def test_a_softmax_counts_each_candidate_once(chosen: list[pools.Pool], said: st
         ({"temperature": torch.tensor(0.05, requires_grad=True)}, "a temperature is a number, .* learnable=True"),
         ({"temperature": torch.nn.Parameter(torch.tensor(0.05))}, "a temperature is a number, .* learnable=True"),
         ({"temperature": None}, "a temperature is a number, or auto, and not None; usual values"),
+        ({"temperature": torch.tensor([0.05, 0.1])}, r"a temperature is a number, or auto, and not tensor\(\[0.05"),
         ({"temperature": [0.05]}, r"a temperature is a number, or auto, and not \[0.05\]"),
     ],
 )
@@ -334,6 +335,13 @@ def test_rows_and_known_answers_of_another_kind() -> None:
             Side(rows)
     with pytest.raises(DataError, match=r"^a batch has known of list: give a Ragged, such as Ragged.of\("):
         Batch(side, side, known=[[0], [1]])  # type: ignore[arg-type]
+    for role, sides in (
+        ("query", (torch.eye(2), side)),
+        ("doc", (side, None)),
+        ("negatives", (side, side, torch.eye(2))),
+    ):
+        with pytest.raises(DataError, match=f"^a batch has {role} of .*: give a Side, such as Side"):
+            Batch(*sides)  # type: ignore[arg-type]
 
 
 def test_answers_are_ids_that_documents_have() -> None:

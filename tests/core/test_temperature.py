@@ -64,6 +64,11 @@ def test_what_is_far_from_usual_has_a_caution(value: float) -> None:
     assert "usual values are 0.01 to 0.2" in caution
 
 
+def test_a_schedule_ends_at_a_number() -> None:
+    with pytest.raises(ConfigError, match=r"^temperature: final is a number, since auto is .* begin with, not 'auto'$"):
+        Temperature(0.1, final="auto")  # type: ignore[arg-type]
+
+
 def test_choices_that_do_not_go_together() -> None:
     with pytest.raises(ConfigError, match="learned or follows a schedule, not both"):
         Temperature(0.1, learnable=True, final=0.05)

@@ -155,6 +155,10 @@ class Batch(Generic[X]):
     temperature: float | None = None
 
     def __post_init__(self) -> None:
+        for role in ROLES:
+            side = getattr(self, role)
+            if not isinstance(side, Side) and (side is not None or role in ("query", "doc")):
+                raise DataError(f"a batch has {role} of {kind_of(side)}: give a Side, such as Side(rows)")
         if self.answer is None and len(self.query) != len(self.doc):
             raise DataError(f"a batch pairs queries with documents, and has {len(self.query)} and {len(self.doc)}")
         if self.answer is not None and self.doc.ids is None:

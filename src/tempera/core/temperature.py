@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigError, refuse_unknown
+from ..errors import ConfigError, refuse_other, refuse_unknown
 
 AUTO_BOUNDS = (0.01, 1.0)
 _FLOAT32 = torch.finfo(torch.float32)
@@ -58,9 +58,13 @@ class Temperature(nn.Module):
         refuse_unknown("temperature: schedule", schedule, "linear", "cosine")
         self.final, self.schedule = final, schedule
         self.floor, self.ceiling = floor, ceiling
-        for temperature in (value, value if final is None else final):
-            if temperature != "auto":
-                refuse_temperature(temperature)
+        if value != "auto":
+            refuse_temperature(value)
+        if final is not None:
+            refuse_other(
+                "temperature: final", final, not isinstance(final, str), "a number, since auto is a value to begin with"
+            )
+            refuse_temperature(final)
         if learnable and final is not None:
             raise ConfigError("a temperature is learned or follows a schedule, not both: drop learnable or final")
         if learnable and not 0 < floor <= (floor if value == "auto" else value) <= ceiling:
@@ -167,7 +171,7 @@ def refuse_temperature(value: float) -> None:
         raise ConfigError(
             "a temperature is a number, and a tensor that learns would be copied: give Temperature(0.05, learnable=True)"
         )
-    if not isinstance(value, Real | Tensor):
+    if not isinstance(value, Real | Tensor) or (isinstance(value, Tensor) and value.numel() != 1):
         raise ConfigError(f"a temperature is a number, or auto, and not {value!r}; {_USUAL}")
     if value == math.inf:
         raise ConfigError(
