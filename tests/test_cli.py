@@ -425,7 +425,7 @@ def test_an_unknown_key_of_a_file(tempera: Any, tmp_path: Path) -> None:
         (["search"], "RUN"),
         (["search", "none", "words"], "no such run: none"),
         (["search", "none"], "no such run: none"),
-        (["search", "docs", "words"], "docs is no run to search: its folder index is missing; give a run that tempera train"),
+        (["search", "docs", "words"], "docs is not an index: it is no run that has ended, since docs/index is missing"),
         (["search", "none", "words", "-k", "0"], "-k"),
         (["search", "none", "words", "-k", "-3"], "-k"),
         (["search", "none", "words", "-k", "many"], "-k"),

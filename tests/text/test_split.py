@@ -126,6 +126,28 @@ def test_no_training_row_shares_a_text_with_a_held_out_row(
     assert docs_of(split, "corpus") == {d for d, c in zip(pairs.texts("doc"), candidates) if c}
 
 
+@pytest.mark.parametrize("kept", ["drop", "keep"])
+def test_texts_that_differ_in_case_alone_are_shared(kept: Any) -> None:
+    """Most towers read them alike. Of documents that may be shared, such pairs are kept, and counted."""
+    queries, docs = [f"Straße {i}" for i in range(40)], [f"Doc {i}" for i in range(40)]
+    queries += [f"straßE {i}" for i in range(20)] + [f"other {i}" for i in range(20)]
+    docs += [f"other {i}" for i in range(20)] + [f"dOC {i}" for i in range(20, 40)]
+    pairs = Pairs.of(queries, docs)
+    split = hold_out(pairs, np.arange(80) < 40, Evaluation(queries=8, validation=8, shared_documents=kept))
+    held = {*queries_of(split, "test"), *queries_of(split, "validation")}
+    assert len(held) == 16 and not {text.lower() for text in held} & {
+        text.lower() for text in queries_of(split, "train")
+    }
+    both = {text.lower() for part in ("test", "validation") for text in docs_of(split, part)}
+    sharing = sum(text.lower() in both for text in pairs.texts("doc", split.train))
+    asked = [int(text.split()[1]) < 20 for text in held]
+    assert split.dropped[SHARES_QUERY] == sum(asked)
+    assert (sharing, split.dropped.get(SHARES_DOCUMENT, 0)) == (
+        (0, 16 - sum(asked)) if kept == "drop" else (16 - sum(asked), 0)
+    )
+    assert split.shared == sharing
+
+
 def test_the_seed_and_nothing_else_chooses() -> None:
     pairs, every = two_to_one()
     shuffled = Pairs(pairs.table.take(np.random.default_rng(3).permutation(60)))

@@ -31,9 +31,7 @@ class RunFolder:
         if (self.folder / "modules.json").is_file():
             raise DataError(f"{self.folder} is a saved model without documents to search: give the folder of a run")
         if not (folder := self.folder / "index").is_dir():
-            raise DataError(
-                f"{self.folder} is no run to search: its folder index is missing; give a run that tempera train has written"
-            )
+            raise DataError(f"{self.folder} is not an index: it is no run that has ended, since {folder} is missing")
         return Index(folder)
 
     @cached_property

@@ -115,9 +115,14 @@ class Pairs:
         return self.view(role, rows)[:]
 
     def sharing(self, role: Text, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which rows share a query or a document with some rows, [n]: its id, or its text, which may have several ids."""
-        ids = self.ids(role)
-        shares = np.isin(ids, ids[rows])
+        """Return which rows share a query or a document with some rows, [n].
+
+        They share its id; or its text, which may have several ids, and may be written in another case, which most towers ignore.
+        """
+        ids, column = self.ids(role), self.table[role]
+        lowered = pc.unique(pc.utf8_lower(column.filter(pa.array(rows))))
+        alike = [pc.is_in(pc.utf8_lower(chunk), value_set=lowered) for chunk in column.chunks]
+        shares: NDArray[np.bool_] = np.isin(ids, ids[rows]) | pa.chunked_array(alike, pa.bool_()).to_numpy()
         if GIVEN[role] in self.table.column_names:
             shares |= np.isin(self.all_contents[role], self.all_contents[role][rows])
         return shares
