@@ -57,12 +57,28 @@ def test_rows_are_chosen_among_pairs_of_texts_alone() -> None:
         "mining.cross_encoder=model",
         "train.guide=model",
         "evaluation.shared_documents=keep",
+        "evaluation.corpus=500",
+        "train.batch_sampler=no_duplicates",
         "train.teacher=m",
     ],
 )
 def test_what_does_nothing_for_interactions_is_refused(option: str) -> None:
     said = refusal(option, "data.source=interactions", "data.path=events.csv")
     assert re.match(r"[a-z_.]+: is for models of texts, and the data are interactions", said), said
+
+
+def test_samples_that_no_pool_compares_are_refused() -> None:
+    """LogQ would count how often they are drawn, and nothing else would."""
+    said = "train.sampled: draws candidates, but no pool of the objective has them: add sampled to objective.pools"
+    assert refusal("train.sampled=64", "objective.pools=[docs]").startswith(said)
+    assert refusal("train.sampled=64", "objective.preset=simcse").startswith(said)
+    assert made("objective.pools=[docs]", "train.sampled=0").train.sampled == 0
+    assert (
+        made("train.sampled=64").train.sampled
+        == made("train.sampled=64", "objective.pools=[docs,sampled]").train.sampled
+    )
+    teacher = ["train.teacher=m", "objective.teacher.pools=[docs,sampled]"]
+    assert made("train.sampled=64", "objective.pools=[docs]", *teacher).train.sampled == 64
 
 
 @pytest.mark.parametrize("option", ["evaluation.cold_items=0.1", "evaluation.baselines=true"])

@@ -125,12 +125,20 @@ def _refuse_idle(config: Config, builder: Builder) -> None:
             "train.guide": train.guide is not None,
             "evaluation.also": bool(evaluation.also),
             "evaluation.shared_documents": evaluation.shared_documents != "drop",
+            "evaluation.corpus": evaluation.corpus not in ("auto", None),
+            "train.batch_sampler": train.batch_sampler != "shuffled",
         }
     else:
         whose, what = "recommenders", "texts"
         idle = {"evaluation.cold_items": evaluation.cold_items > 0, "evaluation.baselines": evaluation.baselines}
     for path in (path for path, is_idle in idle.items() if is_idle):
         builder.fail(path, f"is for {whose}, and the data are {what}")
+    base = config.base
+    pools = (*base.pools, *(base.teacher.pools if base.teacher else ()))
+    if train.sampled and not any(candidate == "sampled" for pool in pools for _, candidate in pool.blocks):
+        builder.fail(
+            "train.sampled", "draws candidates, but no pool of the objective has them: add sampled to objective.pools"
+        )
 
 
 def _is_unpaired(data: Any) -> bool:

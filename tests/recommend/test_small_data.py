@@ -71,6 +71,34 @@ def test_small_data(name: str, split: str, tmp_path: Path) -> None:
         assert verdict is not None and 0 <= verdict.ranking.metrics["recall@10"] <= 1
 
 
+@pytest.mark.parametrize(
+    ("evaluation", "train", "note"),
+    [
+        (
+            {"queries": 0, "validation": 0},
+            80,
+            "evaluation.queries and evaluation.validation are 0: all interactions are trained",
+        ),
+        ({"queries": 0}, 40, "evaluation.queries is 0: 20 interactions of the test part are not used"),
+        ({}, 40, ""),
+    ],
+)
+def test_without_an_evaluation_all_interactions_are_trained_on(
+    tmp_path: Path, evaluation: dict[str, int], train: int, note: str
+) -> None:
+    table = [{"user": user, "item": (user + step) % 9, "time": step} for user in range(20) for step in range(4)]
+    sections = {"data": {"source": "interactions", "split": "leave_last_out"}, "tower": {"kind": "features"}}
+    config = build(of({**sections, "evaluation": evaluation, "train": {"max_steps": 2}}))
+    config = replace(config, data=config.data.hand(pa.Table.from_pylist(table)))
+    with JsonLines(tmp_path / "log.jsonl") as log:
+        run = prepare(config, Devices(), tmp_path, log)
+        fit(run)
+        facts = run.task.showcase.facts()
+    notes = [line for line in facts.notes if " 0: " in line]
+    assert facts.counts["train"] == train and len(notes) == bool(note) and all(note in line for line in notes)
+    assert any("test queries: none" in line for line in facts.lines) == bool(note)
+
+
 def test_items_that_training_has_not_seen_are_no_collapse_and_are_counted(tmp_path: Path) -> None:
     table = [{"user": user, "item": f"{user}-{step}", "time": step} for user in range(20) for step in range(4)]
     config = build(of({"data": {"source": "interactions", "split": "leave_last_out"}, "tower": {"kind": "features"}}))

@@ -129,6 +129,14 @@ def test_no_better_than_words(difference: Difference, beginning: str) -> None:
     assert ("raise evaluation.queries" in text) == (difference.high > 0)
 
 
+def test_a_few_queries_do_not_show_that_a_model_is_worse() -> None:
+    """The interval of one query has no width."""
+    config, below = build(load(None, ["train.batch_size=64"])), {"bm25": Difference(-1.0, -1.0, -1.0, 0.95)}
+    few, text = doubts(config, records(), below, TEXTS, queries=1)
+    assert few.startswith("all figures are of 1 test query, too few to tell")
+    assert text.startswith("the trained model is not shown to be better than BM25: nDCG@10 -1.000")
+
+
 def test_a_recommender_is_not_sent_to_a_pretrained_model() -> None:
     below = {"EASE": Difference(-0.01, -0.02, 0.01, 0.95)}
     (text,) = doubts(

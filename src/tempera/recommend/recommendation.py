@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, quantity
 from ..ranking.ranking import LEAST_TO_CHOOSE, Evaluation, Part
 from ..ranking.resolved import Config
 from ..towers.rounds import Race
 from .candidates import race_of
-from .division import Division
+from .division import TEST, Division
 from .encoders import Elapsed
 from .entity_tables import called
 from .features import Features
@@ -20,6 +20,7 @@ from .timeline import Timeline
 from .training_events import EventData, TrainingEvents
 from .withheld import Withheld, withhold
 
+_WHOLE = "evaluation.queries and evaluation.validation are 0: all interactions are trained on, and nothing is evaluated"
 _SCORES = 2_000_000_000  # of the test queries of a protocol and all items, by each system
 
 
@@ -59,6 +60,8 @@ class InteractionTask:
                 )
             )
         division: Division = timeline.source.split(timeline)
+        if config.evaluation.queries == config.evaluation.validation == 0:
+            division = replace(division.extended("test"), validation={}, test={}, counts={}, notes=(_WHOLE,))
         timeline = division.timeline or timeline
         if timeline.part is not None and timeline.target is not None:
             raise ConfigError(
@@ -109,6 +112,10 @@ def _asking(division: Division, options: Evaluation, items: int) -> Division:
     validation, whole = (
         {name: events for name, events in part.items() if len(events)} for part in (division.validation, division.test)
     )
+    if options.queries == 0 and whole:
+        left_out = int((division.part == TEST).sum())
+        notes.append(f"evaluation.queries is 0: {quantity(left_out, 'interactions of the test part are not used')}")
+        whole = {}
     most = options.queries or max(LEAST_TO_CHOOSE, _SCORES // items)
     test = {name: drawn(events, most, options.seed) for name, events in whole.items()}
     notes += [

@@ -139,7 +139,7 @@ def doubts(
         yield from _unfinished(looks, longer) if chooses else ()
     name = min(rivals, key=lambda name: rivals[name].mean, default=None)
     if name is not None and rivals[name].low <= 0:
-        d, below = rivals[name], rivals[name].high < 0
+        d, below = rivals[name], rivals[name].high < 0 and not 0 < queries < FEW_QUERIES
         size = f", {quantity(queries, 'queries')}" if queries else ""
         yield (
             f"the trained model is {'worse than' if below else 'not shown to be better than'} {label(name)}: "
