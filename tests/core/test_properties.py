@@ -208,6 +208,14 @@ def test_hardness_is_not_divided_by_the_temperature(batch: Batch[Tensor], t: flo
 
 
 @fixed
+@given(batches(), st.floats(0.05, 5), st.floats(0.1, 3), st.floats(0.1, 3))
+def test_corrections_by_similarity_add_up(batch: Batch[Tensor], t: float, one: float, other: float) -> None:
+    """Each is a function of the similarities, whatever another has added to them."""
+    two = Objective(cosine, t, corrections=(Hardness(one, "all"), Hardness(other, "all")))
+    same(two(batch), Objective(cosine, t, corrections=(Hardness(one + other, "all"),))(batch))
+
+
+@fixed
 @given(choices, batches(), st.sampled_from(["known", "guided"]), st.sampled_from([1e-3, 0.05, 1e3]))
 def test_without_any_negative_the_loss_and_its_gradients_are_0(
     parts: Parts, batch: Batch[Tensor], mask: str, t: float

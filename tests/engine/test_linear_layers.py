@@ -176,9 +176,13 @@ def test_rows_that_were_written_to_are_read_again() -> None:
     [lambda p: p.data.mul_(-3), lambda p: setattr(p, "data", p.data * -3), lambda p: p.detach().mul_(-3)],
     ids=["uncounted", "replaced", "counted"],
 )
-def test_the_next_batch_reads_weights_however_an_optimiser_wrote_to_them(write: Callable[[nn.Parameter], Any]) -> None:
+@pytest.mark.parametrize("frozen", [False, True], ids=["trained", "frozen"])
+def test_the_next_batch_reads_weights_however_an_optimiser_wrote_to_them(
+    write: Callable[[nn.Parameter], Any], frozen: bool
+) -> None:
+    """Also of a tower that is frozen for a while, or follows another one by its moving average."""
     torch.manual_seed(0)
-    block, rows = Block(), torch.randn(5, 24)
+    block, rows = Block().requires_grad_(not frozen), torch.randn(5, 24)
     before = passed(block, rows, LinearLayers(block))
     for p in block.parameters():
         write(p)

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tempera import mnr
 from tempera.core.table import Table
+from tempera.core.temperature import Temperature
 from tempera.engine import optim
 from tempera.engine.distributed import ALONE, CPU
 from tempera.engine.lookup import adding_in_place, clear, rows_of
@@ -112,6 +114,14 @@ def test_gradients_of_others_reach_every_row() -> None:
 def _added_alone(net: Net, _: Any, step: int) -> None:
     if step == 4:
         net.words.weight.grad[ROWS - 1] += 1  # type: ignore[index]
+
+
+def test_weight_decay_spares_the_temperature() -> None:
+    objective = mnr(Temperature(0.05, learnable=True))
+    optimizer = adam(nn.ModuleList([nn.Linear(2, 2), objective]), 0.1, 0.1, 0.5)
+    objective.temperature.log_scale.grad = torch.zeros((), dtype=torch.float64)
+    optimizer.step()
+    assert objective.temperature.value == pytest.approx(0.05, abs=1e-15)
 
 
 def test_weight_decay_reaches_every_row() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from tempera import mnr
 from tempera.core.batch import Batch, Side
@@ -100,6 +101,52 @@ def test_embeddings_without_a_graph_are_refused() -> None:
     step(Two(tower, other), mnr(), dense())
     assert tower.layer.weight.grad is None and other.layer.weight.grad is not None
     assert step(tower.requires_grad_(False), mnr(), dense()) > 0
+
+
+class Words(nn.Module):
+    """A tower of ids, in another way than by a call of its table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layer = nn.Embedding(9, 4).double(), nn.Linear(4, 3).double()
+        self.scale = nn.Parameter(torch.tensor(1.5, dtype=torch.float64))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return torch.tanh(self.layer(self.looked_up(ids).mean(1)))
+
+
+class Scaled(Words):
+    def looked_up(self, ids: Tensor) -> Any:
+        return functional_call(self.words, {"weight": self.words.weight * self.scale}, (ids,))
+
+
+class Mapped(Words):
+    def looked_up(self, ids: Tensor) -> Any:
+        return torch.vmap(self.words)(ids) * self.scale
+
+
+class Penalised(Words):
+    """Goes backward within its forward pass."""
+
+    def looked_up(self, ids: Tensor) -> Any:
+        with torch.enable_grad():
+            energy = torch.tanh(self.scale * self.layer.weight).square().sum()
+            (slope,) = torch.autograd.grad(energy, self.layer.weight, create_graph=True)
+        return self.words(ids) + slope.sum(0)
+
+
+@pytest.mark.parametrize("mode", ["always", "never"])
+@pytest.mark.parametrize("kind", [Scaled, Mapped, Penalised])
+def test_gradients_are_those_of_autograd_however_a_tower_computes(kind: type[Words], mode: Mode) -> None:
+    torch.manual_seed(0)
+    tower, objective = kind(), mnr(0.1)
+    queries, docs = torch.randint(0, 9, (2, 6, 5))
+    objective(tower(queries), tower(docs)).mean().backward()
+    wants = gradients(tower)
+    step(tower, objective, Batch(Side(queries), Side(docs)), Cache(mode, tokens=2))
+    assert len(wants) == 4
+    for want, got in zip(wants, gradients(tower), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
 
 
 def test_a_cache_forgets_towers_that_are_gone() -> None:

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from worlds import LAYOUTS, Pair
 
 from tempera import mnr
-from tempera.core.batch import Batch
+from tempera.core.batch import Batch, Side
 from tempera.core.masks import SameId
 from tempera.core.ragged import Ragged
 from tempera.core.temperature import Temperature
-from tempera.engine.cache import Cache
+from tempera.engine.cache import Cache, Mode
 from tempera.engine.step import step
 from tempera.errors import ConfigError, DataError, TemperaError
 
@@ -155,6 +155,26 @@ def test_dropout_is_replayed(name: str, tokens: int | None) -> None:
         torch.manual_seed(6)
         step(modules, objective, batch(0, dtype), Cache("always", tokens=tokens))
         assert off(of(modules, objective), everything) > 0.01  # another seed, another dropout
+
+
+@pytest.mark.parametrize("mode", KEPT.values(), ids=KEPT)
+def test_each_micro_batch_draws_its_own_dropout(mode: Mode) -> None:
+    """Equal rows, of which as many stand in each micro-batch, would lose the same numbers."""
+
+    class Dropping(nn.Module):
+        padded = False
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.row = nn.Parameter(torch.ones(50))
+
+        def forward(self, features: Ragged) -> Tensor:
+            return nn.functional.dropout(self.row.expand(len(features), -1), 0.5)
+
+    alike = Batch(*(Side(Ragged.of([[1, 2]] * 8)) for _ in range(2)))
+    embedded = Cache(mode, tokens=4, memory=1e5).embed(Dropping(), alike)
+    assert len(embedded.plan.micros) == 8
+    assert len(torch.cat([embedded.batch.query.rows, embedded.batch.doc.rows]).unique(dim=0)) == 16
 
 
 def test_gradients_are_those_of_the_dropout_that_was_drawn() -> None:

@@ -59,7 +59,7 @@ class Layout:
 
 
 # With processes that have no pairs, no negatives, no sampled documents.
-LAYOUTS = {2: Layout((6, 3), (5, 0), (1, 3)), 4: Layout((4, 0, 3, 2), (2, 1, 0, 2), (0, 3, 1, 0))}
+LAYOUTS = {2: Layout((6, 3), (0, 5), (1, 3)), 4: Layout((4, 0, 3, 2), (2, 1, 0, 2), (0, 3, 1, 0))}
 
 
 def world(size: int, work: Callable[..., Any], *given: Any, seconds: float = 60) -> list[Any]:

@@ -202,6 +202,8 @@ def _adding(dtype: torch.dtype) -> Callable[..., Tensor]:
 class LastRows:
     """Keeps what was made of the rows that came last, for the next layer that reads the same ones: queries, keys and values do.
 
+    Writes to `rows.data`, which torch does not count, are not seen.
+
     >>> last, rows = LastRows(lambda rows: rows + 1), torch.zeros(2)
     >>> last.of(rows) is last.of(rows)
     True

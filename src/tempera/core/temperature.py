@@ -62,7 +62,7 @@ class Temperature(nn.Module):
             refuse_temperature(value)
         if final is not None:
             refuse_other(
-                "temperature: final", final, not isinstance(final, str), "a number, since auto is a value to begin with"
+                "temperature: final", final, str(final) != "auto", "a number, since auto is a value to begin with"
             )
             refuse_temperature(final)
         if learnable and final is not None:

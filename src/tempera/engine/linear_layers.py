@@ -10,7 +10,6 @@ Letters in shapes: m rows, r rows with those that fill them up, k inputs, o outp
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from typing import Any
@@ -19,14 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..core.products import LastRows, filled, linear, mm, onednn_pays, onednn_takes, unfilled
 from .lookup import computing_by
 from .shards import is_divided, is_left_alone
-
-_casts: MutableMapping[Tensor, tuple[int, StorageWeakRef, Tensor]] = WeakTensorKeyDictionary()
 
 
 def in_half(device: torch.device) -> bool:
@@ -79,8 +74,6 @@ class LinearLayers:
     def _cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         if weight.dtype == dtype:
             return weight.detach()
-        if not weight.requires_grad:
-            return _kept(weight, dtype)
         if weight not in self.casts:  # for this batch only: an optimiser may write to it so that torch does not count
             self.casts[weight] = weight.detach().to(dtype)
         return self.casts[weight]
@@ -138,11 +131,3 @@ class _Product(torch.autograd.Function):
             None,
             None,
         )
-
-
-def _kept(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a frozen weight in another precision, which is kept until the weight is written to or has other memory."""
-    memory, known = StorageWeakRef(weight.untyped_storage()), _casts.get(weight)  # type: ignore[no-untyped-call]
-    if known is None or known[:2] != (weight._version, memory) or known[2].dtype != dtype:
-        known = _casts[weight] = weight._version, memory, weight.detach().to(dtype)
-    return known[2]

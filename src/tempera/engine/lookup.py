@@ -206,9 +206,20 @@ def adding_in_place(tower: nn.Module, device: torch.device) -> AbstractContextMa
     return computing_by({m: {"forward": partial(_look_up, m), "mean_of": partial(_mean_of, m)} for m in tables})
 
 
+def _adds(weight: Tensor) -> bool:
+    """Return False for a weight whose gradient goes elsewhere.
+
+    It stands in for that of the table, as in `functional_call`, it has hooks, or `torch.func` transforms the lookup.
+    """
+    return (
+        type(weight) is nn.Parameter
+        and not weight._backward_hooks
+        and torch._C._functorch.maybe_current_level() is None
+    )
+
+
 def _plain(table: nn.Embedding) -> bool:
-    weight = table.weight
-    whole = type(weight) is nn.Parameter and weight.requires_grad and not weight._backward_hooks
+    whole = table.weight.requires_grad and _adds(table.weight)
     usual = (
         type(table) in (nn.Embedding, Table)
         and "forward" not in vars(table)
@@ -219,11 +230,15 @@ def _plain(table: nn.Embedding) -> bool:
 
 
 def _look_up(table: nn.Embedding, indices: Tensor) -> Tensor:
+    if not _adds(table.weight):
+        return type(table).forward(table, indices)
     rows: Tensor = _Lookup.apply(table.weight, indices, table.padding_idx)  # type: ignore[no-untyped-call]
     return rows
 
 
-def _mean_of(table: nn.Embedding, rows: Tensor, starts: Tensor) -> Tensor:
+def _mean_of(table: Any, rows: Tensor, starts: Tensor) -> Tensor:
+    if not _adds(table.weight):
+        return Table.mean_of(table, rows, starts)
     means: Tensor = _Means.apply(table.weight, rows, starts)  # type: ignore[no-untyped-call]
     return means
 

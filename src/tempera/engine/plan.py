@@ -250,19 +250,34 @@ def footprint(
     return Footprint.through(list(zip(map(len, probes), widths, sizes, strict=True)))
 
 
-def _saved(tower: torch.nn.Module, features: Any, rows: int) -> dict[StorageWeakRef, int]:
+def _saved(tower: torch.nn.Module, features: Any, rows: int, differentiates: bool = False) -> dict[StorageWeakRef, int]:
     """Return the bytes of every storage that the graph of `tower(features)` keeps for its backward pass, and of the result.
 
-    A pack hook that returned its tensor would make a cycle that is never freed; this one lets go of it.
+    A pack hook that returned its tensor would make a cycle that is never freed; this one lets go of it, unless the tower
+    goes backward within its forward pass, as one that learns from adversarial noise.
     """
     saved: dict[StorageWeakRef, int] = {}
 
-    def note(tensor: Tensor) -> Any:
+    def note(tensor: Tensor) -> Tensor | None:
         saved[_storage(tensor)] = tensor.untyped_storage().nbytes()
+        return tensor.detach() if differentiates else None
 
-    with torch.autograd.graph.saved_tensors_hooks(note, note):  # nobody unpacks
-        note(embeddings_of(tower, features, rows))
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(note, _unpacked):
+            note(embeddings_of(tower, features, rows))
+    except _LetGoError:
+        return _saved(tower, features, rows, differentiates=True)
     return saved
+
+
+class _LetGoError(Exception):
+    """A tensor is needed that has not been kept."""
+
+
+def _unpacked(tensor: Any) -> Any:
+    if tensor is None:
+        raise _LetGoError
+    return tensor
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef:
