@@ -43,7 +43,7 @@ CEILINGS = {
     "io": 1211,  # with vectors of other programs, texts of polars, lines of text, signals, what a run replaces, keys beside ids
     "mining": 607,  # with an exact search through candidates in bf16, and products by the faster library
     "ranking": 1002,  # with keys of scores and positions, a bound of ranks, and gains that validation does not show
-    "recommend": 3689,  # with behaviours that no event has, counts of another run, histories as they happened, ids in any spelling
+    "recommend": 3692,  # with behaviours that no event has, counts of another run, histories as they happened, ids in any spelling
     "run": 2285,  # with the proof of what a guide chooses, cautions, rows for the beginning, going on, what teachers know
     "text": 4480,  # with documents that keep vectors or are only searched, made rows, words in another order, ids of users, mined
     "towers": 1556,  # with models put together, texts read in bf16, vectors that are cut, tables with a model, words in arrays
