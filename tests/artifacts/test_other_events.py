@@ -136,6 +136,17 @@ def test_some_queries_drawn_at_random(earlier: Path, tmp_path: Path, tempera: An
     assert len([row for row in rows if row["task"] == "rolling" and row["system"] == "trained"]) == 9 * 4
 
 
+def test_a_text_is_one_metric(earlier: Path, tiny_run: Path, pairs_file: Path, tmp_path: Path) -> None:
+    for run, data in ((earlier, later(tmp_path)), (tiny_run, pairs_file)):
+        finding, same = (Run(run).evaluate(data, metrics=metrics) for metrics in ("hit@2", ["hit@2"]))
+        finding, same = ((each,) if run == earlier else each for each in (finding, same))
+        assert finding[0].per_query().equals(same[0].per_query())
+        metrics = finding[0].per_query()["metric"].to_pylist()
+        assert {name.removesuffix(", seen included") for name in metrics} == {"hit@2"}
+        with pytest.raises(ConfigError, match="no metric 'hits@2'"):
+            Run(run).evaluate(data, metrics="hits@2")
+
+
 def test_a_run_on_texts_is_evaluated_as_its_folder(tiny_run: Path, pairs_file: Path, tempera: Any) -> None:
     (finding,) = Run(tiny_run).evaluate(pairs_file, metrics=["ndcg@10"])
     assert [*finding.systems] == [str(tiny_run)] and finding.comparisons == {}

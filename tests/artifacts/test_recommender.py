@@ -183,6 +183,22 @@ def test_what_cannot_be_answered_is_one_line(run: Path, tiny_run: Path, tmp_path
         ({"user": "u1", "elapsed": float("nan")}, "elapsed is nan; expected a time"),
         ({"history": "i03,i06"}, "history is 'i03,i06'; expected a list of ids"),
         ({"history": 3}, "history is 3; expected a list of ids"),
+        ({"user": "u1", "k": True}, "k is True; expected a whole number"),
+        ({"user": "u1", "elapsed": "3"}, "elapsed is '3'; expected a time"),
+        ({"user": "u1", "elapsed": None}, "elapsed is None; expected a time"),
+        ({"user": "u1", "elapsed": True}, "elapsed is True; expected a time"),
+        ({"history": b"50"}, "history is b'50'; expected a list of ids"),
+        ({"history": {"i03": 1}}, "history is {'i03': 1}; expected a list of ids"),
+        ({"history": {"i03"}}, "history is {'i03'}; expected a list of ids"),
+        ({"history": np.array("i03")}, "history is array.*; expected a list of ids"),
+        ({"history": pd.DataFrame({"i03": ["i06"]})}, "history is .*; expected a list of ids"),
+        ({"history": ["i03", None]}, "item None is no id: ids are texts or whole numbers"),
+        ({"history": [["i03"]]}, r"item \['i03'\] is no id"),
+        ({"user": [5]}, r"user \[5\] is no id: ids are texts or whole numbers"),
+        ({"user": float("nan")}, "user nan is no id"),
+        ({"user": 2.5}, "user 2.5 is no id"),
+        ({"user": True}, "user True is no id"),
+        ({"user": b"u1"}, "user b'u1' is no id"),
         ({"history": ["i03", "i033", "j"]}, r"no such item in .*: i033, j\. Did you mean i03"),
         ({"history": ["leaf moss n1"]}, r"Did you mean i01 \(leaf moss n1\)\?"),
     ):
@@ -320,6 +336,26 @@ def test_the_command_answers_as_the_function(tempera: Any, run: Path) -> None:
     assert len(tempera("recommend", run, "--user", "u3", "--include-seen", "-k", 99, "--json").document["hits"]) == 30
     refused = tempera("recommend", run, "--history", "nothing", "--json")
     assert refused.code == 2 and "no such item" in json.loads(refused.out)["error"]
+
+
+def test_ids_of_any_kind_of_number_and_text_are_read_and_spaces_are_kept(tempera: Any, tmp_path: Path) -> None:
+    table, spaced = interactions(), {"i03": " sp ace ", "i06": 'a "b"'}
+    users = [int(name[1:]) for name in table["user"].to_pylist()]
+    items = [spaced.get(name, name) for name in table["item"].to_pylist()]
+    named = {"user": users, "item": items, "time": table["time"]}
+    parquet.write_table(pa.table(named), written(tmp_path) / "events.parquet")
+    own = options(tmp_path, history={"pools": [{"mean": {"last": 2}}]})
+    del own["data"]["items"]
+    opened = Run(train(own, tmp_path / "run", ["train.max_steps=2"]).folder)
+    for user in (5.0, "5", "05", np.int32(5), np.float32(5), pa.scalar(5), np.str_("5")):
+        assert opened.recommend(user, k=3) == opened.recommend(5, k=3)
+    history = [" sp ace ", 'a "b"', "i09"]
+    expected = opened.recommend(history=history, k=3)
+    assert expected.history == 3 and opened.recommend(history=pa.array(history), k=3) == expected
+    document = tempera(
+        "recommend", opened.folder, "--history", '" sp ace ", "a ""b""" , i09 ,', "-k", 3, "--json"
+    ).document
+    assert [hit["id"] for hit in document["hits"]] == [hit.id for hit in expected.hits] and document["history"] == 3
 
 
 def test_items_that_are_withheld_are_asked_for(data: Path, tmp_path: Path) -> None:
@@ -713,6 +749,27 @@ def test_some_users_known_or_not(run: Path, tmp_path: Path, tempera: Any) -> Non
     ):
         with pytest.raises(DataError, match=says):
             Run(run).recommend_all(file, users, overwrite=True)
+    for users, says in (
+        (
+            {"user_id": [6, 7]},
+            r"there is no user to recommend to in {'user_id': \[6, 7\]}: give a table, its path, or a list",
+        ),
+        (b"u7", "there is no user to recommend to in b'u7'"),
+        (7, "there is no user to recommend to in 7"),
+        (["u7", None], "user None is no id: ids are texts or whole numbers"),
+        (pd.Series(["u7", None]), "user nan is no id|user None is no id"),
+        (["u7", pd.NA], "user <NA> is no id"),
+    ):
+        with pytest.raises(DataError, match=says):
+            Run(run).recommend_all(tmp_path / "x.parquet", users)
+    for users in (
+        ["u7", "nobody"],
+        pa.array(["u7", "nobody"]),
+        np.array(["u7", "nobody"]),
+        pd.Series(["u7", "nobody"]),
+    ):
+        Run(run).recommend_all(file, users, k=2, overwrite=True)
+        assert [(row["user"], row["item"]) for row in parquet.read_table(file).to_pylist()] == expected
     for arguments, says in (
         (["--all", "-o", file], "exists; give another file, or --overwrite"),
         (["--all", "-o", tmp_path / "some.csv"], "give a name that ends in .parquet"),

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import worlds
@@ -21,6 +22,7 @@ from tempera.core.pools import memory as memory_pool
 from tempera.core.temperature import Temperature
 from tempera.engine import loop
 from tempera.engine.checkpoint import State
+from tempera.engine.digest import digest
 from tempera.engine.loop import train
 from tempera.engine.training_options import Training
 from tempera.errors import DataError
@@ -70,6 +72,14 @@ def halfway(tmp_path_factory: pytest.TempPathFactory) -> Path:
     taken(first, 2)
     first.save(folder)
     return folder
+
+
+def test_a_digest_is_of_the_numbers_whatever_their_strides() -> None:
+    several = [torch.arange(6).reshape(2, 3).T, torch.zeros(3, dtype=torch.bfloat16), torch.tensor(3.0)]
+    assert digest(several) == 18016643459562861598  # which the checkpoints of earlier versions hold
+    assert digest([torch.from_numpy(np.empty(0, np.int64)), *several]) == digest([torch.empty(0), *several])
+    assert digest([torch.tensor([5]).expand(3)[:1]]) == digest([torch.tensor([5])]) != digest([torch.tensor([6])])
+    assert digest([torch.arange(9)[4:5]]) == digest([torch.tensor([4])])
 
 
 @pytest.mark.parametrize(("dial", "stop"), [("learned", 1), ("learned", 3), ("scheduled", 2)])

@@ -232,7 +232,9 @@ def test_dislikes_need_ratings_and_a_pool(tmp_path: Path) -> None:
     rows = generated()
     with pytest.raises(DataError, match=r"no column for data.dislikes: name one with data.rating=COLUMN"):
         Interactions.of(table(rows).drop_columns(["rating"]), dislikes=2).read()
-    with pytest.raises(DataError, match="no interactions are left"):
+    with pytest.raises(
+        DataError, match=r"no interactions are left: 2 rows, all of which are dislikes by data\.dislikes"
+    ):
         read([(1, 1, 1, 1), (2, 3, 2, 1)])
     options = {"data": {"source": "interactions", "dislikes": 2}, "objective": {"pools": ["docs"]}}
     with pytest.raises(ConfigError, match=r"data.dislikes are negatives, but no pool .* add negatives"):

@@ -448,6 +448,21 @@ def test_a_number_that_nobody_has_is_told() -> None:
         encoder(Number("n"), entities(n=[None, 2.0, None, None, 5.0]))
 
 
+@pytest.mark.parametrize(
+    ("feature", "column"),
+    [
+        (Categories("c"), pa.array([[]] * 5, pa.list_(pa.string()))),
+        (Categories("c"), [None, ["x"], [], [None], ["y"]]),
+        (Categories("c"), ["", "x|y", None, "", "z"]),
+        (Category("c"), [None, "x", None, None, "y"]),
+        (Time("c", ("month",)), [None, "2024-01-01", None, None, "2024-02-01"]),
+    ],
+)
+def test_a_value_that_nobody_has_is_told(feature: Any, column: Any) -> None:
+    with pytest.raises(DataError, match="tower: column 'c' has no value in training"):
+        encoder(feature, entities(c=column))
+
+
 def test_a_column_that_is_the_same_in_training_is_not_stretched() -> None:
     made = Number("price").encoder(entities([3, 3, 3, 0], id=list("abcd"), price=[0.1, 0.1, 0.1, 0.2]), "doc", 2, {})
     assert made.values[:, 0].tolist() == pytest.approx([0, 0, 0, 0.1], abs=1e-6)
@@ -461,5 +476,6 @@ def test_columns_that_no_feature_reads_tell_nothing() -> None:
         "bytes": pa.array([b"a", b"b"]),
         "span": pa.array([1, 2], pa.duration("s")),
         "tags": pa.array([["a"], ["b", "c"]]),
+        "empty": pa.array([[], [None]], pa.list_(pa.string())),
     }
     assert features_of(entities([1, 1], id=["a", "b"], **columns)) == [{"categories": {"column": "tags"}}]

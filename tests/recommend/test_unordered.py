@@ -22,7 +22,7 @@ from tempera.build import build
 from tempera.config import of
 from tempera.core.frame import Events
 from tempera.engine.devices import Devices
-from tempera.errors import ConfigError, TemperaError
+from tempera.errors import ConfigError, DataError, TemperaError
 from tempera.io.documents import JsonLines
 from tempera.ranking.metrics import KINDS
 from tempera.recommend.division import (
@@ -164,6 +164,22 @@ def test_files_of_validation_and_test(tmp_path: Path, timed: bool) -> None:
     else:
         assert [names[i] for i in line.item[begin[0] : stop[0]]] == ["a", "b", "d"] and right == ["e", "f"]
         assert line.dropped == {"repeated interactions": 2}
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_a_test_that_repeats_the_other_files_is_told(tmp_path: Path, timed: bool) -> None:
+    rows = {
+        "train": [(1, "a", 5), (1, "b", 3), (2, "a", 1)],
+        "validation": [(1, "d", 2), (2, "c", 9)],
+        "test": [(1, "d", 2), (2, "c", 9)],
+    }
+    kept = {name: [row if timed else row[:2] for row in each] for name, each in rows.items()}
+    paths = {name: put(tmp_path / f"{name}.csv", each, ("user", "item", "time")) for name, each in kept.items()}
+    line = Interactions(path=paths.pop("train"), **paths).read()
+    with pytest.raises(
+        DataError, match=r"data\.test has no interaction of its own: .* \(2 repeated interactions left out\)"
+    ):
+        line.source.split(line)
 
 
 def test_what_a_split_needs_is_said(tmp_path: Path) -> None:

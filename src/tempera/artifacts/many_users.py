@@ -29,7 +29,7 @@ from ..recommend.full_catalogue import query_blocks
 from ..recommend.interactions import USUAL
 from ..recommend.past_events import PastEvents
 from ..recommend.timeline import ITEMS, USERS
-from .recommender import Recommender, refuse_out_of_range
+from .recommender import Recommender, ids_of, refuse_out_of_range
 from .stored_histories import Codes
 
 _VECTORS = "users.parquet"
@@ -64,7 +64,7 @@ def write_recommendations(
 
     Raises:
         OutputError: the file exists, is in a run, or cannot be written.
-        DataError: no user, a table that cannot be read, or a hybrid of a run without counts.
+        DataError: no user, what is no id, a table that cannot be read, or a hybrid of a run without counts.
     """
     refuse_out_of_range(k, elapsed)
     if path.suffix != ".parquet":
@@ -130,8 +130,10 @@ def _ids(recommender: Recommender, users: Any, kind: pa.DataType) -> pa.ChunkedA
         read = blocks(Path(users)) if isinstance(users, str | Path) else stream(users)
         spelling = recommender.integers["user"]
         texts = [keyed(block, "user", column, USUAL["user"], spelling)[KEY].unique() for block in read]
+    elif (names := ids_of(users)) is not None:
+        texts = [recommender.named("user", names)]
     else:
-        texts = [recommender.named("user", users)]
+        raise DataError(f"there is no user to recommend to in {users!r}: give a table, its path, or a list of ids")
     ids = pa.chunked_array([pa.chunked_array(texts).unique()])
     if not len(ids):
         raise DataError("there is no user to recommend to: give at least one")

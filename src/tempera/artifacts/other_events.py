@@ -17,6 +17,7 @@ from .. import config as configuration
 from ..build import build
 from ..core.frame import Frame
 from ..errors import ConfigError, DataError, quantity
+from ..ranking.metrics import listed
 from ..ranking.verdict import COUNTED
 from ..recommend.continued import Continued
 from ..recommend.division import GlobalTime, Undivided
@@ -87,7 +88,7 @@ class EventsFinding:
 def evaluate_events(
     recommender: Recommender,
     data: Any,
-    metrics: Sequence[str] = (),
+    metrics: str | Sequence[str] = (),
     queries: int | None = None,
     options: Sequence[str] = (),
 ) -> EventsFinding:
@@ -132,7 +133,7 @@ def evaluate_events(
         events = replace(events, test=test)
     met = recommender if later.anonymous else recommender.meeting(later.user_ids)
     scores = {name: _systems(met, events.timeline, each) for name, each in events.test.items()}
-    counts, names = recommender.items.count, tuple(metrics) or config.evaluation.metrics
+    counts, names = recommender.items.count, listed(metrics) or config.evaluation.metrics
     reached = {
         system: {
             name: judge_events(systems[system], events.test[name], events.timeline, counts, names)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral, Real
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
@@ -198,8 +200,8 @@ class Recommender(RunFolder):
             context: what the user asks in, by column of data.context, for towers that ask for it.
 
         Raises:
-            DataError: neither user nor history, an item that is not in the run, a number out of range, an index of another model,
-                a hybrid of a run without counts or with an approximate index.
+            DataError: neither user nor history, what is no id, an item that is not in the run, a number out of range, an index of
+                another model, a hybrid of a run without counts or with an approximate index.
         """
         if context:
             inside = self.within(context)
@@ -211,9 +213,9 @@ class Recommender(RunFolder):
         code, met = _place(self.users.table["id"], names), self.meeting(names)
         past, row = self.past(code), _place(met.users.table["id"], names)
         if history is not None:
-            if isinstance(history, str) or not isinstance(history, Iterable):
+            if isinstance(history, AbstractSet) or (items := ids_of(history)) is None:
                 raise DataError(f"history is {history!r}; expected a list of ids of items, the latest last")
-            own = self.codes(self.named("item", history).to_pylist())
+            own = self.codes(self.named("item", items).to_pylist())
             past = PastEvents(Histories.of(own, np.array([0, len(own)])), dislikes=past.dislikes)
         notes = self.notes_of(elapsed)
         if user is not None and code is None:
@@ -285,9 +287,12 @@ class Recommender(RunFolder):
         return nothing() if user is None else self.stored.of(self.users.table["id"][user])
 
     def named(self, role: Literal["user", "item"], names: Iterable[Any]) -> pa.Array:
-        """Return ids as the run has them, as texts: where it has integers, "007" and 7.0 are 7."""
-        whole = (int(x) if isinstance(x, float | np.floating) and float(x).is_integer() else x for x in names)
-        return texts_of(pa.array(map(str, whole), pa.large_string()), self.integers[role])
+        """Return ids as the run has them, as texts: where it has integers, "007" and 7.0 are 7.
+
+        Raises:
+            DataError: what is neither a text nor a whole number.
+        """
+        return texts_of(pa.array([_text(role, name) for name in names], pa.large_string()), self.integers[role])
 
     def codes(self, ids: Sequence[str]) -> Codes:
         """Return the codes of items.
@@ -399,12 +404,38 @@ def _cast(field: pa.Field, values: Any) -> pa.Array | pa.ChunkedArray:
         raise DataError(f"context {field.name}: expected {field.type}: {error}") from None
 
 
+def ids_of(ids: Any) -> list[Any] | None:
+    """Return what a list, an array or a column of ids holds; None for anything else, such as a text or a table.
+
+    >>> ids_of((3, "7")), ids_of("37"), ids_of(b"37"), ids_of({"user": [3, 7]}), ids_of(37)
+    ([3, '7'], None, None, None, None)
+    """
+    if isinstance(ids, str | bytes | bytearray | memoryview | Mapping) or hasattr(ids, "columns"):
+        return None
+    try:
+        return list(ids)
+    except TypeError:
+        return None
+
+
+def _text(role: str, name: Any) -> str:
+    """Return an id of a user or an item as a text."""
+    name = name.as_py() if isinstance(name, pa.Scalar) else name
+    if isinstance(name, float | np.floating) and float(name).is_integer():
+        name = int(name)
+    if isinstance(name, bool) or not isinstance(name, str | Integral):
+        raise DataError(f"{role} {name!r} is no id: ids are texts or whole numbers")
+    return str(name)
+
+
 def refuse_out_of_range(k: int, elapsed: float) -> None:
     """Raise DataError if recommendations are asked for in a number, or after a time, that cannot be."""
-    if not isinstance(k, int | np.integer) or k < 1:
-        raise DataError(f"k is {k}; expected a whole number of at least 1")
-    if not 0 <= elapsed < math.inf:
-        raise DataError(f"elapsed is {elapsed:g}; expected a time since the latest event of at least 0")
+    if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
+        raise DataError(f"k is {k!r}; expected a whole number of at least 1")
+    number = isinstance(elapsed, Real) and not isinstance(elapsed, bool)
+    if not number or not 0 <= elapsed < math.inf:
+        what = f"{elapsed:g}" if number else repr(elapsed)
+        raise DataError(f"elapsed is {what}; expected a time since the latest event of at least 0")
 
 
 def _best(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +11,7 @@ import typer
 from ..errors import TemperaError, quantity
 from .shared import Json, answer, say
 
+_ID = re.compile(r'\s*(?:"((?:[^"]|"")*)"\s*|([^,\n]*))(?:[,\n]|$)')  # in quotes, or plain
 _WRITTEN = "written: {output}: {rows:,} recommendations for {users:,} users, ranked by {ranked_by}"
 
 
@@ -37,7 +38,7 @@ def recommend(
     Args:
         run: run folder of a recommender.
         user: id of a user.
-        history: items that the user took before, the latest last, e.g. A,B,C; an id with a comma in double quotes.
+        history: items that the user took before, the latest last, e.g. A,B,C; an id with a comma or outer spaces in double quotes.
         k: number of items to show.
         include_seen: recommend items of the history, too.
         index: exported index to search instead of the run's own.
@@ -75,13 +76,13 @@ def recommend(
 
 
 def _ids(text: str) -> list[str]:
-    """Return the ids between commas, each without spaces around it.
+    """Return the ids between commas, each without spaces around it; in double quotes it stands as it is.
 
-    >>> _ids('A, "B,1",')
-    ['A', 'B,1']
+    >>> _ids('A, "B,1", " C ""D",')
+    ['A', 'B,1', ' C "D']
     """
-    rows = csv.reader(text.splitlines(), skipinitialspace=True)
-    return [name.strip() for row in rows for name in row if name.strip()]
+    names = (quoted.replace('""', '"') or plain.strip() for quoted, plain in _ID.findall(text))
+    return [name for name in names if name]
 
 
 def add_items(run: Path, items: Path, as_json: Json = False) -> None:

@@ -93,6 +93,11 @@ def evaluate(ranked: Ints, relevant: Relevant, metrics: Sequence[str] = DEFAULT_
     return {name: _metric(name, gains, counts, relevant) for name in metrics}
 
 
+def listed(metrics: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of metrics; a text is one name."""
+    return (metrics,) if isinstance(metrics, str) else tuple(metrics)
+
+
 def parsed(name: str) -> tuple[str, int]:
     """Return the kind and the depth of a metric.
 

@@ -22,6 +22,9 @@ def usable_dislikes(events: pa.Table, dropped: Counter[str]) -> pa.Table:
     if "disliked" not in events.column_names:
         return events
     taken = pc.invert(events["disliked"])
+    if len(events) and not pc.any(taken).as_py():
+        dropped["rows, all of which are dislikes by data.dislikes"] = len(events)
+        return events.slice(0, 0)
     usable = pc.is_in(events["item"], pc.unique(events["item"].filter(taken)))
     if "part" in events.column_names:
         usable = pc.and_(usable, pc.equal(events["part"], TRAIN))

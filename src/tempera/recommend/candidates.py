@@ -100,8 +100,8 @@ def features_of(entities: Entities) -> list[dict[str, Any]]:
     """Return features that read the columns of a table, by what the columns hold.
 
     Lists, and texts with | between values, are categories; texts and whole numbers of which many entities share a value are a
-    category; other numbers and dates are a number in ten buckets; other texts are read as texts. Columns with one value tell
-    nothing.
+    category; other numbers and dates are a number in ten buckets; other texts are read as texts. Columns with one value, and
+    lists that are all empty, tell nothing.
 
     >>> table = pa.table({"id": ["a", "b"], "genres": ["x|y", "y"], "year": [1.5, 2.5], "title": ["some text", "more"]})
     >>> features_of(Entities(table, np.ones(2, int)))
@@ -117,7 +117,8 @@ def _kind(values: pa.ChunkedArray) -> str:
     """Return the kind of feature that reads a column's values, without nulls; empty if they tell nothing."""
     kind = values.type
     if is_list(kind):
-        return "categories" if is_text(kind.value_type) or pa.types.is_integer(kind.value_type) else ""
+        reads = is_text(kind.value_type) or pa.types.is_integer(kind.value_type)
+        return "categories" if reads and pc.count(pc.list_flatten(values)).as_py() else ""
     if not (is_text(kind) or any(is_one(kind) for is_one in _READ)):
         return ""
     distinct = pc.count_distinct(values).as_py()

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, quantity
 from ..io.flat import spread
 from ..ranking.ranking import Part
-from .timeline import Events, Timeline
+from .timeline import REPEATED, Events, Timeline
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
 Mask = NDArray[np.bool_]
@@ -211,6 +211,11 @@ class NamedFiles:
         """Divide by the file of each event."""
         if timeline.part is None:
             raise ConfigError("data.split is files: name the file of test interactions with data.test=FILE")
+        if (repeats := timeline.dropped.get(REPEATED)) and not (timeline.part == TEST).any():
+            raise DataError(
+                f"data.test has no interaction of its own: a repeated one counts once, in the first file that holds it "
+                f"({quantity(repeats, REPEATED)} left out); give a test that data.path and data.validation do not hold"
+            )
         if not self.validation_share or (timeline.part == VALIDATION).any():
             return _by_part(timeline)
         part = self._drawn(timeline)

@@ -208,6 +208,7 @@ class Category:
         """Return an encoder of these entities."""
         values = entities.column(self.column, "category", TEXT, _ONE)
         seen = values.filter(pa.array(entities.known))
+        _refuse_none(len(seen) - seen.null_count, self.column, "value")
         table, row_of = _table(tables, self.table or self.column, width, seen, values, seen.null_count > 0)
         return Lookup(row_of, table, 0.0)
 
@@ -231,7 +232,7 @@ class Categories:
         lists = self._lists(entities).combine_chunks()
         values = lists.flatten()
         lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        return _bag(tables, self.table or self.column, width, values, lengths, entities.known)
+        return _bag(tables, self, width, values, lengths, entities.known)
 
     def _lists(self, entities: Entities) -> pa.ChunkedArray:
         """Return a list of texts for each entity; an empty text has none."""
@@ -270,8 +271,7 @@ class Number:
             values = np.sign(values) * np.log1p(np.abs(values))
         seen = values[entities.known & np.isfinite(values)]
         missing = len(seen) < entities.known.sum()  # whether a vector for none is trained
-        if not len(seen):
-            raise DataError(f"tower: column {self.column!r} has no number in training")
+        _refuse_none(len(seen), self.column, "number")
         if self.buckets is None:
             normal = (values - seen.mean()) / (seen.std() if np.ptp(seen) else 1.0)
             return ScaledVector(torch.from_numpy(np.where(np.isfinite(normal), normal, np.nan)).float(), width, missing)
@@ -309,7 +309,7 @@ class Time:
         valid = times.is_valid().to_numpy(zero_copy_only=False)
         at = (np.arange(u)[:, None] + u * np.arange(p))[valid]  # those of one entity after the other
         values = pa.concat_arrays(named).take(pa.array(at.ravel()))
-        return _bag(tables, self.table or self.column, width, values, valid * p, entities.known)
+        return _bag(tables, self, width, values, valid * p, entities.known)
 
 
 class TextEncoder(nn.Module):
@@ -378,12 +378,24 @@ class Elapsed:
     """
 
 
+def _refuse_none(count: int, column: str, what: str) -> None:
+    """Raise DataError for a column without anything that a feature could learn."""
+    if not count:
+        raise DataError(f"tower: column {column!r} has no {what} in training")
+
+
 def _bag(
-    tables: Tables, name: str, width: int, values: pa.Array, lengths: NDArray[np.int64], known: NDArray[np.bool_]
+    tables: Tables,
+    feature: Categories | Time,
+    width: int,
+    values: pa.Array,
+    lengths: NDArray[np.int64],
+    known: NDArray[np.bool_],
 ) -> Bag:
     """Return a bag of the values of each entity, given one after the other with their number for each entity, [u]."""
     seen = values.filter(pa.array(np.repeat(known, lengths)))
-    table, row_of = _table(tables, name, width, seen, values, seen.null_count > 0)
+    _refuse_none(len(seen) - seen.null_count, feature.column, "value")
+    table, row_of = _table(tables, feature.table or feature.column, width, seen, values, seen.null_count > 0)
     return Bag(row_of, torch.from_numpy(np.concatenate([[0], lengths.cumsum()])), table)
 
 

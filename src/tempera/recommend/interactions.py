@@ -22,7 +22,7 @@ from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedF
 from .events import events_of, in_context
 from .feature_tables import aligned
 from .sessions import Sessions
-from .timeline import Timeline, timeline_of
+from .timeline import REPEATED, Timeline, timeline_of
 
 # Usual names of the columns, without case and signs. user and item every table has.
 USUAL: dict[str, tuple[str, ...]] = {
@@ -278,7 +278,7 @@ def _timeline(
             again = f"; {int(repeats.sum()):,} rows repeat a user and an item, and are kept (data.repeated=drop leaves them out)"
     disliked = 0 if timeline.dislikes is None else len(timeline.dislikes.item)
     if len(timeline) + disliked < len(events):
-        dropped["repeated interactions"] = len(events) - len(timeline) - disliked
+        dropped[REPEATED] = len(events) - len(timeline) - disliked
     if folder is not None:
         for path in folder.glob("events.*.arrow"):
             path.unlink()

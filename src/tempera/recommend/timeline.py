@@ -21,6 +21,7 @@ from .dislikes import Dislikes
 
 USERS, ITEMS, HISTORIES = "model/users.parquet", "model/items.parquet", "histories.parquet"  # of a run's folder
 CONTEXTS = "model/contexts.parquet"
+REPEATED = "repeated interactions"  # a reason for which some are left out
 Events = NDArray[np.int64]  # positions of events in a timeline
 _ROWS = 1 << 20  # events that are sorted at once, and more only where one user has them
 

@@ -15,7 +15,7 @@ from ..errors import ConfigError, DataError, OutputError, quantity
 from ..io.atomic import new_file, refuse_replacing
 from ..io.console import aligned
 from ..ranking.compare import Comparison
-from ..ranking.metrics import DEFAULT_METRICS, KINDS
+from ..ranking.metrics import DEFAULT_METRICS, KINDS, listed
 from ..ranking.ranking import Evaluation
 from ..ranking.verdict import TaskScores
 from ..towers.saved import EVALUATED
@@ -128,7 +128,7 @@ def evaluate(
     against: str | Path | None = None,
     bm25: bool = False,
     split: str = "test",
-    metrics: Sequence[str] = (),
+    metrics: str | Sequence[str] = (),
     k: Sequence[int] = (),
     exclude_self: bool = False,
     roles: Roles | None = None,
@@ -192,7 +192,7 @@ def evaluate(
     return findings
 
 
-def resolved(metrics: Sequence[str], k: Sequence[int]) -> tuple[str, ...]:
+def resolved(metrics: str | Sequence[str], k: Sequence[int]) -> tuple[str, ...]:
     """Return names of metrics with their depths.
 
     >>> resolved(["ndcg", "mrr@5"], [1, 10])
@@ -200,7 +200,10 @@ def resolved(metrics: Sequence[str], k: Sequence[int]) -> tuple[str, ...]:
     """
     if not metrics and not k:
         return DEFAULT_METRICS
-    parts = [[name] if name not in KINDS else [f"{name}@{depth}" for depth in k or (10,)] for name in metrics or KINDS]
+    parts = [
+        [name] if name not in KINDS else [f"{name}@{depth}" for depth in k or (10,)]
+        for name in listed(metrics) or KINDS
+    ]
     return Evaluation(metrics=tuple(dict.fromkeys(name for part in parts for name in part))).metrics
 
 
