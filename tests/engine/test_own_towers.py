@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -165,6 +167,20 @@ def test_a_cache_forgets_towers_that_are_gone() -> None:
         del tower
         gc.collect()
     assert refused == 20 and not cache.footprints
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))], ids=["copy", "pickle"]
+)
+def test_a_copy_of_a_cache_knows_the_copies_of_its_towers(copied: Callable[[Any], Any]) -> None:
+    tower, cache = Dense(), Cache()
+    step(tower, mnr(), dense(), cache)
+    other, same = copied((tower, cache))
+    assert list(same.footprints) == [other] and list(cache.footprints) == [tower]
+    assert same.footprints[other] == cache.footprints[tower] and same.trained[other] == cache.trained[tower]
+    del other
+    gc.collect()
+    assert not same.footprints
 
 
 def test_a_tower_is_measured_again_when_more_of_it_is_trained() -> None:

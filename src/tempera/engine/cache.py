@@ -54,6 +54,7 @@ GPU_MICRO_BATCH = 1 / 8  # of the memory for kept graphs
 _MOST_HALVINGS = 16
 _DRAWN = 16  # times the cost of starting a micro-batch: the tokens of one that is drawn as a whole
 
+_WEAK = ("footprints", "trained")  # by tower, as long as it is there
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -227,6 +228,12 @@ class Cache:
         self.halved = 0
         self.drawn: Drawn | None = None  # what went backward in the last batch, where not all rows do
         self.chances: tuple[Tensor, Tensor] | None = None  # of its rows, and their order in the draw
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), **{name: dict(vars(self)[name]) for name in _WEAK}}  # weak references cannot be pickled
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({**state, **{name: WeakKeyDictionary(state[name]) for name in _WEAK}})
 
     def _free(self) -> float:
         return free_bytes(self.device) if self.free is None else self.free
