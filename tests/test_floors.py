@@ -42,9 +42,9 @@ CEILINGS = {
     "integrations": 526,  # with a temperature that stays on the host, models that nothing asks, and words that are not known
     "io": 1211,  # with vectors of other programs, texts of polars, lines of text, signals, what a run replaces, keys beside ids
     "mining": 607,  # with an exact search through candidates in bf16, and products by the faster library
-    "ranking": 1004,  # with keys of scores and positions, a bound of ranks, and gains that validation does not show
-    "recommend": 3699,  # with behaviours that no event has, counts of another run, histories as they happened, ids in any spelling
-    "run": 2285,  # with the proof of what a guide chooses, cautions, rows for the beginning, going on, what teachers know
+    "ranking": 1005,  # with keys of scores and positions, a bound of ranks, and gains that validation does not show
+    "recommend": 3706,  # with behaviours that no event has, counts of another run, histories as they happened, ids in any spelling
+    "run": 2286,  # with the proof of what a guide chooses, cautions, rows for the beginning, going on, what teachers know
     "text": 4483,  # with documents that keep vectors or are only searched, made rows, words in another order, ids of users, mined
     "towers": 1556,  # with models put together, texts read in bf16, vectors that are cut, tables with a model, words in arrays
 }

@@ -12,6 +12,7 @@ from tempera.ranking.compare import bootstrap, compare
 from tempera.recommend.baselines import BASELINES, Observed, by_history
 from tempera.recommend.full_catalogue import Histories, rank
 from tempera.recommend.judgement import Recommended
+from tempera.recommend.leads import winner
 from tempera.recommend.popularity import Popularity, coverage, exposure, gini
 
 ITEMS, QUERIES = 30, 60
@@ -33,6 +34,17 @@ def judged(seed: int = 0, by_user: bool = False, k: int = 4) -> Recommended:
     return Recommended.of(
         lambda rows: scores[rows].copy(), target, seen, popularity, NAMES, users if by_user else None, k
     )
+
+
+def test_systems_that_answer_alike_are_named_together() -> None:
+    """As the vectors alone and both together, where these have a weight of 1; their difference of 0 tells nothing."""
+    trained, below = judged(0), judged(3)
+    said = winner({"EASE": below, "trained": trained, "trained + counting": judged(0)}, "next")
+    assert said.startswith("trained and trained + counting are not shown to be the best on the test (next, 60 queries)")
+    assert said.endswith("] over EASE; EASE 0.133")
+    alone = winner({"EASE": below, "trained": trained, "popularity": judged(3)}, "next")
+    assert alone.startswith("trained is not") and alone.endswith("] over EASE; EASE 0.133, popularity 0.133")
+    assert winner({"a": trained, "b": judged(0)}, "next").endswith("+0.000 [+0.000, +0.000] over b; b 0.233")
 
 
 def test_every_row_is_the_mean_of_its_queries() -> None:

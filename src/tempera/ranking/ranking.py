@@ -18,6 +18,7 @@ from .nearest import nearest
 DEPTH = 100
 MOST = 1500  # queries of validation, and of test, unless a number is given
 LEAST_TO_CHOOSE = 50  # validation queries; by fewer nothing is chosen
+FEW_QUERIES = 10  # of the test; fewer show nothing, and the interval of one has no width
 Part = Literal["validation", "test"]  # what is held out: to choose by, and to report on
 
 

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from ..errors import quantity
 from ..ranking.compare import Difference, bootstrap_columns
+from ..ranking.ranking import FEW_QUERIES
 from ..ranking.verdict import OURS, main_metric
 from .judgement import Recommended
 
@@ -26,13 +29,18 @@ def protocols_of(reached: Reached) -> dict[str, dict[str, Any]]:
 def winner(systems: Mapping[str, Recommended], protocol: str) -> str:
     """Return which of several systems is best in a protocol, and by how much, in a sentence."""
     metric = main_metric(next(iter(systems.values())).names)
-    best, second, *_ = sorted(systems, key=lambda name: -systems[name].metrics[metric])
-    d = _ahead(systems[best], systems[second])
-    others = ", ".join(f"{name} {each.metrics[metric]:.3f}" for name, each in systems.items() if name != best)
+    best, *rest = sorted(systems, key=lambda name: -systems[name].metrics[metric])
+    values = systems[best].per_query[metric]
+    alike = [name for name in rest if np.array_equal(systems[name].per_query[metric], values)]  # as with a weight of 1
+    names = [best, *(alike if len(alike) < len(rest) else [])]
+    rivals = [name for name in rest if name not in names]
+    d = _ahead(systems[best], systems[rivals[0]])
+    shown = d.low > 0 and len(values) >= FEW_QUERIES
+    others = ", ".join(f"{name} {each.metrics[metric]:.3f}" for name, each in systems.items() if name in rivals)
     return (
-        f"{best} is {'the best' if d.low > 0 else 'not shown to be the best'} on the test ({protocol}, "
-        f"{quantity(len(systems[best].per_query[metric]), 'queries')}): {metric} "
-        f"{systems[best].metrics[metric]:.3f}, {d.mean:+.3f} [{d.low:+.3f}, {d.high:+.3f}] over {second}; {others}"
+        f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} {'the best' if shown else 'not shown to be the best'} on the "
+        f"test ({protocol}, {quantity(len(values), 'queries')}): {metric} {systems[best].metrics[metric]:.3f}, {d.mean:+.3f} "
+        f"[{d.low:+.3f}, {d.high:+.3f}] over {rivals[0]}; {others}"
     )
 
 

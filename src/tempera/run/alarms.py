@@ -19,6 +19,7 @@ from ..errors import TemperaError, quantity
 from ..io.console import logger
 from ..io.documents import JsonLines
 from ..ranking.compare import Difference
+from ..ranking.ranking import FEW_QUERIES
 from ..ranking.showcase import Subject
 from ..ranking.spread import Spread
 from ..ranking.verdict import main_metric
@@ -31,7 +32,7 @@ from .task import Data, HeldOut
 _NO_MEMORY = re.compile("an't allocate memory|annot allocate memory|bad_alloc|can't start new thread")
 SHOWN = 3  # rows that a message names
 ALARM, LEFT_OUT, CAUTION = "alarm", "step left out", "caution"  # events of the log
-FEW_STEPS, FEW_QUERIES = 50, 10
+FEW_STEPS = 50
 _FEW_OF_MODEL = 15  # steps of a model that has learned before
 _FORGOTTEN, _LEARNT = 0.01, 0.05  # a fall of validation, and a share of the first loss, that are signs of overfitting
 _RISEN, _MIDDLE = 0.01, 0.6  # a rise of validation from a share of the steps on that tells of more to learn
