@@ -287,7 +287,8 @@ def test_the_evaluated_model_is_named_only_where_it_has_not_learned_the_queries(
     (of_all,) = evaluate(run, write_pairs(tmp_path / "rows.jsonl", rows))
     assert "give queries that it has not seen" in of_all.cautions()[0]
     export_held_out(run, tmp_path / "set")
-    for model in (run, run / "model"):
+    (tmp_path / "link").symlink_to(run / "model")
+    for model in (run, run / "model", tmp_path / "link"):
         (judged,) = evaluate(model, tmp_path / "set")
         assert judged.cautions()[0].endswith(f"judge {run / 'evaluated'}, which has not learned what the run held out")
 

@@ -439,12 +439,18 @@ def test_searches_that_ask_nothing(tiny_run: Path) -> None:
     for k in (0, -1):
         with pytest.raises(DataError, match=f"k is {k}; expected at least 1"):
             Run(tiny_run).search("kaban", k)
+    for other in ("3", None, 2.5, True):
+        with pytest.raises(DataError, match=f"k is {other!r}; expected a whole number of at least 1"):
+            Run(tiny_run).search("kaban", other)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="the query is 5; expected a str"):
         Run(tiny_run).search(5)  # type: ignore[arg-type]
     assert len(Run(tiny_run).search("\udcff kaban", 2)) == 2
 
 
 def test_what_is_no_list_of_texts_is_not_embedded(tiny_run: Path) -> None:
+    assert np.array_equal(Run(tiny_run).encode(text for text in ["kaban", "b"]), Run(tiny_run).encode(["kaban", "b"]))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="None is no list of texts"):
+        Run(tiny_run).encode(None)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="'kaban' is one text; expected a list of texts"):
         Run(tiny_run).encode("kaban")
     np.testing.assert_array_equal(Run(tiny_run).encode(["\ud800 kaban"]), Run(tiny_run).encode(["? kaban"]))

@@ -178,6 +178,11 @@ def test_graded_pairs(models: tuple[Path, Path], tmp_path: Path) -> None:
         assert found["spearman"].mean == pytest.approx(stats.spearmanr(cosines, grades).statistic, abs=1e-12)
         assert found["pearson"].mean == pytest.approx(stats.pearsonr(cosines, grades).statistic, abs=1e-12)
         assert all(f.low < f.mean < f.high for f in found.values())
+    for idle in ({"metrics": ["ndcg@10"]}, {"k": [5]}, {"exclude_self": True}):
+        with pytest.raises(
+            ConfigError, match=f"^{next(iter(idle))} is for rankings, and .* holds graded pairs of sentences"
+        ):
+            evaluate(models[0], tmp_path / "sts.csv", **idle)  # type: ignore[arg-type]
     gap = finding.comparisons[str(models[1])]["spearman"].difference
     values = [system.intervals()["spearman"].mean for system in finding.systems.values()]
     assert gap.mean == pytest.approx(values[0] - values[1])
@@ -315,6 +320,12 @@ def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, temp
     shutil.copytree(models[0], run / "model")
     shown = tempera("evaluate", run, beir, "--metrics", "hit", "-k", "1")
     assert shown.code == 0 and "hit@1" in shown.out
+
+
+def test_a_run_is_not_compared_with_its_model(models: tuple[Path, Path], beir: Path, tmp_path: Path) -> None:
+    shutil.copytree(models[0], tmp_path / "around" / "model")
+    with pytest.raises(ConfigError, match=r"cannot compare .* with itself"):
+        evaluate(tmp_path / "around" / "model", beir, against=tmp_path / "around")
 
 
 def test_what_is_wrong_is_one_line(models: tuple[Path, Path], beir: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tempera.core.ragged import Ragged
 from tempera.errors import DataError, MissingLibrary
 from tempera.towers.exportable import exportable
 from tempera.towers.merged import Merged
+from tempera.towers.rounds import DIMENSIONS
 from tempera.towers.saved import load
 from tempera.towers.stamp import Kept
 from tempera.towers.static import Static, StaticTower
@@ -194,6 +195,20 @@ def test_vectors_begin_with_those_of_a_teacher(tmp_path: Path) -> None:
     assert torch.equal(options.again(tower).embedding.weight, tower.embedding.weight)
     wide = Static(vocabulary=60, teacher=str(tmp_path)).build(CORPUS, embed)
     assert wide.embedding.embedding_dim == 5  # at most that of the teacher
+
+
+def test_a_static_teacher_gives_its_tokenizer_whatever_the_width(tmp_path: Path) -> None:
+    """The recipe's first tower is narrower than one that goes on from 6 dimensions, and reads texts as that one does."""
+    made = StaticTower(train_tokenizer(["other words than those of the corpus"], 40, LENGTH), 6)
+    made.save(tmp_path)
+    narrow, wide = (Static(dimensions=width, teacher=str(tmp_path)) for width in (3, 512))
+    first = narrow.build(CORPUS)
+    assert first.embedding.weight.shape[1] == 3 and first.tokenizer.to_str() == made.tokenizer.to_str()
+    for tower in (wide.build(CORPUS), wide.again(first)):
+        assert torch.equal(tower.embedding.weight, made.embedding.weight)
+        assert tower.tokenizer.to_str() == made.tokenizer.to_str()
+    assert torch.equal(narrow.again(first).embedding.weight, first.embedding.weight)
+    assert wide.race(3_000, 20).start[DIMENSIONS] == wide.race(30_000, 20).start[DIMENSIONS] == 6
 
 
 def test_a_table_in_half_precision_is_trained_in_single(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from ..recommend.full_catalogue import Histories
 from ..recommend.past_events import PastEvents, nothing
 from ..recommend.timeline import CONTEXTS, HISTORIES, ITEMS, USERS
 from .index import Found, Index, write_parquet
-from .layout import RunFolder
+from .layout import RunFolder, refuse_depth
 from .onnx_users import write_users
 from .stored_histories import Codes, StoredHistories
 
@@ -430,8 +430,7 @@ def _text(role: str, name: Any) -> str:
 
 def refuse_out_of_range(k: int, elapsed: float) -> None:
     """Raise DataError if recommendations are asked for in a number, or after a time, that cannot be."""
-    if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
-        raise DataError(f"k is {k!r}; expected a whole number of at least 1")
+    refuse_depth(k)
     number = isinstance(elapsed, Real) and not isinstance(elapsed, bool)
     if not number or not 0 <= elapsed < math.inf:
         what = f"{elapsed:g}" if number else repr(elapsed)

@@ -22,7 +22,7 @@ from ..towers.stamp import Kept
 from .calibrated import FILE as CALIBRATION
 from .calibrated import Calibration, read_calibration
 from .index import Found, Index
-from .layout import RunFolder
+from .layout import RunFolder, refuse_depth
 from .onnx_model import OnnxModel
 
 if TYPE_CHECKING:  # it would load torch
@@ -118,8 +118,7 @@ class Run(RunFolder):
             raise DataError(f"the query is {query!r}; expected a str")
         if not query.strip():
             raise DataError("the query is empty; give words to search for")
-        if k < 1:
-            raise DataError(f"k is {k}; expected at least 1")
+        refuse_depth(k)
         text = encodable(query)  # a terminal may pass on bytes that are no text
         place: Index = self.index if index is None else self._once(Index, Path(index))
         model = self if onnx is None else self._once(OnnxModel, Path(onnx))

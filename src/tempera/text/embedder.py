@@ -90,8 +90,13 @@ def run_of(path: Path) -> Path:
     >>> run_of(Path("a/model/of/another/program"))
     PosixPath('a/model/of/another/program')
     """
-    place = path if path.name.strip(".") else path.resolve()
-    return place.parent if not (place / TRAINED).is_file() and (place.parent / TRAINED).is_file() else path
+    written = [path] if path.name.strip(".") else []  # the parent of ".." is another folder
+    for place in (*written, path.resolve()):
+        if (place / TRAINED).is_file():
+            return path
+        if (place.parent / TRAINED).is_file():
+            return place.parent
+    return path
 
 
 def trained_on(folder: Path) -> NDArray[np.int64] | None:

@@ -18,7 +18,7 @@ from ..ranking.compare import Comparison
 from ..ranking.metrics import DEFAULT_METRICS, KINDS, listed
 from ..ranking.ranking import Evaluation
 from ..ranking.verdict import TaskScores
-from ..towers.saved import EVALUATED
+from ..towers.saved import EVALUATED, model_folder
 from .beir import is_beir
 from .embedder import Model, Reading, in_half, run_of
 from .hybrid import weight_of
@@ -107,6 +107,8 @@ class Finding:
         """Return what to do instead of judging a run by queries that it was trained on."""
         judged = run_of(run) / EVALUATED
         assert isinstance(self.task, RetrievalTask)
+        if self.task.kept is not None:
+            return "train the model of the index with train.refit=none, and take the index that it makes"
         if judged.is_dir() and not Model(str(judged)).trained_on(self.task.queries["text"]):
             return f"judge {judged}, which has not learned what the run held out"
         return "give queries that it has not seen, such as those that it held out, whose metrics are in its report.html"
@@ -167,13 +169,17 @@ def evaluate(
                 f"data {number} to evaluate on is a {type(task).__name__}; expected the path of a table of pairs or of a BEIR "
                 "folder: write rows to a file, such as pairs.jsonl"
             )
-    if against is not None and Path(against).resolve() == Path(model).resolve():
+    if against is not None and model_folder(Path(against)).resolve() == model_folder(Path(model)).resolve():
         raise ConfigError(f"cannot compare {model} with itself; give another model")
     half = in_half(mixed_precision)
     models = [Model(str(path), half) for path in (model, against) if path is not None]
     if split != "test" and not any(isinstance(task, str | Path) and is_beir(task) for task in data):
         raise DataError(f"the split {split!r} is of a BEIR folder, and none is given: drop it")
     tasks = [read_task(task, split, roles) if isinstance(task, str | Path) else task for task in data]
+    idle = {"metrics": metrics, "k": k, "exclude_self": exclude_self}
+    if any(idle.values()) and all(isinstance(task, Graded) for task in tasks):
+        name = next(name for name, value in idle.items() if value)
+        raise ConfigError(f"{name} is for rankings, and {tasks[0].name} holds graded pairs of sentences: drop it")
     findings = []
     for task in tasks:
         if isinstance(task, Graded):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -290,6 +290,9 @@ def read_as_texts(texts: Any) -> list[str]:
     """
     if isinstance(texts, str):
         raise DataError(f"{texts[:40]!r} is one text; expected a list of texts")
+    if not isinstance(texts, Iterable):
+        raise DataError(f"{texts!r} is no list of texts")
+    texts = list(texts)  # of a generator, which can be read once
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):
             raise DataError(f"text {number:,} is {text!r}; expected a str")

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from pydantic import Field
 from safetensors.torch import save
 from tokenizers import Tokenizer
@@ -56,7 +58,8 @@ class Static:
             tokens that share character n-grams begin near each other, too (Bojanowski et al. 2017), as "cell" and "cells" do;
             "normal" draws all of one scale, as other libraries do.
         teacher: folder of a saved model, or of a run, whose vectors of the tokens are those to begin with, in place of `init`. A
-            static model of at most `dimensions` gives its tokenizer and its vectors as they are, so that its training goes on.
+            static model gives its tokenizer, and in `dimensions` of at least its own its vectors as they are, so that its training
+            goes on; a recipe takes its own.
     """
 
     learning_rate: ClassVar[float] = 0.003
@@ -91,10 +94,12 @@ class Static:
         samples each of six sets, 50 pairs then bring 0.021 nDCG@10 (0.008 at the tower's own rate), and 200 pairs 0.010 (-0.010).
         """
         rates = [float(f"{self.learning_rate * factor:.2g}") for factor in _FACTORS]
+        taught = self._taught()
+        start: dict[str, float] = {} if taught is None else {DIMENSIONS: taught[1].shape[1]}  # whose training goes on
         if pairs > MOST_PAIRS:
-            return Race({LEARNING_RATE: max(rates)})
+            return Race({**start, LEARNING_RATE: max(rates)})
         rounds = [Round(6, over(LEARNING_RATE, rates))]
-        start: dict[str, float] = {TEMPERATURE: _TEMPERATURES[0], LEARNING_RATE: self.learning_rate}
+        start |= {TEMPERATURE: _TEMPERATURES[0], LEARNING_RATE: self.learning_rate}
         if tokens >= SHORT and pairs * tokens >= _MANY:
             start[TEMPERATURE] = _OF_LONG
         else:
@@ -106,9 +111,11 @@ class Static:
 
     def build(self, texts: Sequence[str], embed: Embed = embedded) -> StaticTower:
         """An untrained tower whose tokenizer has read (an even sample of) the texts."""
-        parts = None if self.teacher is None else static_parts(model_folder(Path(self.teacher)))
-        if parts is not None and self.dimensions >= parts[1].shape[1]:
-            return StaticTower(parts[0], parts[1].shape[1], None, Trained(torch.from_numpy(parts[1])))
+        if (taught := self._taught()) is not None:
+            tokenizer, vectors = taught
+            read = torch.from_numpy(vectors[: tokenizer.get_vocab_size()])
+            narrow = Pieces(read, frequency(tokenizer, texts)) if self.dimensions < vectors.shape[1] else None
+            return self._after(*taught, narrow)
         tokenizer = train_tokenizer(sample(texts), self.vocabulary, self.max_length)
         if self.drop_repeats:
             tokenizer = without_repeats(tokenizer)
@@ -124,8 +131,23 @@ class Static:
     def again(self, tower: Tower) -> StaticTower:
         """An untrained tower with the tokenizer of another one."""
         assert isinstance(tower, StaticTower)
+        if (taught := self._taught()) is not None:
+            return self._after(*taught, tower.start)
         width = self.dimensions if self.teacher is None else tower.embedding.embedding_dim
         return StaticTower(tower.tokenizer, width, tower.scale, tower.start)
+
+    def _taught(self) -> tuple[Tokenizer, NDArray[np.float32]] | None:
+        """Return the tokenizer and the vectors of a static teacher; None without one, or where there is no such folder."""
+        if self.teacher is None or not Path(self.teacher).is_dir():
+            return None
+        return static_parts(model_folder(Path(self.teacher)))
+
+    def _after(self, tokenizer: Tokenizer, vectors: NDArray[np.float32], narrow: Start | None) -> StaticTower:
+        """Return the tower that goes on from the vectors of a static teacher, or from `narrow`, where they have more dimensions."""
+        width = vectors.shape[1]
+        if self.dimensions < width and narrow is not None:
+            return StaticTower(tokenizer, self.dimensions, None, narrow)
+        return StaticTower(tokenizer, width, None, Trained(torch.from_numpy(vectors)))
 
 
 def frequency(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
