@@ -220,10 +220,9 @@ class Cache:
         self.micro_bytes = self.bytes * GPU_MICRO_BATCH if on_gpu else float(CPU_MICRO_BATCH)
         self.wanted = [self.mode, self.memory, self.tokens, self.device.type]  # which `halve` leaves as they are
         self.replaying = Clock(self.device)
-        self.footprints: MutableMapping[nn.Module, Footprint] = WeakKeyDictionary()  # of each tower
-        self.trained: MutableMapping[nn.Module, list[bool]] = (
-            WeakKeyDictionary()
-        )  # what of it was, when it was measured
+        # Of each tower, and what of it was trained when it was measured.
+        self.footprints: MutableMapping[nn.Module, Footprint] = WeakKeyDictionary()
+        self.trained: MutableMapping[nn.Module, list[bool]] = WeakKeyDictionary()
         self.known: list[Footprint] = []  # of a checkpoint, by which towers are cut as they were; in the order of use
         self.halved = 0
         self.drawn: Drawn | None = None  # what went backward in the last batch, where not all rows do

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
 from ..core.products import LastRows, filled, linear, mm, onednn_pays, onednn_takes, unfilled
-from .lookup import computing_by
+from .lookup import computing_by, is_transformed
 from .shards import is_divided, is_left_alone
 
 
@@ -95,7 +95,7 @@ def _is_ours(rows: Tensor, dtype: torch.dtype) -> bool:
     `torch.func` transforms what multiplies them.
     """
     same = torch.is_autocast_enabled(rows.device.type) == (dtype != torch.float32) and rows.dtype != torch.float64
-    if not same or rows.dim() < 2 or not rows.numel() or torch._C._functorch.maybe_current_level() is not None:
+    if not same or rows.dim() < 2 or not rows.numel() or is_transformed():
         return False
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
     return hooks is None or hooks[0].__module__ != "torch.utils.checkpoint"

@@ -206,16 +206,17 @@ def adding_in_place(tower: nn.Module, device: torch.device) -> AbstractContextMa
     return computing_by({m: {"forward": partial(_look_up, m), "mean_of": partial(_mean_of, m)} for m in tables})
 
 
+def is_transformed() -> bool:
+    """Return True within a transform of `torch.func`, which looks into what is computed."""
+    return torch._C._functorch.maybe_current_level() is not None
+
+
 def _adds(weight: Tensor) -> bool:
     """Return False for a weight whose gradient goes elsewhere.
 
     It stands in for that of the table, as in `functional_call`, it has hooks, or `torch.func` transforms the lookup.
     """
-    return (
-        type(weight) is nn.Parameter
-        and not weight._backward_hooks
-        and torch._C._functorch.maybe_current_level() is None
-    )
+    return type(weight) is nn.Parameter and not weight._backward_hooks and not is_transformed()
 
 
 def _plain(table: nn.Embedding) -> bool:

@@ -22,10 +22,8 @@ from ..io.tables import TableBlock
 from .pairs import GIVEN, KIND
 from .roles import WHOLE, Roles
 
-_LIST, _TELLING = (
-    re.compile(r"""\s*\[\s*(['"]).*\1\s*\]\s*""", re.DOTALL),
-    10,
-)  # a list of texts, and how many are no chance
+_LIST = re.compile(r"""\s*\[\s*(['"]).*\1\s*\]\s*""", re.DOTALL)  # of texts, as Python or JSON writes it
+_TELLING = 10  # of them are no chance
 _NOTHING, _SPACE = (pa.scalar(text, KIND) for text in ("", " "))
 
 
