@@ -19,8 +19,9 @@ Scores = TypeVar("Scores", NDArray[np.float32], NDArray[np.float64])
 Ints = NDArray[np.int64]
 Product = Callable[[Floats, Floats, Floats], Floats]  # of queries and documents, [q, D] and [D, c], into scores, [q, c]
 
-_WIDTH = 4096  # documents at once: with 1,024 queries the scores stay within the processor's cache
-_CELLS = 1 << 22  # scores held at once
+_WIDTH = 4096  # most documents at once
+_CACHED = 1 << 20  # scores at once that stay within the processor's cache
+_CELLS = 1 << 22  # most scores at once
 SPARE = 10  # documents beyond the depth of a ranking that may stand within a rounding error of its last
 
 
@@ -72,8 +73,8 @@ def top(
     k = min(k, len(docs))
     scores = np.empty((len(queries), k), np.float32)
     positions = np.empty((len(queries), k), np.int64)
-    width = max(_WIDTH, k)
-    block = max(1, min(block, _CELLS // width))
+    width = max(k, min(_WIDTH, _CACHED // max(1, min(block, len(queries)))))
+    block = max(1, min(block, _CELLS // max(1, width)))
     for start in range(0, len(queries), block):
         part = slice(start, start + block)
         excluded = None if without is None else _of_queries(without, start, start + block)
@@ -210,7 +211,7 @@ class _Best:
             rows = np.concatenate([rows for rows, _ in self.waiting])
             touched = np.flatnonzero(self.count)
             number = self.count[touched]
-            order = np.argsort(rows)
+            order = np.argsort(rows, kind="stable")  # they rise within each offer: runs are merged
             line = np.repeat(np.arange(len(touched)), number)
             place = places(number)
             keys = np.full((len(touched), self.k + int(number.max())), np.iinfo(np.int64).max)
