@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from .core.similarity import dot as dot
     from .core.teacher import Teacher as Teacher
     from .core.temperature import Temperature as Temperature
+    from .engine.cache import Cache as Cache
+    from .engine.step import step as step
     from .errors import TemperaError as TemperaError
     from .experiments.distill import distill as distill
     from .experiments.learn import learn as learn
@@ -74,6 +76,8 @@ _NAMES = {  # by the module that defines them; `pools` is a module itself, whose
     "core.similarity": "cosine dot",
     "core.teacher": "Teacher",
     "core.temperature": "Temperature",
+    "engine.cache": "Cache",
+    "engine.step": "step",
     "errors": "TemperaError",
     "experiments.distill": "distill",
     "experiments.learn": "learn",

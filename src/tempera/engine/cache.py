@@ -178,6 +178,7 @@ class Cache:
         memory: bytes for kept graphs, as a number or a text such as "2GiB", or, up to 1, a share of the free memory;
             None is 4 GiB on a CPU and 0.8 of what is free on a GPU.
         tokens: most tokens of a micro-batch, padding counted; None is what 256 MiB hold on a CPU, 1/8 of `memory` on a GPU.
+        device: where the towers compute.
         autocast: a context in which the towers run.
         backward: the share of the tokens that goes backward: an unbiased sample of the rows, drawn by their gradients.
         start: of the systematic draw, from 0 to 1; None draws it.
@@ -186,6 +187,11 @@ class Cache:
     Raises:
         ConfigError: an unknown mode, a size or a share that is none, a tower whose layers look at the whole batch, which
             cannot be cut.
+
+    >>> from tempera import Batch, Side, mnr, step
+    >>> tower, batch = torch.nn.Linear(3, 2), Batch(Side(torch.randn(64, 3)), Side(torch.randn(64, 3)))
+    >>> losses = [step(tower, mnr(0.05), batch, Cache(mode, tokens=8)) for mode in ("never", "always")]
+    >>> torch.testing.assert_close(*losses)
     """
 
     mode: Mode = "auto"

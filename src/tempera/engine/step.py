@@ -100,7 +100,7 @@ def step(
         TemperaError: no micro-batch is small enough for the device, or it runs out of memory within towers that `shard` divided
             and torch cannot interrupt them, as before 2.13.
 
-    >>> from tempera import Batch, Side, mnr
+    >>> from tempera import Batch, Side, mnr, step
     >>> tower, queries, documents = nn.Linear(3, 2), torch.eye(3), torch.eye(3)
     >>> loss = step(tower, mnr(0.05), Batch(Side(queries), Side(documents)))
     >>> tower.weight.grad.shape
