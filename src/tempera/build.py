@@ -14,7 +14,7 @@ from .engine.training_options import COLUMNS
 from .forms import with_source
 from .names import AUTO, PARTS, PLAIN, RECIPE, SECTIONS, WRAPPER, describe, name_and_options, of_wrapper, options_of
 from .ranking.resolved import Config as Config
-from .recommend.interactions import Interactions
+from .recommend.interactions import Handed, Interactions
 from .text.made_rows import obstacle
 from .text.renewal import RepeatedMining
 from .text.roles import UNTRAINED, Roles
@@ -65,7 +65,7 @@ def build(options: Options, data: Any = None) -> Config:
             builder.value(str, section["path"], "data.path")
             section = _with_source(section)
         if name == "tower":
-            default = _default_tower(section, isinstance(made["data"], Interactions))
+            default = _default_tower(section, _is_events(made["data"]))
         chosen = section.pop(tag, default)
         wrapper = {key: section.pop(key, None) for key in WRAPPER} if kind is Objective else {}
         part = builder.named(kind, chosen, f"{name}.{tag}")
@@ -90,8 +90,8 @@ def _refuse_misfits(config: Config, builder: Builder) -> None:
     if config.base.teacher is not None and config.train.teacher == COLUMNS and config.base.teacher.by == "vectors":
         builder.fail("objective.teacher.by", "is vectors, but train.teacher is columns of scores: give scores")
     if config.train.select != 1:
-        if isinstance(config.data, Interactions) or _is_unpaired(config.data):
-            what = "interactions" if isinstance(config.data, Interactions) else "documents without pairs"
+        if _is_events(config.data) or _is_unpaired(config.data):
+            what = "interactions" if _is_events(config.data) else "documents without pairs"
             builder.fail("train.select", f"chooses among pairs of texts, and the data are {what}")
         if any(isinstance(each, LogQ) for each in config.base.corrections):
             builder.fail(
@@ -117,7 +117,7 @@ def _refuse_misfits(config: Config, builder: Builder) -> None:
 def _refuse_idle(config: Config, builder: Builder) -> None:
     """Refuse options that would do nothing."""
     train, evaluation = config.train, config.evaluation
-    if isinstance(config.data, Interactions):
+    if _is_events(config.data):
         whose, what = "models of texts", "interactions"
         idle = {
             "mining": config.mining != RepeatedMining(),
@@ -139,6 +139,11 @@ def _refuse_idle(config: Config, builder: Builder) -> None:
         builder.fail(
             "train.sampled", "draws candidates, but no pool of the objective has them: add sampled to objective.pools"
         )
+
+
+def _is_events(data: Any) -> bool:
+    """Return whether the data are interactions, in files or in an object that was handed over."""
+    return isinstance(data, Interactions | Handed)
 
 
 def _is_unpaired(data: Any) -> bool:

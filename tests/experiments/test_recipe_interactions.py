@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.csv as csv
 import pytest
 import yaml
 
@@ -143,6 +144,13 @@ def test_towers_race_and_the_winner_is_written_down(events: Path, few_towers: No
     again = train(run.folder / "config.yaml", tmp_path / "again")
     assert again.document["metrics"] == run.document["metrics"] and "race" not in again.document["seconds"]
     assert len(run.recommend(history=["i3"], k=3).hits) == 3
+
+
+def test_a_table_of_python_races_as_its_file_does(events: Path, few_towers: None, tmp_path: Path) -> None:
+    file = train(events / "events.csv", tmp_path / "file", SHORT)
+    handed = train({}, tmp_path / "handed", SHORT, data=csv.read_csv(events / "events.csv"))
+    assert recipe_of(handed.folder)["chosen"] == recipe_of(file.folder)["chosen"]
+    assert handed.document["metrics"] == file.document["metrics"]
 
 
 def test_an_interrupted_run_keeps_its_tower(
