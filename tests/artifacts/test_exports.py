@@ -133,6 +133,7 @@ def test_faiss_finds_nearly_the_same(run: Path, kind: str, least: float) -> None
             scores = {hit.id: hit.score for hit in opened.search(query, COUNT)}
             assert all(hit.score == pytest.approx(scores[hit.id], abs=1e-5) for hit in near)
     assert same / total >= least - 0.1
+    assert len(opened.search("kaban", COUNT // 2, index=run / "out")) == COUNT // 2  # more than one cluster holds
     other_model(run)
     with pytest.raises(DataError, match="another model"):
         Run(run).search("kaban", index=run / "out")

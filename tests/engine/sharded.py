@@ -326,6 +326,22 @@ def recommended(group: Group) -> Found:
     return {"loss": loss, "gradients": gradients(towers, objective)}
 
 
+def by_torch(group: Group) -> list[Tensor]:
+    """Gradients of a tower that a program divides by torch alone, which takes their mean unless it is told otherwise."""
+    torch.manual_seed(2)
+    tower = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).double()
+    batch = Batch(Side(torch.randn(8, 6).double()), Side(torch.randn(8, 6).double()))
+    if group.size > 1:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(tower, mesh=init_device_mesh("cpu", (group.size,)))
+        mine = slice(0, 3) if group.rank == 0 else slice(3, 8)
+        batch = Batch(batch.query[mine], batch.doc[mine])
+    step(tower, presets.mnr(temperature=0.5), batch, None, group)
+    return [whole(p.grad) for p in tower.parameters() if p.grad is not None]
+
+
 def all_work(group: Group, layout: Layout) -> Found:
     """Everything; the last takes the processes out of step."""
     found: Found = {
@@ -339,7 +355,7 @@ def all_work(group: Group, layout: Layout) -> Found:
         found["training"] = training(group, layout)
         found["nobody"] = nobody(group, layout)
         found["drawn"] = {share: stepped(group, layout, "two", "auto", 0.0, share=share) for share in (0.3, ALMOST)}
-        found["recommended"] = recommended(group)
+        found |= {"recommended": recommended(group), "by torch": by_torch(group)}
         found["out of memory"] = out_of_memory(group, layout, "one", 24)
     return found | {"mistakes": mistakes(group, layout)}
 

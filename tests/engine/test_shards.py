@@ -124,6 +124,14 @@ def test_a_process_without_rows_of_a_recommender_keeps_pace() -> None:
         assert off(got["gradients"], want["gradients"]) < 1e-12
 
 
+def test_gradients_of_a_tower_that_torch_divides_add_up_too() -> None:
+    want = sharded.by_torch(ALONE)
+    for process in processes(2):
+        assert len(process["by torch"]) == len(want) == 4
+        for got, grad in zip(process["by torch"], want, strict=True):
+            torch.testing.assert_close(got, grad, rtol=1e-12, atol=1e-14)
+
+
 def test_what_is_refused_is_said() -> None:
     for process in processes(2):
         assert process["nobody"] == "a batch needs at least one pair, but no process has one"

@@ -83,7 +83,13 @@ class Approximate:
         """Return scores and positions of about the k nearest, best first, [q, m]; m is the least number of hits of a query."""
         if hasattr(self.index, "k_factor"):
             self.index.k_factor = max(1.0, min(max(4 * k, CANDIDATES), self.index.ntotal) / k)
-        scores, positions = self.index.search(np.ascontiguousarray(queries, np.float32), min(k, self.index.ntotal))
+        queries, k = np.ascontiguousarray(queries, np.float32), min(k, self.index.ntotal)
+        scores, positions = self.index.search(queries, k)
+        clusters, probes = getattr(self.index, "nlist", 0), getattr(self.index, "nprobe", 0)
+        while probes < clusters and len(short := np.flatnonzero((positions < 0).any(1))):  # too few in what was visited
+            probes *= 2
+            more = _faiss().SearchParametersIVF(nprobe=probes)
+            scores[short], positions[short] = self.index.search(queries[short], k, params=more)
         count = int((positions >= 0).sum(1).min(initial=positions.shape[1]))
         return scores[:, :count], positions[:, :count]
 

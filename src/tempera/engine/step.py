@@ -25,7 +25,7 @@ from ..errors import TemperaError
 from .cache import Cache
 from .distributed import ALONE, Group, LeftBehind
 from .lookup import merge
-from .shards import can_restart, restart
+from .shards import add_up, can_restart, restart
 
 X = TypeVar("X")
 P = ParamSpec("P")
@@ -83,7 +83,8 @@ def step(
     """Add the gradient of the batch's weighted mean loss to every parameter; return that loss, for which the program waits.
 
     On several processes `batch` holds the rows of this one, the loss is that of all rows, and the gradient what this
-    process's rows add to it: `group.all_reduce_gradients` makes it whole, once for any number of batches.
+    process's rows add to it: `group.all_reduce_gradients` makes it whole, once for any number of batches. Gradients of a tower that
+    FSDP2 divides are sums over the processes by then.
 
     A device that runs out of memory in the towers does not end the run: the micro-batches are halved on all processes, with a
     warning, and the batch is embedded again. Where the processes call a divided tower together, they learn of it before
@@ -132,6 +133,8 @@ def add_gradients(
         This process's part of the loss, a scalar, and the embedded batch of all processes, to be remembered.
     """
     cache = Cache() if cache is None else cache
+    if group.size > 1:
+        add_up(towers.modules())
     listed = (p for module in (towers, objective) for p in module.parameters() if p.requires_grad)
     parameters = list(dict.fromkeys(listed))  # the towers may share weights, or hold the objective
     earlier, owed = [p.grad for p in parameters], objective.temperature.owed  # of batches that are accumulated
