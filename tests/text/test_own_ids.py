@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+import torch
 
 from tempera.errors import DataError
 from tempera.io.ids import content_id
@@ -19,7 +21,7 @@ from tempera.text.mining_task import MiningTask
 from tempera.text.mixture import Mixture
 from tempera.text.pairs import REPEATED, Pairs
 from tempera.text.sources import PairsFile
-from tempera.text.split import SHARES_QUERY, Split, hold_out
+from tempera.text.split import HELD_OUT, SHARES_QUERY, Split, hold_out
 
 
 def table(path: Path, rows: range, *columns: str) -> str:
@@ -37,7 +39,11 @@ def texts_of(split: Split, rows: np.ndarray) -> set[str]:
 
 
 def leaks(split: Split) -> set[str]:
-    return texts_of(split, split.train) & texts_of(split, np.concatenate([split.test, split.validation]))
+    learned = texts_of(split, split.train)
+    if "negatives" in split.pairs.table.column_names:
+        catalogue = Catalogue.of(split.pairs, split.withheld)
+        learned |= {*catalogue.docs.take(catalogue.negatives[torch.from_numpy(split.train)].values.numpy())}
+    return learned & texts_of(split, np.concatenate([split.test, split.validation]))
 
 
 @pytest.mark.parametrize("columns", [("query_id", "doc_id"), ("query_id",), ("doc_id",)])
@@ -47,7 +53,7 @@ def test_a_test_without_ids_is_not_trained_on(columns: tuple[str, ...], mapped: 
     pairs, candidates = PairsFile(path, test=test).read(tmp_path / "cache" if mapped else None)
     split = hold_out(pairs, candidates, Evaluation(validation=0))
     assert len(split.test) == 10 and len(split.train) == 30 and not leaks(split)
-    assert split.dropped == {SHARES_QUERY: 10} and len(split.corpus) == 40
+    assert split.dropped == {SHARES_QUERY: 10, HELD_OUT: 1} and len(split.corpus) == 40  # that of question 29
     if "doc_id" in columns:
         assert pairs.given("doc").to_pylist() == [f"d{i}" for i in [*range(40), *range(30, 40)]]
 
@@ -126,3 +132,42 @@ def test_a_text_of_an_answers_id_is_no_negative_of_its_query(tiny_run: Path, tmp
     corpus.write_text('{"text": "tel", "doc_id": 1}\n{"text": "fin", "doc_id": 2}\n')
     with pytest.raises(DataError, match=r"corpus\.jsonl: 2 documents have an id that .* gives to another text"):
         MiningTask.read(tmp_path / "pairs.parquet", corpus=corpus)
+
+
+@pytest.mark.parametrize("columns", [(), ("query_id", "doc_id"), ("query_id", "doc_id", "negative_ids")])
+def test_no_row_learns_a_held_out_document_as_a_negative(columns: tuple[str, ...], tmp_path: Path) -> None:
+    pairs, candidates = PairsFile(table(tmp_path / "pairs.parquet", range(40), *columns)).read()
+    options = Evaluation(queries=6, validation=6)
+    split = hold_out(pairs, candidates, options)
+    assert not leaks(split)
+    ids, _ = pairs.negatives
+    assert len(ids) == 40, "a row's own answer is no negative"
+    want = np.isin((np.arange(40) + 1) % 40, [*split.test, *split.validation])
+    count = int((np.isin(np.arange(40), split.train) & want).sum())
+    assert split.withheld.tolist() == want.tolist() and split.dropped[HELD_OUT] == count > 0
+    whole = Catalogue.of(pairs)
+    catalogue = Catalogue.of(pairs, split.withheld)
+    assert catalogue.doc_ids.tolist() == whole.doc_ids.tolist(), "they are searched, and ranked"
+    assert whole.negatives.values[catalogue.listed].tolist() == catalogue.negatives.values.tolist()
+    assert len(catalogue.negatives) == 40 and np.isin(whole.doc_ids[catalogue.negatives.values], ids[~want]).all()
+    more, all_of_it = split.extended("validation", False), split.extended("test", False)
+    assert not leaks(replace(more, validation=more.test)) and more.withheld.sum() < split.withheld.sum()
+    assert not all_of_it.withheld.any() and HELD_OUT not in all_of_it.dropped
+    kept = hold_out(pairs, candidates, replace(options, shared_documents="keep"))
+    assert not kept.withheld.any() and HELD_OUT not in kept.dropped
+
+
+def test_held_out_negatives_are_told_by_their_text_in_any_case() -> None:
+    rows = pa.table(
+        {
+            "query": ["a", "b", "c"],
+            "doc": ["One", "two", "three"],
+            "query_id": np.arange(3),
+            "doc_id": np.arange(3),
+            "negatives": pa.array([["two"], ["ONE", "four"], ["one ", "three"]], pa.large_list(pa.large_string())),
+            "negative_ids": pa.array([[1], [7, 8], [9, 2]], pa.large_list(pa.int64())),
+        }
+    )
+    assert Pairs(rows).negatives_among(np.array([True, False, False])).tolist() == [False, True, False, False, False]
+    named = rows.append_column("given_doc_id", pa.array(["x", "y", "z"], pa.large_string()))
+    assert Pairs(named).negatives_among(np.array([False, True, False])).tolist() == [True, False, False, False, False]

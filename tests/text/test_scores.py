@@ -59,6 +59,27 @@ def test_columns_of_scores_are_those_of_their_texts(tmp_path: Path) -> None:
         assert batch.doc.score is None and batch.query.teacher is None
 
 
+def test_scores_stay_with_negatives_where_others_are_held_out(tmp_path: Path) -> None:
+    table = [
+        {**row, "neg": [f"answer {j}" for j in at], "neg_scores": [100.0 * i + j for j in at]}
+        for i, row in enumerate(rows())
+        for at in [[(i + step) % 40 for step in (1, 2, 3)]]
+    ]
+    data = task_of(tmp_path, table, "columns").data
+    catalogue, held = data.texts.catalogue, {*data.texts.split.pairs.texts("doc", data.texts.split.test)}
+    left_out = sum(text in held for i in data.texts.split.train for text in table[i]["neg"])
+    assert left_out and data.dropped["negatives that are documents of validation or test"] == left_out
+    texts = dict(zip(catalogue.doc_ids.tolist(), catalogue.docs[:], strict=True))
+    for number, chosen in enumerate(data.sampler(0, 3)):
+        batch, own = data.batch(chosen, number), data.texts.split.train[chosen.numpy()]
+        said = [texts[each] for each in batch.negatives.ids.tolist()]
+        assert said and not held & {*said}
+        row = own[batch.negatives.owner.numpy()]
+        assert batch.negatives.score.tolist() == [
+            100 * i + int(text.split()[1]) for i, text in zip(row.tolist(), said, strict=True)
+        ]
+
+
 @pytest.mark.parametrize("missing", ["pos_scores", "neg_scores"])
 def test_a_column_that_is_missing_is_told(tmp_path: Path, missing: str) -> None:
     table = [{name: value for name, value in row.items() if name != missing} for row in rows()]

@@ -49,7 +49,7 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
     for module in _units(modules):
         fully_shard(module, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
         assert isinstance(module, FSDPModule)
-        add_up([module])
+        add_up(module)
         if can_restart(module):
             module.set_custom_all_gather(_Paced(group, dist.all_gather_single))  # type: ignore[arg-type]
             module.set_custom_reduce_scatter(_Paced(group, dist.reduce_scatter_single))  # type: ignore[arg-type]
@@ -57,9 +57,9 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
         tower.to(group.device)  # what two towers own apart from the parts that they share
 
 
-def add_up(modules: Iterable[nn.Module]) -> None:
-    """Let those of the modules that FSDP2 divides add up their gradients over the processes, where it would take the mean."""
-    for module in modules:
+def add_up(towers: Any) -> None:
+    """Let the modules that FSDP2 divides add up their gradients over the processes, where it would take the mean."""
+    for module in towers.modules():
         if hasattr(module, "set_gradient_divide_factor"):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # gloo has sums only

@@ -134,7 +134,7 @@ def add_gradients(
     """
     cache = Cache() if cache is None else cache
     if group.size > 1:
-        add_up(towers.modules())
+        add_up(towers)
     listed = (p for module in (towers, objective) for p in module.parameters() if p.requires_grad)
     parameters = list(dict.fromkeys(listed))  # the towers may share weights, or hold the objective
     earlier, owed = [p.grad for p in parameters], objective.temperature.owed  # of batches that are accumulated

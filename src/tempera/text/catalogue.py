@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
+from numpy.typing import NDArray
 
 from ..core.ragged import Ragged
 from ..engine.batches import Draws, Examples
@@ -33,10 +34,14 @@ class Catalogue:
     doc_first: Rows  # [u] where each document first stands among the documents of all pairs, then all negatives
     doc_of: Rows  # [n]
     negatives: Ragged  # n rows: documents
+    listed: Rows  # where each of them stands among the negatives of all pairs
 
     @classmethod
-    def of(cls, pairs: Pairs) -> Catalogue:
+    def of(cls, pairs: Pairs, withheld: NDArray[np.bool_] | None = None) -> Catalogue:
         """Return the distinct texts of pairs by their ids.
+
+        Args:
+            withheld: negatives that no row has, though they are documents, [m]; None are none.
 
         >>> catalogue = Catalogue.of(Pairs.of(["a", "b", "a"], ["x", "x", "y"]))
         >>> catalogue.queries[:], catalogue.docs[:], catalogue.doc_of.tolist()
@@ -44,8 +49,10 @@ class Catalogue:
         """
         ids, offsets = pairs.negatives
         first, which = distinct(np.concatenate([pairs.ids("doc"), ids]) if len(ids) else pairs.ids("doc"))
-        negatives = Ragged(torch.from_numpy(which[len(pairs) :]), torch.from_numpy(offsets))
-        return cls(pairs, *pairs.distinct("query"), first, which[: len(pairs)], negatives)
+        listed = np.arange(len(ids)) if withheld is None or not len(withheld) else np.flatnonzero(~withheld)
+        offsets = np.searchsorted(listed, offsets)
+        negatives = Ragged(torch.from_numpy(which[len(pairs) :][listed]), torch.from_numpy(offsets))
+        return cls(pairs, *pairs.distinct("query"), first, which[: len(pairs)], negatives, listed)
 
     @property
     def queries(self) -> Texts:

@@ -120,12 +120,23 @@ class Pairs:
         They share its id; or its text, which may have several ids, and may be written in another case, which most towers ignore.
         """
         ids, column = self.ids(role), self.table[role]
-        lowered = pc.unique(pc.utf8_lower(column.filter(pa.array(rows))))
-        alike = [pc.is_in(pc.utf8_lower(chunk), value_set=lowered) for chunk in column.chunks]
-        shares: NDArray[np.bool_] = np.isin(ids, ids[rows]) | pa.chunked_array(alike, pa.bool_()).to_numpy()
+        shares = np.isin(ids, ids[rows]) | _alike(column, column.filter(pa.array(rows)))
         if GIVEN[role] in self.table.column_names:
             shares |= np.isin(self.all_contents[role], self.all_contents[role][rows])
         return shares
+
+    def negatives_among(self, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which of all negatives are documents of some rows, [m], told as by `sharing`."""
+        first, which = distinct(self.negatives[0])
+        at, held = pa.array(first), self.table["doc"].filter(pa.array(rows))
+        ids, _, texts = (
+            column.take(at) if isinstance(column, pa.ChunkedArray) else column[first]
+            for column in self.side("negatives")
+        )
+        shares = np.isin(ids, self.ids("doc")[rows]) | _alike(texts, held)
+        if {GIVEN["doc"], GIVEN["negatives"]} & {*self.table.column_names}:
+            shares |= np.isin(content_ids(texts), content_ids(held))
+        return shares[which]
 
     @cached_property
     def all_contents(self) -> dict[Text, Ids]:
@@ -271,6 +282,14 @@ class Pairs:
         if column not in self.table.column_names:
             return _nulls(0)
         return pa.chunked_array([chunk.flatten() for chunk in self.table[column].chunks], KIND)
+
+
+def _alike(texts: pa.ChunkedArray, others: pa.ChunkedArray) -> NDArray[np.bool_]:
+    """Return which texts are among others in whatever case, [n]."""
+    lowered = pc.unique(pc.utf8_lower(others))
+    alike = [pc.is_in(pc.utf8_lower(chunk), value_set=lowered) for chunk in texts.chunks]
+    found: NDArray[np.bool_] = pa.chunked_array(alike, pa.bool_()).to_numpy()
+    return found
 
 
 def _nulls(count: int) -> pa.ChunkedArray:

@@ -66,7 +66,7 @@ class TextTask:
             )
         pairs, candidates = config.data.read(cache)
         split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
-        catalogue = Catalogue.of(pairs)
+        catalogue = Catalogue.of(pairs, split.withheld)
         config = config.settled(len(split.train), config.train.large_pays)
         sampler = sampler_of(config.data, catalogue, split, config.train)  # refuses before texts are read
         with (phases or Phases())("tokenise"):
@@ -108,7 +108,8 @@ class TextTask:
 
     def extended(self, config: Config, part: Part) -> TextTask:
         """Return a run that trains on the pairs of a part, too, with the same tokens, evaluated as this one."""
-        texts = replace(self.data.texts, split=self._extended(part))
+        split = self._extended(part)
+        texts = replace(self.data.texts, split=split, catalogue=Catalogue.of(split.pairs, split.withheld))
         sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
         versions = self.versions.with_name(f"{self.versions.name}-{part}")
         task = TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store, versions)

@@ -32,14 +32,14 @@ def stored_scores(catalogue: Catalogue, rows: Rows) -> tuple[Tensor, Tensor]:
         own = pc.fill_null(table["positive_score"], np.nan).to_numpy()
     if "negative_scores" in table.column_names:
         listed = np.concatenate([chunk.flatten().to_numpy() for chunk in table["negative_scores"].chunks])
-    if np.isnan(own[rows]).any() or len(listed) != len(negatives.values):
+    if np.isnan(own[rows]).any() or len(listed) != len(catalogue.pairs.negatives[0]):
         raise DataError(
             "train.teacher=columns needs a score of every training pair and of every negative: name the columns as "
             "data.positive_scores and data.negative_scores"
         )
     at = torch.from_numpy(rows)
     chosen = spread(negatives.offsets[:-1][at], negatives[at].lengths)
-    return torch.from_numpy(own[rows]).float(), torch.from_numpy(listed).float()[chosen]
+    return torch.from_numpy(own[rows]).float(), torch.from_numpy(listed[catalogue.listed]).float()[chosen]
 
 
 def judged(examples: Examples, catalogue: Catalogue, cross: CrossEncoder) -> Examples:

@@ -18,6 +18,7 @@ from .pairs import RANKED, TEST, TRAIN, VALIDATION, Ids, Pairs, Rows
 SHARES_QUERY = "pairs that share a query with validation or test"
 SHARES_DOCUMENT = "pairs that share a document with validation or test"
 NOT_ASKED = "pairs for validation or test beyond the number of queries"
+HELD_OUT = "negatives that are documents of validation or test"
 NOT_TRAINED = "training pairs beyond train.max_pairs"
 NOT_FOUND = "generated queries whose document is not found (data.found_within)"
 _Mask = NDArray[np.bool_]
@@ -27,7 +28,8 @@ _Mask = NDArray[np.bool_]
 class Split:
     """Hold rows to train on, and the held-out rows for evaluation.
 
-    No query is in two parts. No row of `train` has a document of a held-out row, unless `shared_documents` is keep.
+    No query is in two parts. No row of `train` has a document of a held-out row, as its own or as a negative, unless
+    `shared_documents` is keep.
     Validation and test may share documents: neither is trained on, and both are answered from one corpus.
     """
 
@@ -39,6 +41,9 @@ class Split:
     dropped: Mapping[str, int] = field(default_factory=dict)  # left out of training, by reason
     shared: int = 0  # training rows that share a document with a held-out row, and are kept
     fewer: tuple[str, ...] = ()  # sentences about parts that have fewer queries than the options say
+    withheld: _Mask = field(
+        default_factory=lambda: np.zeros(0, bool)
+    )  # of all negatives, those that nothing learns, [m]
 
     @property
     def count(self) -> int:
@@ -79,9 +84,11 @@ class Split:
         if part == "validation":
             held[self.test] = True
         taught = (TRAIN, VALIDATION) if part == "validation" else (TRAIN, VALIDATION, TEST)
-        train, dropped, shared = _left(self.pairs, held, taught, keeps or not self.pairs.paired)
+        keeps = keeps or not self.pairs.paired
+        train, dropped, shared = _left(self.pairs, held, taught, keeps)
         count = int((train & shared).sum()) if self.pairs.paired else 0
-        return replace(self, train=np.flatnonzero(train), dropped=dropped, shared=count)
+        split = replace(self, train=np.flatnonzero(train), dropped=dropped, shared=count)
+        return split if keeps else _withheld(split, held)
 
     def lines(self) -> list[str]:
         """Return the first lines of a run: how the pairs are divided; what that has cost is in `dropped`."""
@@ -141,6 +148,7 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | N
         int(shared[left].sum()) if pairs.paired else 0,
         _fewer(drawn, part, options),
     )
+    split = split if keeps else _withheld(split, test | validation)
     _refuse_empty(split, len(np.unique(query_ids[candidates & (part != RANKED)])), options.queries != 0)
     return split
 
@@ -180,6 +188,21 @@ def _left(pairs: Pairs, held: _Mask, parts: tuple[int, ...], keeps: bool) -> tup
         NOT_ASKED: int((~named & (part != RANKED) & ~of_query).sum()),
     }
     return train, {reason: count for reason, count in lost.items() if count}, of_doc
+
+
+def _withheld(split: Split, held: _Mask) -> Split:
+    """Return a split of which nothing learns negatives that are documents of rows that are held out, [n].
+
+    They would never be an answer in training, and be kept away from the queries that ask for them.
+    """
+    offsets = split.pairs.negatives[1]
+    if not offsets[-1]:
+        return split
+    withheld = split.pairs.negatives_among(held)
+    trained = np.zeros(len(split.pairs), bool)
+    trained[split.train] = True
+    count = int((withheld & np.repeat(trained, np.diff(offsets))).sum())
+    return replace(split, withheld=withheld, dropped={**split.dropped, **({HELD_OUT: count} if count else {})})
 
 
 def _draw(query_ids: Ids, candidates: _Mask, part: NDArray[np.uint8], options: Evaluation) -> dict[int, Ids]:

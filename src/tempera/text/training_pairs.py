@@ -126,10 +126,12 @@ class TrainingPairs:
         return group.all_gather(torch.from_numpy(self.vectors(mine, role))).numpy()
 
     def content(self) -> Iterable[Tensor]:
-        """Yield the tokens of all texts, and which rows are trained on."""
+        """Yield the tokens of all texts, which rows are trained on, and the negatives that no row has."""
         for side in (self.texts.queries, self.texts.docs):
             yield from (side.values, side.offsets)
         yield torch.from_numpy(self.texts.split.train)
+        if self.texts.split.withheld.any():
+            yield torch.from_numpy(self.texts.split.withheld)
 
     def source(self) -> Iterable[Tensor]:
         """Yield the ids of all queries and documents."""
