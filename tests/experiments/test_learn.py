@@ -67,6 +67,22 @@ def test_the_gain_has_an_interval_that_holds_it() -> None:
     assert made.json()["gain"]["mean"] == gain.mean and str(made).splitlines()[1].split()[0] == "500"
 
 
+def test_no_score_is_expected_above_1() -> None:
+    draw = np.random.default_rng(2)
+    points = []
+    for size, score in ((100, 0.8), (200, 0.88), (400, 0.95), (800, 0.99)):
+        noise = draw.normal(0, 0.02, 3)  # of three seeds
+        runs = [
+            Record({"train.max_pairs": size}, per_query=[score + off] * 40, metrics={"ndcg@10": score}) for off in noise
+        ]
+        points.append(Point(tuple(runs)))
+    made = LearningCurve(Path("out"), "ndcg@10", (0, 1, 2), tuple(points), 10**6)
+    assert made.law is not None and made.law.level.max() + made.law.slope.max() > 1, "the law alone would go on"
+    assert made.gain is not None and made.gain.low >= 0
+    assert made.scores[:, -1].mean() + made.gain.high <= 1 + 0.02 and max(each.high for each in made.intervals) <= 1
+    assert float(made.law.at(10**6).max()) == 1
+
+
 def test_two_sizes_are_not_extrapolated() -> None:
     made = curve([500, 1000])
     assert made.gain is None and made.json()["gain"] is None

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..artifacts.pictures import label, number
+from ..errors import quantity
 from ..io.console import aligned
 from ..ranking.compare import Difference, interval, resampled
 from .figures import CONFIDENCE, errors_and_cautions, figures, squared
@@ -79,8 +80,9 @@ class PowerLaw:
         )
 
     def at(self, size: float) -> Floats:
-        """Return the score at a size, [d]."""
-        return self.level + self.slope * growth(np.full(1, size / self.last), self.exponent)
+        """Return the score at a size, [d]; it is from 0 to 1, as every metric is, which a law alone would leave."""
+        scores: Floats = np.clip(self.level + self.slope * growth(np.full(1, size / self.last), self.exponent), 0, 1)
+        return scores
 
 
 def growth(x: Floats, exponent: Floats) -> Floats:
@@ -108,7 +110,7 @@ def resampled_scores(scores: Sequence[Floats], draws: int = _DRAWS, seed: int = 
         picked = np.concatenate([np.arange(count)[None], drawn])
         middle = means.mean(1)
         off = np.take_along_axis(means, picked, 1).mean(1) - middle
-        columns.append(middle + off * np.sqrt(count / max(1, count - 1)))
+        columns.append(np.clip(middle + off * np.sqrt(count / max(1, count - 1)), 0, 1))  # as every metric is
     return np.stack(columns, 1)
 
 
@@ -170,7 +172,7 @@ class LearningCurve:
 
     def gain_at(self, size: float) -> Difference | None:
         """Return what the law expects from the largest measured size to another, with its interval; None without a law."""
-        return None if self.law is None else spread(self.law.at(size) - self.law.level)
+        return None if self.law is None else spread(self.law.at(size) - self.law.at(self.law.last))
 
     @property
     def gain(self) -> Difference | None:
@@ -195,7 +197,7 @@ class LearningCurve:
 
     def _gained(self, start: int, end: int, gain: Difference) -> str:
         values = f"{gain.mean:+z.3f} {label(self.metric)} [{gain.low:+z.3f}, {gain.high:+z.3f}]"
-        return f"{end - start:,} more pairs ({start:,} -> {end:,}): {values}"
+        return f"{quantity(end - start, 'more pairs')} ({start:,} -> {end:,}): {values}"
 
     @cached_property
     def table(self) -> list[dict[str, Any]]:

@@ -104,7 +104,7 @@ def _run(plan: SweepPlan, runner: Runner, what: str) -> dict[str, Record]:
     points = len(plan.runs) // len(plan.seeds)
     logger.info(
         f"{what}: {quantity(len(plan.runs), 'runs')}, {quantity(points, 'points')} with {quantity(len(plan.seeds), 'seeds')} each; "
-        f"{quantity(done, 'runs are done')}"
+        f"{quantity(done, 'runs are done')}{'' if todo else '; data are not read again: after a change of them give --overwrite'}"
     )
     if others := len(records.keys() - {run.record.key for run in plan.runs}):
         logger.info(f"{folder / _POINTS} keeps {others} runs of other points, which this {what} leaves out")
