@@ -228,6 +228,7 @@ def test_an_override_changes_neither_an_alias_nor_the_callers_mapping(loaded) ->
     mine = {"a": {"b": 1}}
     assert of(mine, ["a.b=2", "c=3"]).values == {"a": {"b": 2}, "c": 3}
     assert mine == {"a": {"b": 1}}
+    assert of(mine, "a.b=2").values == {"a": {"b": 2}}, "a text is one override"
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ def _locate(node: yaml.Node | None, prefix: str, place: Place, places: dict[str,
 
 def _overridden(options: Options, overrides: Sequence[str]) -> Options:
     """Apply each override in turn, which replaces its key and everything below."""
-    for override in overrides:
+    for override in [overrides] if isinstance(overrides, str) else overrides:
         key, equals, text = override.partition("=")
         if not equals or not key:
             raise ConfigError(f"{override!r}: expected an override dotted.key=value, such as objective.temperature=0.1")

@@ -6,6 +6,7 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 
 _LONGEST = 1000  # letters of a message, which may quote its input
 _MOST = 10_000  # known words that are compared with one letter by letter
@@ -105,6 +106,15 @@ def refuse_unknown(name: str, value: object, *known: str) -> None:
     """
     if value not in known:
         raise ConfigError(f"{name} is {' or '.join(known)}, not {value!r}.{did_you_mean(str(value), known)}")
+
+
+def is_whole(value: object) -> bool:
+    """Return True for a whole number, of Python or of NumPy; truth values are none.
+
+    >>> is_whole(3), is_whole(True), is_whole(2.5)
+    (True, False, False)
+    """
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def refuse_other(name: str, value: object, fits: bool, expected: str) -> None:

@@ -191,6 +191,11 @@ def test_what_cannot_be_exported(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
         export(run / "none", "parquet")
     with pytest.raises(DataError, match="is not an index"):
         export(run / "model", "parquet", run / "out")
+    for width in (True, 2.5, "8"):
+        with pytest.raises(ConfigError, match=f"width is a number of dimensions or None, not {width!r}"):
+            export(run, "parquet", width=width)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="cannot export to None; choose one of"):
+        export(run, None)  # type: ignore[arg-type]
     export(run, "parquet")
     with pytest.raises(OutputError, match="an earlier result"):
         export(run, "parquet")

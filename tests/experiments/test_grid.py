@@ -84,6 +84,7 @@ def test_axes_are_texts_or_values() -> None:
     b = axes_of({"a.b": [1, 2], "c.d": "0.1:1:log:2"})
     assert a == b and [axis.values for axis in a] == [(1, 2), (0.1, 1)]
     assert grid(a) == [{"a.b": x, "c.d": y} for x in (1, 2) for y in (0.1, 1)]
+    assert axes_of("a.b=1,2") == a[:1], "a text is one option"
 
 
 @pytest.mark.parametrize(

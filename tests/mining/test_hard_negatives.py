@@ -182,9 +182,13 @@ def test_refusals() -> None:
         ({"absolute_margin": -0.5}, "absolute_margin is -0.5; give a finite number of at least 0"),
         ({"absolute_margin": math.inf}, "absolute_margin is inf; give a finite number of at least 0"),
         ({"cross_margin": -math.inf}, "cross_margin is -inf; give a finite number"),
+        ({"negatives": 2.5}, "negatives is a whole number, not 2.5"),
+        ({"skip": True}, "skip is a whole number, not True"),
+        ({"depth": None}, "depth is a whole number, not None"),
+        ({"relative_margin": "5 %"}, "relative_margin is a number or None, not '5 %'"),
     ],
 )
-def test_margins_that_drop_everything_are_refused(options: dict[str, float], message: str) -> None:
+def test_what_is_no_number_and_margins_that_drop_everything_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         Mining(**options)  # type: ignore[arg-type]
     assert str(error.value) == message

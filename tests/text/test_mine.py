@@ -236,6 +236,17 @@ def test_the_output_is_parquet_of_one_process(
     output = tmp_path / "mined.parquet"
     with alone(tmp_path / ".mined.parquet.lock", ""), pytest.raises(OutputError, match="another process is writing it"):
         mine(tiny_run, MiningTask.of(*pairs), output)
+    with pytest.raises(
+        ConfigError, match=r"options is a Mining, such as Mining\(negatives=5\), not \{'negatives': 3\}"
+    ):
+        mine(tiny_run, MiningTask.of(*pairs), output, {"negatives": 3})  # type: ignore[arg-type]
+    table = tmp_path / "vectors" / "pairs.csv"
+    table.parent.mkdir()
+    table.write_text("query,doc\na,b\n")
+    with pytest.raises(ConfigError, match="the split 'dev' is of a BEIR folder, and none is given: drop it"):
+        mine(tiny_run, table, output, split="dev")
+    with pytest.raises(ConfigError, match="roles is a Roles or None, not 'query'"):
+        mine(tiny_run, table, output, roles="query")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="nope"):
         mine(tiny_run, MiningTask.of(*pairs), output, faiss="nope", cache=tmp_path / "vectors")
     assert [path.name for path in tmp_path.iterdir()] == ["vectors"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, DataError, OutputError, did_you_mean
+from ..errors import ConfigError, DataError, OutputError, did_you_mean, is_whole, refuse_other
 from ..io.atomic import staged, write_mark
 from ..towers.saved import EVALUATED, EXPORTS, MODEL, model_folder
 from .index import Index, write_approximate, write_parquet
@@ -48,13 +48,16 @@ def export(
         OutputError: the output cannot be written, or gives other vectors than the model.
     """
     if to not in TARGETS:
-        raise ConfigError(f"cannot export to {to!r}; choose one of {', '.join(TARGETS)}.{did_you_mean(to, TARGETS)}")
+        raise ConfigError(
+            f"cannot export to {to!r}; choose one of {', '.join(TARGETS)}.{did_you_mean(str(to), TARGETS)}"
+        )
     if to == BEIR:
         raise ConfigError("for beir a run's data are read again: call tempera.export_held_out(run)")
     if not run.is_dir():
         raise DataError(f"no such run: {run}")
     if kind is not None and to != "faiss":
         raise ConfigError(f"a kind is for FAISS: drop {kind} for {to}")
+    refuse_other("width", width, width is None or is_whole(width), "a number of dimensions or None")
     place = place_of(run, to, output)
     with staged(place, overwrite, [run]) as folder:
         facts = {"to": to, "output": str(place), **_written(run, to, folder, kind, users, width)}

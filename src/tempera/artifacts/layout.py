@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from functools import cached_property
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError
+from ..errors import DataError, is_whole
 from ..io.untrusted import refuse_unsafe
 from ..recommend.timeline import HISTORIES
 from ..towers.saved import fingerprint
@@ -16,7 +15,7 @@ from .index import Index
 
 def refuse_depth(k: Any) -> None:
     """Raise DataError for a number of results that is none."""
-    if isinstance(k, bool) or not isinstance(k, Integral):
+    if not is_whole(k):
         raise DataError(f"k is {k!r}; expected a whole number of at least 1")
     if k < 1:
         raise DataError(f"k is {k}; expected at least 1")

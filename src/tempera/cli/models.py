@@ -207,7 +207,8 @@ def mine(
     train = (
         f"train on them: tempera train {quote(str(output))}; compare with a run without them, since some may be answers"
     )
-    answer(document, as_json, lambda: say("\n".join([*report.lines(), train])))
+    none = "no query has a hard negative to train on: lower --skip or the margins, or raise --depth"
+    answer(document, as_json, lambda: say("\n".join([*report.lines(), train if report.kept else none])))
 
 
 def merge(

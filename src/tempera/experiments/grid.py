@@ -95,7 +95,7 @@ def axes_of(over: Mapping[str, Any] | Iterable[str]) -> tuple[Axis, ...]:
     if isinstance(over, Mapping):
         axes = [Axis.of(field, values) for field, values in over.items()]
     else:
-        axes = [Axis.parse(text) for text in over]
+        axes = [Axis.parse(text) for text in ([over] if isinstance(over, str) else over)]
     if not 1 <= len(axes) <= MOST_AXES:
         raise ConfigError(f"--over is given for {len(axes)} options; give 1 or {MOST_AXES}")
     if len({axis.field for axis in axes}) < len(axes):

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from numbers import Real
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ..errors import ConfigError, DataError, quantity
+from ..errors import ConfigError, DataError, is_whole, quantity, refuse_other
 from .embed import StoredEmbeddings
 from .guide import bound
 from .search import Floats, Ints, Pairs, Search, exact
@@ -66,10 +67,13 @@ class Mining:
     cross_margin: float = 0.0
 
     def __post_init__(self) -> None:
+        for name in ("negatives", "skip", "depth"):
+            refuse_other(name, count := getattr(self, name), is_whole(count), "a whole number")
         if self.negatives < 1 or self.skip < 0:
             raise ConfigError(f"negatives is {self.negatives} and skip is {self.skip}; give at least 1 and at least 0")
         for name, least, most, allowed in _RANGES:
             margin = getattr(self, name)
+            refuse_other(name, margin, isinstance(margin, Real | None), "a number or None")
             if margin is not None and not (math.isfinite(margin) and least <= margin <= most):
                 raise ConfigError(f"{name} is {margin:g}; give a finite number{allowed}")
         if self.depth - self.skip < self.negatives:

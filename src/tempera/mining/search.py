@@ -142,7 +142,7 @@ def by_faiss(docs: NDArray[np.float32], factory: str) -> Search:
         for start in range(0, len(docs), 1 << 16):
             index.add(np.ascontiguousarray(docs[start : start + (1 << 16)], np.float32))
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"FAISS cannot build the index {factory!r}: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"FAISS cannot build the index {factory!r}: {str(error).split(': ')[-1].strip()}") from None
 
     def find(queries: NDArray[np.float32], k: int, without: Pairs) -> tuple[NDArray[np.float32], Ints]:
         most = int(np.bincount(without[0], minlength=1).max()) if len(without[0]) else 0

@@ -104,7 +104,7 @@ def parsed(name: str) -> tuple[str, int]:
     Raises:
         ConfigError: an unknown name.
     """
-    kind, _, depth = name.partition("@")
+    kind, _, depth = str(name).partition("@")
     if kind not in _METRICS or not depth.isdecimal() or int(depth) < 1:
         raise ConfigError(f"no metric {name!r}; give one of {', '.join(_METRICS)} with a depth, such as ndcg@10")
     return kind, int(depth)

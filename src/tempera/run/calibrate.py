@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from numbers import Real
 from pathlib import Path
 
 from ..artifacts.calibrated import Calibration, picture, write_calibration
-from ..errors import ConfigError
+from ..errors import ConfigError, is_whole, refuse_other
 from ..ranking.calibration import fit, thresholds
 from ..text.embedder import Model
 from ..text.roles import Roles
@@ -79,8 +80,11 @@ def calibrate(
 def _check(precision: Sequence[float], recall: Sequence[float], depth: int) -> None:
     """Raise ConfigError for a precision or recall outside 0 to 1, or a depth below 1."""
     for name, targets in (("precision", precision), ("recall", recall)):
+        refuse_other(name, targets, isinstance(targets, Sequence), "a list of shares, such as [0.9]")
         for target in targets:
+            refuse_other(name, targets, isinstance(target, Real), "a list of shares, such as [0.9]")
             if not 0 < target <= 1:
                 raise ConfigError(f"{name} is {target:g}; give a share above 0 and at most 1")
+    refuse_other("depth", depth, is_whole(depth), "a whole number")
     if depth < 1:
         raise ConfigError(f"depth is {depth}; give at least 1 hit of each query")

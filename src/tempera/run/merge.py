@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from ..artifacts.pictures import draw_merge
 from ..build import Config
 from ..engine.devices import named
-from ..errors import ConfigError, DataError, OutputError
+from ..errors import ConfigError, DataError, OutputError, refuse_other
 from ..io.atomic import staged, write_file, write_mark
 from ..io.console import logger
 from ..ranking.ranking import LEAST_TO_CHOOSE
@@ -65,6 +66,7 @@ def merge(
     >>> merge("runs/more", "runs/first", weights=0.7, output="runs/merged")["weight"]
     0.7
     """
+    refuse_other("weights", weights, isinstance(weights, Real | None), "a number from 0 to 1 or None")
     if weights is not None and (not 0 <= weights <= 1 or output is None):
         raise ConfigError(f"--weights is {weights:g}: give a weight of the run from 0 to 1, and --output")
     if weights is not None and also:

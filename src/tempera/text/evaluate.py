@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import ConfigError, DataError, OutputError, quantity
+from ..errors import ConfigError, DataError, OutputError, quantity, refuse_other
 from ..io.atomic import new_file, refuse_replacing
 from ..io.console import aligned
 from ..ranking.compare import Comparison
@@ -204,6 +204,7 @@ def resolved(metrics: str | Sequence[str], k: Sequence[int]) -> tuple[str, ...]:
     >>> resolved(["ndcg", "mrr@5"], [1, 10])
     ('ndcg@1', 'ndcg@10', 'mrr@5')
     """
+    refuse_other("k", k, isinstance(k, Sequence), "a list of depths, such as [1, 10]")
     if not metrics and not k:
         return DEFAULT_METRICS
     parts = [

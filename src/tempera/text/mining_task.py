@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from ..errors import DataError
+from ..errors import ConfigError, DataError, refuse_other
 from ..io.ids import content_ids, given_ids, places
 from ..mining.search import Ints, Pairs
 from .beir import is_beir, read_beir
@@ -69,6 +69,9 @@ class MiningTask:
             DataError: what cannot be read, by file, row and column; or a corpus whose ids are those of other documents.
             ConfigError: roles for a BEIR folder.
         """
+        refuse_other("roles", roles, isinstance(roles, Roles | None), "a Roles or None")
+        if split != "train" and not any(each is not None and is_beir(each) for each in (path, corpus)):
+            raise ConfigError(f"the split {split!r} is of a BEIR folder, and none is given: drop it")
         read = _beir(path, split, roles) if is_beir(path) else _table(path, roles or UNTRAINED)
         if corpus is not None:
             more = _beir(corpus, split).others if is_beir(corpus) else _Named(*documents(corpus))

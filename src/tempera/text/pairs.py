@@ -288,8 +288,8 @@ def _alike(texts: pa.ChunkedArray, others: pa.ChunkedArray) -> NDArray[np.bool_]
     """Return which texts are among others in whatever case, [n]."""
     lowered = pc.unique(pc.utf8_lower(others))
     alike = [pc.is_in(pc.utf8_lower(chunk), value_set=lowered) for chunk in texts.chunks]
-    found: NDArray[np.bool_] = pa.chunked_array(alike, pa.bool_()).to_numpy()
-    return found
+    among: NDArray[np.bool_] = pa.chunked_array(alike, pa.bool_()).to_numpy()
+    return among
 
 
 def _nulls(count: int) -> pa.ChunkedArray:
