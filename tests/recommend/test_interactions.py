@@ -178,6 +178,9 @@ def test_dates_are_microseconds_of_utc(put, text: str, moment: datetime) -> None
 def test_dates_are_cut_to_microseconds(put) -> None:
     path = put({"user": [1, 1], "item": [1, 2], "time": pa.array([1_000_000_999, 1_000_000_001], pa.timestamp("ns"))})
     assert rows_of(Interactions(path=path).read()) == {1: [(1, 1_000_000), (2, 1_000_000)]}
+    text = "user,item,time\na,x,1970-01-01 00:00:01.000000999\na,y,1970-01-01T00:00:01.000001001Z\n"
+    for lines in (text.replace("Z", ""), text.replace("999", "999Z")):
+        assert rows_of(Interactions(path=put(lines)).read()) == {"a": [("x", 1_000_000), ("y", 1_000_001)]}
 
 
 def test_numbers_of_csv_are_whole_where_they_can_be(put) -> None:

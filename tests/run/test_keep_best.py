@@ -175,6 +175,10 @@ def test_patience_counts_as_the_process_that_judges() -> None:
     ("overrides", "why"),
     [
         (["train.keep_best=false"], "since train.keep_best is off"),
+        (
+            ["train.keep_best=false", "train.patience=1", "train.learning_rate=1.0e-9"],
+            "training ended there: validation had not risen for 1 look (train.patience)",
+        ),
         (["evaluation.validation=49"], "since validation has fewer than 50 queries"),
         (["evaluation.validation=0"], "since evaluation.validation is 0"),
         (["evaluation.validation=49", "train.patience=1"], "so that train.patience could not end the training"),

@@ -21,9 +21,10 @@ from ..io.tables import TableBlock
 BEHAVIOUR = "behaviour"
 TEXT = pa.large_string()
 _DATES = [pa.timestamp("us"), pa.timestamp("us", "UTC")]
+_FINER = [pa.timestamp("ns"), pa.timestamp("ns", "UTC")]  # cut to microseconds
 # The types that a column's times are read as, the first that suits all of them, by the type that the table gives.
 _TIMES: Mapping[Callable[[pa.DataType], bool], list[pa.DataType]] = {
-    is_text: [pa.int64(), pa.float64(), *_DATES],
+    is_text: [pa.int64(), pa.float64(), *_DATES, *_FINER],
     pa.types.is_temporal: _DATES[:1],
     pa.types.is_integer: [pa.int64()],
     pa.types.is_floating: [pa.float64()],
@@ -114,7 +115,7 @@ class EventReader(BlockReader):
             self.refuse_type(self.columns["time"][0], values.type, expected)
         values = self.cast("time", values, kinds, expected)
         if pa.types.is_timestamp(values.type):
-            values = values.cast(_DATES[0])
+            values = values.cast(_DATES[0], safe=False)
         absent = missing(values)
         if missing_time == "drop":
             self.leave_out("rows without a time", absent)

@@ -224,6 +224,9 @@ class _Course:
         )
         if self.options.patience is not None and not self.chooses:
             why += ", so that train.patience could not end the training"
+        elif self.stale and self.state.step < self.steps:
+            looks = quantity(self.position.looks_since, "looks")
+            why += f"; training ended there: validation had not risen for {looks} (train.patience)"
         return f"saved: the weights of the last step, {self.state.step:,}, since {why}"
 
     @property
