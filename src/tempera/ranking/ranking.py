@@ -39,8 +39,9 @@ class Evaluation:
         validation: number of distinct validation queries, counted in the same way; with 0 there are none, and evaluations during
             training use the test queries. For a recommender, the largest number of validation events, 1,500 by default.
         seed: seed of the choice of held-out queries, which is independent of `train.seed`.
-        shared_documents: "drop" leaves every pair whose document answers a held-out query out of training; "keep" trains on
-            them, as the splits of many public data sets do, which raises the scores. Queries are never shared.
+        shared_documents: "drop" leaves every pair whose document answers a held-out query out of training, and such documents out
+            of hard negatives; "keep" trains on them, as the splits of many public data sets do, which raises the scores. Queries
+            are never shared.
         metrics: any of ndcg, mrr, recall, precision, hit and map, each with a depth, such as ndcg@10.
         bm25: tune BM25 on training queries and report it beside the trained model.
         baselines: report popularity, item-kNN, EASE and transition counts beside a recommender.
