@@ -41,7 +41,7 @@ CEILINGS = {
     "experiments": 2380,  # with a folder for each file, what a race leaves to the data, and settings of it that diverge
     "integrations": 526,  # with a temperature that stays on the host, models that nothing asks, and words that are not known
     "io": 1211,  # with vectors of other programs, texts of polars, lines of text, signals, what a run replaces, keys beside ids
-    "mining": 611,  # with an exact search through candidates in bf16, and products by the faster library
+    "mining": 613,  # with an exact search through candidates in bf16, and products by the faster library
     "ranking": 1006,  # with keys of scores and positions, a bound of ranks, and gains that validation does not show
     "recommend": 3707,  # with behaviours that no event has, counts of another run, histories as they happened, ids in any spelling
     "run": 2295,  # with the proof of what a guide chooses, cautions, rows for the beginning, going on, what teachers know

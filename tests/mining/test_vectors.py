@@ -154,6 +154,9 @@ def test_two_writers_take_turns(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(DataError, match="file is no folder, in which vectors can be kept: give another"):
+        Store(tmp_path / "file", "s")
     store = Store(tmp_path, "s")
     with pytest.raises(DataError, match="texts as float32 are not finite"):
         embed(store, ["a"], lambda texts: np.full((len(texts), 2), np.nan, np.float32))

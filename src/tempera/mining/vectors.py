@@ -170,6 +170,8 @@ class Store:
             width = read_json(self._file("about.json"))["width"]
         except FileNotFoundError:
             return None
+        except NotADirectoryError:
+            raise DataError(f"{self.folder.parent} is no folder, in which vectors can be kept: give another") from None
         except (OSError, ValueError, KeyError, TypeError):
             width = None
         if type(width) is not int or not 0 < width <= _WIDEST:
