@@ -127,13 +127,10 @@ class Pairs:
 
     def negatives_among(self, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which of all negatives are documents of some rows, [m], told as by `sharing`."""
-        first, which = distinct(self.negatives[0])
-        at, held = pa.array(first), self.table["doc"].filter(pa.array(rows))
-        ids, _, texts = (
-            column.take(at) if isinstance(column, pa.ChunkedArray) else column[first]
-            for column in self.side("negatives")
-        )
-        shares = np.isin(ids, self.ids("doc")[rows]) | _alike(texts, held)
+        ids, _, column = self.side("negatives")
+        first, which = distinct(ids)
+        texts, held = column.take(pa.array(first)), self.table["doc"].filter(pa.array(rows))
+        shares = np.isin(ids[first], self.ids("doc")[rows]) | _alike(texts, held)
         if {GIVEN["doc"], GIVEN["negatives"]} & {*self.table.column_names}:
             shares |= np.isin(content_ids(texts), content_ids(held))
         return shares[which]

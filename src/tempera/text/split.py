@@ -41,9 +41,8 @@ class Split:
     dropped: Mapping[str, int] = field(default_factory=dict)  # left out of training, by reason
     shared: int = 0  # training rows that share a document with a held-out row, and are kept
     fewer: tuple[str, ...] = ()  # sentences about parts that have fewer queries than the options say
-    withheld: _Mask = field(
-        default_factory=lambda: np.zeros(0, bool)
-    )  # of all negatives, those that nothing learns, [m]
+    # Of all negatives, those that nothing learns, [m]; empty where there are none.
+    withheld: _Mask = field(default_factory=lambda: np.zeros(0, bool))
 
     @property
     def count(self) -> int:
@@ -193,7 +192,7 @@ def _left(pairs: Pairs, held: _Mask, parts: tuple[int, ...], keeps: bool) -> tup
 def _withheld(split: Split, held: _Mask) -> Split:
     """Return a split of which nothing learns negatives that are documents of rows that are held out, [n].
 
-    They would never be an answer in training, and be kept away from the queries that ask for them.
+    Training would push such documents away from queries, and bring them near to none.
     """
     offsets = split.pairs.negatives[1]
     if not offsets[-1]:
