@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from .. import config as configuration
 from ..build import Config, build
 from ..core.frame import Column, Events, Frame
-from ..errors import DataError, did_you_mean, one_line
+from ..errors import DataError, did_you_mean, is_whole, one_line
 from ..ranking.nearest import top_of
 from ..recommend.counts import Counting, open_counts
 from ..recommend.encoders import Category, Elapsed, Entities, Id
@@ -423,7 +423,7 @@ def _text(role: str, name: Any) -> str:
     name = name.as_py() if isinstance(name, pa.Scalar) else name
     if isinstance(name, float | np.floating) and float(name).is_integer():
         name = int(name)
-    if isinstance(name, bool) or not isinstance(name, str | Integral):
+    if not (isinstance(name, str) or is_whole(name)):
         raise DataError(f"{role} {name!r} is no id: ids are texts or whole numbers")
     return str(name)
 

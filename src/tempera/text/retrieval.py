@@ -108,8 +108,10 @@ class TextTask:
 
     def extended(self, config: Config, part: Part) -> TextTask:
         """Return a run that trains on the pairs of a part, too, with the same tokens, evaluated as this one."""
-        split = self._extended(part)
-        texts = replace(self.data.texts, split=split, catalogue=Catalogue.of(split.pairs, split.withheld))
+        split, catalogue = self._extended(part), self.data.texts.catalogue
+        if len(split.withheld):  # else no row has a negative
+            catalogue = Catalogue.of(split.pairs, split.withheld)
+        texts = replace(self.data.texts, split=split, catalogue=catalogue)
         sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
         versions = self.versions.with_name(f"{self.versions.name}-{part}")
         task = TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store, versions)
