@@ -206,14 +206,21 @@ def test_two_processes_choose_as_one_does(tiny: list[str], tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_all_processes_go_on_from_the_chosen_weights(tiny: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        # The memory has another length on each process.
+        ["train.made_rows=1", "objective.pools=[docs, memory]", "objective.memory=4096"],
+        ["train.made_rows=0", "mining.again=3"],
+    ],
+)
+def test_all_processes_go_on_from_the_chosen_weights(options: list[str], tiny: list[str], tmp_path: Path) -> None:
     """The first process alone has those of the best validation; then all train on what was held out."""
     draw = random.Random(0)
     docs = [" ".join(draw.choice(WORDS) for _ in range(60)) for _ in range(300)]
     path = write_pairs(tmp_path / "long.jsonl", [{"query": " ".join(doc.split()[::20]), "doc": doc} for doc in docs])
-    more = [f"data.path={path}", "train.made_rows=1", "train.refit=auto", "train.learning_rate=0.3"]
+    more = [f"data.path={path}", "train.refit=auto", "train.learning_rate=0.3", *options]
     more += ["evaluation.validation=60", "train.evaluations=6", "train.max_steps=48"]
-    more += ["objective.pools=[docs, memory]", "objective.memory=4096"]  # which has another length on each process
     runs = []
     for name, launcher in (("one", ["-m", "tempera"]), ("two", TORCHRUN)):
         runs.append(launch(tmp_path / name, tiny, python(*launcher), more=more))

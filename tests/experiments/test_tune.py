@@ -10,6 +10,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -25,6 +26,8 @@ from tempera.errors import ConfigError, OutputError, TemperaError
 from tempera.experiments import claim
 from tempera.experiments.claim import claimed
 from tempera.experiments.record import Record
+from tempera.experiments.runner import Runner
+from tempera.experiments.study import Tpe
 from tempera.experiments.sweep import sweep
 from tempera.experiments.trials import Tuning, ranked
 from tempera.experiments.tune import tune
@@ -91,7 +94,7 @@ def test_the_best_run_stays_and_no_other(finished: Tuning, tmp_path: Path, valid
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("keep", [0, 2])
 def test_as_many_runs_stay_as_are_asked_for(keep: int, small: dict[str, Any], tmp_path: Path) -> None:
-    result = tune(small, SPACE, 3, tmp_path / "out", [*QUICK, "train.refit=auto"], keep=keep)
+    result = tune(small, SPACE, 3, tmp_path / "out", [*QUICK, "train.refit=auto", "mining.again=3"], keep=keep)
     order = sorted(result.trials, key=lambda trial: (-(trial.value or 0), trial.number))
     folders = {int(folder.name) for folder in (tmp_path / "out" / "trials").glob("*/")}
     assert folders == {trial.number for trial in order[:keep]}
@@ -228,7 +231,7 @@ def test_fewer_than_fifty_queries_choose_nothing(tempera: Any, small: dict[str, 
     assert not (out / "best.yaml").exists() and not (out / "trials").exists()
     result = tune(config, space, 2, out, QUICK)
     assert result.best is None and len(result.trials) == 2 and result.json()["best"] is None
-    assert result.config == build(configuration.of(config, [*QUICK, "train.refit=auto"])).resolved
+    assert result.config == build(configuration.of(config, [*QUICK, "train.refit=auto", "mining.again=3"])).resolved
 
 
 def test_queries_of_a_kept_index_are_not_compared_untrained(
@@ -306,6 +309,31 @@ def test_trials_on_other_data_are_refused(small: dict[str, Any], pairs_file: Pat
     assert len(tune(mine, SPACE, 3, tmp_path / "out", QUICK).trials) == 3
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_workers_that_begin_together_on_other_data_are_refused(
+    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of them has a record when the other begins."""
+    url, make, askers = f"sqlite:///{tmp_path}/shared.db", Runner.make, list[Tpe]()
+    (tmp_path / "other").mkdir()
+
+    def shared(_: None, *rest: Any) -> Tpe:
+        askers.append(Tpe(url, *rest))
+        return askers[-1]
+
+    def meanwhile(self: Runner, *args: Any, **options: Any) -> Record:
+        record, asker = make(self, *args, **options), askers[0]
+        other = Tpe(url, asker.name, asker.about, tmp_path / "other", asker.space, 9, 1, 60.0, True)
+        other._try(lambda it, values, report: replace(it, reading=record.reading, data="other", value=0.5), 0)
+        return record
+
+    monkeypatch.setattr("tempera.experiments.tune.Tpe", shared)
+    monkeypatch.setattr(Runner, "make", meanwhile)
+    with pytest.raises(OutputError, match=r"1 run was made on other data than there are now.*; give another folder"):
+        tune(small, SPACE, 5, tmp_path / "out", QUICK)
+    assert len(askers[0].records) == 1  # that of the other worker: this one's is not compared with it
+
+
 # ---- refusals
 
 
@@ -357,6 +385,8 @@ def test_an_output_of_something_else_is_left_alone(
 ) -> None:
     with pytest.raises(ConfigError, match="--storage sqlite: is a file for one tempera tune alone"):
         tune(small, SPACE, 1, tmp_path / "shared", storage=f"sqlite:///{tmp_path}/study.db")
+    with pytest.raises(ConfigError, match="--overwrite forgets what is in --output, and the trials are in --storage"):
+        tune(small, SPACE, 1, tmp_path / "shared", storage="postgresql://nowhere/x", overwrite=True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("x")
     for overwrite in (False, True):

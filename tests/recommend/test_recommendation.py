@@ -27,13 +27,16 @@ from tempera.core.corrections import LogQ
 from tempera.core.frame import Events
 from tempera.core.masks import KnownPositives, SameId
 from tempera.core.ragged import Ragged
+from tempera.engine.cache import Cache
 from tempera.engine.devices import Devices
+from tempera.engine.step import step
 from tempera.errors import ConfigError
 from tempera.io.documents import JsonLines
 from tempera.recommend import recommendation
 from tempera.recommend.recommendation import InteractionTask
 from tempera.run.dry_run import lines, rehearse
 from tempera.run.fit import fit
+from tempera.run.on_paper import planned
 from tempera.run.prepare import prepare
 from tempera.run.task import RunTask
 from tempera.run.train import train
@@ -263,6 +266,45 @@ def test_all_proofs_hold_for_interactions(options: dict[str, Any], folder: Path,
     assert [proof for proof in proofs if not proof.passed] == []
     assert len(proofs) >= 10 and any("dropout on" in proof.name for proof in proofs)
     assert sum("2 processes = one" in proof.name for proof in proofs) == 2
+
+
+@pytest.mark.parametrize("pool", ["mean", "max", "ages", "attention", "gru", "transformer"])
+def test_every_pool_gives_the_same_bits_kept_and_replayed(options: dict[str, Any], tmp_path: Path, pool: str) -> None:
+    options["tower"] = {
+        "kind": "features",
+        "dimensions": 16,
+        "doc": ["id"],
+        "history": {"pools": [{pool: {"last": 5}}]},
+    }
+    rows = [{"user": f"u{at // 12}", "item": f"i{follows(at * at)}", "time": at} for at in range(12 * USERS)]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "equally_long.parquet")
+    options["data"]["path"] = str(tmp_path / "equally_long.parquet")
+    made = build(configuration.of(options))
+    data, found = InteractionTask.read(made, tmp_path).data, []
+    chosen = next(iter(data.sampler(0, 1)))
+    for mode in ("always", "never"):
+        torch.manual_seed(0)
+        data.tower.zero_grad()
+        loss = step(data.tower, made.objective, data.batch(chosen, 0), Cache(mode, memory=1.0))  # type: ignore[arg-type]
+        found.append((loss, [each.grad.clone() for each in data.tower.parameters() if each.grad is not None]))
+    (loss, kept), (other, replayed) = found
+    assert loss == other and len(kept) == len(replayed) > 3
+    assert all(torch.equal(*each) for each in zip(kept, replayed, strict=True))
+
+
+@pytest.mark.parametrize("device", ["cpu", "h100"])
+def test_a_plan_counts_towers_whose_rows_follow_from_the_features_of_items(
+    options: dict[str, Any], folder: Path, device: str
+) -> None:
+    options["data"]["items"] = str(folder / "items.parquet")
+    options["train"]["batch_size"] = 16
+    flops = []
+    for doc in ([{"categories": {"column": "kind"}}], [{"text": {"column": "title"}}]):
+        options["tower"] |= {"doc": ["id", *doc], "doc_layers": [8]}
+        plan = planned(configuration.of(options), device=device)
+        assert plan["seconds"] > 0
+        flops.append(plan["stages"][0]["flops"])
+    assert min(flops) > 0
 
 
 def test_much_data_is_judged_by_some_of_its_queries(

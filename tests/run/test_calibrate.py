@@ -306,8 +306,8 @@ def test_shares_depths_and_models_that_are_none_are_refused(run: Path, tmp_path:
         ({"precision": [0.0]}, "precision is 0"),
         ({"recall": [1.5]}, r"recall is 1\.5"),
         ({"depth": 0}, "depth is 0"),
-        ({"precision": 0.9}, r"precision is a list of shares, such as \[0.9\], not 0.9"),
-        ({"recall": ["all"]}, r"recall is a list of shares, such as \[0.9\], not \['all'\]"),
+        ({"precision": 0.9}, "calibrate: precision is a list, each a number, not 0.9"),
+        ({"recall": ["all"]}, r"calibrate: recall is a list, each a number, not \['all'\]"),
         ({"depth": 2.5}, "depth is a whole number, not 2.5"),
     ):
         with pytest.raises(ConfigError, match=says):

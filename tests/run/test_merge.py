@@ -122,7 +122,7 @@ def test_what_cannot_be_merged(judged: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
     with pytest.raises(ConfigError, match="give a weight of the run from 0 to 1, and --output"):
         merge(judged / "run", judged / "base", weights=0.5)
-    with pytest.raises(ConfigError, match=r"weights is a number from 0 to 1 or None, not \[0.5\]"):
+    with pytest.raises(ConfigError, match=r"merge: weights is a number or None, not \[0.5\]"):
         merge(judged / "run", judged / "base", weights=[0.5], output=tmp_path / "x")  # type: ignore[arg-type]
     for output in (judged / "run", judged / "base" / "inside"):
         with pytest.raises(OutputError, match="is one of the models that are merged, or in one"):

@@ -18,6 +18,7 @@ import tempera
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError, TemperaError
 from tempera.io.ids import content_id
+from tempera.mining.hard_negatives import Mining
 from tempera.ranking.resolved import Config
 from tempera.run import refit
 from tempera.run.calibrate import calibrate
@@ -106,6 +107,68 @@ def test_what_is_saved_is_a_run_on_all_pairs(options: dict[str, Any], tmp_path: 
     by_hand = train({**options, "train": {**options["train"], "max_steps": steps}}, tmp_path / "by_hand")
     assert pairs == by_hand.document["data"]["train"] == 300
     assert np.array_equal(weights(again.folder / "model"), weights(by_hand.folder / "model"))
+
+
+@pytest.mark.parametrize("margin", [0.05, 0.3])
+def test_training_goes_on_with_negatives_that_the_chosen_weights_mine(
+    margin: float, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """A run on all pairs that begins with the evaluated weights, with negatives that these mine, at half of the rate."""
+    options["train"]["learning_rate"] = 0.1
+    without = train(with_refit(options, "auto"), tmp_path / "without")
+    options["mining"] = {"again": 2, "relative_margin": margin}
+    run = train(with_refit(options, "auto"), tmp_path / "run")
+    assert np.array_equal(weights(run.folder / "evaluated"), weights(without.folder / "evaluated"))
+    assert records(run)[0][2] == round(run.document["best"]["step"] * 300 / run.document["data"]["train"])
+    mined = tmp_path / "mined.parquet"
+    tempera.mine(run.folder / "evaluated", options["data"]["path"], mined, Mining(2, relative_margin=margin))
+    by_hand = train(
+        {
+            **options,
+            "data": {"path": str(mined)},
+            "tower": {"dimensions": 16, "teacher": str(run.folder / "evaluated")},
+            "train": {**options["train"], "max_steps": records(run)[0][2], "learning_rate": 0.05},
+            "evaluation": {"queries": 0, "validation": 0, "bm25": False},
+            "mining": {},
+        },
+        tmp_path / "by_hand",
+    )
+    assert np.array_equal(weights(run.folder / "model"), weights(by_hand.folder / "model"))
+
+
+@pytest.mark.parametrize(
+    "besides",
+    [
+        {"mining": {"again": 0}},
+        {"objective": {"preset": "mnr", "pools": ["docs"]}},
+        {"train": {"teacher": "columns"}, "objective": {"teacher": {"weight": 0.5, "by": "scores"}}},
+    ],
+)
+def test_negatives_are_mined_again_only_where_they_are_compared(
+    besides: dict[str, Any], options: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [
+        {**json.loads(line), "positive_score": 1.0} for line in Path(options["data"]["path"]).read_text().splitlines()
+    ]
+    options["data"] = {"path": str(write_pairs(tmp_path / "scored.jsonl", rows)), "positive_scores": "positive_score"}
+    options["mining"] = {"again": 2}
+    for section, values in besides.items():
+        options[section] = {**options.get(section, {}), **values}
+    with caplog.at_level("INFO", logger="tempera"):
+        train(with_refit(options, "auto"), tmp_path / "run")
+    assert "training again" in caplog.text and "mined before step" not in caplog.text
+
+
+def test_negatives_of_the_data_are_kept_when_training_goes_on(
+    options: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [json.loads(line) for line in Path(options["data"]["path"]).read_text().splitlines()]
+    hard = [{**row, "negative": other["doc"]} for row, other in zip(rows, [*rows[7:], *rows[:7]], strict=True)]
+    options["data"] = {"path": str(write_pairs(tmp_path / "hard.jsonl", hard))}
+    options["mining"] = {"again": 2}
+    with caplog.at_level("INFO", logger="tempera"):
+        train(with_refit(options, "auto"), tmp_path / "run")
+    assert "training goes on" in caplog.text and "mined before step" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -236,9 +236,7 @@ def test_the_output_is_parquet_of_one_process(
     output = tmp_path / "mined.parquet"
     with alone(tmp_path / ".mined.parquet.lock", ""), pytest.raises(OutputError, match="another process is writing it"):
         mine(tiny_run, MiningTask.of(*pairs), output)
-    with pytest.raises(
-        ConfigError, match=r"options is a Mining, such as Mining\(negatives=5\), not \{'negatives': 3\}"
-    ):
+    with pytest.raises(ConfigError, match=r"mine: options is a Mining or None, not \{'negatives': 3\}"):
         mine(tiny_run, MiningTask.of(*pairs), output, {"negatives": 3})  # type: ignore[arg-type]
     table = tmp_path / "vectors" / "pairs.csv"
     table.parent.mkdir()

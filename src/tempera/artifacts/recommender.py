@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from .. import config as configuration
+from ..arguments import refuse_other_kinds
 from ..build import Config, build
 from ..core.frame import Column, Events, Frame
 from ..errors import DataError, did_you_mean, is_whole, one_line
@@ -181,7 +182,7 @@ class Recommender(RunFolder):
         history: Sequence[Any] | None = None,
         k: int = 10,
         exclude_seen: bool = True,
-        index: Path | None = None,
+        index: str | Path | None = None,
         elapsed: float = 0.0,
         hybrid: bool | None = None,
         context: Mapping[str, Any] | None = None,
@@ -217,6 +218,7 @@ class Recommender(RunFolder):
                 raise DataError(f"history is {history!r}; expected a list of ids of items, the latest last")
             own = self.codes(self.named("item", items).to_pylist())
             past = PastEvents(Histories.of(own, np.array([0, len(own)])), dislikes=past.dislikes)
+        refuse_other_kinds(Recommender.recommend, locals())
         notes = self.notes_of(elapsed)
         if user is not None and code is None:
             notes = (_unknown(user, history), *notes)
@@ -267,7 +269,7 @@ class Recommender(RunFolder):
         """The run's table of counts, which recommends together with the vectors; None without one."""
         return open_counts(self.folder, len(self.items.table), self.fingerprint)
 
-    def counting(self, hybrid: bool | None, index: Path | None = None) -> Counting | None:
+    def counting(self, hybrid: bool | None, index: str | Path | None = None) -> Counting | None:
         """Return the counts to recommend with; None for the vectors alone."""
         if hybrid and self.counts is None:
             raise DataError(

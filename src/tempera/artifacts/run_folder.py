@@ -9,6 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from ..arguments import refuse_other_kinds
 from ..errors import DataError
 from ..io.console import logger
 from ..io.documents import parsed
@@ -119,6 +120,7 @@ class Run(RunFolder):
         if not query.strip():
             raise DataError("the query is empty; give words to search for")
         refuse_depth(k)
+        refuse_other_kinds(Run.search, locals())
         text = encodable(query)  # a terminal may pass on bytes that are no text
         place: Index = self.index if index is None else self._once(Index, Path(index))
         model = self if onnx is None else self._once(OnnxModel, Path(onnx))
@@ -204,6 +206,7 @@ class Run(RunFolder):
 
     def recommend_all(self, path: str | Path, users: Any = None, **options: Any) -> dict[str, Any]:
         """Write the best items of all users, or of some; see `tempera.artifacts.many_users.write_recommendations`."""
+        refuse_other_kinds(Run.recommend_all, locals())
         from .many_users import write_recommendations
 
         return write_recommendations(self.recommender, Path(path), users, **options)
@@ -223,6 +226,7 @@ class Run(RunFolder):
 
     def add_items(self, path: str | Path) -> Run:
         """Add the new items of a table by their features, and return the run; see `tempera.artifacts.new_items.add_items`."""
+        refuse_other_kinds(Run.add_items, locals())
         from .new_items import add_items
 
         add_items(self.folder, Path(path))
@@ -241,6 +245,7 @@ class Run(RunFolder):
 
         See `tempera.artifacts.export.export`.
         """
+        refuse_other_kinds(Run.export, locals())
         from .export import Users, export
 
         users: Users | None = None

@@ -119,6 +119,11 @@ class Objective(nn.Module):
         """Return True if `Batch.known` makes a difference."""
         return self.numerator != "one" or any(isinstance(mask, KnownPositives) for mask in self.masks)
 
+    @property
+    def uses_negatives(self) -> bool:
+        """Return True if hard negatives are candidates of a pool."""
+        return any(candidate == "negatives" for pool in self.pools for _, candidate in pool.blocks)
+
     def forward(self, queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -> Tensor:
         """Return one loss a row, [b], differentiable for every embedding and the temperature.
 

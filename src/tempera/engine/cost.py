@@ -282,7 +282,12 @@ def on_paper(module: nn.Module, device: torch.device) -> Any:
     if device.type != "cpu":
         return copy.deepcopy(module).to(device)
     with FakeCopyMode(fakes()):
-        return copy.deepcopy(module)
+        copied = copy.deepcopy(module)
+    for place, part in copied.named_modules():
+        for name, buffer in module.get_submodule(place).named_buffers(recurse=False):
+            if not buffer.dtype.is_floating_point:  # which rows are read follows from the numbers of these
+                part.register_buffer(name, buffer, persistent=False)
+    return copied
 
 
 def blank(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:

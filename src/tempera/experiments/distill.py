@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import config as configuration
+from ..arguments import refuse_other_kinds
 from ..artifacts.run_folder import Run
 from ..config import Options
 from ..run.train import default_output
@@ -47,6 +48,7 @@ def distill(
     >>> [name for name in run.metrics if name != "bm25"]
     ['untrained', 'teacher', 'trained', 'trained + BM25']
     """
+    refuse_other_kinds(distill, locals())
     model_folder(Path(model))  # which is there, before anything is read
     options = options_of(model, texts, overrides)
     return train(options, output or default_output(texts), overwrite=overwrite)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..arguments import refuse_other_kinds
 from ..build import Config
 from ..errors import ConfigError
 from ..io.atomic import write_file
@@ -61,6 +62,7 @@ def learn(
     >>> [row["pairs"] for row in curve.table]
     [20, 40, 80]
     """
+    refuse_other_kinds(learn, locals())
     if more < 1:
         raise ConfigError(f"--more is {more}; give at least 1 pair")
     if 0 < len(sizes) < LEAST_SIZES:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import config as configuration
+from ..arguments import refuse_other_kinds
 from ..artifacts.run_folder import Run
 from ..build import kind_of_tower
 from ..config import Options
@@ -48,6 +49,7 @@ def train(
     >>> list(run.metrics)
     ['untrained', 'bm25', 'trained', 'trained + BM25']
     """
+    refuse_other_kinds(train, locals())
     options, free = opened(with_rows(configuration.of(config, overrides), data))
     if output is None and isinstance(config, str | Path):
         output = default_output(config)

@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, OutputError
+from ..errors import ConfigError, OutputError, quantity
 from ..io.console import logger
 from ..io.documents import parsed
 from ..ranking.ranking import Part
@@ -120,6 +120,7 @@ class Runner:
         if jobs < 1:
             raise ConfigError(f"--jobs is {jobs}; give at least 1")
         self.folder, self.metric, self.part = folder, metric, part
+        self.elsewhere = "give another folder, or --overwrite"  # where the data have changed
         self.threads = None if jobs == 1 else max(1, cores() // jobs)
         self.workers = [Worker() for _ in range(jobs)]
         # Hashes of earlier runs' data, by how these were read, and of what there was to read, by where it is from.
@@ -195,12 +196,7 @@ class Runner:
             "threads": self.threads,
         }
         record = worker.run(job, watch)
-        for earlier, now in ((known, record.data), (source, record.source)):
-            if earlier and now not in ("", earlier[0]):
-                raise OutputError(
-                    f"{self.folder}: {len(earlier)} runs were made on other data than there are now, although the options are the "
-                    "same; give another folder, or --overwrite"
-                )
+        self.refuse_other_data(record)
         self.know(record)
         if record.pruned:
             record = replace(record, value=next((value for value in reversed(way) if value is not None), None))
@@ -211,6 +207,20 @@ class Runner:
         if not publish:
             shutil.rmtree(folder)
         return replace(record, on_the_way=way)
+
+    def refuse_other_data(self, record: Record) -> None:
+        """Refuse a run whose data are not those of every run that is known.
+
+        Raises:
+            OutputError: some were made on other data.
+        """
+        for place, content in ((record.reading, record.data), (record.origin, record.source)):
+            others = sum(each != content for each in self.data[place])
+            if content and others:
+                raise OutputError(
+                    f"{self.folder}: {quantity(others, 'runs')} {'was' if others == 1 else 'were'} made on other data than there "
+                    f"are now, although the options are the same; {self.elsewhere}"
+                )
 
     def know(self, record: Record) -> None:
         """Take note of a run's data, which later runs need to have."""

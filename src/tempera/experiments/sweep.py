@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from ..arguments import refuse_other_kinds
 from ..artifacts.pictures import label, number
 from ..errors import TemperaError, quantity
 from ..io.atomic import write_file
@@ -68,6 +69,7 @@ def sweep(
     >>> [point.name for point in result.points], result.best in result.region
     (['0.05', '0.5'], True)
     """
+    refuse_other_kinds(sweep, locals())
     axes = axes_of(over)
     template = Template.of(config, overrides, metric, [axis.field for axis in axes])
     plan = SweepPlan.of(template, axes, seeds, learned, scheduled, yes)

@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any, Literal
 
 from .. import config as configuration
+from ..arguments import refuse_other_kinds
 from ..artifacts.pictures import label, number
 from ..errors import ConfigError, TemperaError
 from ..io.atomic import write_file
@@ -74,6 +75,7 @@ def tune(
     >>> [trial.state for trial in result.trials], list(result.best.params)
     (['finished'], ['train.learning_rate'])
     """
+    refuse_other_kinds(tune, locals())
     for name, value, least in (("--trials", trials, 1), ("--keep", keep, 0), ("--lost-after", lost_after, 1)):
         if value < least:
             raise ConfigError(f"{name} is {value}; give at least {least}")
@@ -81,6 +83,10 @@ def tune(
         raise ConfigError(
             "--storage sqlite: is a file for one tempera tune alone; leave --storage out (the file is study.db in --output), or "
             "give a postgresql:// that several share"
+        )
+    if storage is not None and overwrite:
+        raise ConfigError(
+            "--overwrite forgets what is in --output, and the trials are in --storage: give another --study"
         )
     fields = Space.of(space)
     template = Template.of(config, overrides, metric, [each.field for each in fields.fields])
@@ -90,6 +96,8 @@ def tune(
         template.config(values, fields.places(values))
     about = configuration.dump({"metric": template.metric, "space": fields.written, "config": template.base.resolved})
     runner = Runner(folder, jobs, template.metric)
+    if storage is not None:
+        runner.elsewhere = "the trials of all workers are in --storage: give another --study"
     with claimed(folder, _ABOUT, about, "tuning", overwrite, template.base.read):
         template.tell()
         seed = template.base.train.seed
@@ -103,17 +111,20 @@ class _Search:
     def __init__(self, template: Template, asker: Tpe, runner: Runner, keep: int, batch: int | Literal["auto"]) -> None:
         self.template, self.asker, self.runner, self.keep, self.batch = template, asker, runner, keep, batch
         self.running: set[int] = set()  # numbers of trials whose records the study does not have yet
+        self.known: set[int] = set()  # numbers of trials whose data are
         self.lock = Lock()
 
     def run(self) -> Tuning:
         """Make all trials that are missing, and write the result."""
-        for record in self.asker.records:
-            self.runner.know(record)
+        self._know(self.asker.records)
         with progress_bar("tune", self.asker.budget, "trial") as self.bar:
             self._tidy()
             self.runner.all(self._loop)
             self.running.clear()
             records = self._tidy()
+            self._know(records)
+            for record in records:
+                self.runner.refuse_other_data(record)
             with suppress(OSError):  # it holds runs that stay
                 self.runner.run_folder("").rmdir()
             return self._result(records)
@@ -124,7 +135,8 @@ class _Search:
     def _make(self, worker: Worker, trial: Record, values: dict[str, Any], report: Report) -> Record:
         with self.lock:
             self.running.add(trial.number)
-            best = ranked(self._tidy())[: self.keep]
+            self._know(records := self._tidy())
+            best = ranked(records)[: self.keep]
         bar = best[-1].value if 0 < len(best) == self.keep else None
         try:
             config = self.template.config(values, self.asker.space.places(values))
@@ -133,6 +145,10 @@ class _Search:
             record = replace(trial, error=str(error))
         else:
             record = self.runner.make(worker, run, f"{trial.number:04}", report, self.keep > 0, bar)
+            with self.lock:
+                self.known.add(trial.number)
+                self._know(self.asker.records)  # of other workers, which have begun at the same time
+                self.runner.refuse_other_data(record)
         if record.error is not None:
             logger.warning(f"trial {trial.number} failed: {record.error}")
         elif record.value is not None:
@@ -141,6 +157,13 @@ class _Search:
                 f"trial {trial.number} {said} {label(self.template.metric)} {number(record.value)}: {record.name}"
             )
         return record
+
+    def _know(self, records: Sequence[Record]) -> None:
+        """Take note of the data of trials, also those of other workers."""
+        for record in records:
+            if record.number not in self.known:
+                self.runner.know(record)
+        self.known |= {record.number for record in records}
 
     def _tidy(self) -> list[Record]:
         """Show how far the search is, keep the folders of the best trials and of those under way, and return all records."""

@@ -100,7 +100,7 @@ class Ageing(nn.Module):
         inside = (age >= 0) & (age < last)
         weights = self.age.exp()[age.clamp(0, last - 1)] * inside  # [E, L]
         mass = self.age.exp().cumsum(0)[sequences.seen.clamp(1, last) - 1]  # [n]
-        return sequences.rows(torch.matmul(weights, x)) / mass[:, None]
+        return sequences.rows(torch.bmm(weights.expand(len(x), -1, -1), x)) / mass[:, None]
 
 
 class Others(nn.Module):

@@ -133,7 +133,7 @@ class TrainingEvents:
         known = known_dislikes(self.events.timeline, train)
         if known is None:
             return None
-        if not any(role == "negatives" for pool in config.base.pools for _, role in pool.blocks):
+        if not config.base.uses_negatives:
             raise ConfigError("data.dislikes are negatives, but no pool of the objective uses them: add negatives")
         return Disliked(known, self.events.timeline.source.negatives, seed)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from numbers import Real
 from pathlib import Path
 
+from ..arguments import refuse_other_kinds
 from ..artifacts.calibrated import Calibration, picture, write_calibration
-from ..errors import ConfigError, is_whole, refuse_other
+from ..errors import ConfigError
 from ..ranking.calibration import fit, thresholds
 from ..text.embedder import Model
 from ..text.roles import Roles
@@ -57,6 +57,7 @@ def calibrate(
     >>> 0 <= low < high <= 1
     True
     """
+    refuse_other_kinds(calibrate, locals())
     _check(precision, recall, depth)
     judged = Model(str(model))
     labelled = known(judged, None if pairs is None else Path(pairs), roles, depth, split)
@@ -80,11 +81,8 @@ def calibrate(
 def _check(precision: Sequence[float], recall: Sequence[float], depth: int) -> None:
     """Raise ConfigError for a precision or recall outside 0 to 1, or a depth below 1."""
     for name, targets in (("precision", precision), ("recall", recall)):
-        refuse_other(name, targets, isinstance(targets, Sequence), "a list of shares, such as [0.9]")
         for target in targets:
-            refuse_other(name, targets, isinstance(target, Real), "a list of shares, such as [0.9]")
             if not 0 < target <= 1:
                 raise ConfigError(f"{name} is {target:g}; give a share above 0 and at most 1")
-    refuse_other("depth", depth, is_whole(depth), "a whole number")
     if depth < 1:
         raise ConfigError(f"depth is {depth}; give at least 1 hit of each query")

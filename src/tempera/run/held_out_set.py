@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import config as configuration
+from ..arguments import refuse_other_kinds
 from ..artifacts.export import BEIR, place_of
 from ..build import build
 from ..errors import DataError
@@ -58,6 +59,7 @@ def evaluate_held_out(
     >>> list(finding.systems)
     ['runs/first/evaluated', 'bm25', 'runs/first/evaluated + BM25']
     """
+    refuse_other_kinds(evaluate_held_out, locals())
     model_folder(Path(run))  # of texts
     split, _ = divided_again(Path(run), "give data to evaluate it on")
     if not len(split.test):
@@ -124,6 +126,7 @@ def export_held_out(run: str | Path, output: str | Path | None = None, overwrite
     >>> facts["test_queries"] > 0
     True
     """
+    refuse_other_kinds(export_held_out, locals())
     run = Path(run)
     model_folder(run)  # of texts
     split, config = divided_again(run, "give the folder of a run, and its data as they were")

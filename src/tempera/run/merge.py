@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..arguments import refuse_other_kinds
 from ..artifacts.pictures import draw_merge
 from ..build import Config
 from ..engine.devices import named
-from ..errors import ConfigError, DataError, OutputError, refuse_other
+from ..errors import ConfigError, DataError, OutputError
 from ..io.atomic import staged, write_file, write_mark
 from ..io.console import logger
 from ..ranking.ranking import LEAST_TO_CHOOSE
@@ -66,7 +66,7 @@ def merge(
     >>> merge("runs/more", "runs/first", weights=0.7, output="runs/merged")["weight"]
     0.7
     """
-    refuse_other("weights", weights, isinstance(weights, Real | None), "a number from 0 to 1 or None")
+    refuse_other_kinds(merge, locals())
     if weights is not None and (not 0 <= weights <= 1 or output is None):
         raise ConfigError(f"--weights is {weights:g}: give a weight of the run from 0 to 1, and --output")
     if weights is not None and also:

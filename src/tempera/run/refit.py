@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
+from ..build import Config
 from ..engine.clock import Phases
 from ..engine.optim import TABLE_RATE
 from ..engine.training_options import RefitOn, Training
@@ -32,8 +33,9 @@ class Refit:
     """Train a run on more data, by `train.refit`.
 
     It begins anew, with the weights and the objective that the run has before its training. Where rows are made of documents
-    (`train.made_rows`), which is the longest part of a training, it goes on from the weights that validation has chosen: for half
-    of the steps, at half of the learning rates and without such rows. A memory is empty then, and schedules begin again.
+    (`train.made_rows`), which is the longest part of a training, or negatives are mined for it (`mining.again`), it goes on from
+    the weights that validation has chosen, at half of the learning rates: without such rows and for half of the steps, or with such
+    negatives for as many. A memory is empty then, and schedules begin again.
 
     Args:
         prepared: the run, before its training.
@@ -47,10 +49,14 @@ class Refit:
         parts = {**_PARTS, "auto": prepared.task.refits if worth else ()}[self.train.refit]
         self.parts = [each for each in parts if each == "test" or not prepared.config.evaluation.cold_items]
         self.learned = prepared.task.learned
-        self.goes_on, self.share = bool(self.train.made_rows), 1.0  # the share of steps
+        mines, self.mining = _mines(prepared.config), prepared.config.mining
+        self.share = _SHARE if self.train.made_rows else 1.0  # of steps
+        self.goes_on = bool(self.train.made_rows) or mines
+        if mines:
+            self.mining = self.mining.once()
         self.chosen: Prepared | None = None  # the run after its first training
         if self.goes_on:
-            self.train, self.share = _onward(self.train), _SHARE
+            self.train = _onward(self.train)
 
     @property
     def times(self) -> float:
@@ -72,7 +78,8 @@ class Refit:
         config = replace(run.config, objective=copy.deepcopy(self.objective))
         with run.phases("refit"), TemporaryDirectory(dir=run.folder) as folder:
             torch.manual_seed(self.train.seed)  # of the first weights, as `prepare` does
-            task = run.task.extended(reading_of(replace(config, train=self.train), run.devices), part)
+            reading = reading_of(replace(config, train=self.train, mining=self.mining), run.devices)
+            task = run.task.extended(reading, part)
             move_tower(config, task, run.devices)
             pairs = task.showcase.facts().counts["train"]
             if pairs == self.latest:
@@ -89,6 +96,12 @@ class Refit:
                 again = replace(run, config=replace(config, train=train), task=task, log=log, phases=Phases())
                 fit(again, looks=False)
         return replace(run, config=config, task=task)
+
+
+def _mines(config: Config) -> bool:
+    """Return True if the model mines negatives before it is trained again."""
+    mining = config.mining
+    return mining.again > 0 and mining.every is None and config.base.uses_negatives and config.train.teacher is None
 
 
 def _onward(train: Training) -> Training:

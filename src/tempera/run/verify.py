@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from .. import config as configuration
+from ..arguments import refuse_other_kinds
 from ..build import build
 from ..config import Options
 from ..core.batch import Batch, divide
@@ -75,6 +76,7 @@ def verify(
     >>> [proof.name for proof in proofs if not proof.passed]
     []
     """
+    refuse_other_kinds(verify, locals())
     options = configuration.of(config, overrides)
     with tempfile.TemporaryDirectory() as place:
         with JsonLines(Path(place) / "log.jsonl") as log:

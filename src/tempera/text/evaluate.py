@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import ConfigError, DataError, OutputError, quantity, refuse_other
+from ..arguments import refuse_other_kinds
+from ..errors import ConfigError, DataError, OutputError, quantity
 from ..io.atomic import new_file, refuse_replacing
 from ..io.console import aligned
 from ..ranking.compare import Comparison
@@ -158,7 +159,7 @@ def evaluate(
     >>> list(finding.systems), list(finding.comparisons["bm25"])
     (['runs/first', 'bm25', 'runs/first + BM25'], ['ndcg@10'])
     """
-    names = resolved(metrics, k)
+    half = in_half(mixed_precision)
     if not data:
         raise ConfigError(
             "no data to evaluate on: give a table of pairs or a BEIR folder, or a run to evaluate_held_out"
@@ -169,9 +170,10 @@ def evaluate(
                 f"data {number} to evaluate on is a {type(task).__name__}; expected the path of a table of pairs or of a BEIR "
                 "folder: write rows to a file, such as pairs.jsonl"
             )
+    refuse_other_kinds(evaluate, locals())
+    names = resolved(metrics, k)
     if against is not None and model_folder(Path(against)).resolve() == model_folder(Path(model)).resolve():
         raise ConfigError(f"cannot compare {model} with itself; give another model")
-    half = in_half(mixed_precision)
     models = [Model(str(path), half) for path in (model, against) if path is not None]
     if split != "test" and not any(isinstance(task, str | Path) and is_beir(task) for task in data):
         raise DataError(f"the split {split!r} is of a BEIR folder, and none is given: drop it")
@@ -204,7 +206,6 @@ def resolved(metrics: str | Sequence[str], k: Sequence[int]) -> tuple[str, ...]:
     >>> resolved(["ndcg", "mrr@5"], [1, 10])
     ('ndcg@1', 'ndcg@10', 'mrr@5')
     """
-    refuse_other("k", k, isinstance(k, Sequence), "a list of depths, such as [1, 10]")
     if not metrics and not k:
         return DEFAULT_METRICS
     parts = [

@@ -14,7 +14,8 @@ import pyarrow.parquet as parquet
 import xxhash
 from numpy.typing import NDArray
 
-from ..errors import DataError, OutputError, refuse_other
+from ..arguments import refuse_other_kinds
+from ..errors import DataError, OutputError
 from ..io.atomic import as_output_error, new_file, refuse_replacing
 from ..io.console import progress_bar
 from ..io.documents import parsed
@@ -74,8 +75,8 @@ def mine(
     >>> report.queries
     100
     """
+    refuse_other_kinds(mine, locals())
     model, output, options = model_folder(Path(model)), Path(output), Mining() if options is None else options
-    refuse_other("options", options, isinstance(options, Mining), "a Mining, such as Mining(negatives=5)")
     more = None if corpus is None else Path(corpus)
     task = pairs if isinstance(pairs, MiningTask) else MiningTask.read(Path(pairs), roles, more, split)
     models = [model] if cross_encoder is None else [model, cross_encoder]

@@ -31,6 +31,7 @@ from ..mining.shortfall import Report
 from .catalogue import Catalogue
 
 _BLOCK = 1 << 16  # texts in memory at once
+_NEVER_LATER = 1 << 40  # steps that no training takes
 
 Read = Callable[[Role, Ints], NDArray[np.float32]]  # positions of queries or documents to unit vectors, [.., D]
 
@@ -42,14 +43,26 @@ class RepeatedMining(Mining):
     Args:
         every: steps after which the model in training mines among the training documents again, which replaces the former
             negatives. It mines before the first step only if the data has none. None keeps those of the data.
+        again: negatives of a query that the model mines, in place of `negatives`, before it is trained again (`train.refit`); that
+            training then goes on from the weights that validation has chosen. Negatives of the data stay as they are. Where
+            `every` mines, something teaches, or the objective does not compare with negatives, nothing is mined; nor does 0 mine.
         cross_encoder: folder of one that judges all negatives, by `cross_margin`; its scores are kept by pair, in vectors/
             beside the run.
         faiss: search by an index, such as HNSW32; None searches exactly.
     """
 
     every: Annotated[int, Field(gt=0)] | None = None
+    again: Annotated[int, Field(ge=0)] = 0
     cross_encoder: str | None = None
     faiss: str | None = None
+
+    def once(self) -> RepeatedMining:
+        """Return the options by which `again` negatives are mined, before a first step.
+
+        >>> RepeatedMining(again=3, skip=98).once().negatives
+        2
+        """
+        return replace(self, every=_NEVER_LATER, negatives=min(self.again, self.depth - self.skip))
 
 
 class Renewal:

@@ -185,8 +185,7 @@ def _renewal(config: Config, texts: TextData, rows: Examples, path: Path, cross:
     options, mining = config.train, config.mining
     if cross is not None and rows.negatives is None and mining.every is None:
         raise ConfigError("mining.cross_encoder needs negatives, but the data has none: set mining.every")
-    pools = config.base.pools
-    if mining.every is not None and not any(role == "negatives" for pool in pools for _, role in pool.blocks):
+    if mining.every is not None and not config.base.uses_negatives:
         raise ConfigError("mining.every mines negatives, but no pool of the objective uses them: add negatives")
     if mining.every is not None and options.teacher == COLUMNS:
         raise ConfigError(

@@ -40,6 +40,7 @@ MOST_PAIRS = 20_000
 # are tried at half of it. The numbers of vectors that begin with length 1 are larger there by the root of 2, and so is the rate.
 SHORT, _CHEAP, _WIDE = 64, 1_000_000, 1024
 _NARROW = {DIMENSIONS: 0.5, LEARNING_RATE: math.sqrt(2)}
+_AGAIN = 3  # negatives of a query that its own weights mine, before training goes on
 _LEAST = 0.05  # inverse document frequency of a token that every text holds
 
 
@@ -69,6 +70,7 @@ class Static:
         LEARNING_RATE: Open(),
         DIMENSIONS: Open(beside=("tower.query",)),
         "train.refit": Open("auto", raced=False),
+        "mining.again": Open(_AGAIN, raced=False),
     }
 
     dimensions: Annotated[int, Field(gt=0)] = 512
