@@ -2,7 +2,7 @@
 
 `python bench/continued.py [SEEDS] [FILES]` takes pairs from the sets with long documents in the folder that TEMPERA_DATA names,
 or from files of your own with the columns query and document, and keeps test queries from them as `bench/recipe.py` does.
-`tempera train` without options trains on the rest, evaluates, and then goes on from its weights, also on what it held out
+`tempera train` trains on the rest, evaluates, and then goes on from its weights without negatives, also on what it held out
 (`train.refit`). A second run has the settings that the first one has chosen, holds nothing out, and takes the steps that training
 anew takes. Differences of means over the seeds have 95 % intervals, paired by query. CPU seconds are those of `refit` and of the
 second run's optimiser steps.
@@ -42,7 +42,7 @@ def measured(name: str, seeds: range) -> dict[str, Any]:
         systems: dict[str, list[Floats]] = {}
         seconds: dict[str, list[float]] = {"on": [], "anew": []}
         for seed in seeds:
-            run = tempera.train(str(given), folder / f"run-{seed}", [f"train.seed={seed}"])
+            run = tempera.train(str(given), folder / f"run-{seed}", [f"train.seed={seed}", "mining.again=0"])
             (again,) = run.document["refit"]
             steps = round(run.document["best"]["step"] * again["pairs"] / run.document["data"]["train"])
             assert again["steps"] <= steps / 2 + 1, "documents are too short for rows to be made of them"

@@ -54,7 +54,7 @@ def test_every_argument_of_every_command_is_checked_before_anything_is_read(name
         (Iterable[str], [["a"], iter("a")], ["a", 5]),
         (Sequence[float] | None, [np.ones(2), [1, 2.5], None], [0.9, ["all"], "x"]),
         (Sequence[Any], [pa.array(["a"]), [object()]], ["a", 5]),
-        (tuple[float, float], [(1.0, 2.0)], [[1.0, 2.0]]),
+        (tuple[float, float], [(1.0, 2.0), [1, 2.0]], [(1.0,), (1.0, None), 1.0]),
         (Mapping[str, Any] | str, [{}, "a"], [[("a", 1)], None]),
         (Mining | None, [Mining(), None], [{"negatives": 3}]),
         (Callable[[int], int], [abs], [5]),
@@ -81,14 +81,22 @@ def test_any_number_of_arguments_are_each_checked() -> None:
         read("a", 5)  # type: ignore[arg-type]
 
 
-def test_what_opens_a_run_is_checked_too() -> None:
-    for function in (Run.search, Run.export, Run.add_items, Run.recommend_all, Recommender.recommend):
-        refuse_other_kinds(function, dict.fromkeys(_optional(function)))
-    with pytest.raises(ConfigError, match="search: onnx is a text, a path or None, not 5"):
-        refuse_other_kinds(
-            Run.search, {"query": "a", "k": 5, "index": None, "onnx": 5, "threshold": None, "hybrid": True}
-        )
-
-
-def _optional(function: Callable[..., Any]) -> list[str]:
-    return [each for each in inspect.signature(function).parameters if each != "self"]
+def test_what_asks_a_run_is_checked_too(tiny_run: Path, tmp_path: Path) -> None:
+    run = Run(tiny_run)
+    for call, says in (
+        (lambda: run.search("a", onnx=5), "search: onnx is a text, a path or None, not 5"),  # type: ignore[arg-type]
+        (lambda: run.search("a", hybrid="yes"), "search: hybrid is True or False, not 'yes'"),  # type: ignore[arg-type]
+        (lambda: run.export(5), "export: to is a text, not 5"),  # type: ignore[arg-type]
+        (lambda: run.add_items(None), "add_items: path is a text or a path, not None"),  # type: ignore[arg-type]
+        (lambda: run.recommend_all(7), "recommend_all: path is a text or a path, not 7"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ConfigError, match=says):
+            call()
+    asked = dict.fromkeys(inspect.signature(Recommender.recommend).parameters) | {
+        "k": 5,
+        "exclude_seen": True,
+        "elapsed": 0.0,
+    }
+    refuse_other_kinds(Recommender.recommend, asked)
+    with pytest.raises(ConfigError, match="recommend: index is a text, a path or None, not 5"):
+        refuse_other_kinds(Recommender.recommend, {**asked, "index": 5})

@@ -80,6 +80,8 @@ def fits(hint: Any, value: object) -> bool:
         return is_whole(value) if hint is int else isinstance(value, Real) and not isinstance(value, bool)
     if hint is Path:
         return isinstance(value, os.PathLike)
+    if origin is tuple:  # of as many
+        return isinstance(value, tuple | list) and len(value) == len(inner) and all(map(fits, inner, value))
     if origin in _LISTS:
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
             return False

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from tempera.build import build
 from tempera.config import load
+from tempera.io.ids import content_ids
 from tempera.ranking.compare import Difference
 from tempera.ranking.verdict import FUSED
 from tempera.recommend.item_showcase import RECOMMENDER
-from tempera.run.alarms import doubts
+from tempera.run.alarms import doubts, learned_also
 from tempera.run.publish import _ahead
 from tempera.text.text_showcase import TEXTS
+
+from ..conftest import write_pairs
 
 ABOVE = {"bm25": Difference(0.1, 0.05, 0.15, 0.95)}
 
@@ -153,3 +160,20 @@ def test_both_together_are_advised_where_neither_part_is_better(both: float, bm2
     systems = {name: SimpleNamespace(metrics={"ndcg@10": mean}) for name, mean in means.items()}
     assert _ahead(cast(Any, systems), FUSED, "ndcg@10") == ahead
     assert not _ahead(cast(Any, {"trained": systems["trained"]}), FUSED, "ndcg@10")
+
+
+def test_other_data_that_are_trained_on(tmp_path: Path) -> None:
+    """Queries are compared by their contents; graded pairs have none."""
+    rows = [{"query": f"question {i}", "doc": f"answer {i}"} for i in range(12)]
+    known, new = (
+        write_pairs(tmp_path / f"{name}.jsonl", part) for name, part in (("known", rows[:8]), ("new", rows[8:]))
+    )
+    graded = {"sentence1": ["question 1", "b"], "sentence2": ["c", "d"], "score": [0.0, 1.0]}
+    parquet.write_table(pa.table(graded), tmp_path / "graded.parquet")
+    also = f"evaluation.also=[{known},{new},{tmp_path / 'graded.parquet'}]"
+    trained = {"trained.npy": np.array(content_ids(["question 2", "question 3", "question 99"]))}
+    assert [*learned_also(build(load(None, [also])), trained)] == [
+        f"the run trains on 2 of the 8 queries of {known} (evaluation.also), so that the figures there are too good: give queries "
+        "that it does not train on"
+    ]
+    assert [*learned_also(build(load(None, [also])), {})] == []

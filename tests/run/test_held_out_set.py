@@ -20,12 +20,12 @@ from tempera.io.ids import content_id
 from tempera.ranking.fusion import USUAL
 from tempera.run.calibrate import calibrate
 from tempera.run.train import train
-from tempera.text.beir import read_beir
+from tempera.text.beir import read_beir, write_beir
 from tempera.text.hybrid import weight_of
 from tempera.text.roles import Roles
 from tempera.towers.saved import TRAINED, fingerprint
 
-from ..conftest import small_options, write_pairs
+from ..conftest import WORDS, small_options, write_pairs
 
 
 @pytest.fixture(scope="module")
@@ -334,3 +334,43 @@ def test_an_answer_with_several_negatives_counts_once(
     for system in run.metrics.values():
         assert system["recall@10"] == system["hit@10"] and system["map@10"] == pytest.approx(system["mrr@10"])
     assert calibrate(run.folder).about["found"] == pytest.approx(run.metrics["trained"]["recall@10"])
+
+
+def test_grades_of_a_folder_are_gains_of_every_figure(tmp_path: Path) -> None:
+    """A run, its evaluation on the folder, the queries that it exports, and the definition of nDCG agree."""
+    draw, folder = np.random.default_rng(0), tmp_path / "graded"
+    docs = {f"d{i}": " ".join(draw.choice(WORDS, 4)) for i in range(80)}
+    queries = {f"q{i}": " ".join(draw.choice(WORDS, 2)) for i in range(60)}
+    folder.mkdir()
+    judged = {}
+    for split, asked in (("train", list(queries)[:30]), ("test", list(queries)[30:])):
+        answers = [(query, doc) for query in asked for doc in draw.choice(list(docs), 4, replace=False)]
+        judged[split] = (
+            *map(list, zip(*answers, strict=True)),
+            [(1.0, 2.0, 3.0, 0.5)[i % 4] for i in range(len(answers))],
+        )
+    write_beir(folder, docs, queries, judged)
+    options = {
+        "data": {"path": str(folder), "test": "test"},
+        "tower": {"dimensions": 16, "vocabulary": 200},
+        "train": {"max_steps": 3, "batch_size": 16},
+        "evaluation": {"shared_documents": "keep", "validation": 0, "metrics": ["ndcg@10", "recall@10"], "bm25": False},
+    }
+    run = train(options, tmp_path / "run")
+    (on_folder,) = evaluate(run.folder, folder, metrics=["ndcg@10", "recall@10"])
+    scores = next(iter(on_folder.systems.values())).per_query
+    for name, figure in run.metrics["trained"].items():
+        assert scores[name].mean() == pytest.approx(figure, abs=1e-9)
+    similar = run.encode([queries[f"q{i}"] for i in range(30, 60)]) @ run.encode(list(docs.values())).T
+    gains = np.zeros(similar.shape)
+    for query, doc, grade in zip(*judged["test"], strict=True):
+        gains[int(query[1:]) - 30, int(doc[1:])] = grade
+    discounts = 1 / np.log2(np.arange(2, 12))
+    by_score = np.take_along_axis(gains, np.argsort(-similar, axis=1, kind="stable"), 1)[:, :10] @ discounts
+    best = -np.sort(-gains, axis=1)[:, :10] @ discounts
+    assert run.metrics["trained"]["ndcg@10"] == pytest.approx((by_score / best).mean(), abs=0.01)  # but for ties
+    export_held_out(run.folder, tmp_path / "exported")
+    again = read_beir(tmp_path / "exported")
+    assert sorted(again.grade.tolist()) == sorted(judged["test"][2])
+    (on_export,) = evaluate(run.folder, tmp_path / "exported", metrics=["ndcg@10"])
+    assert next(iter(on_export.systems.values())).per_query["ndcg@10"].mean() == pytest.approx(scores["ndcg@10"].mean())

@@ -218,6 +218,15 @@ def test_graded_pairs_that_are_no_pairs(tmp_path: Path) -> None:
         read_task(tmp_path / "n.parquet")
 
 
+def test_scores_that_do_not_differ_have_no_correlation(tmp_path: Path) -> None:
+    rows = {"sentence1": ["a", "b", "c"], "sentence2": ["d", "e", "f"], "score": [0.5] * 3}
+    parquet.write_table(pa.table(rows), tmp_path / "one_score.parquet")
+    with pytest.raises(
+        DataError, match=r"one_score.parquet: every score is 0.5, and a correlation needs scores that differ"
+    ):
+        read_task(tmp_path / "one_score.parquet")
+
+
 def test_correlations_with_ties() -> None:
     generator = np.random.default_rng(0)
     for values in (2, 5, 1000):

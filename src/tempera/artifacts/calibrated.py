@@ -104,7 +104,8 @@ class Calibration:
         if trained := self.about.get("trained"):
             lines.append(
                 f"caution: the run was trained on {trained:,} of these {self.about['queries']:,} queries, so probabilities of new "
-                "queries are too high: give queries that it has not seen, or no pairs, to take those that it held out"
+                "queries are too high: give queries that neither it nor a model that it began with has seen; without pairs, those "
+                "that it has held out are taken"
             )
         return "\n".join(lines)
 

@@ -29,7 +29,7 @@ def distill(
     model: str | Path,
     texts: str | Path,
     output: str | Path | None = None,
-    overrides: Sequence[str] = (),
+    overrides: str | Sequence[str] = (),
     overwrite: bool = False,
 ) -> Run:
     """Teach a static model on texts, without pairs, to compare them as `model` does, and leave a run folder.

@@ -33,7 +33,7 @@ def learn(
     more: int = 1000,
     seeds: int = 3,
     output: str | Path | None = None,
-    overrides: Sequence[str] = (),
+    overrides: str | Sequence[str] = (),
     metric: str | None = None,
     overwrite: bool = False,
     jobs: int = 1,

@@ -22,7 +22,7 @@ from .race import settle
 def train(
     config: Options | Mapping[str, Any] | str | Path | None = None,
     output: str | Path | None = None,
-    overrides: Sequence[str] = (),
+    overrides: str | Sequence[str] = (),
     overwrite: bool = False,
     data: Any = None,
 ) -> Run:

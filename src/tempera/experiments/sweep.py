@@ -28,10 +28,10 @@ _POINTS, _ABOUT = "points.jsonl", "sweep.yaml"
 
 def sweep(
     config: Mapping[str, Any] | str | Path | None = None,
-    over: Mapping[str, Any] | Iterable[str] = ("objective.temperature=0.01:0.5:log:8",),
+    over: Mapping[str, Any] | str | Iterable[str] = ("objective.temperature=0.01:0.5:log:8",),
     seeds: int = 3,
     output: str | Path | None = None,
-    overrides: Sequence[str] = (),
+    overrides: str | Sequence[str] = (),
     learned: Sequence[float] = (),
     scheduled: Sequence[tuple[float, float]] = (),
     metric: str | None = None,

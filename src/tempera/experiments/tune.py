@@ -35,7 +35,7 @@ def tune(
     space: Mapping[str, Any] | str | Path = "space.yaml",
     trials: int = 25,
     output: str | Path | None = None,
-    overrides: Sequence[str] = (),
+    overrides: str | Sequence[str] = (),
     metric: str | None = None,
     jobs: int = 1,
     keep: int = 1,

@@ -37,14 +37,20 @@ class Relevant:
         return cls(len(docs), query, doc, np.ones(len(doc)))
 
     @classmethod
-    def of_pairs(cls, queries: int, query: Ints, doc: Ints) -> Relevant:
-        """Return equally relevant documents by pairs; one that is named twice, as with two negatives, counts once.
+    def of_pairs(cls, queries: int, query: Ints, doc: Ints, gain: Floats | None = None) -> Relevant:
+        """Return relevant documents by pairs; one that is named twice, as with two negatives, counts once, by its highest gain.
+
+        Args:
+            gain: of each pair; None makes all equally relevant.
 
         >>> Relevant.of_pairs(1, np.array([0, 0, 0]), np.array([7, 5, 7])).doc.tolist()
         [5, 7]
         """
-        query, doc = np.unique(np.stack([query, doc]), axis=1)
-        return cls(queries, query, doc, np.ones(len(doc)))
+        (query, doc), which = np.unique(np.stack([query, doc]), axis=1, return_inverse=True)
+        gains = np.ones(len(doc)) if gain is None else np.zeros(len(doc))
+        if gain is not None:
+            np.maximum.at(gains, which.reshape(-1), gain)
+        return cls(queries, query, doc, gains)
 
     def gains(self, ranked: Ints) -> Floats:
         """Return the gains of ranked documents, [q, K] -> [q, K]; 0 where not relevant or where the ranking holds -1."""

@@ -9,7 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..artifacts.pictures import label
 from ..build import Config
@@ -24,6 +26,7 @@ from ..ranking.showcase import Subject
 from ..ranking.spread import Spread
 from ..ranking.verdict import main_metric
 from ..text.embedder import run_of
+from ..text.other_data import among, read_tasks
 from ..text.two_towers import KeptIndex
 from ..towers.saved import EVALUATED
 from .resume import Checkpoints
@@ -169,6 +172,16 @@ def learned_before(config: Config, held_out: HeldOut) -> Iterator[str]:
                 "figures are too good: "
                 + (other if held_out.learned_by(before) == 0 else "give queries that it has not seen")
             )
+
+
+def learned_also(config: Config, trained: Mapping[str, NDArray[np.int64]]) -> Iterator[str]:
+    """Yield a caution for each set of `evaluation.also` of whose queries the run trains on some."""
+    known = np.concatenate([np.empty(0, np.int64), *trained.values()])
+    for path, (count, queries) in among(read_tasks(config.evaluation.also), known).items():
+        yield (
+            f"the run trains on {count:,} of the {queries:,} queries of {path} (evaluation.also), so that the figures there are "
+            "too good: give queries that it does not train on"
+        )
 
 
 def _overfitted(

@@ -30,7 +30,7 @@ def evaluate_held_out(
     run: str | Path,
     against: str | Path | None = None,
     bm25: bool = False,
-    metrics: Sequence[str] = (),
+    metrics: str | Sequence[str] = (),
     k: Sequence[int] = (),
     exclude_self: bool = False,
     mixed_precision: Reading = "no",
@@ -108,7 +108,7 @@ def export_held_out(run: str | Path, output: str | Path | None = None, overwrite
 
     qrels/test.tsv has the queries by which the run was judged, and qrels/dev.tsv those of validation. Any model is judged on them
     by `tempera.evaluate(model, output)`, so that two runs are compared query by query on what neither has learned. Ids are
-    those that `search` and the other exports give, and every grade is 1.
+    those that `search` and the other exports give, and grades are those of the data, or 1.
 
     Args:
         run: a run folder, of texts.
@@ -137,7 +137,10 @@ def export_held_out(run: str | Path, output: str | Path | None = None, overwrite
     with staged(place, overwrite, [run, *config.read]) as folder:
         pairs = split.pairs
         judged = {
-            _SPLITS[part]: (pairs.shown_ids("query", rows).to_pylist(), pairs.shown_ids("doc", rows).to_pylist())
+            _SPLITS[part]: (
+                *(pairs.shown_ids(role, rows).to_pylist() for role in ("query", "doc")),
+                pairs.grades(rows).tolist(),
+            )
             for part, rows in parts.items()
         }
         queries = _texts(pairs, "query", np.concatenate(list(parts.values())))

@@ -34,7 +34,7 @@ STEPS = 11
 def merge(
     run: str | Path,
     base: str | Path,
-    also: Sequence[str] = (),
+    also: Sequence[str | Path] = (),
     weights: float | None = None,
     output: str | Path | None = None,
     overwrite: bool = False,
@@ -84,7 +84,7 @@ def merge(
                     f"the curve is between {ends[1]} and {ends[0]}, from before they learned what they are asked"
                 )
                 between = Merged(*ends, named("auto"))
-            document |= _drawn(Path(run), curve(between, Path(run), also, folder is not None))
+            document |= _drawn(Path(run), curve(between, Path(run), [*map(str, also)], folder is not None))
         if folder is not None:
             merged.at(document["weight"])
             merged.save(folder)

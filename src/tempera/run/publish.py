@@ -35,7 +35,7 @@ from ..ranking.verdict import (
 )
 from ..text.embedder import learned
 from ..towers.saved import EVALUATED, MODEL
-from .alarms import Alarms, doubts, learned_before
+from .alarms import Alarms, doubts, learned_also, learned_before
 from .fit import Fitted
 from .prepare import CACHE, Prepared
 from .refit import LEARNED
@@ -144,7 +144,10 @@ def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: 
         prepared.config, prepared.log.records, rivals, prepared.task.showcase.subject, together, chooses, queries
     ):
         alarms.caution(fitted.step, text)
-    for text in learned_before(prepared.config, prepared.task.held_out) if systems else ():
+    task = prepared.task
+    for text in learned_before(prepared.config, task.held_out) if systems else ():
+        alarms.caution(fitted.step, text)
+    for text in learned_also(prepared.config, task.showcase.trained_on()) if systems else ():
         alarms.caution(fitted.step, text)
     return alarms
 

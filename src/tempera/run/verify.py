@@ -65,7 +65,7 @@ class Proof:
 
 
 def verify(
-    config: Options | Mapping[str, Any] | str | Path | None = None, overrides: Sequence[str] = ()
+    config: Options | Mapping[str, Any] | str | Path | None = None, overrides: str | Sequence[str] = ()
 ) -> list[Proof]:
     """Try the configuration on a small batch of its own data.
 

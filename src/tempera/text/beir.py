@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -83,13 +83,13 @@ def write_beir(
     folder: Path,
     corpus: Mapping[str, str],
     queries: Mapping[str, str],
-    judged: Mapping[str, tuple[Sequence[str], Sequence[str]]],
+    judged: Mapping[str, tuple[Sequence[str], Sequence[str], Iterable[float]]],
 ) -> None:
     """Write a folder that `read_beir` reads.
 
     Args:
         corpus: texts by id; `queries` likewise.
-        judged: of each split, queries and documents that answer them, by id, [r] each; a pair may stand there twice.
+        judged: of each split, queries, documents that answer them, by id, and grades, [r] each; a pair may stand there twice.
 
     Raises:
         DataError: an id that holds a tab or the end of a line, which divide the rows of judgements.
@@ -105,8 +105,9 @@ def write_beir(
                 file.write(json.dumps({"_id": key, "title": "", "text": text}, ensure_ascii=False) + "\n")
     (folder / "qrels").mkdir()
     for split, sides in judged.items():
-        pairs = dict.fromkeys(zip(*sides, strict=True))
-        rows = ["query-id\tcorpus-id\tscore", *(f"{query}\t{doc}\t1" for query, doc in pairs)]
+        grades = {(query, doc): grade for query, doc, grade in zip(*sides, strict=True)}
+        lines = (f"{query}\t{doc}\t{grade:.15g}" for (query, doc), grade in grades.items())
+        rows = ["query-id\tcorpus-id\tscore", *lines]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 

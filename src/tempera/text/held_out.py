@@ -52,7 +52,7 @@ class Questions:
         distinct, first, inverse = np.unique(query_of[rows], return_index=True, return_inverse=True)
         place = np.full(int(doc_of.max()) + 1, -1)
         place[doc_of[split.corpus]] = np.arange(len(split.corpus))
-        relevant = Relevant.of_pairs(len(distinct), inverse, place[doc_of[rows]])
+        relevant = Relevant.of_pairs(len(distinct), inverse, place[doc_of[rows]], split.pairs.grades(rows))
         return cls(split, query_of, doc_of, rows[first], relevant)
 
     @cached_property

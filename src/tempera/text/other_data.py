@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.batch import Role
+from ..io.ids import content_ids
 from ..ranking.verdict import TaskScores
 from .embedder import Embedder
 from .known_vectors import KnownVectors
@@ -41,6 +42,15 @@ class InTraining:
 def read_tasks(paths: Sequence[str]) -> dict[str, Task]:
     """Read each task once, by its path."""
     return {path: read_task(path) for path in paths}
+
+
+def among(tasks: Mapping[str, Task], trained: NDArray[np.int64]) -> dict[str, tuple[int, int]]:
+    """Return how many queries of each task have these contents, and of how many, for tasks that hold any."""
+    queries = {
+        name: content_ids(task.queries["text"]) for name, task in tasks.items() if isinstance(task, RetrievalTask)
+    }
+    counts = {name: int(np.isin(ids, trained).sum()) for name, ids in queries.items()}
+    return {name: (count, len(queries[name])) for name, count in counts.items() if count}
 
 
 def judged(model: Embedder, tasks: Mapping[str, Task], metrics: tuple[str, ...]) -> dict[str, TaskScores]:

@@ -28,6 +28,7 @@ TRAINABLE = "trainable"  # column of generated queries
 IDS = {"query": "query_id", "doc": "doc_id", "negatives": "negative_ids"}
 # columns of ids as the source has them
 GIVEN = {"query": "given_query_id", "doc": "given_doc_id", "negatives": "given_negative_ids"}
+GRADE = "grade"  # column of judgements, where any is not 1
 MADE_OF = "made_of"  # column of rows that are made of a document
 KIND = pa.large_string()
 _BLOCK = 100_000  # texts that are in memory at once
@@ -40,9 +41,10 @@ class Pairs:
 
     Columns of the table: query, doc, query_id, doc_id, name (what to call the document), place (where it stands); where
     the source has them also given_query_id and given_doc_id (as the source has them, of which the ids are hashes), weight,
-    positive_score, negatives with their ids, given ids and scores (lists), source (its position in a
-    mixture), trainable (whether a generated query finds its document), made_of (the id of the document that this one is made of,
-    which the index of a run holds in its place), and part (TRAIN, VALIDATION or TEST, where a user has named files for them;
+    positive_score, negatives with their ids, given ids and scores (lists), source (its position in a mixture), grade (how
+    relevant the document is; empty is 1), trainable (whether a generated query finds its document), made_of (the id of the
+    document that this one is made of, which the index of a run holds in its place), and part (TRAIN, VALIDATION or TEST, where a
+    user has named files for them;
     RANKED for a document without a query, which is only searched).
     """
 
@@ -104,6 +106,13 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.table)
+
+    def grades(self, rows: Rows) -> NDArray[np.float64]:
+        """Return how relevant the documents of some rows are to their queries, [n]."""
+        if GRADE not in self.table.column_names:
+            return np.ones(len(rows))
+        grades: NDArray[np.float64] = self.table[GRADE].take(pa.array(rows)).fill_null(1.0).to_numpy()
+        return grades
 
     def ids(self, role: Text) -> Ids:
         """Return ids of the queries or documents, [n]."""

@@ -23,7 +23,7 @@ from ..io.streams import stream
 from ..io.tables import TableBlock, blocks, read_table
 from ..towers.saved import model_folder
 from .beir import UNNAMED, Beir, read_beir
-from .pairs import GIVEN, RANKED, TRAIN, Pairs, Source, Text
+from .pairs import GIVEN, GRADE, RANKED, TRAIN, Pairs, Source, Text
 from .parts import joined, named_parts
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL, Roles, known_by_texts
 from .round_trip import found_again
@@ -185,6 +185,8 @@ class BeirFolder:
         query, doc = (pa.array(side[good]) for side in (beir.query, beir.doc))
         ids = beir.queries["id"].take(query)
         rows = self._rows(beir.queries["text"].take(query), given_ids(ids), beir.corpus.take(doc))
+        if (beir.grade[good] != 1).any():
+            rows = rows.append_column(GRADE, pa.array(beir.grade[good]))
         return rows.append_column(GIVEN["query"], ids)
 
     def _unasked(self, beir: Beir, others: NDArray[np.int64]) -> pa.Table:

@@ -165,7 +165,10 @@ class Graded:
         for name, (_, rows, _) in sides.items():
             reader.refuse(name, np.bincount(rows, minlength=len(table)) != 1, "does not hold one text")
         first, second = (pa.chunked_array([texts]) for texts, _, _ in sides.values())
-        return cls(Path(path).name, first, second, reader.numbers("score"))
+        grades = reader.numbers("score")
+        if grades.min() == grades.max():
+            raise DataError(f"{path}: every score is {grades[0]:g}, and a correlation needs scores that differ")
+        return cls(Path(path).name, first, second, grades)
 
     @property
     def ids(self) -> list[str]:
