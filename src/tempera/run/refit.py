@@ -50,20 +50,22 @@ class Refit:
         self.parts = [each for each in parts if each == "test" or not prepared.config.evaluation.cold_items]
         self.learned = prepared.task.learned
         mines, self.mining = _mines(prepared.config), prepared.config.mining
-        self.share = _SHARE if self.train.made_rows else 1.0  # of steps
         self.goes_on = bool(self.train.made_rows) or mines
+        self.share, self.cost = 1.0, 1.0  # of the steps, and the time of one in those of the first training
         if mines:
-            self.mining = self.mining.once()
+            self.mining, self.cost = self.mining.once(), 1 + self.mining.again / 2
+        if self.train.made_rows:
+            self.share, self.cost = _SHARE, 1.0
         self.chosen: Prepared | None = None  # the run after its first training
         if self.goes_on:
             self.train = _onward(self.train)
 
     @property
     def times(self) -> float:
-        """Return the most steps of all trainings together, in those of the first one."""
+        """Return the most steps of all trainings together, in the time of those of the first one."""
         sizes = [self.pairs, *map(self.learned, self.parts)]
         more = sum(size for size, before in zip(sizes[1:], sizes, strict=False) if size != before)
-        return float(1 + self.share * more / self.pairs)
+        return float(1 + self.share * self.cost * more / self.pairs)
 
     def __call__(self, part: Part, run: Prepared, fitted: Fitted) -> Prepared:
         """Return the run trained also on a part of its data, for the passes that its best weights have taken; all processes call.
