@@ -48,12 +48,12 @@ def test_every_argument_of_every_command_is_checked_before_anything_is_read(name
         (str | Path | None, ["a", Path("a"), None], [5, b"a", ["a"], True]),
         (int, [3, np.int64(3)], [True, 2.5, "3", None]),
         (float, [3, 2.5, np.float32(1)], [True, "3", None]),
-        (bool, [True], [0, "yes", None]),
-        (Literal["no", "auto"], ["no"], ["yes", None, ["no"]]),
+        (bool, [True, np.bool_(False)], [0, "yes", None]),
+        (Literal["no", "auto"], ["no"], ["yes", None, ["no"], np.ones(2)]),
         (Sequence[str], [["a"], (), {"a"}, pa.array(["a"]).to_pylist()], ["a", b"a", {"a": 1}, [1], 5, iter("a")]),
         (Iterable[str], [["a"], iter("a")], ["a", 5]),
-        (Sequence[float] | None, [np.ones(2), [1, 2.5], None], [0.9, ["all"], "x"]),
-        (Sequence[Any], [pa.array(["a"]), [object()]], ["a", 5]),
+        (Sequence[float] | None, [[1, 2.5], (np.float32(1),), None], [0.9, ["all"], "x", np.ones(2), pa.array([1.0])]),
+        (Sequence[Any], [pa.array(["a"]), np.ones(2), [object()]], ["a", 5]),
         (tuple[float, float], [(1.0, 2.0), [1, 2.0]], [(1.0,), (1.0, None), 1.0]),
         (Mapping[str, Any] | str, [{}, "a"], [[("a", 1)], None]),
         (Mining | None, [Mining(), None], [{"negatives": 3}]),
@@ -100,3 +100,11 @@ def test_what_asks_a_run_is_checked_too(tiny_run: Path, tmp_path: Path) -> None:
     refuse_other_kinds(Recommender.recommend, asked)
     with pytest.raises(ConfigError, match="recommend: index is a text, a path or None, not 5"):
         refuse_other_kinds(Recommender.recommend, {**asked, "index": 5})
+
+
+def test_a_long_value_is_shown_by_its_beginning_in_one_line() -> None:
+    with pytest.raises(ConfigError) as error:
+        refuse_other_kinds(
+            tempera.mine, {**dict.fromkeys(inspect.signature(tempera.mine).parameters), "model": np.eye(90)}
+        )
+    assert "\n" not in str(error.value) and str(error.value).endswith("...") and len(str(error.value)) < 250

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cache
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from .errors import is_whole, refuse_other
 
@@ -64,7 +66,8 @@ def _hints(function: Callable[..., Any]) -> dict[str, tuple[Any, bool]]:
 def fits(hint: Any, value: object) -> bool:
     """Return False if a value is shown to be of another kind than an annotation names.
 
-    Numbers of NumPy are numbers, truth values are none; a text is no list; whatever names a file to Python is a path.
+    Numbers of NumPy are numbers, truth values are none; a text is no list, nor is an array; whatever names a file to Python is a
+    path.
 
     >>> fits(str | Path, "pairs.csv"), fits(str | Path, None), fits(Sequence[int], [1, 2.5]), fits(Literal["a", "b"], "b")
     (True, False, False, True)
@@ -75,7 +78,9 @@ def fits(hint: Any, value: object) -> bool:
     if origin in (Union, types.UnionType):
         return any(fits(each, value) for each in inner)
     if origin is Literal:
-        return value in inner
+        return any(type(value) is type(each) and value == each for each in inner)
+    if hint is bool:
+        return isinstance(value, bool | np.bool_)
     if hint in (int, float):
         return is_whole(value) if hint is int else isinstance(value, Real) and not isinstance(value, bool)
     if hint is Path:
@@ -85,8 +90,9 @@ def fits(hint: Any, value: object) -> bool:
     if origin in _LISTS:
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
             return False
-        sized = isinstance(value, Sized)  # which can be read twice; so can arrays and columns of other libraries
-        return all(fits(inner[0], each) for each in value) if sized else origin is Iterable
+        if isinstance(value, Sequence | Set):
+            return all(fits(inner[0], each) for each in value)
+        return origin is Iterable or inner[0] is Any  # what can be read once; and arrays and columns of any kind
     known = origin or hint
     return not isinstance(known, type) or getattr(known, "_is_protocol", False) or isinstance(value, known)
 

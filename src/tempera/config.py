@@ -7,7 +7,7 @@ words, `1:10` is a text and not 70, and `1e-3` is a number.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ class Options:
         return next((place for key, place in self.places.items() if key.startswith(f"{path}.")), "")
 
 
-def load(path: Path | None, overrides: Sequence[str] = ()) -> Options:
+def load(path: Path | None, overrides: str | Iterable[str] = ()) -> Options:
     """Read a YAML file, if there is one, and apply `dotted.key=value` overrides; values are YAML.
 
     A folder, and a file of another extension, is no configuration but the data to train on: `data.path`.
@@ -77,7 +77,7 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> Options:
     return _overridden(Options() if path is None else _read(path), overrides)
 
 
-def of(source: Options | Mapping[str, Any] | str | Path | None, overrides: Sequence[str] = ()) -> Options:
+def of(source: Options | Mapping[str, Any] | str | Path | None, overrides: str | Iterable[str] = ()) -> Options:
     """Return options from options, a mapping (which is not changed), a YAML file or None, with overrides."""
     if isinstance(source, Options):
         return _overridden(Options(dict(source.values), dict(source.places)), overrides)
@@ -192,7 +192,7 @@ def _locate(node: yaml.Node | None, prefix: str, place: Place, places: dict[str,
             _locate(value, f"{prefix}[{i}]", place, places, seen)
 
 
-def _overridden(options: Options, overrides: Sequence[str]) -> Options:
+def _overridden(options: Options, overrides: str | Iterable[str]) -> Options:
     """Apply each override in turn, which replaces its key and everything below."""
     for override in [overrides] if isinstance(overrides, str) else overrides:
         key, equals, text = override.partition("=")

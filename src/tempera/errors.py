@@ -10,6 +10,7 @@ from numbers import Integral
 
 _LONGEST = 1000  # letters of a message, which may quote its input
 _MOST = 10_000  # known words that are compared with one letter by letter
+_LONG = 160  # letters of a value that a message shows
 # Control characters, line ends, writing directions, surrogates: a terminal obeys or cannot show them.
 _HIDDEN = {"Cc", "Cf", "Zl", "Zp", "Cs"}
 
@@ -128,4 +129,5 @@ def refuse_other(name: str, value: object, fits: bool, expected: str) -> None:
     tempera.errors.ConfigError: masks is a list such as [SameId()], not ['same_id']
     """
     if not fits:
-        raise ConfigError(f"{name} is {expected}, not {value!r}")
+        shown = one_line(repr(value))
+        raise ConfigError(f"{name} is {expected}, not {shown if len(shown) <= _LONG else shown[:_LONG] + '...'}")

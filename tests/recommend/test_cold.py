@@ -111,6 +111,19 @@ def means(ranks: list[int]) -> dict[str, float]:
     }
 
 
+def test_events_that_are_no_targets_are_not_asked() -> None:
+    """Views are histories of others; purchases alone, the targets of the largest weight, are evaluated."""
+    whole = timeline()
+    target = np.arange(len(whole)) % 3  # of which 2 is evaluated
+    division = GlobalTime(0.3, 0.2, least=1)(whole)
+    every = withhold(whole, division, 0.25, seed=3)[2]
+    fewer, _, cold = withhold(replace(whole, target=target.astype(np.uint8)), division, 0.25, seed=3)
+    assert cold.targets.tolist() == [
+        e for e in every.targets.tolist() if fewer.target is not None and fewer.target[e] == 2
+    ]
+    assert 0 < len(cold.targets) < len(every.targets)
+
+
 def test_withheld_items_are_ranked_among_themselves() -> None:
     asked, draw = queries(), np.random.default_rng(1)
     users, items = (draw.normal(size=(n, 4)).astype(np.float32) for n in (30, 20))

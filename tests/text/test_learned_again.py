@@ -113,13 +113,13 @@ def test_what_is_saved_is_a_run_on_all_pairs(options: dict[str, Any], tmp_path: 
 def test_training_goes_on_with_negatives_that_the_chosen_weights_mine(
     margin: float, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    """A run on all pairs that begins with the evaluated weights, with negatives that these mine, at half of the rate."""
+    """A run on all pairs that begins with the evaluated weights, with negatives that these mine, for half of the steps."""
     options["train"]["learning_rate"] = 0.1
     without = train(with_refit(options, "auto"), tmp_path / "without")
     options["mining"] = {"again": 2, "relative_margin": margin}
     run = train(with_refit(options, "auto"), tmp_path / "run")
     assert np.array_equal(weights(run.folder / "evaluated"), weights(without.folder / "evaluated"))
-    assert records(run)[0][2] == round(run.document["best"]["step"] * 300 / run.document["data"]["train"])
+    assert records(run)[0][2] == round(0.5 * run.document["best"]["step"] * 300 / run.document["data"]["train"])
     mined = tmp_path / "mined.parquet"
     tempera.mine(run.folder / "evaluated", options["data"]["path"], mined, Mining(2, relative_margin=margin))
     by_hand = train(
@@ -159,16 +159,16 @@ def test_negatives_are_mined_again_only_where_they_are_compared(
     assert "training again" in caplog.text and "mined before step" not in caplog.text
 
 
-def test_negatives_of_the_data_are_kept_when_training_goes_on(
-    options: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    rows = [json.loads(line) for line in Path(options["data"]["path"]).read_text().splitlines()]
-    hard = [{**row, "negative": other["doc"]} for row, other in zip(rows, [*rows[7:], *rows[:7]], strict=True)]
+@pytest.mark.parametrize("rows", [300, 5])
+def test_where_data_have_negatives_training_begins_again(rows: int, options: dict[str, Any], tmp_path: Path) -> None:
+    pairs = [json.loads(line) for line in Path(options["data"]["path"]).read_text().splitlines()]
+    hard = [{**row, "negative": pairs[i - 7]["doc"] if i < rows else ""} for i, row in enumerate(pairs)]
     options["data"] = {"path": str(write_pairs(tmp_path / "hard.jsonl", hard))}
-    options["mining"] = {"again": 2}
-    with caplog.at_level("INFO", logger="tempera"):
-        train(with_refit(options, "auto"), tmp_path / "run")
-    assert "training goes on" in caplog.text and "mined before step" not in caplog.text
+    saved = []
+    for again in (0, 2):
+        options["mining"] = {"again": again}
+        saved.append(weights(train(with_refit(options, "auto"), tmp_path / f"run-{again}").folder / "model"))
+    assert np.array_equal(*saved)
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,8 @@ class Training:
             chosen; "auto" trains again where more than a twentieth of the data is held out. Then it is "all" for
             interactions; for texts it is one training after the evaluation, on everything but a test or validation that the
             user has named. Where rows are made of documents (`made_rows`), or the model mines negatives for it (`mining.again`),
-            it goes on from the weights that validation has chosen, at half of the learning rate; it takes no made rows, and half as
-            many steps where the training before has.
+            it goes on from the weights that validation has chosen: for half as many steps, or a quarter where both do, at half of
+            the learning rate, without made rows.
         patience: number of evaluations without improvement after which training stops early; None takes every step. It needs a
             validation set of at least 50 queries or events.
         save_steps: number of steps between checkpoints; None writes one every ten minutes. They stay in OUTPUT.checkpoints,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from .. import config as configuration
@@ -14,7 +14,7 @@ from ..towers.saved import model_folder
 from .recipe import train
 
 
-def options_of(model: str | Path, texts: str | Path, overrides: Sequence[str] = ()) -> Options:
+def options_of(model: str | Path, texts: str | Path, overrides: str | Iterable[str] = ()) -> Options:
     """Return the options of a run in which a model teaches a static tower on texts, with overrides."""
     own = {
         "recipe": "none",
@@ -29,7 +29,7 @@ def distill(
     model: str | Path,
     texts: str | Path,
     output: str | Path | None = None,
-    overrides: str | Sequence[str] = (),
+    overrides: str | Iterable[str] = (),
     overwrite: bool = False,
 ) -> Run:
     """Teach a static model on texts, without pairs, to compare them as `model` does, and leave a run folder.

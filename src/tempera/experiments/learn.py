@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..arguments import refuse_other_kinds
 from ..build import Config
+from ..config import Options
 from ..errors import ConfigError
 from ..io.atomic import write_file
 from ..io.console import logger
@@ -28,12 +29,12 @@ SMALLEST, MOST_SIZES = 50, 6
 
 
 def learn(
-    config: Mapping[str, Any] | str | Path | None = None,
+    config: Options | Mapping[str, Any] | str | Path | None = None,
     sizes: Sequence[int] = (),
     more: int = 1000,
     seeds: int = 3,
     output: str | Path | None = None,
-    overrides: str | Sequence[str] = (),
+    overrides: str | Iterable[str] = (),
     metric: str | None = None,
     overwrite: bool = False,
     jobs: int = 1,

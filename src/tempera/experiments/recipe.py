@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from .race import settle
 def train(
     config: Options | Mapping[str, Any] | str | Path | None = None,
     output: str | Path | None = None,
-    overrides: str | Sequence[str] = (),
+    overrides: str | Iterable[str] = (),
     overwrite: bool = False,
     data: Any = None,
 ) -> Run:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..arguments import refuse_other_kinds
 from ..artifacts.pictures import label, number
+from ..config import Options
 from ..errors import TemperaError, quantity
 from ..io.atomic import write_file
 from ..io.console import logger, progress_bar
@@ -27,11 +28,11 @@ _POINTS, _ABOUT = "points.jsonl", "sweep.yaml"
 
 
 def sweep(
-    config: Mapping[str, Any] | str | Path | None = None,
+    config: Options | Mapping[str, Any] | str | Path | None = None,
     over: Mapping[str, Any] | str | Iterable[str] = ("objective.temperature=0.01:0.5:log:8",),
     seeds: int = 3,
     output: str | Path | None = None,
-    overrides: str | Sequence[str] = (),
+    overrides: str | Iterable[str] = (),
     learned: Sequence[float] = (),
     scheduled: Sequence[tuple[float, float]] = (),
     metric: str | None = None,
@@ -72,7 +73,7 @@ def sweep(
     refuse_other_kinds(sweep, locals())
     axes = axes_of(over)
     template = Template.of(config, overrides, metric, [axis.field for axis in axes])
-    plan = SweepPlan.of(template, axes, seeds, learned, scheduled, yes)
+    plan = SweepPlan.of(template, axes, seeds, learned, [(first, last) for first, last in scheduled], yes)
     folder = template.folder(output, config, "sweep")
     runner = Runner(folder, jobs, plan.template.metric)
     with claimed(folder, _ABOUT, plan.about, "sweep", overwrite, plan.template.base.read):

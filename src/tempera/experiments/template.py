@@ -11,6 +11,7 @@ import xxhash
 
 from .. import config as configuration
 from ..build import Config, build
+from ..config import Options
 from ..engine.devices import launched
 from ..errors import ConfigError
 from ..io.console import logger
@@ -56,8 +57,8 @@ class Template:
     @classmethod
     def of(
         cls,
-        config: Mapping[str, Any] | str | Path | None,
-        overrides: Sequence[str],
+        config: Options | Mapping[str, Any] | str | Path | None,
+        overrides: str | Iterable[str],
         metric: str | None,
         varied: Collection[str] = (),
     ) -> Template:

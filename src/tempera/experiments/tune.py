@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any, Literal
 from .. import config as configuration
 from ..arguments import refuse_other_kinds
 from ..artifacts.pictures import label, number
+from ..config import Options
 from ..errors import ConfigError, TemperaError
 from ..io.atomic import write_file
 from ..io.console import logger, progress_bar
@@ -31,11 +32,11 @@ _ABOUT = "tune.yaml"
 
 
 def tune(
-    config: Mapping[str, Any] | str | Path | None = None,
+    config: Options | Mapping[str, Any] | str | Path | None = None,
     space: Mapping[str, Any] | str | Path = "space.yaml",
     trials: int = 25,
     output: str | Path | None = None,
-    overrides: str | Sequence[str] = (),
+    overrides: str | Iterable[str] = (),
     metric: str | None = None,
     jobs: int = 1,
     keep: int = 1,

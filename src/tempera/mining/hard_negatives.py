@@ -69,6 +69,7 @@ class Mining:
     def __post_init__(self) -> None:
         for name in ("negatives", "skip", "depth"):
             refuse_other(name, count := getattr(self, name), is_whole(count), "a whole number")
+            object.__setattr__(self, name, int(count))  # also of NumPy
         if self.negatives < 1 or self.skip < 0:
             raise ConfigError(f"negatives is {self.negatives} and skip is {self.skip}; give at least 1 and at least 0")
         for name, least, most, allowed in _RANGES:

@@ -127,9 +127,12 @@ class ItemKNN:
         square, parts = np.maximum(had.power(2).sum(0), 1), []
         for rows, gram in _products(had):
             of = np.repeat(np.arange(rows.start, rows.stop), np.diff(gram.indptr))
-            gram.data /= np.sqrt(square[of] * square[gram.indices])
+            gram.data **= 2
+            gram.data /= square[gram.indices]  # equal numbers for equal cosines of a row
             gram.data[gram.indices == of] = 0
-            parts.append(largest(gram, self.neighbours))
+            near = largest(gram, self.neighbours)
+            near.data = np.sqrt(near.data / np.repeat(square[rows], np.diff(near.indptr))).astype(np.float32)
+            parts.append(near)
         return sparse.vstack(parts).T.tocsr()
 
 

@@ -47,7 +47,8 @@ def withhold(timeline: Timeline, division: Division, share: float, seed: int) ->
     left = ~(cold[timeline.item] & (division.part == TRAIN))
     place = np.cumsum(left) - 1  # of an event that is left
     fewer, part = timeline.kept(left), division.part[left]
-    targets = np.flatnonzero(cold[fewer.item] & (part == TEST))
+    judged = fewer.judged
+    targets = judged[cold[fewer.item[judged]] & (part[judged] == TEST)]
     targets = targets[fewer.has_history(targets)]
     if not len(targets):
         raise DataError(

@@ -59,6 +59,7 @@ def calibrate(
     """
     refuse_other_kinds(calibrate, locals())
     _check(precision, recall, depth)
+    precision, recall, depth = [*map(float, precision)], [*map(float, recall)], int(depth)  # also of NumPy
     judged = Model(str(model))
     labelled = known(judged, None if pairs is None else Path(pairs), roles, depth, split)
     fitted = fit(labelled.pairs)

@@ -10,13 +10,13 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
-from ..build import Config
 from ..engine.clock import Phases
 from ..engine.optim import TABLE_RATE
 from ..engine.training_options import RefitOn, Training
 from ..io.console import logger, silenced
 from ..io.documents import JsonLines
 from ..ranking.ranking import Part
+from ..text.training_pairs import TrainingPairs
 from .fit import Fitted, fit
 from .prepare import Prepared, move_tower, reading_of
 from .task import RunTask
@@ -34,8 +34,8 @@ class Refit:
 
     It begins anew, with the weights and the objective that the run has before its training. Where rows are made of documents
     (`train.made_rows`), which is the longest part of a training, or negatives are mined for it (`mining.again`), it goes on from
-    the weights that validation has chosen, at half of the learning rates: without such rows and for half of the steps, or with such
-    negatives for as many. A memory is empty then, and schedules begin again.
+    the weights that validation has chosen: for half of the steps, or a quarter where both are, at half of the learning rates,
+    without such rows and with such negatives. A memory is empty then, and schedules begin again.
 
     Args:
         prepared: the run, before its training.
@@ -49,13 +49,13 @@ class Refit:
         parts = {**_PARTS, "auto": prepared.task.refits if worth else ()}[self.train.refit]
         self.parts = [each for each in parts if each == "test" or not prepared.config.evaluation.cold_items]
         self.learned = prepared.task.learned
-        mines, self.mining = _mines(prepared.config), prepared.config.mining
+        mines, self.mining = _mines(prepared), prepared.config.mining
         self.goes_on = bool(self.train.made_rows) or mines
         self.share, self.cost = 1.0, 1.0  # of the steps, and the time of one in those of the first training
         if mines:
-            self.mining, self.cost = self.mining.once(), 1 + self.mining.again / 2
+            self.mining, self.share, self.cost = self.mining.once(), _SHARE, 1 + self.mining.again / 2
         if self.train.made_rows:
-            self.share, self.cost = _SHARE, 1.0
+            self.share, self.cost = _SHARE * self.share, 1.0
         self.chosen: Prepared | None = None  # the run after its first training
         if self.goes_on:
             self.train = _onward(self.train)
@@ -100,10 +100,11 @@ class Refit:
         return replace(run, config=config, task=task)
 
 
-def _mines(config: Config) -> bool:
+def _mines(prepared: Prepared) -> bool:
     """Return True if the model mines negatives before it is trained again."""
-    mining = config.mining
-    return mining.again > 0 and mining.every is None and config.base.uses_negatives and config.train.teacher is None
+    config, mining, data = prepared.config, prepared.config.mining, prepared.task.data
+    asked = mining.again > 0 and mining.every is None and config.base.uses_negatives and config.train.teacher is None
+    return asked and isinstance(data, TrainingPairs) and data.rows.negatives is None
 
 
 def _onward(train: Training) -> Training:

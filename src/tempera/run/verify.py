@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -65,7 +65,7 @@ class Proof:
 
 
 def verify(
-    config: Options | Mapping[str, Any] | str | Path | None = None, overrides: str | Sequence[str] = ()
+    config: Options | Mapping[str, Any] | str | Path | None = None, overrides: str | Iterable[str] = ()
 ) -> list[Proof]:
     """Try the configuration on a small batch of its own data.
 

@@ -44,8 +44,8 @@ class RepeatedMining(Mining):
         every: steps after which the model in training mines among the training documents again, which replaces the former
             negatives. It mines before the first step only if the data has none. None keeps those of the data.
         again: negatives of a query that the model mines, in place of `negatives`, before it is trained again (`train.refit`); that
-            training then goes on from the weights that validation has chosen. Negatives of the data stay as they are. Where
-            `every` mines, something teaches, or the objective does not compare with negatives, nothing is mined; nor does 0 mine.
+            training then goes on from the weights that validation has chosen. Where the data have negatives, `every` mines,
+            something teaches, or the objective does not compare with negatives, nothing is mined; nor does 0 mine.
         cross_encoder: folder of one that judges all negatives, by `cross_margin`; its scores are kept by pair, in vectors/
             beside the run.
         faiss: search by an index, such as HNSW32; None searches exactly.
