@@ -59,6 +59,18 @@ def test_popularity(seed: int | None) -> None:
     close(Popular().fit(given).scores(histories(ASKED)), [[float(n) for n in expected]] * len(ASKED))
 
 
+def test_of_equal_cosines_the_smaller_code_is_the_neighbour() -> None:
+    """1 / sqrt(2 * 4) and 3 / sqrt(18 * 4) are equal, which floating point does not see."""
+    rows = [[2, 0], [2, 1, 1, 1], [2], [2], [0], [1, 1, 1]]
+    offsets = np.cumsum([0, *map(len, rows)])
+    item = np.array([i for row in rows for i in row], np.int32)
+    scores = (
+        ItemKNN(1, None).fit(Observed(item, offsets, 3, np.ones(len(item), bool))).scores(histories([[0], [1], [2]]))
+    )
+    assert scores[2, 0] == scores[0, 2] == np.float32(8**-0.5)
+    assert min(scores[2, 1], scores[1, 2]) == 0  # one of the two keeps the other, which is its only one
+
+
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
 @pytest.mark.parametrize("neighbours", [1, 2, 3, 50])
 @pytest.mark.parametrize(("last", "decay"), [(None, 0.5), (1, 1.0), (2, 0.8), (10, 1.0)])
