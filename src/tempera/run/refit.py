@@ -103,8 +103,8 @@ class Refit:
 def _mines(prepared: Prepared) -> bool:
     """Return True if the model mines negatives before it is trained again."""
     config, mining, data = prepared.config, prepared.config.mining, prepared.task.data
-    asked = mining.again > 0 and mining.every is None and config.base.uses_negatives and config.train.teacher is None
-    return asked and isinstance(data, TrainingPairs) and data.rows.negatives is None
+    wanted = mining.again > 0 and mining.every is None and config.base.uses_negatives and config.train.teacher is None
+    return wanted and isinstance(data, TrainingPairs) and data.rows.negatives is None
 
 
 def _onward(train: Training) -> Training:
