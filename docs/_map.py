@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "CONTRIBUTING.md"
 FLOORS = (  # rooms and root modules, from the lowest floor to the highest
-    ("errors", "io"),
+    ("errors", "arguments", "io"),
     ("core",),
     ("engine", "towers"),
     ("ranking", "mining"),

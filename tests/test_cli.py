@@ -48,6 +48,7 @@ def known(line: str) -> bool:
         "pairs a batch on",
         "saved: the weights of",
         "training again, also on all that was held out",
+        "training goes on, also on all that was held out",
     )
     return any(part in line for part in parts)
 

@@ -252,4 +252,5 @@ def test_a_step_on_paper_counts_the_products_of_a_cpu_in_half_precision(monkeypa
         flops += [sum(each.flops * count for each, count in stage) for stage in counts]
         kinds.append({each.name for each in paper.stages[stages.FIRST].operations})
     assert flops[0] <= flops[2] <= 1.1 * flops[0] and flops[1] <= flops[3] <= 1.1 * flops[1]
-    assert "_linear_pointwise" in kinds[1] - kinds[0]
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported():  # by this processor
+        assert "_linear_pointwise" in kinds[1] - kinds[0]

@@ -75,7 +75,10 @@ def test_ids_that_two_sources_give_to_other_texts_are_two_documents(beir_first: 
     """Of tables and BEIR folders in either order; the same text under the same id is one."""
     (tmp_path / "beir").mkdir()
     write_beir(
-        tmp_path / "beir", {"1": "one", "2": "two", "3": "same"}, {"q": "asks"}, {"train": (["q"] * 3, ["1", "2", "3"])}
+        tmp_path / "beir",
+        {"1": "one", "2": "two", "3": "same"},
+        {"q": "asks"},
+        {"train": (["q"] * 3, ["1", "2", "3"], [1] * 3)},
     )
     rows = {
         "query": ["a", "b", "c"],

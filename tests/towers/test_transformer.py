@@ -130,6 +130,9 @@ def gradients(tower: Tower, texts: list[str], cache: Cache) -> dict[str, Tensor]
     return {name: p.grad.clone() for name, p in tower.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN multiplies no bf16 on this processor"
+)
 def test_frozen_weights_are_cast_once_and_nothing_else_changes(
     tiny: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

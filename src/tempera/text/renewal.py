@@ -59,7 +59,7 @@ class RepeatedMining(Mining):
     def once(self) -> RepeatedMining:
         """Return the options by which `again` negatives are mined, before a first step.
 
-        >>> RepeatedMining(again=3, skip=98).once().negatives
+        >>> RepeatedMining(negatives=1, again=3, skip=98).once().negatives
         2
         """
         return replace(self, every=_NEVER_LATER, negatives=min(self.again, self.depth - self.skip))
@@ -129,11 +129,17 @@ class Renewal:
     def mine(self, step: int, read: Read) -> tuple[Ragged, Report]:
         """Return the negatives of every pair, n rows."""
         assert self.options.every is not None
-        vectors = self._vectors(self.options.every, step, read)
-        docs, factory = vectors.doc.vectors, self.options.faiss
+        queries: StoredEmbeddings | NDArray[np.float32]
+        docs: NDArray[np.float16] | NDArray[np.float32]
+        if self.options.every == _NEVER_LATER:  # no run is resumed between this and the next time
+            queries, docs = read("query", self.queries), read("doc", self.docs)
+        else:
+            vectors = self._vectors(self.options.every, step, read)
+            queries, docs = vectors.query, vectors.doc.vectors
+        factory = self.options.faiss
         cross = None if self.cross is None else self._judge
         search = None if factory is None else by_faiss(np.asarray(docs, np.float32), factory)
-        mined = mine(vectors.query, docs, self.answers, self.options, self.itself, cross, search)
+        mined = mine(queries, docs, self.answers, self.options, self.itself, cross, search)
         valid = mined.positions >= 0  # [q, negatives]
         lengths, chosen = torch.from_numpy(valid.sum(1)), torch.from_numpy(self.docs[mined.positions[valid]])
         return Ragged(chosen, from_lengths(lengths))[torch.from_numpy(self.query)], mined.report
