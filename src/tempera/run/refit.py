@@ -13,6 +13,7 @@ from torch import nn
 from ..engine.clock import Phases
 from ..engine.optim import TABLE_RATE
 from ..engine.training_options import RefitOn, Training
+from ..errors import quantity
 from ..io.console import logger, silenced
 from ..io.documents import JsonLines
 from ..ranking.ranking import Part
@@ -52,6 +53,7 @@ class Refit:
         mines, self.mining = _mines(prepared), prepared.config.mining
         self.goes_on = bool(self.train.made_rows) or mines
         self.share, self.cost = 1.0, 1.0  # of the steps, and the time of one in those of the first training
+        self.besides = f", with {quantity(self.mining.again, 'negatives')} a query that it has mined" if mines else ""
         if mines:
             self.mining, self.share, self.cost = self.mining.once(), _SHARE, 1 + self.mining.again / 2
         if self.train.made_rows:
@@ -91,7 +93,7 @@ class Refit:
                 _begin(self.chosen, task, config.objective)
             steps = max(1, round(self.share * best * pairs / self.pairs))
             how = "training goes on" if self.goes_on else "training again"
-            logger.info(f"{how}, {LEARNED[part]}: {steps:,} steps on {pairs:,} pairs")
+            logger.info(f"{how}, {LEARNED[part]}: {steps:,} steps on {pairs:,} pairs{self.besides}")
             run.log.write(event="refit", part=part, pairs=pairs, steps=steps)
             with JsonLines(Path(folder) / "log.jsonl") as log, silenced(bars=True):
                 train = replace(self.train, max_steps=steps, max_time=None)
