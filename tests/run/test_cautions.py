@@ -170,10 +170,10 @@ def test_other_data_that_are_trained_on(tmp_path: Path) -> None:
     )
     graded = {"sentence1": ["question 1", "b"], "sentence2": ["c", "d"], "score": [0.0, 1.0]}
     parquet.write_table(pa.table(graded), tmp_path / "graded.parquet")
-    also = f"evaluation.also=[{known},{new},{tmp_path / 'graded.parquet'}]"
+    also = [str(known), str(new), str(tmp_path / "graded.parquet")]
     trained = {"trained.npy": np.array(content_ids(["question 2", "question 3", "question 99"]))}
-    assert [*learned_also(build(load(None, [also])), trained)] == [
+    assert [*learned_also(also, trained)] == [
         f"the run trains on 2 of the 8 queries of {known} (evaluation.also), so that the figures there are too good: give queries "
         "that it does not train on"
     ]
-    assert [*learned_also(build(load(None, [also])), {})] == []
+    assert [*learned_also(also, {})] == []

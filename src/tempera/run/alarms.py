@@ -174,10 +174,10 @@ def learned_before(config: Config, held_out: HeldOut) -> Iterator[str]:
             )
 
 
-def learned_also(config: Config, trained: Mapping[str, NDArray[np.int64]]) -> Iterator[str]:
+def learned_also(paths: Sequence[str], trained: Mapping[str, NDArray[np.int64]]) -> Iterator[str]:
     """Yield a caution for each set of `evaluation.also` of whose queries the run trains on some."""
     known = np.concatenate([np.empty(0, np.int64), *trained.values()])
-    for path, (count, queries) in among(read_tasks(config.evaluation.also), known).items():
+    for path, (count, queries) in among(read_tasks(paths), known).items():
         yield (
             f"the run trains on {count:,} of the {queries:,} queries of {path} (evaluation.also), so that the figures there are "
             "too good: give queries that it does not train on"

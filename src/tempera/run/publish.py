@@ -147,7 +147,8 @@ def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: 
     task = prepared.task
     for text in learned_before(prepared.config, task.held_out) if systems else ():
         alarms.caution(fitted.step, text)
-    for text in learned_also(prepared.config, task.showcase.trained_on()) if systems else ():
+    also = prepared.config.evaluation.also  # without which no content is computed
+    for text in learned_also(also, task.showcase.trained_on()) if systems and also else ():
         alarms.caution(fitted.step, text)
     return alarms
 

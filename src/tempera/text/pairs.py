@@ -44,8 +44,7 @@ class Pairs:
     positive_score, negatives with their ids, given ids and scores (lists), source (its position in a mixture), grade (how
     relevant the document is; empty is 1), trainable (whether a generated query finds its document), made_of (the id of the
     document that this one is made of, which the index of a run holds in its place), and part (TRAIN, VALIDATION or TEST, where a
-    user has named files for them;
-    RANKED for a document without a query, which is only searched).
+    user has named files for them; RANKED for a document without a query, which is only searched).
     """
 
     table: pa.Table
