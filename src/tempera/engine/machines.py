@@ -143,10 +143,8 @@ class Small(nn.Module):
 def measured(device: torch.device, clock: Clock = time.perf_counter) -> Machine:
     """Return this machine: its rate of products, its bandwidth and the cost of a launch, each by a few short runs."""
     on_cpu = device.type == "cpu"
-    side, many, flops = (512, 1 << 22, {}) if on_cpu else (4096, 1 << 26, dict[torch.dtype, float]())
-    for dtype in (_F32, _BF16):
-        square = torch.ones(side, side, dtype=dtype, device=device)
-        flops[dtype] = 2 * side**3 / fastest(partial(mm, square, square), device, clock)
+    largest, many = (512, 1 << 22) if on_cpu else (4096, 1 << 26)
+    flops = {dtype: _rate(dtype, largest, device, clock) for dtype in (_F32, _BF16)}
     numbers, few = torch.zeros(many, device=device), torch.zeros(8, device=device)
     bandwidth = 2 * numbers.nbytes / fastest(lambda: numbers.mul_(0.5), device, clock)
     launch = fastest(lambda: [few.mul_(0.5) for _ in range(100)], device, clock) / 100
@@ -154,6 +152,16 @@ def measured(device: torch.device, clock: Clock = time.perf_counter) -> Machine:
     memory = None if free is None else float(free)
     machine = Machine("this machine", flops, bandwidth, launch, memory, kernels=reach(device))
     return replace(machine, launch=_launch(machine, clock)) if on_cpu else machine
+
+
+def _rate(dtype: torch.dtype, largest: int, device: torch.device, clock: Clock) -> float:
+    """Return the FLOPs a second of products of squares: of the largest, or of those that already take a device a millisecond."""
+    side, seconds = 256, 0.0
+    while seconds < 1e-3 and side < largest:
+        side *= 2
+        square = torch.ones(side, side, dtype=dtype, device=device)
+        seconds = fastest(partial(mm, square, square), device, clock)
+    return 2 * side**3 / seconds
 
 
 def _launch(machine: Machine, clock: Clock) -> float:
