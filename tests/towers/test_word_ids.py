@@ -40,7 +40,7 @@ WORDS = [
         "...",
         ".a",
     ],
-    *("x\u0301", "\u0301", "\x1c", "a\x1cb", "\x85", "\u3000", "\n", "\t"),
+    *("x\u0301", "\u0301", "\x1c", "a\x1cb", "\x85", "\u3000", "\n", "\t", "ΑΣ.ΒΑ", "(the)date[0]", "a_b", "the|date."),
 ]
 PIECES = ["[UNK]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz0123456789,.", "the", "date", *(f"##{c}" for c in "abcdehrst")]
 

@@ -87,7 +87,8 @@ class Static:
     def race(self, pairs: int, tokens: float) -> Race:
         """Return three learning rates, each for a sixth of the steps, then temperatures at the best of them for a third.
 
-        These are 0.05 and 0.1, and if one of them is shown to be better, 0.035 or 0.14 beyond it. Many long texts have 0.04.
+        These are 0.05 and 0.1, and if one of them is shown to be better, 0.035 or 0.14 beyond it. Many long texts have 0.04, and the
+        highest rate is tried only if the one below it is shown to be better than the lowest.
 
         Short texts, and few long ones, are embedded in 1,024 dimensions, unless a teacher has a width of its own; their settings
         are tried at half the width.
@@ -100,11 +101,13 @@ class Static:
         start: dict[str, float] = {} if taught is None else {DIMENSIONS: taught[1].shape[1]}  # whose training goes on
         if pairs > MOST_PAIRS:
             return Race({**start, LEARNING_RATE: max(rates)})
-        rounds = [Round(6, over(LEARNING_RATE, rates))]
         start |= {TEMPERATURE: _TEMPERATURES[0], LEARNING_RATE: self.learning_rate}
         if tokens >= SHORT and pairs * tokens >= _MANY:
             start[TEMPERATURE] = _OF_LONG
+            tried = [rate for rate in rates if rate < max(rates)]
+            rounds = [Round(6, over(LEARNING_RATE, tried), beyond=over(LEARNING_RATE, [max(rates)]))]
         else:
+            rounds = [Round(6, over(LEARNING_RATE, rates))]
             rounds.append(Round(3, over(TEMPERATURE, _TEMPERATURES), beyond=over(TEMPERATURE, _BEYOND)))
         wide = (tokens < SHORT or pairs * tokens <= _CHEAP) and self.teacher is None
         if wide:
