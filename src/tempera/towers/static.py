@@ -87,8 +87,8 @@ class Static:
     def race(self, pairs: int, tokens: float) -> Race:
         """Return three learning rates, each for a sixth of the steps, then temperatures at the best of them for a third.
 
-        These are 0.05 and 0.1, and if one of them is shown to be better, 0.035 or 0.14 beyond it. Many long texts have 0.04, and the
-        highest rate is tried only if the one below it is shown to be better than the lowest.
+        These are 0.05 and 0.1, and if one of them is shown to be better, 0.035 or 0.14 beyond it. Many long texts have 0.04, and
+        try the highest rate only if the one below it is shown to be better than the lowest.
 
         Short texts, and few long ones, are embedded in 1,024 dimensions, unless a teacher has a width of its own; their settings
         are tried at half the width.
