@@ -478,7 +478,8 @@ def test_a_search_in_what_is_no_run_and_for_nothing(tempera: Any, tiny_run: Path
     refused(tempera("search", tiny_run, ""), "the query is empty")
     refused(tempera("search", tiny_run, " \n ", "--json"), "the query is empty")
     unknown = "the model knows no word of this query, so that all documents are alike to it"
-    assert tempera("search", tiny_run, "\u2192").out.splitlines()[-1] == unknown
+    for query in ("\u2192", "日本"):
+        assert tempera("search", tiny_run, query).out.splitlines()[-1] == unknown
     assert unknown not in tempera("search", tiny_run, "kaban").out
 
 

@@ -61,6 +61,7 @@ def test_values_are_read_as_they_are_written(text: str, values: tuple[object, ..
         ("a.=0.1,0.2", "an option has a section"),
         ("train.seed=1,2", "--seeds"),
         ("train.refit=none,all", "leave train.refit to `tempera train`"),
+        ("mining.again=0,3", "--over mining.again: runs are compared by what is held out"),
         ("a.b=0.1:1:log", "a sweep needs a count; write 0.1:1:log:8"),
         ("a.b={low: 0.01, high: 0.2, log: true}", "write 0.01:0.2:log"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -89,6 +90,16 @@ def test_the_best_run_stays_and_no_other(finished: Tuning, tmp_path: Path, valid
     run = Run(folder)
     assert validated(run, saved=True) == finished.best.metrics and run.search("kaban lodor", 3)
     assert yaml.safe_load((folder / "config.yaml").read_text())["objective"] == finished.config["objective"]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_what_an_earlier_call_has_not_kept_is_said(
+    small: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tune(small, SPACE, 2, tmp_path / "out", QUICK, keep=1)
+    assert "has not kept" not in caplog.text
+    tune(small, SPACE, 2, tmp_path / "out", QUICK, keep=2)
+    assert re.search(r"has not kept the runs of trials 000[01], which are among the best 2", caplog.text)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -383,8 +394,9 @@ def test_several_processes_are_refused(small: dict[str, Any], tmp_path: Path, mo
 def test_an_output_of_something_else_is_left_alone(
     small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match="--storage sqlite: is a file for one tempera tune alone"):
-        tune(small, SPACE, 1, tmp_path / "shared", storage=f"sqlite:///{tmp_path}/study.db")
+    for driver in ("sqlite", "sqlite+pysqlite"):
+        with pytest.raises(ConfigError, match="--storage sqlite: is a file for one tempera tune alone"):
+            tune(small, SPACE, 1, tmp_path / "shared", storage=f"{driver}:///{tmp_path}/study.db")
     with pytest.raises(ConfigError, match="--overwrite forgets what is in --output, and the trials are in --storage"):
         tune(small, SPACE, 1, tmp_path / "shared", storage="postgresql://nowhere/x", overwrite=True)
     (tmp_path / "full").mkdir()

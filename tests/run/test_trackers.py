@@ -174,6 +174,41 @@ def test_one_that_fails_is_left_out_and_said(
     ]
 
 
+def test_one_that_failed_or_is_added_gets_the_rest_when_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steady, lost, added = Fake(), Fake(fails="log"), Fake()
+    take(monkeypatch, wandb=steady, mlflow=lost, trackio=added)
+    with tracked(("wandb", "mlflow"), tmp_path / "run", {}, goes_on=False) as tell:
+        tell({**STEP, "step": 1})
+    lost.fails = ""
+    with tracked(("wandb", "mlflow", "trackio", "wandb"), tmp_path / "run", {}, goes_on=True) as tell:
+        for step in (1, 2):
+            tell({**STEP, "step": step})
+    told = [[call[:2] for call in fake.calls if call[0] != "finish"] for fake in (steady, lost, added)]
+    assert told == 3 * [[("options", {}), ("log", 1), ("log", 2)]]
+
+
+@pytest.mark.parametrize(("stop", "status"), [(RuntimeError("boom"), "FAILED"), (SystemExit(143), "KILLED")])
+def test_a_run_that_fails_is_told_as_one(
+    stop: BaseException, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[Any] = []
+    theirs, other = Fake(), Fake()
+    vars(theirs)["tracker"] = SimpleNamespace(finish=lambda exit_code: ended.append(exit_code))
+    take(monkeypatch, wandb=theirs, mlflow=Fake(), tensorboard=other)
+    monkeypatch.setitem(sys.modules, "mlflow", module("mlflow", end_run=ended.append))
+
+    def run() -> None:
+        with tracked(("wandb", "mlflow", "tensorboard"), tmp_path / "run", {}, goes_on=False) as tell:
+            tell({**STEP, "step": 1})
+            raise stop
+
+    with pytest.raises(type(stop)):
+        run()
+    assert ended == [1, status] and theirs.calls[-1][0] == "log" and other.calls[-1] == ("finish",)
+
+
 def test_one_that_is_absent_or_does_not_start_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take(monkeypatch, wandb=Fake(fails="options"))
     monkeypatch.setitem(sys.modules, "trackio", None)
@@ -237,6 +272,7 @@ def test_a_run_has_one_name_everywhere_and_keeps_it(tmp_path: Path, monkeypatch:
         "name": name,
         "resume": "allow",
         "dir": str(tmp_path / "run.trackers"),
+        "settings": {"console": "off"},
     }
     assert trackio == {"project": "tempera", "name": name, "resume": "allow"}
     assert (first["run_id"], first["run_name"]) == (None, name) and resumed["run_id"] == "7"

@@ -121,7 +121,7 @@ def test_training_goes_on_with_negatives_that_the_chosen_weights_mine(
     assert np.array_equal(weights(run.folder / "evaluated"), weights(without.folder / "evaluated"))
     assert records(run)[0][2] == round(0.5 * run.document["best"]["step"] * 300 / run.document["data"]["train"])
     mined = tmp_path / "mined.parquet"
-    tempera.mine(run.folder / "evaluated", options["data"]["path"], mined, Mining(2, relative_margin=margin))
+    report = tempera.mine(run.folder / "evaluated", options["data"]["path"], mined, Mining(2, relative_margin=margin))
     by_hand = train(
         {
             **options,
@@ -134,6 +134,26 @@ def test_training_goes_on_with_negatives_that_the_chosen_weights_mine(
         tmp_path / "by_hand",
     )
     assert np.array_equal(weights(run.folder / "model"), weights(by_hand.folder / "model"))
+    (record,) = run.document["refit"]
+    assert record["goes_on"] and record["negatives"] == report.kept > 0
+    card = (run.folder / "model" / "README.md").read_text()
+    assert f"on from the weights that validation has chosen, with {record['negatives']:,} mined negatives" in card
+
+
+def test_what_is_mined_is_told_and_a_wrong_index_is_refused_first(
+    options: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options["mining"] = {"again": 5000, "absolute_margin": 5.0}
+    with caplog.at_level("INFO", logger="tempera"):
+        run = train(with_refit(options, "auto"), tmp_path / "run")
+    assert "with up to 100 negatives a query that it mines" in caplog.text  # of the depth
+    assert "queries have found no negative" in caplog.text
+    assert run.document["refit"][0]["negatives"] == 0
+    pytest.importorskip("faiss")
+    options["mining"] = {"again": 3, "faiss": "Foo"}
+    monkeypatch.setattr("tempera.run.train.fit", lambda *_: pytest.fail("it is trained before"))
+    with pytest.raises(ConfigError, match="FAISS cannot build the index 'Foo'"):
+        train(with_refit(options, "auto"), tmp_path / "other")
 
 
 @pytest.mark.parametrize(

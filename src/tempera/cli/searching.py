@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ..artifacts.index import Found
+    from ..artifacts.run_folder import Run
 
 _LENGTH = 100  # letters of a document in a line that is no terminal's
 _LEAST = 40  # and in a narrow terminal
@@ -62,11 +63,22 @@ def search(
         ranked = opened.search(text, k, index, onnx, None if threshold is None else 0.0, hybrid)
         hits = [hit for hit in ranked if threshold is None or (hit.probability or 0.0) >= threshold]
         document: dict[str, Any] = {"query": text, "hits": [hit.json() for hit in hits]}
-        notes = [] if not ranked or any(hit.score for hit in ranked) else [_NOTHING]
+        alike = ranked and (
+            not any(hit.score for hit in ranked) or (not (hybrid or onnx) and _is_unknown(text, opened))
+        )
+        notes = [_NOTHING] if alike else []
         if threshold is not None:
             document |= {"threshold": threshold, "left_out": len(ranked) - len(hits)}
             notes += [f"left out: {len(ranked) - len(hits)} of {len(ranked)} with a probability below {threshold:g}"]
         answer(document, as_json, lambda: _show(text, hits, notes, piped))  # noqa: B023  # it is called at once
+
+
+def _is_unknown(text: str, run: Run) -> bool:
+    """Return True if a text is to the model of a run what stands for unknown signs."""
+    from ..towers.word_ids import UNKNOWN
+
+    vectors = run.encode([text, UNKNOWN])
+    return bool(abs(vectors[0] - vectors[1]).max() < 1e-6)
 
 
 def _at_terminal() -> bool:

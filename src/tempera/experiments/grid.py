@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from ..errors import ConfigError
-from .ranges import NEVER_AGAIN, SPELLINGS, Range, listed, parse
+from .ranges import NEVER_AGAIN, OF_TRAINING_AGAIN, SPELLINGS, Range, listed, parse
 
 TEMPERATURE = "objective.temperature"
 MOST_AXES = 2  # more cannot be drawn
@@ -38,8 +38,8 @@ class Axis:
             raise ConfigError(
                 "--over train.seed: every point runs with several seeds anyway; set their number by --seeds"
             )
-        if self.field == "train.refit":
-            raise ConfigError(f"--over train.refit: {NEVER_AGAIN}")
+        if self.field in OF_TRAINING_AGAIN:
+            raise ConfigError(f"--over {self.field}: {NEVER_AGAIN}")
         if self.size < 2:
             raise ConfigError(f"--over {self.field} has {self.size} value; a sweep needs at least 2")
 

@@ -17,6 +17,7 @@ SPELLINGS = (
     "low:high:log, low:high:linear, low:high:int or low:high:int:log, each with :COUNT for evenly spaced values or "
     ":step X if needed, or a list a,b,c"
 )
+OF_TRAINING_AGAIN = ("train.refit", "mining.again")
 NEVER_AGAIN = (
     "runs are compared by what is held out, so none is trained on it again: leave train.refit to `tempera train`"
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import config as configuration
 from ..errors import ConfigError
-from .ranges import NEVER_AGAIN, SPELLINGS, Range, listed, number, parse, refuse_mapping
+from .ranges import NEVER_AGAIN, OF_TRAINING_AGAIN, SPELLINGS, Range, listed, number, parse, refuse_mapping
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -185,7 +185,7 @@ def _domain(field: str, value: Any, around: frozenset[str]) -> Range | Choices:
         raise ConfigError("an option has a section, such as objective.temperature")
     if field == "train.seed":
         raise ConfigError("train.seed cannot be tuned")
-    if field == "train.refit":
+    if field in OF_TRAINING_AGAIN:
         raise ConfigError(NEVER_AGAIN)
     if field in around:
         raise ConfigError("defined twice: here and in an enclosing branch")

@@ -80,7 +80,7 @@ def tune(
     for name, value, least in (("--trials", trials, 1), ("--keep", keep, 0), ("--lost-after", lost_after, 1)):
         if value < least:
             raise ConfigError(f"{name} is {value}; give at least {least}")
-    if (storage or "").startswith("sqlite:"):
+    if (storage or "").startswith(("sqlite:", "sqlite+")):
         raise ConfigError(
             "--storage sqlite: is a file for one tempera tune alone; leave --storage out (the file is study.db in --output), or "
             "give a postgresql:// that several share"
@@ -126,6 +126,7 @@ class _Search:
             self._know(records)
             for record in records:
                 self.runner.refuse_other_data(record)
+            self._tell_missing(records)
             with suppress(OSError):  # it holds runs that stay
                 self.runner.run_folder("").rmdir()
             return self._result(records)
@@ -180,6 +181,15 @@ class _Search:
             self.bar.set_postfix_str(f"best {label(self.template.metric)} {number(best[0].value or 0.0)}")
             write_file(self.runner.folder / "best.yaml", configuration.dump(self._resolved(best[0])).encode())
         return records
+
+    def _tell_missing(self, records: Sequence[Record]) -> None:
+        """Say which of the best trials have no run folder, as an earlier call kept fewer."""
+        best = [f"{record.number:04}" for record in eligible(records)[: self.keep]]
+        missing = [name for name in best if not self.runner.run_folder(name).exists()]
+        if missing:
+            logger.warning(
+                f"an earlier call has not kept the runs of trials {', '.join(missing)}, which are among the best {self.keep}"
+            )
 
     def _resolved(self, trial: Record) -> dict[str, Any]:
         return self.template.config(self.asker.space.values(trial.params)).resolved

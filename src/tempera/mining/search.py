@@ -124,10 +124,8 @@ def _tensor(array: NDArray[np.float32]) -> Tensor:
     return torch.from_numpy(np.require(array, requirements="W"))
 
 
-def by_faiss(docs: NDArray[np.float32], factory: str) -> Search:
-    """Return a search in the index that `faiss.index_factory` describes: Flat, HNSW32, IVF1024,Flat or another.
-
-    An approximate index may miss documents; ranks then count the documents that it returns. Their scores are exact.
+def index_of(factory: str, width: int) -> Any:
+    """Return an empty index of FAISS for vectors of a width.
 
     Raises:
         MissingLibrary: FAISS is not installed.
@@ -137,12 +135,31 @@ def by_faiss(docs: NDArray[np.float32], factory: str) -> Search:
     import faiss
 
     try:
-        index = faiss.index_factory(docs.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+        return faiss.index_factory(width, factory, faiss.METRIC_INNER_PRODUCT)
+    except (RuntimeError, AssertionError) as error:
+        raise _refusal(factory, error) from None
+
+
+def _refusal(factory: str, error: Exception) -> ConfigError:
+    return ConfigError(f"FAISS cannot build the index {factory!r}: {str(error).split(': ')[-1].strip()}")
+
+
+def by_faiss(docs: NDArray[np.float32], factory: str) -> Search:
+    """Return a search in the index that `faiss.index_factory` describes: Flat, HNSW32, IVF1024,Flat or another.
+
+    An approximate index may miss documents; ranks then count the documents that it returns. Their scores are exact.
+
+    Raises:
+        MissingLibrary: FAISS is not installed.
+        ConfigError: FAISS knows no such index.
+    """
+    index = index_of(factory, docs.shape[1])
+    try:
         index.train(np.ascontiguousarray(docs, np.float32))
         for start in range(0, len(docs), 1 << 16):
             index.add(np.ascontiguousarray(docs[start : start + (1 << 16)], np.float32))
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"FAISS cannot build the index {factory!r}: {str(error).split(': ')[-1].strip()}") from None
+        raise _refusal(factory, error) from None
 
     def find(queries: NDArray[np.float32], k: int, without: Pairs) -> tuple[NDArray[np.float32], Ints]:
         most = int(np.bincount(without[0], minlength=1).max()) if len(without[0]) else 0

@@ -211,7 +211,11 @@ def _base(tower: Mapping[str, Any]) -> str | None:
 
 def _trained_again(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return what each training after the first one added, with its pairs and steps."""
-    return [{k: record[k] for k in ("part", "pairs", "steps")} for record in records if record["event"] == "refit"]
+    return [
+        {name: value for name, value in record.items() if name != "event"}
+        for record in records
+        if record["event"] == "refit"
+    ]
 
 
 def _again(refits: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -219,6 +223,8 @@ def _again(refits: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     names = {"validation": "trained again before the evaluation", "test": "trained again after the evaluation"}
     lines = {
         names[each["part"]]: f"{LEARNED[each['part']]}, {each['pairs']:,} in all, {each['steps']:,} steps"
+        + (" on from the weights that validation has chosen" if each.get("goes_on") else "")
+        + (f", with {each['negatives']:,} mined negatives" if "negatives" in each else "")
         for each in refits
     }
     if names["test"] in lines:

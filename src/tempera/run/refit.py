@@ -6,7 +6,9 @@ import copy
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -16,6 +18,7 @@ from ..engine.training_options import RefitOn, Training
 from ..errors import quantity
 from ..io.console import logger, silenced
 from ..io.documents import JsonLines
+from ..mining.search import index_of
 from ..ranking.ranking import Part
 from ..text.training_pairs import TrainingPairs
 from .fit import Fitted, fit
@@ -53,9 +56,11 @@ class Refit:
         mines, self.mining = _mines(prepared), prepared.config.mining
         self.goes_on = bool(self.train.made_rows) or mines
         self.share, self.cost = 1.0, 1.0  # of the steps, and the time of one in those of the first training
-        self.besides = f", with {quantity(self.mining.again, 'negatives')} a query that it has mined" if mines else ""
+        self.besides = ""
         if mines:
-            self.mining, self.share, self.cost = self.mining.once(), _SHARE, 1 + self.mining.again / 2
+            self.mining, self.share = self.mining.once(), _SHARE
+            self.cost = 1 + self.mining.negatives / 2
+            self.besides = f", with up to {quantity(self.mining.negatives, 'negatives')} a query that it mines"
         if self.train.made_rows:
             self.share, self.cost = _SHARE * self.share, 1.0
         self.chosen: Prepared | None = None  # the run after its first training
@@ -94,19 +99,35 @@ class Refit:
             steps = max(1, round(self.share * best * pairs / self.pairs))
             how = "training goes on" if self.goes_on else "training again"
             logger.info(f"{how}, {LEARNED[part]}: {steps:,} steps on {pairs:,} pairs{self.besides}")
-            run.log.write(event="refit", part=part, pairs=pairs, steps=steps)
             with JsonLines(Path(folder) / "log.jsonl") as log, silenced(bars=True):
                 train = replace(self.train, max_steps=steps, max_time=None)
                 again = replace(run, config=replace(config, train=train), task=task, log=log, phases=Phases())
                 fit(again, looks=False)
+            record: dict[str, Any] = {"event": "refit", "part": part, "pairs": pairs, "steps": steps}
+            if self.goes_on:
+                record["goes_on"] = True
+            for mined in (each["mined"] for each in log.records if "mined" in each):
+                record["negatives"] = mined["kept"]
+                if 2 * mined["empty"] > mined["queries"]:
+                    few = f"{mined['empty']:,} of {mined['queries']:,} queries have found no negative"
+                    logger.info(f"{few}: see mining.absolute_margin, relative_margin and depth")
+            run.log.write(**record)
         return replace(run, config=config, task=task)
 
 
 def _mines(prepared: Prepared) -> bool:
-    """Return True if the model mines negatives before it is trained again."""
+    """Return True if the model mines negatives before it is trained again.
+
+    Raises:
+        ConfigError: `mining.faiss` is no index that FAISS knows.
+    """
     config, mining, data = prepared.config, prepared.config.mining, prepared.task.data
     wanted = mining.again > 0 and mining.every is None and config.base.uses_negatives and config.train.teacher is None
-    return wanted and isinstance(data, TrainingPairs) and data.rows.negatives is None
+    if not (wanted and isinstance(data, TrainingPairs) and data.rows.negatives is None):
+        return False
+    if mining.faiss is not None:  # a wrong one is refused before the training
+        index_of(mining.faiss, data.vectors(np.zeros(1, np.int64)).shape[1])
+    return True
 
 
 def _onward(train: Training) -> Training:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:  # importing it takes 2 s
     from accelerate.tracking import GeneralTracker
 
 PROJECT = "tempera"  # unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME names another
-_SENT = "sent.json"  # the run's name, its id in MLflow, and the step of the latest record of each kind
+_SENT = "sent.json"  # the run's name, its id in MLflow, and of each tracker the step of the latest record of each kind
 _KINDS = {"step": "train", "evaluation": "eval"}
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -34,8 +36,9 @@ Tell = Callable[[Mapping[str, Any]], None]
 def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_on: bool) -> Iterator[Tell]:
     """Start trackers for the block; yield a function that sends them a record of the log.
 
-    A record without a step, and one that was sent before the run was interrupted, is not passed on. A tracker that fails on
-    the way is left out from then on, with a message; the run and its log.jsonl go on.
+    A record without a step, and one that a tracker has received before the run was interrupted, is not passed on. A tracker that
+    fails on the way is left out from then on, with a message; the run and its log.jsonl go on. MLflow and Weights & Biases are
+    told whether the block has failed.
 
     Args:
         names: of Accelerate's trackers; none sends nothing.
@@ -48,44 +51,52 @@ def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_
         TemperaError: one that does not start.
         OutputError: a folder that cannot be written.
     """
+    names = tuple(dict.fromkeys(names))
     trackers: dict[str, GeneralTracker] = {}
     folder = output.with_name(f"{output.name}.trackers")
     before = _read(folder / _SENT) if goes_on and names else {}
-    sent = before or {"run": f"{output.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"}
+    sent = before or {"run": f"{output.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}", "to": {}}
 
     def note() -> None:
         write_file(folder / _SENT, json.dumps(sent).encode())
 
     def tell(record: Mapping[str, Any]) -> None:
         event, step = record["event"], record.get("step")
-        if not names or step is None or step <= sent.get(event, -1):
-            return
-        for name, tracker in tuple(trackers.items()):
+        due = [] if step is None else [name for name in trackers if step > sent["to"][name].get(event, -1)]
+        for name in due:
             try:
-                tracker.log(numbers(record), step=step)
+                trackers[name].log(numbers(record), step=step)
             except Exception as error:
                 del trackers[name]
                 logger.warning(f"train.report_to: {name} failed and is stopped: {_line(error)}; log.jsonl goes on")
-        sent[event] = step
-        note()
+            else:
+                sent["to"][name][event] = step
+        if due:
+            note()
 
     for name in names:
         require(name, f"train.report_to={name}")
+    failure: BaseException | None = None
     try:
         for name in names:
             note()
             try:
                 trackers[name] = started(name, folder, sent)
-                if not before:
+                if name not in sent["to"]:
                     trackers[name].store_init_configuration(flat(config))
             except Exception as error:  # of its own kinds, from no account to no network
-                raise TemperaError(f"train.report_to: {name} cannot start: {_line(error)}") from None
+                advice = "; a run that goes on may leave it out of train.report_to" if before else ""
+                raise TemperaError(f"train.report_to: {name} cannot start: {_line(error)}{advice}") from None
+            sent["to"].setdefault(name, {})
             note()
         yield tell
+    except BaseException as error:
+        failure = error
+        raise
     finally:
         for name, tracker in trackers.items():
             try:
-                tracker.finish()
+                finish(name, tracker, failure)
             except Exception as error:
                 logger.warning(f"train.report_to: {name} did not finish properly: {_line(error)}")
 
@@ -99,7 +110,10 @@ def started(name: str, folder: Path, sent: dict[str, Any]) -> GeneralTracker:
     run, project = sent["run"], os.environ.get("WANDB_PROJECT", PROJECT)
     options: dict[str, dict[str, Any]] = {
         "tensorboard": {"run_name": run, "logging_dir": folder},
-        "wandb": {"run_name": project, "id": run, "name": run, "resume": "allow", "dir": str(folder)},
+        "wandb": {
+            **{"run_name": project, "id": run, "name": run, "resume": "allow", "dir": str(folder)},
+            "settings": {"console": "off"},  # what a run prints may quote its data
+        },
         "mlflow": {"experiment_name": PROJECT, "run_id": sent.get("mlflow"), "run_name": run},
         "trackio": {"run_name": PROJECT, "name": run, "resume": "allow"},
     }
@@ -110,11 +124,21 @@ def started(name: str, folder: Path, sent: dict[str, Any]) -> GeneralTracker:
     return tracker
 
 
+def finish(name: str, tracker: GeneralTracker, failure: BaseException | None) -> None:
+    """Tell a tracker that the run has ended, and whether it was stopped or has failed, where it can be told."""
+    if failure is not None and name == "mlflow":
+        import_module("mlflow").end_run("FAILED" if isinstance(failure, Exception) else "KILLED")
+    elif failure is not None and name == "wandb":
+        tracker.tracker.finish(exit_code=1)
+    else:
+        tracker.finish()
+
+
 def _read(path: Path) -> dict[str, Any]:
     """Read what trackers have received; nothing if no readable file says so, and the run is new to them."""
     with suppress(OSError, ValueError):
         sent = read_json(path)
-        return sent if isinstance(sent, dict) and "run" in sent else {}
+        return sent if isinstance(sent, dict) and {"run", "to"} <= sent.keys() else {}
     return {}
 
 
@@ -125,8 +149,8 @@ def _line(error: Exception) -> str:
 def numbers(record: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers of a record, under names that every tracker accepts.
 
-    >>> numbers({"event": "evaluation", "step": 5, "metrics": {"ndcg@10": 0.5}})
-    {'eval/ndcg_10': 0.5}
+    >>> numbers({"event": "evaluation", "step": 5, "metrics": {"ndcg@10": 0.5, "hit@1, seen included": 0.25}})
+    {'eval/ndcg_10': 0.5, 'eval/hit_1_seen_included': 0.25}
     >>> numbers({"event": "step", "step": 5, "steps": 9, "loss": 2.5, "grad_norm": None})
     {'train/loss': 2.5}
     """
@@ -134,19 +158,24 @@ def numbers(record: Mapping[str, Any]) -> dict[str, float]:
     rest = {name: value for name, value in record.items() if name not in ("event", "step", "steps", "metrics")}
     named = {**rest, **record.get("metrics", {})}
     values = ((name, value) for name, value in named.items() if isinstance(value, int | float))
-    return {f"{kind}/{name.replace('@', '_')}": value for name, value in values}
+    return {f"{kind}/{_accepted(name)}": value for name, value in values}
+
+
+def _accepted(name: str) -> str:
+    """Return a name without the signs that MLflow refuses."""
+    return re.sub(r"[^\w./-]+", "_", name)
 
 
 def flat(options: Mapping[str, Any], path: str = "") -> dict[str, str | float | bool]:
-    """Return nested options by dotted names, what is neither a number nor a text as text.
+    """Return nested options by dotted names that every tracker accepts, what is neither a number nor a text as text.
 
-    >>> flat({"train": {"seed": 0, "report_to": ["wandb"]}})
-    {'train.seed': 0, 'train.report_to': "['wandb']"}
+    >>> flat({"train": {"seed": 0, "report_to": ["wandb"]}, "data": {"targets": {"buy, now": 1.0}}})
+    {'train.seed': 0, 'train.report_to': "['wandb']", 'data.targets.buy_now': 1.0}
     """
     values: dict[str, str | float | bool] = {}
     for name, value in options.items():
         if isinstance(value, Mapping):
             values |= flat(value, f"{path}{name}.")
         else:
-            values[f"{path}{name}"] = value if isinstance(value, str | int | float) else str(value)
+            values[_accepted(f"{path}{name}")] = value if isinstance(value, str | int | float) else str(value)
     return values

@@ -183,7 +183,7 @@ def _renewal(config: Config, texts: TextData, rows: Examples, path: Path, cross:
         ConfigError: options of mining that have nothing to act on.
     """
     options, mining = config.train, config.mining
-    if cross is not None and rows.negatives is None and mining.every is None:
+    if cross is not None and rows.negatives is None and mining.every is None and not mining.again:
         raise ConfigError("mining.cross_encoder needs negatives, but the data has none: set mining.every")
     if mining.every is not None and not config.base.uses_negatives:
         raise ConfigError("mining.every mines negatives, but no pool of the objective uses them: add negatives")

@@ -26,7 +26,8 @@ from .pieces import Pieces, Trained
 from .rounds import DIMENSIONS, LEARNING_RATE, TEMPERATURE, Open, Race, Round, over
 from .saved import embedded, model_folder, static_parts
 from .subwords import Subwords
-from .tokenizer import UNKNOWN, sample, tokenize, train_tokenizer, vocabulary_of, without_repeats
+from .tokenizer import sample, tokenize, train_tokenizer, vocabulary_of, without_repeats
+from .word_ids import UNKNOWN
 
 _COUNTED = 8_000  # texts in which tokens are counted; more change nothing on validation
 _TEMPERATURES, _BEYOND = (0.05, 0.1), (0.035, 0.14)

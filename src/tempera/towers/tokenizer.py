@@ -13,9 +13,8 @@ from tokenizers import Regex, Tokenizer, models, normalizers, trainers
 from ..core.ragged import Ragged, from_lengths
 from ..errors import ConfigError
 from ..io.console import progress_bar
-from .word_ids import CASE_CHANGE, SPARSE, WORD, Read, reader, splitter
+from .word_ids import CASE_CHANGE, SPARSE, UNKNOWN, WORD, Read, reader, splitter
 
-UNKNOWN = "[UNK]"
 _BLOCK = 2000
 # Vocabularies of a third of 87,000 code pairs and of all of them retrieve alike; the third takes a quarter of the time.
 _SAMPLED, _CHARACTERS = 60_000, 10_000_000

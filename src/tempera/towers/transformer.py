@@ -20,7 +20,8 @@ from .pair import Embed, Tower, batch_of, epochs_of
 from .pretrained import compile_model
 from .saved import embedded
 from .sides import Sides, divided
-from .tokenizer import UNKNOWN, sample, train_tokenizer
+from .tokenizer import sample, train_tokenizer
+from .word_ids import UNKNOWN
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

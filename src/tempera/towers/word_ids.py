@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # it takes time to load
 
 Rows = tuple[Ints, Ints]  # values of all rows, one row after the other, and the number of each row's
 Read = Callable[[Sequence[str]], Rows]
+UNKNOWN = "[UNK]"  # stands for what a tokenizer does not know
 # Where the case of an identifier changes: parseDate and HTTPServer are two words each.
 CASE_CHANGE = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
 # A vowel sign of Hindi or Thai, or an accent of its own, is a mark in its word.
