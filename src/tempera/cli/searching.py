@@ -63,10 +63,8 @@ def search(
         ranked = opened.search(text, k, index, onnx, None if threshold is None else 0.0, hybrid)
         hits = [hit for hit in ranked if threshold is None or (hit.probability or 0.0) >= threshold]
         document: dict[str, Any] = {"query": text, "hits": [hit.json() for hit in hits]}
-        alike = ranked and (
-            not any(hit.score for hit in ranked) or (not (hybrid or onnx) and _is_unknown(text, opened))
-        )
-        notes = [_NOTHING] if alike else []
+        alike = not any(hit.score for hit in ranked) or (not hybrid and _is_unknown(text, opened))
+        notes = [_NOTHING] if ranked and alike else []
         if threshold is not None:
             document |= {"threshold": threshold, "left_out": len(ranked) - len(hits)}
             notes += [f"left out: {len(ranked) - len(hits)} of {len(ranked)} with a probability below {threshold:g}"]
@@ -74,9 +72,12 @@ def search(
 
 
 def _is_unknown(text: str, run: Run) -> bool:
-    """Return True if a text is to the model of a run what stands for unknown signs."""
+    """Return True if a text is to the static model of a run what stands for unknown signs."""
+    from ..towers.saved import MODEL, is_static
     from ..towers.word_ids import UNKNOWN
 
+    if not is_static(run.folder / MODEL):
+        return False
     vectors = run.encode([text, UNKNOWN])
     return bool(abs(vectors[0] - vectors[1]).max() < 1e-6)
 
