@@ -44,7 +44,7 @@ CEILINGS = {
     "mining": 621,  # with an exact search through candidates in bf16, and products by the faster library
     "ranking": 1009,  # with keys of scores and positions, a bound of ranks, and gains that validation does not show
     "recommend": 3711,  # with behaviours that no event has, counts of another run, histories as they happened, ids in any spelling
-    "run": 2375,  # with the proof of what a guide chooses, cautions, rows for the beginning, going on, what teachers know
+    "run": 2379,  # with the proof of what a guide chooses, cautions, rows for the beginning, going on, what teachers know
     "text": 4561,  # with documents that keep vectors or are only searched, made rows, words in another order, ids of users, mined
     "towers": 1589,  # with models put together, texts read in bf16, vectors that are cut, tables with a model, words in arrays
 }

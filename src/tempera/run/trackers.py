@@ -111,7 +111,11 @@ def started(name: str, folder: Path, sent: dict[str, Any]) -> GeneralTracker:
     options: dict[str, dict[str, Any]] = {
         "tensorboard": {"run_name": run, "logging_dir": folder},
         "wandb": {
-            **{"run_name": project, "id": run, "name": run, "resume": "allow", "dir": str(folder)},
+            "run_name": project,
+            "id": run,
+            "name": run,
+            "resume": "allow",
+            "dir": str(folder),
             "settings": {"console": "off"},  # what a run prints may quote its data
         },
         "mlflow": {"experiment_name": PROJECT, "run_id": sent.get("mlflow"), "run_name": run},

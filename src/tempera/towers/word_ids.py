@@ -43,9 +43,9 @@ _FEW = 50  # words, such as a query's, of which a set soon tells whether one sta
 _BY_ARROW = 50  # texts: more are split in two fifths of the time
 _BLOCK = 2000  # texts whose words are in memory at once
 _MOST = 200_000  # parts between spaces that are remembered
+_LONGEST = 100  # characters of such a part: a longer one, as of a text without spaces, hardly stands again
 # Where words are letters or numbers, signs part them as spaces do: without its brackets and commas, code has a tenth of the parts.
 _SIGNS, _GAPS = (re.compile(f"({_SIGN})"), r" \1 "), (re.compile(r"[\n\r\t_]"), " ")
-_LONGEST = 100  # characters of such a part: a longer one, as of a text without spaces, hardly stands again
 # Parts of a tokenizer that look at nothing beyond a space: a text then has the tokens of its words, one after the other.
 _KINDS = {"BertNormalizer", "Lowercase", "BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
 # The last two are of models of earlier versions.
