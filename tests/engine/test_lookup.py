@@ -79,6 +79,39 @@ def test_the_gradient_is_that_of_autograd(times: int) -> None:
     assert not gradients(True, times)[0][0].any()
 
 
+@pytest.mark.parametrize("how", ["dense", "sparse", "in place"])
+def test_weighted_means_are_those_by_hand(how: str) -> None:
+    draw = torch.Generator().manual_seed(3)
+    table = Table(700, 3, sparse=how == "sparse", dtype=torch.float64)
+    logs = torch.randn(700, dtype=torch.float64, generator=draw).requires_grad_()
+    rows, starts = torch.randint(0, 650, (2000,), generator=draw), torch.tensor([0, 5, 5, 900])
+    outer = torch.randn(4, 3, dtype=torch.float64, generator=draw)
+    table.weight.data.normal_(generator=draw)
+    vectors, exponents = table.weight.detach().clone().requires_grad_(), logs.detach().clone().requires_grad_()
+    bags = [rows[:5], rows[5:5], rows[5:900], rows[900:]]
+    by_hand = torch.stack(
+        [sum((vectors[i] * exponents[i].exp() for i in bag), torch.zeros(3)) / max(1, len(bag)) for bag in bags]
+    )
+    with adding_in_place(table, CPU) if how == "in place" else nullcontext():
+        means = table.mean_of(rows, starts, logs.exp())
+    torch.testing.assert_close(means, by_hand, rtol=0, atol=1e-12)
+    for each in (means, by_hand):
+        (each.sin() * outer).sum().backward()
+    grad = table.weight.grad
+    assert grad is not None and grad.is_sparse == (how == "sparse")
+    torch.testing.assert_close(grad.to_dense(), vectors.grad, rtol=0, atol=1e-12)
+    torch.testing.assert_close(logs.grad, exponents.grad, rtol=0, atol=1e-12)
+    assert exponents.grad is not None and exponents.grad[:600].any() and not exponents.grad[650:].any()
+
+
+def test_weighted_bags_of_nothing_are_zero_and_teach_nothing() -> None:
+    table, weights = Table(4, 2), torch.ones(4, requires_grad=True)
+    with adding_in_place(table, CPU):
+        means = table.mean_of(torch.tensor([], dtype=torch.int64), torch.tensor([0, 0]), weights)
+    means.sum().backward()
+    assert not means.any() and weights.grad is not None and not weights.grad.any()
+
+
 @pytest.mark.parametrize("size", [40_000, 1 << 16, (1 << 16) + 1])
 def test_bags_of_large_tables_have_the_bits_of_a_stable_sort(size: int) -> None:
     draw = torch.Generator().manual_seed(size)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,28 @@ def test_a_forward_pass_is_the_mean_and_teaches_the_tokens_that_were_read(tower:
         for token in ids:
             counts[token] += 1 / len(ids)
     np.testing.assert_allclose(gradient.numpy(), np.repeat(counts[:, None], 6, 1), atol=1e-6)
+
+
+def test_weights_of_tokens_multiply_their_vectors_and_are_saved_with_them(tower: StaticTower, tmp_path: Path) -> None:
+    weighted = StaticTower(tower.tokenizer, 6, weighted=True)
+    weighted.load_state_dict(tower.state_dict())
+    features = weighted.features(TEXTS)
+    close(weighted.encode(features).numpy(), tower.encode(features).numpy())  # before training
+    assert weighted.log_weights is not None
+    with torch.no_grad():
+        weighted.log_weights.normal_(0, 0.1, generator=torch.Generator().manual_seed(2))
+    table = tower.embedding.weight.detach().double() * (10 * weighted.log_weights.detach().double()).exp()[:, None]
+    products = StaticTower(tower.tokenizer, 6)
+    products.load_state_dict({"embedding.weight": table.float()})
+    assert products.weights is None
+    expected = products.encode(features).numpy()
+    assert np.abs(expected - tower.encode(features).numpy()).max() > 0.1
+    close(weighted.encode(features).numpy(), expected)
+    weighted.save(tmp_path)
+    close(load(tmp_path)(TEXTS), expected)
+    options = Static(vocabulary=60, dimensions=4)
+    assert options.build(CORPUS).log_weights is not None and options.again(tower).log_weights is not None
+    assert replace(options, token_weights=False).build(CORPUS).log_weights is None
 
 
 @pytest.mark.long

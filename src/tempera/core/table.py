@@ -29,15 +29,34 @@ class Table(nn.Embedding):
         """Return vectors of rows, [..., D]."""
         return super().forward(rows) if self.lookup is None else self.lookup(rows)
 
-    def mean_of(self, rows: Tensor, starts: Tensor) -> Tensor:
+    def mean_of(self, rows: Tensor, starts: Tensor, weights: Tensor | None = None) -> Tensor:
         """The means of bags of vectors, [n, D]; 0 for an empty bag.
 
         Args:
             rows: of all bags, one after the other.
             starts: where each bag begins among them, [n].
+            weights: what the vector of each row of the table is multiplied by, [rows of the table]; None is 1.
+
+        >>> table = Table(2, 1, _weight=torch.tensor([[1.0], [3.0]]))
+        >>> table.mean_of(torch.tensor([0, 1]), torch.tensor([0]), torch.tensor([5.0, 1.0])).tolist()
+        [[4.0]]
         """
         if not self.sparse and self.lookup is None:
-            return F.embedding_bag(rows, self.weight, starts, mode="mean")
+            return weighted_means(self.weight, rows, starts, weights)
         # Each row once: a gradient has one vector for what was read, not one for each time.
         distinct, which = torch.unique(rows, return_inverse=True)
-        return F.embedding_bag(which, self(distinct), starts, mode="mean")
+        vectors = self(distinct) if weights is None else self(distinct) * weights[distinct][:, None]
+        return F.embedding_bag(which, vectors, starts, mode="mean")
+
+
+def weighted_means(table: Tensor, rows: Tensor, starts: Tensor, weights: Tensor | None) -> Tensor:
+    """Return the means of bags of rows of a table, each times its weight: [r, D], [m], [n] and [r] to [n, D]."""
+    if weights is None:
+        return F.embedding_bag(rows, table, starts, mode="mean")
+    sums = F.embedding_bag(rows, table, starts, mode="sum", per_sample_weights=weights[rows])
+    return sums / lengths_of(rows, starts).clamp(min=1)[:, None]
+
+
+def lengths_of(rows: Tensor, starts: Tensor) -> Tensor:
+    """Return how many rows each bag holds, [n]."""
+    return starts.diff(append=starts.new_tensor([len(rows)]))

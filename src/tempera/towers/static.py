@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from safetensors.torch import save
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.batch import Role
 from ..core.ragged import Ragged
@@ -42,6 +42,7 @@ MOST_PAIRS = 20_000
 SHORT, _CHEAP, _WIDE = 64, 1_000_000, 1024
 _NARROW = {DIMENSIONS: 0.5, LEARNING_RATE: math.sqrt(2)}
 _AGAIN = 3  # negatives of a query that its own weights mine, before training goes on
+_FASTER = 10  # times as fast as a vector a token's weight is learned, as 3 to 30 do on eight sets (docs/towers.md)
 _LEAST = 0.05  # inverse document frequency of a token that every text holds
 
 
@@ -55,6 +56,8 @@ class Static:
         max_length: longer texts are cut to this many tokens.
         drop_repeats: a word that stands again within the next ten words is left out, so that what a text repeats does not drown the
             rest of it. A static teacher's tokenizer stays as it is.
+        token_weights: learn a weight w of each token, too, by exp(10 w) of which its vector is multiplied: words that tell little
+            soon count less. A saved model holds the products.
         init: random vectors to begin with. "idf" scales a token's by its inverse document frequency in the training texts (Spärck
             Jones 1972), so that the untrained tower finds texts that share rare words, and training begins there; "ngrams" has
             tokens that share character n-grams begin near each other, too (Bojanowski et al. 2017), as "cell" and "cells" do;
@@ -78,6 +81,7 @@ class Static:
     vocabulary: Annotated[int, Field(gt=0)] = 32_000
     max_length: Annotated[int, Field(gt=0)] = 1024
     drop_repeats: bool = True
+    token_weights: bool = True
     init: Literal["ngrams", "idf", "normal"] = "ngrams"
     teacher: str | None = None
 
@@ -127,12 +131,12 @@ class Static:
             tokenizer = without_repeats(tokenizer)
         if self.teacher is not None:
             read = torch.from_numpy(embed(Path(self.teacher), "doc", vocabulary_of(tokenizer), "embedding tokens")[:])
-            return StaticTower(
+            return self._tower(
                 tokenizer, min(self.dimensions, *read.shape), None, Pieces(read, frequency(tokenizer, texts))
             )
         scale = None if self.init == "normal" else inverse_frequency(tokenizer, texts)
         subwords = Subwords.of(vocabulary_of(tokenizer)) if self.init == "ngrams" else None
-        return StaticTower(tokenizer, self.dimensions, scale, subwords)
+        return self._tower(tokenizer, self.dimensions, scale, subwords)
 
     def again(self, tower: Tower) -> StaticTower:
         """An untrained tower with the tokenizer of another one."""
@@ -140,7 +144,10 @@ class Static:
         if (taught := self._taught()) is not None:
             return self._after(*taught, tower.start)
         width = self.dimensions if self.teacher is None else tower.embedding.embedding_dim
-        return StaticTower(tower.tokenizer, width, tower.scale, tower.start)
+        return self._tower(tower.tokenizer, width, tower.scale, tower.start)
+
+    def _tower(self, tokenizer: Tokenizer, width: int, scale: Tensor | None, start: Start | None) -> StaticTower:
+        return StaticTower(tokenizer, width, scale, start, self.token_weights)
 
     def _taught(self) -> tuple[Tokenizer, NDArray[np.float32]] | None:
         """Return the tokenizer and the vectors of a static teacher; None without one, or where there is no such folder."""
@@ -152,8 +159,8 @@ class Static:
         """Return the tower that goes on from the vectors of a static teacher, or from `narrow`, where they have more dimensions."""
         width = vectors.shape[1]
         if self.dimensions < width and narrow is not None:
-            return StaticTower(tokenizer, self.dimensions, None, narrow)
-        return StaticTower(tokenizer, width, None, Trained(torch.from_numpy(vectors)))
+            return self._tower(tokenizer, self.dimensions, None, narrow)
+        return self._tower(tokenizer, width, None, Trained(torch.from_numpy(vectors)))
 
 
 def frequency(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
@@ -186,12 +193,20 @@ class Start(Protocol):
 
 
 class StaticTower(Tower):
-    """Token ids of n rows to embeddings, [n, D]: the mean of each row's token vectors; 0 for an empty row."""
+    """Token ids of n rows to embeddings, [n, D]: the mean of each row's token vectors; 0 for an empty row.
+
+    With `weighted`, the vector of a token is multiplied by exp(10 w), of which w is learned from 0 on.
+    """
 
     padded = False
 
     def __init__(
-        self, tokenizer: Tokenizer, dimensions: int, scale: Tensor | None = None, start: Start | None = None
+        self,
+        tokenizer: Tokenizer,
+        dimensions: int,
+        scale: Tensor | None = None,
+        start: Start | None = None,
+        weighted: bool = False,
     ) -> None:
         super().__init__()
         self.tokenizer, self.start = tokenizer, start
@@ -202,9 +217,21 @@ class StaticTower(Tower):
         self.embedding = Table(
             len(weight), dimensions, _weight=weight if scale is None else weight.mul_(scale[:, None])
         )
+        self.log_weights = nn.Parameter(torch.zeros(len(weight))) if weighted else None
+
+    @property
+    def weights(self) -> Tensor | None:
+        """Return what each token's vector is multiplied by, [v]."""
+        return None if self.log_weights is None else self.log_weights.mul(_FASTER).exp()
+
+    @property
+    def vectors(self) -> Tensor:
+        """Return the vectors of the tokens with their weights, [v, D], as a saved model has them."""
+        table, weights = self.embedding.weight.detach(), self.weights
+        return table if weights is None else table * weights.detach()[:, None]
 
     def forward(self, features: Ragged) -> Tensor:
-        return self.embedding.mean_of(features.values, features.offsets[:-1])
+        return self.embedding.mean_of(features.values, features.offsets[:-1], self.weights)
 
     def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
         """Token ids of texts; queries and documents are read alike."""
@@ -231,5 +258,4 @@ class StaticTower(Tower):
         write_json(folder / "1_Normalize" / "config.json", {})
         # Both libraries can write files, but a full disk is then no OSError.
         (folder / "tokenizer.json").write_text(self.tokenizer.to_str(pretty=True), encoding="utf-8")
-        weight = self.embedding.weight.detach().contiguous()
-        (folder / "model.safetensors").write_bytes(save({"embedding.weight": weight}))
+        (folder / "model.safetensors").write_bytes(save({"embedding.weight": self.vectors.contiguous()}))
