@@ -95,7 +95,7 @@ def small_options(pairs: Path) -> dict[str, Any]:
     """A run of half a second: 300 pairs, 16 dimensions, without BM25, whose tuning takes longer than the training."""
     return {
         "data": {"source": "pairs", "path": str(pairs)},
-        "tower": {"dimensions": 16, "vocabulary": 300, "init": "normal"},
+        "tower": {"dimensions": 16, "vocabulary": 300, "init": "normal", "token_weights": False},
         "train": {"batch_size": 32, "learning_rate": 0.03, "num_train_epochs": 6, "evaluations": 1},
         "evaluation": {"queries": 40, "validation": 0, "bm25": False},
     }

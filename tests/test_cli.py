@@ -529,7 +529,8 @@ def test_a_batch_larger_than_the_data(tempera: Any, tiny: list[str], tmp_path: P
 
 
 def test_numbers_that_are_lost(tempera: Any, tiny: list[str], tmp_path: Path) -> None:
-    answer = tempera("train", *tiny, "train.learning_rate=1e39", "--output", tmp_path / "run")
+    lost = ["train.learning_rate=1e39", "tower.token_weights=false"]
+    answer = tempera("train", *tiny, *lost, "--output", tmp_path / "run")
     refused(answer, "of towers.embedding.weight are not finite, from an earlier step: lower train.learning_rate")
     assert list(tmp_path.iterdir()) == []
 

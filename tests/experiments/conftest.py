@@ -33,7 +33,7 @@ def recommender(tmp_path: Path) -> dict[str, Any]:
 def small(pairs_file: Path) -> dict[str, Any]:
     return {
         "data": {"source": "pairs", "path": str(pairs_file)},
-        "tower": {"dimensions": 16, "vocabulary": 300, "init": "normal"},
+        "tower": {"dimensions": 16, "vocabulary": 300, "init": "normal", "token_weights": False},
         "train": {"batch_size": 32, "num_train_epochs": 4, "seed": 5},
         "evaluation": {"queries": 40, "validation": 60, "bm25": False},
     }

@@ -129,6 +129,14 @@ def test_nothing_is_chosen_by_too_few_queries_or_on_request(
     assert written["objective"]["temperature"]["value"] == 0.05 and written["train"]["learning_rate"] == rate
 
 
+def test_static_towers_learn_weights_of_tokens_unless_a_user_says_otherwise() -> None:
+    def chosen(*given: str) -> Any:
+        return build(opened(config.load(None, given))[0]).tower.token_weights  # type: ignore[union-attr]
+
+    assert chosen() and not chosen("tower.token_weights=false")
+    assert not chosen("recipe=none") and chosen("recipe=none", "tower.token_weights=true")
+
+
 def test_open_options() -> None:
     assert opened(config.load(None))[1] == [TEMPERATURE, RATE, DIMENSIONS]
     assert opened(config.load(None, ["train.learning_rate=1e-3", "tower.dimensions=8"]))[1] == [TEMPERATURE]
@@ -299,7 +307,8 @@ def test_short_texts_are_embedded_in_more_dimensions(
 
     def trained(prepared: Prepared, values: dict[str, Any], steps: int) -> Any:
         task = inner(prepared, values, steps)
-        (table,) = task.data.tower.of("doc").parameters()
+        weights, table = task.data.tower.of("doc").parameters()
+        assert table.shape[:1] == weights.shape and weights.any()  # what the recipe sets, learned
         trials.append((table.shape[1], values.get(RATE, rate)))
         return task
 

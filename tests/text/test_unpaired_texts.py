@@ -298,7 +298,7 @@ def test_a_model_is_distilled_and_trained_further(tiny_run: Path, pairs_file: Pa
     from tempera.experiments.distill import distill
     from tempera.run.train import train
 
-    options = ["tower.dimensions=2", "tower.vocabulary=300", "train.max_steps=100", "train.learning_rate=0.02"]
+    options = ["tower.dimensions=4", "tower.vocabulary=300", "train.max_steps=40", "train.learning_rate=0.02"]
     run = distill(tiny_run, pairs_file, tmp_path / "small", [*options, "train.evaluations=1"])
     metrics = {name: each["ndcg@10"] for name, each in run.metrics.items()}
     assert metrics["untrained"] < metrics["trained"] and "teacher" in metrics

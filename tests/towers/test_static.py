@@ -107,7 +107,7 @@ def test_a_forward_pass_is_the_mean_and_teaches_the_tokens_that_were_read(tower:
 
 def test_weights_of_tokens_multiply_their_vectors_and_are_saved_with_them(tower: StaticTower, tmp_path: Path) -> None:
     weighted = StaticTower(tower.tokenizer, 6, weighted=True)
-    weighted.load_state_dict(tower.state_dict())
+    weighted.load_state_dict({**tower.state_dict(), "log_weights": torch.zeros(len(tower.embedding.weight))})
     features = weighted.features(TEXTS)
     close(weighted.encode(features).numpy(), tower.encode(features).numpy())  # before training
     assert weighted.log_weights is not None
@@ -122,7 +122,7 @@ def test_weights_of_tokens_multiply_their_vectors_and_are_saved_with_them(tower:
     close(weighted.encode(features).numpy(), expected)
     weighted.save(tmp_path)
     close(load(tmp_path)(TEXTS), expected)
-    options = Static(vocabulary=60, dimensions=4)
+    options = Static(vocabulary=60, dimensions=4, token_weights=True)
     assert options.build(CORPUS).log_weights is not None and options.again(tower).log_weights is not None
     assert replace(options, token_weights=False).build(CORPUS).log_weights is None
 

@@ -73,6 +73,7 @@ class Static:
         TEMPERATURE: Open(beside=("objective.scale",)),
         LEARNING_RATE: Open(),
         DIMENSIONS: Open(beside=("tower.query",)),
+        "tower.token_weights": Open(True, raced=False),
         "train.refit": Open("auto", raced=False),
         "mining.again": Open(_AGAIN, raced=False),
     }
@@ -81,7 +82,7 @@ class Static:
     vocabulary: Annotated[int, Field(gt=0)] = 32_000
     max_length: Annotated[int, Field(gt=0)] = 1024
     drop_repeats: bool = True
-    token_weights: bool = True
+    token_weights: bool = False
     init: Literal["ngrams", "idf", "normal"] = "ngrams"
     teacher: str | None = None
 
