@@ -305,10 +305,11 @@ READ = {"engine/loop.py _figures": 1}  # loss, norm and the temperature's gradie
     ("choice", "copies", "launches"),
     [
         ({**TEXT["tower"][0], "objective.temperature": LEARNED, "train.max_grad_norm": 0.01}, 10, 90),
+        ({**TEXT["tower"][0], "objective.temperature": LEARNED, "tower.token_weights": True}, 10, 94),
         ({**TEXT["tower"][1], "objective.preset": "gte", "train.cache": "always"}, 16, 400),
         ({**ITEMS["doc"][0], **ITEMS["history"][0], **ITEMS["objective"][0], "tower.query_layers": []}, 25, 190),
     ],
-    ids=["static", "transformer", "items"],
+    ids=["static", "weights of tokens", "transformer", "items"],
 )
 def test_a_warm_step_waits_once(
     choice: Choice, copies: int, launches: int, precision: Precision, tmp_path: Path
