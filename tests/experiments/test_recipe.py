@@ -34,6 +34,7 @@ from tempera.towers.static import Static
 from ..conftest import planted, write_pairs
 
 TEMPERATURE, RATE, DIMENSIONS = "objective.temperature", "train.learning_rate", "tower.dimensions"
+WEIGHTS = "tower.token_weights"
 
 
 @pytest.fixture(scope="module")
@@ -135,13 +136,15 @@ def test_static_towers_learn_weights_of_tokens_unless_a_user_says_otherwise() ->
 
     assert chosen() and not chosen("tower.token_weights=false")
     assert not chosen("recipe=none") and chosen("recipe=none", "tower.token_weights=true")
+    assert Static().race(20_001, 10).start[WEIGHTS] is False and WEIGHTS not in Static().race(20_000, 10).start
 
 
 def test_open_options() -> None:
-    assert opened(config.load(None))[1] == [TEMPERATURE, RATE, DIMENSIONS]
-    assert opened(config.load(None, ["train.learning_rate=1e-3", "tower.dimensions=8"]))[1] == [TEMPERATURE]
+    assert opened(config.load(None))[1] == [TEMPERATURE, RATE, DIMENSIONS, WEIGHTS]
+    set_by_hand = ["train.learning_rate=1e-3", "tower.dimensions=8", "tower.token_weights=true"]
+    assert opened(config.load(None, set_by_hand))[1] == [TEMPERATURE]
     options, free = opened(config.load(None, ["objective.temperature=auto", "recipe=auto"]))
-    assert free == [TEMPERATURE, RATE, DIMENSIONS] and "temperature" not in options.values["objective"]
+    assert free == [TEMPERATURE, RATE, DIMENSIONS, WEIGHTS] and "temperature" not in options.values["objective"]
     assert opened(config.load(None, ["recipe=none"]))[1] == []
     options, free = opened(config.load(None, ["objective.temperature=auto", "tower.kind=transformer"]))
     assert not free and options.values["objective"]["temperature"] == "auto"  # 1 / log(candidates), as documented

@@ -123,7 +123,11 @@ def test_features_that_are_not_used_are_named(
 
 
 def test_a_scale_is_a_temperature_that_is_set() -> None:
-    assert opened(config.load(None, ["objective.scale=20"]))[1] == [LEARNING_RATE, "tower.dimensions"]
+    assert opened(config.load(None, ["objective.scale=20"]))[1] == [
+        LEARNING_RATE,
+        "tower.dimensions",
+        "tower.token_weights",
+    ]
 
 
 def test_towers_race_and_the_winner_is_written_down(events: Path, few_towers: None, tmp_path: Path) -> None:

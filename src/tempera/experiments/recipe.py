@@ -63,7 +63,7 @@ def opened(options: Options, varied: Collection[str] = ()) -> tuple[Options, lis
         varied: options that are set elsewhere, in which runs differ.
 
     >>> opened(Options({"objective": {"temperature": 0.1}}))[1]
-    ['train.learning_rate', 'tower.dimensions']
+    ['train.learning_rate', 'tower.dimensions', 'tower.token_weights']
     """
     if options.values.get(RECIPE, AUTO) != AUTO:
         return options, []
