@@ -1,4 +1,4 @@
-"""Static towers with and without something that `tempera train` does for all of them.
+"""Static towers with and without something that `tempera train` does for them.
 
 `python bench/switches.py [SETS] [SEEDS] --switch SWITCH --cache FOLDER` trains each set without and with `tower.SWITCH`, from
 the folder that TEMPERA_DATA names, and on the standard library, which every machine has. SWITCH is `drop_repeats`, which leaves

@@ -57,7 +57,7 @@ class Static:
         max_length: longer texts are cut to this many tokens.
         drop_repeats: a word that stands again within the next ten words is left out, so that what a text repeats does not drown the
             rest of it. A static teacher's tokenizer stays as it is.
-        token_weights: learn a weight w of each token, too, by exp(5 w) of which its vector is multiplied: words that tell little
+        token_weights: learn a weight w of each token, too. Its vector is multiplied by exp(5 w), so that words that tell little
             soon count less. A saved model holds the products.
         init: random vectors to begin with. "idf" scales a token's by its inverse document frequency in the training texts (Spärck
             Jones 1972), so that the untrained tower finds texts that share rare words, and training begins there; "ngrams" has
