@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import itertools
 import math
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -21,8 +23,9 @@ from tempera.core.batch import Batch, Side
 from tempera.core.ragged import Ragged
 from tempera.engine import linear_layers, stages
 from tempera.engine.cache import Cache, size_of
-from tempera.engine.cost import META
+from tempera.engine.cost import META, Operation, Stage
 from tempera.engine.devices import start
+from tempera.engine.machines import MACHINES
 from tempera.engine.plan import Footprint, footprint, keep, pack, probe_rows, start_tokens
 from tempera.engine.stages import step_on_paper
 from tempera.engine.training_options import Training
@@ -254,3 +257,28 @@ def test_a_step_on_paper_counts_the_products_of_a_cpu_in_half_precision(monkeypa
     assert flops[0] <= flops[2] <= 1.1 * flops[0] and flops[1] <= flops[3] <= 1.1 * flops[1]
     if torch.ops.mkldnn._is_mkldnn_bf16_supported():  # by this processor
         assert "_linear_pointwise" in kinds[1] - kinds[0]
+
+
+def test_some_micro_batches_stand_for_all_by_number_and_by_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU counts few of them: launches go by their number, products and what the program computes by their tokens."""
+    tower: Any = Transformer(layers=1, width=16, heads=2, vocabulary=40, max_length=64).build(["a b c d e"] * 9)
+    batch = Batch(*(Side(Ragged.of([[1] * (61 - i) for i in range(40)])) for _ in range(2)))
+    stages_of, towers = [], [stages.FIRST, stages.BACKWARD]
+    for most in (4, 1000):
+        monkeypatch.setitem(stages.MICROS, "cpu", most)
+        paper = step_on_paper(tower, mnr(), batch, Training(micro_batch_tokens=128, gradient_accumulation_steps=2))
+        stages_of.append([paper.stages[name] for name in towers])
+    assert len(paper.plan.micros) == 32
+    for some, every in zip(*stages_of, strict=True):
+        assert (every.times, every.calls, some.calls) == (2, 2, 16) and some.times > 1.1 * some.calls
+        assert some.launches == pytest.approx(every.launches, rel=0.08)
+        assert some.total("flops") == pytest.approx(every.total("flops"), rel=0.08)
+        assert some.host == some.times * some.host_once > 0
+
+
+def test_a_machine_starts_operations_as_often_as_they_are_called() -> None:
+    machine = replace(MACHINES["h100"], launch=1.0)
+    small, large = (Operation("mm", torch.float32, flops * 67 * 10**12, 0) for flops in (0, 100))
+    stage = Stage(Counter([small, large]), times=3, calls=2)
+    assert machine.seconds(stage) == {"compute": 300, "bandwidth": 0, "launches": 2, "network": 0}
+    assert sum(replace(machine, timed={large.kind: 7.0}).seconds(stage).values()) == 2 + 3 * 7 + 2

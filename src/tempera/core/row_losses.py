@@ -5,6 +5,7 @@ Letters in shapes: r rows of a tile, c candidates of a block, k positives of a t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -16,8 +17,9 @@ Numerator = Literal["one", "mean", "sum"]
 Taught = Literal["kl", "margin_mse"]
 
 # A share this small cannot be seen in a sum of either precision, and subnormal numbers take 40 times as long.
-_INVISIBLE = 1e-30
-_LOWEST = -70.0  # exp of this lies below
+_INVISIBLE = 2.0**-100
+_LOWEST = math.log2(_INVISIBLE)
+_LOG2_E = math.log2(math.e)
 _LEFT_OUT = -1e30  # a logit that is left out, where it has to be finite
 
 
@@ -92,8 +94,8 @@ def _lowered(logits: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _shares(lowered: Tensor) -> Tensor:
-    """Return exp in place, and 0 for what cannot be seen in a sum."""
-    return torch.threshold_(lowered.clamp_min_(_LOWEST).exp_(), _INVISIBLE, 0.0)
+    """Return exp in place, and 0 for what cannot be seen in a sum. On a CPU powers of 2 take a fourth of exp's time."""
+    return torch.threshold_(lowered.mul_(_LOG2_E), _LOWEST, -torch.inf).exp2_()
 
 
 def _total(masses: Sequence[Tensor]) -> Tensor:

@@ -86,17 +86,28 @@ class Stage:
     Args:
         operations: how often each one runs.
         times: that all of them run, as for accumulated batches; a share where a sample of the rows goes backward.
-        host: seconds of what the program itself has computed on the way, with numbers.
+        calls: how often each of them is started for that: some micro-batches stand for all by their tokens, and by their number.
+        host_once: seconds of what the program itself has computed on the way, with numbers.
     """
 
     operations: Counter[Operation] = field(default_factory=Counter)
     times: float = 1.0
-    host: float = 0.0
+    calls: float = 1.0
+    host_once: float = 0.0
 
     @property
     def launches(self) -> float:
         """Return the number of operations."""
-        return self.times * self.operations.total()
+        return self.calls * self.operations.total()
+
+    @property
+    def host(self) -> float:
+        """Return the seconds of what the program itself computes, with numbers."""
+        return self.times * self.host_once
+
+    def repeat(self, times: float, calls: float | None = None) -> None:
+        """Do all of it so many times; `calls` where the number of starts is another."""
+        self.times, self.calls = self.times * times, self.calls * (times if calls is None else calls)
 
     def total(self, kind: str) -> float:
         """Return the sum of `flops`, `bytes` or `sent`."""
@@ -141,7 +152,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.stages[self.stage].operations[each] += 1
             self.examples.setdefault(each.kind, (each, (op, args, kwargs)))
         elif not any(map(self._here, tree_leaves((args, kwargs, out)))):
-            self.stages[self.stage].host += seconds
+            self.stages[self.stage].host_once += seconds
         return out
 
     def _asked(self, number: Tensor) -> bool:

@@ -95,10 +95,10 @@ class Machine:
         total = dict.fromkeys(LIMITS, 0.0)
         for operation, count in stage.operations.items():
             parts = self.limits(operation)
-            slowest, times = max(parts, key=lambda name: parts[name]), count * stage.times
-            alone = self.timed.get(operation.kind)
-            total[slowest] += times * (parts[slowest] if alone is None else alone)
-            total["launches"] += 0.0 if alone is None else times * self.launch
+            slowest, alone = max(parts, key=lambda name: parts[name]), self.timed.get(operation.kind)
+            times = stage.calls if alone is None and slowest == "launches" else stage.times
+            total[slowest] += count * times * (parts[slowest] if alone is None else alone)
+            total["launches"] += 0.0 if alone is None else count * stage.calls * self.launch
         return total
 
 

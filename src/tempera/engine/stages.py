@@ -119,8 +119,10 @@ def _counted(
     _backward(ledger, embedded, options)
     _optimise(ledger, nn.ModuleDict({"towers": towers, "objective": objective}), options, read)
     ledger.stages[EXCHANGE] = _exchange(embedded, list(encoder.parameters()), options, count)
+    for name in (FIRST, BACKWARD):
+        ledger.stages[name].repeat(cache.times, cache.calls)
     for name in (FIRST, LOSS, BACKWARD):
-        ledger.stages[name].times *= options.gradient_accumulation_steps * (1 if name == LOSS else cache.times)
+        ledger.stages[name].repeat(options.gradient_accumulation_steps)
     scores = min(tile, outlook.block(base_of(scored), batch, len(mine)))
     sizes = outlook.memory(cache.whole, [encoder, scored], scores, rows.shape[1])
     return StepOnPaper(ledger.stages, cache.whole, sizes, rows.shape[1], tile, ledger.examples, kernel)
@@ -146,8 +148,9 @@ def _choose(
             rows = cache.embed(encoder, mine).batch.doc.rows
         with ledger(GUIDE), torch.no_grad():
             judge.contrastive_losses(_everyone(batch, rows, len(mine)))
-        ledger.stages[CHOICE].times = cache.times * options.gradient_accumulation_steps
-    ledger.stages[GUIDE].times = options.gradient_accumulation_steps
+        ledger.stages[CHOICE].repeat(cache.times, cache.calls)
+    for stage in ledger.stages.values():
+        stage.repeat(options.gradient_accumulation_steps)
 
 
 def counting(ledger: Ledger, swept: Fused) -> Fused:
@@ -194,7 +197,8 @@ class _Sampled(Cache):
 
     most: int | None = None
     whole: Plan
-    times = 1.0
+    times = 1.0  # that the tokens of those embedded are the tokens of all
+    calls = 1.0  # and their number
     half = False
 
     def in_half(self) -> bool:
@@ -207,6 +211,7 @@ class _Sampled(Cache):
         micros = self.whole.micros
         some = micros[:: -(-len(micros) // self.most)] if self.most else micros
         self.times = sum(micro.tokens for micro in micros) / max(1, sum(micro.tokens for micro in some))
+        self.calls = len(micros) / max(1, len(some))
         return Plan(self.whole.works, [replace(micro, number=i) for i, micro in enumerate(some)])
 
 
@@ -252,7 +257,7 @@ def _backward(ledger: Ledger, embedded: Embedded, options: Training) -> None:
     with ledger(BACKWARD):
         embedded.backward(grads)
     if options.backward != "auto":
-        ledger.stages[BACKWARD].times = float(options.backward)
+        ledger.stages[BACKWARD].repeat(float(options.backward))
 
 
 def _optimise(ledger: Ledger, modules: nn.Module, options: Training, read: list[int]) -> None:
