@@ -36,8 +36,8 @@ CEILINGS = {
     "the root": 922,  # with names, checks, cross-checks and kinds of arguments in a file each, and options that would do nothing
     "artifacts": 2097,  # with ids in any spelling, and times of another unit
     "cli": 938,  # with errors that have no words
-    "core": 2340,  # with devices and their memory, copies to them, how they multiply fast, chosen rows, and refused shapes
-    "engine": 3568,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
+    "core": 2342,  # with devices and their memory, copies to them, how they multiply fast, chosen rows, and refused shapes
+    "engine": 3579,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
     "experiments": 2426,  # with a folder for each file, what a race leaves to the data, and settings of it that diverge
     "integrations": 526,  # with a temperature that stays on the host, models that nothing asks, and words that are not known
     "io": 1211,  # with vectors of other programs, texts of polars, lines of text, signals, what a run replaces, keys beside ids
