@@ -9,7 +9,7 @@ import torch
 
 from tempera.core.batch import Batch, Side, divide
 from tempera.core.frame import Events, Frame
-from tempera.core.ragged import Ragged
+from tempera.core.ragged import Ragged, distinct
 
 START = [4, 0, 9, 0, 4, 22, 9, 9, 4]
 STOP = [9, 2, 9, 0, 4, 23, 21, 10, 6]
@@ -95,3 +95,9 @@ def test_processes_have_their_rows_with_their_events(parts: int) -> None:
         assert [i for part in found for i in part.sides()[role].ids.tolist()] == ids.tolist()  # type: ignore[union-attr, index]
         assert [i for part in found for i in part.sides()[role].rows.columns["item"].tolist()] == ids.tolist()  # type: ignore[union-attr, index]
     assert [a for part in found for a in part.answer.tolist()] == answer.tolist()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("codes", [[], [0], [5, 5], [3, 0, 3, 9], [10**12, 7, 10**12], list(range(40, 0, -1))])
+def test_distinct_codes_are_those_that_sorting_finds(codes: list[int]) -> None:
+    got, want = distinct(torch.tensor(codes, dtype=torch.int64)), torch.unique(torch.tensor(codes), return_inverse=True)
+    assert [each.tolist() for each in got] == [each.tolist() for each in want]

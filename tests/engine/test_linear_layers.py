@@ -51,7 +51,7 @@ def test_products_and_gradients_are_those_of_autocast(count: tuple[int, int], bi
     torch.manual_seed(0)
     block = Block(bias)
     rows = torch.randn(*count, 24)
-    got, want = passed(block, rows, LinearLayers(block)), passed(block, rows, None)
+    got, want = passed(block, rows, LinearLayers(list(block.modules()))), passed(block, rows, None)
     with torch.autocast("cpu", enabled=False):
         exact = [each.double() for each in passed_exactly(block, rows)]
     assert torch.equal(got[0], want[0]) and len(got) == len(want) == len(exact) == (10 if bias else 6)
@@ -68,7 +68,7 @@ def test_products_and_gradients_in_float32_are_exact(count: tuple[int, int], bia
     """Rows are filled up there, too, and small products stay with torch."""
     torch.manual_seed(0)
     block, rows = Block(bias), torch.randn(*count, 24)
-    got = passed(block, rows, LinearLayers(block), half=False)
+    got = passed(block, rows, LinearLayers(list(block.modules())), half=False)
     assert len(onednn) == (12 if count[0] == 90 else 0)  # four layers, forward and twice backward
     for ours, true in zip(got, (each.double() for each in passed_exactly(block, rows)), strict=True):
         assert ours.dtype == torch.float32 and (ours.double() - true).norm() <= 1e-4 * true.norm()
@@ -77,7 +77,7 @@ def test_products_and_gradients_in_float32_are_exact(count: tuple[int, int], bia
 def test_where_onednn_gains_nothing_torch_multiplies(onednn: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "onednn_gain", lambda: 1.4)
     block, rows = Block(), torch.randn(90, 70, 24)
-    got, want = (passed(block, rows, layers, half=False) for layers in (LinearLayers(block), None))
+    got, want = (passed(block, rows, layers, half=False) for layers in (LinearLayers(list(block.modules())), None))
     assert onednn == [] and all(map(torch.equal, got, want))
 
 
@@ -86,7 +86,7 @@ def test_a_checkpoint_of_torch_computes_again_what_it_has_computed(half: bool, o
     """Its rows are no number that recurs, and it computes them again when the layers are torch's."""
     torch.manual_seed(0)
     block, rows = Block(), torch.randn(70, 71, 24, requires_grad=True)
-    with torch.autocast("cpu", torch.bfloat16, enabled=half), LinearLayers(block).cast_once(CPU):
+    with torch.autocast("cpu", torch.bfloat16, enabled=half), LinearLayers(list(block.modules())).cast_once(CPU):
         out: Any = checkpoint(block, rows, use_reentrant=False)
     out.float().sum().backward()
     assert rows.grad is not None and not onednn
@@ -97,14 +97,14 @@ def test_weights_that_are_more_than_their_numbers_and_transforms_are_left_to_tor
         """A weight of a format of its own."""
 
     layer, rows = nn.Linear(200, 200), torch.randn(3, 200, 200)
-    with LinearLayers(layer).cast_once(CPU):
+    with LinearLayers(list(layer.modules())).cast_once(CPU):
         want = layer(rows)
         assert onednn == ["oneDNN"]
         torch.testing.assert_close(torch.vmap(layer)(rows), want)
     layer.weight = nn.Parameter(layer.weight.data.as_subclass(Doubled), requires_grad=False)  # type: ignore[arg-type]
     with torch.inference_mode():
         frozen = nn.Linear(200, 200)
-    with LinearLayers(nn.ModuleList([layer, frozen])).cast_once(CPU), torch.no_grad():
+    with LinearLayers(list(nn.ModuleList([layer, frozen]).modules())).cast_once(CPU), torch.no_grad():
         assert layer(rows).shape == frozen(rows).shape == want.shape
     assert onednn == ["oneDNN"]
 
@@ -131,10 +131,10 @@ def test_rows_are_filled_to_few_numbers_and_weights_are_cast_once(monkeypatch: p
 
     monkeypatch.setattr(linear_layers, "linear", noted)
     for count in range(1, 130):
-        passed(block, torch.randn(count, 3, 24), LinearLayers(block))
+        passed(block, torch.randn(count, 3, 24), LinearLayers(list(block.modules())))
         assert len(set(own[-4:-1])) == 1  # queries, keys and values read the same rows
     assert set(shapes) == {*range(32, 417, 32)}
-    layers = LinearLayers(block)
+    layers = LinearLayers(list(block.modules()))
     for _ in range(2):  # micro-batches of a batch
         passed(block, torch.randn(9, 24), layers)
     assert all(map(operator.is_, weights[-8:-4], weights[-4:]))
@@ -147,7 +147,10 @@ def test_rows_are_filled_to_few_numbers_and_weights_are_cast_once(monkeypatch: p
 def test_what_is_not_a_matrix_of_rows_in_float32_is_left_to_torch() -> None:
     layer = nn.Linear(3, 2)
     double = nn.Linear(3, 2).double()
-    with torch.autocast("cpu", torch.bfloat16), LinearLayers(nn.ModuleList([layer, double])).cast_once(CPU):
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        LinearLayers(list(nn.ModuleList([layer, double]).modules())).cast_once(CPU),
+    ):
         assert layer(torch.ones(3)).dtype == torch.bfloat16
         assert layer(torch.ones(0, 3)).shape == (0, 2)
         assert double(torch.ones(4, 3).double()).dtype == torch.float64
@@ -156,15 +159,15 @@ def test_what_is_not_a_matrix_of_rows_in_float32_is_left_to_torch() -> None:
         with torch.autocast("cpu", enabled=False):
             assert layer(torch.ones(4, 3)).dtype == torch.float32
     assert "forward" not in vars(layer)
-    with LinearLayers(layer).cast_once(CPU):  # no autocast
+    with LinearLayers(list(layer.modules())).cast_once(CPU):  # no autocast
         assert layer(torch.ones(4, 3)).dtype == torch.float32
     layer.gradient_checkpointing = True  # type: ignore[assignment]
-    assert not LinearLayers(layer).layers
+    assert not LinearLayers(list(layer.modules())).layers
 
 
 def test_rows_that_were_written_to_are_read_again() -> None:
     layer, rows = nn.Linear(3, 2), torch.ones(4, 3)
-    with torch.autocast("cpu", torch.bfloat16), LinearLayers(layer).cast_once(CPU):
+    with torch.autocast("cpu", torch.bfloat16), LinearLayers(list(layer.modules())).cast_once(CPU):
         before = layer(rows)
         rows *= 2
         assert torch.allclose(layer(rows).float(), F.linear(rows, layer.weight, layer.bias).float(), atol=0.05)
@@ -183,8 +186,8 @@ def test_the_next_batch_reads_weights_however_an_optimiser_wrote_to_them(
     """Also of a tower that is frozen for a while, or follows another one by its moving average."""
     torch.manual_seed(0)
     block, rows = Block().requires_grad_(not frozen), torch.randn(5, 24)
-    before = passed(block, rows, LinearLayers(block))
+    before = passed(block, rows, LinearLayers(list(block.modules())))
     for p in block.parameters():
         write(p)
-    after = passed(block, rows, LinearLayers(block))
+    after = passed(block, rows, LinearLayers(list(block.modules())))
     assert torch.equal(after[0], passed(block, rows, None)[0]) and not torch.allclose(after[0], before[0], atol=0.1)

@@ -33,7 +33,7 @@ def indices(seed: int) -> Tensor:
 
 
 def backward(net: nn.Module, seed: int, in_place: bool) -> None:
-    with adding_in_place(net, CPU) if in_place else nullcontext():
+    with adding_in_place(list(net.modules()), CPU) if in_place else nullcontext():
         loss = net(indices(seed)).square().sum()
     loss.backward()
 
@@ -92,7 +92,7 @@ def test_weighted_means_are_those_by_hand(how: str) -> None:
     by_hand = torch.stack(
         [sum((vectors[i] * exponents[i].exp() for i in bag), torch.zeros(3)) / max(1, len(bag)) for bag in bags]
     )
-    with adding_in_place(table, CPU) if how == "in place" else nullcontext():
+    with adding_in_place(list(table.modules()), CPU) if how == "in place" else nullcontext():
         means = table.mean_of(rows, starts, logs.exp())
     torch.testing.assert_close(means, by_hand, rtol=0, atol=1e-12)
     for each in (means, by_hand):
@@ -106,7 +106,7 @@ def test_weighted_means_are_those_by_hand(how: str) -> None:
 
 def test_weighted_bags_of_nothing_are_zero_and_teach_nothing() -> None:
     table, weights = Table(4, 2), torch.ones(4, requires_grad=True)
-    with adding_in_place(table, CPU):
+    with adding_in_place(list(table.modules()), CPU):
         means = table.mean_of(torch.tensor([], dtype=torch.int64), torch.tensor([0, 0]), weights)
     means.sum().backward()
     assert not means.any() and weights.grad is not None and not weights.grad.any()
@@ -125,7 +125,7 @@ def test_bags_of_large_tables_have_the_bits_of_a_stable_sort(size: int) -> None:
     expected = torch.zeros(size, 2, dtype=torch.float64)
     expected.index_add_(0, rows[:5], torch.full((5, 2), 0.2, dtype=torch.float64))
     expected.index_add_(0, rows[5:], torch.full((len(rows) - 5, 2), 1 / (len(rows) - 5), dtype=torch.float64))
-    with adding_in_place(table, CPU):
+    with adding_in_place(list(table.modules()), CPU):
         table.mean_of(rows, starts)[[0, 2]].sum().backward()
     torch.testing.assert_close(table.weight.grad, expected, rtol=1e-12, atol=1e-12)
 
@@ -174,7 +174,7 @@ def test_what_is_added_to_is_what_was_there() -> None:
     net = Net()
     net.words.weight.grad = torch.zeros_like(net.words.weight)
     before = net.words.weight.grad
-    with adding_in_place(net, CPU):
+    with adding_in_place(list(net.modules()), CPU):
         loss = net(torch.ones(2, 3, dtype=torch.int64)).sum()
     loss.backward()
     assert net.words.weight.grad is before and float(before.abs().max()) > 0
@@ -182,9 +182,9 @@ def test_what_is_added_to_is_what_was_there() -> None:
 
 def test_the_tables_are_left_as_they_were() -> None:
     net = Net()
-    with adding_in_place(net, CPU):
+    with adding_in_place(list(net.modules()), CPU):
         assert "forward" in vars(net.words) and "forward" not in vars(net.fixed)
-    with torch.no_grad(), adding_in_place(net, CPU):
+    with torch.no_grad(), adding_in_place(list(net.modules()), CPU):
         assert "forward" not in vars(net.words)
     assert "forward" not in vars(net.words)
 
@@ -194,7 +194,7 @@ def test_a_batch_whose_memory_is_written_to_again_leaves_nothing_behind() -> Non
     for first in (1, 3, 5):
         batch.copy_(torch.tensor([first, first + 1]))
         clear(words.parameters())
-        with adding_in_place(words, CPU):
+        with adding_in_place(list(words.modules()), CPU):
             loss = words(batch).sum()
         loss.backward()
     assert words.weight.grad is not None and words.weight.grad[:, 0].tolist() == [0, 0, 0, 0, 0, 1, 1, 0, 0]

@@ -46,7 +46,7 @@ def trained(
         for _ in range(parts):  # micro-batches
             indices = torch.randint(0, wide, (8, 6), generator=draw)
             if in_place:
-                with adding_in_place(net, CPU):
+                with adding_in_place(list(net.modules()), CPU):
                     out = net(indices)
             else:
                 out = net(indices)

@@ -139,7 +139,7 @@ def test_frozen_weights_are_cast_once_and_nothing_else_changes(
     pytest.importorskip("peft")
     torch.manual_seed(0)
     tower = Pretrained(str(tiny), lora=Lora(2)).build([]).train()
-    layers, in_half = LinearLayers(tower), partial(torch.autocast, "cpu", torch.bfloat16)
+    layers, in_half = LinearLayers(list(tower.modules())), partial(torch.autocast, "cpu", torch.bfloat16)
     layer = next(each for each in layers.layers if not each.weight.requires_grad)
 
     def passed(mode: Mode) -> tuple[list[Tensor], float]:

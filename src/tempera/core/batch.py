@@ -77,7 +77,7 @@ class Side(Generic[X]):
         """Return the same side with what is computed with on another device; ids and owners stay where they are."""
         present = {name: getattr(self, name) for name in ("rows", "logq", "guide", "teacher", "score")}
         moved: Any = {name: None if value is None else sent(value, device) for name, value in present.items()}
-        return replace(self, **moved)
+        return self if all(moved[name] is present[name] for name in moved) else replace(self, **moved)
 
     def of(self, rows: Y) -> Side[Y]:
         """Return the same side with other `rows`: embeddings in place of features."""
@@ -232,8 +232,9 @@ class Batch(Generic[X]):
 
     def to(self, device: torch.device) -> Batch[X]:
         """Return the same batch with its rows on another device; ids and the like stay, so that nothing waits for them."""
-        moved: Any = {role: side.to(device) for role, side in self.sides().items()}
-        return replace(self, **moved)
+        sides = self.sides()
+        moved: Any = {role: side.to(device) for role, side in sides.items()}
+        return self if all(moved[role] is sides[role] for role in moved) else replace(self, **moved)
 
     def shares(self) -> Tensor:
         """Return the weight of each of this device's rows in the mean over all devices, [b]."""

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..io import flat
 from .abilities import sent
+
+_SPARSE = 16  # times as many codes as there could be, from which on sorting takes less time than marking them
 
 
 @dataclass(frozen=True)
@@ -140,3 +143,20 @@ def spread(starts: Tensor, lengths: Tensor) -> Tensor:
     total = int(ends[-1]) if len(ends) else 0
     shift = torch.repeat_interleave(starts - (ends - lengths), lengths, output_size=total)
     return torch.arange(total, device=starts.device) + shift
+
+
+def distinct(codes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distinct codes, rising, [d], and the place of each code among them, [v]; codes are on the host, from 0 on.
+
+    What `torch.unique` does by sorting, in a tenth of its time where codes are not far apart.
+
+    >>> [each.tolist() for each in distinct(torch.tensor([7, 2, 7]))]
+    [[2, 7], [1, 0, 1]]
+    """
+    numbers = codes.numpy()
+    size = int(numbers.max(initial=-1)) + 1
+    if size > _SPARSE * len(numbers):
+        return torch.unique(codes, return_inverse=True)  # type: ignore[no-any-return]
+    present = np.zeros(size, np.bool_)
+    present[numbers] = True
+    return torch.from_numpy(np.flatnonzero(present)), torch.from_numpy((present.cumsum() - 1)[numbers])

@@ -31,7 +31,7 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
-from ..core.abilities import free_bytes, placed, seeded, sent
+from ..core.abilities import free_bytes, placed, seeded
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Batch, Role
 from ..core.products import onednn_pays, settle
@@ -93,8 +93,9 @@ class Embedded:
         for work in self.plan.works:
             assert work.embeddings is not None
             parts = work.embeddings.split_with_sizes(work.counts)
-            sides = [grads.get(role) for role in work.roles]
-            work.grads = torch.cat([torch.zeros_like(p) if g is None else g for p, g in zip(parts, sides, strict=True)])
+            known = zip(parts, (grads.get(role) for role in work.roles), strict=True)
+            sides = [torch.zeros_like(part) if grad is None else grad for part, grad in known]
+            work.grads = torch.cat(sides) if len(sides) > 1 else sides[0]
         micros = self.plan.micros if self.cache.backward == 1 else self._drawn()
         learnt = [self._back(micro) for micro in reversed(micros)]
         if learnt and not any(learnt) and self.cache.backward == 1:  # a sample may be of a frozen tower alone
@@ -106,9 +107,8 @@ class Embedded:
         if graph is None:
             with self.cache.replaying, torch.enable_grad(), self.cache.autocast():
                 graph = micro.embed(self.cache.device)
-        assert micro.work.grads is not None
         if graph.requires_grad:
-            torch.autograd.backward([graph], [micro.work.grads[sent(micro.index, graph.device)].to(graph.dtype)])
+            torch.autograd.backward([graph], [micro.grads(graph.device).to(graph.dtype)])
             merge(micro.work.parameters)
         return graph.requires_grad
 
@@ -145,7 +145,7 @@ class Embedded:
             works, weight[unit].split_with_sizes(counts), alone.split_with_sizes(counts), strict=True
         ):
             assert work.grads is not None
-            work.grads *= placed(of, work.grads)[:, None]
+            work.grads = work.grads * placed(of, work.grads)[:, None]
             own = self.cache.cut(work, self.group, (single & (of > 0)).nonzero()[:, 0])
             micros += [*own, *fillers(work, own, self.group)]
         return [*micros, *(micro for micro, of in zip(kept, weight.tolist(), strict=False) if of)]
@@ -357,7 +357,7 @@ class Cache:
             refuse_batch_statistics(work.tower)
             features = work.features if len(work.features) else work.spare
             probes = [features[index] for index in probe_rows(features.lengths.cpu())]
-            dropout = dropout_on(self.device, work.tower)
+            dropout = dropout_on(self.device, work.modules)
             with seeded(0, self.device), dropout, self.autocast(), work.linear.cast_once(self.device):
                 size = footprint(work.tower, probes, work.padded, self.device)
             size = replace(size, drops=getattr(dropout, "has_drawn", True))

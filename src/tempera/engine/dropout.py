@@ -168,12 +168,12 @@ def _mixed(bits: Tensor) -> Tensor:
     return (bits >> 31).bitwise_and_((1 << 33) - 1).bitwise_xor_(bits)
 
 
-def dropout_on(device: torch.device, tower: nn.Module) -> AbstractContextManager[Any]:
-    """Return a context in which a tower draws its dropout on a device.
+def dropout_on(device: torch.device, modules: Sequence[nn.Module]) -> AbstractContextManager[Any]:
+    """Return a context in which the modules of a tower draw dropout on a device.
 
     Accelerators have kernels for it. A tower that is compiled, or that computes parts again on the way back, draws by torch.
     """
-    return nullcontext() if device.type != "cpu" or is_left_alone(tower) else Dropout()
+    return nullcontext() if device.type != "cpu" or is_left_alone(modules) else Dropout()
 
 
 class _Dropped(torch.autograd.Function):

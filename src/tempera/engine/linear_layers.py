@@ -10,6 +10,7 @@ Letters in shapes: m rows, r rows with those that fill them up, k inputs, o outp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from typing import Any
@@ -30,16 +31,16 @@ def in_half(device: torch.device) -> bool:
 
 
 class LinearLayers:
-    """The linear layers of a tower while it embeds a batch, and what their weights are in another precision."""
+    """The linear layers among the modules of a tower while it embeds a batch, and what their weights are in another precision."""
 
-    def __init__(self, tower: nn.Module) -> None:
-        self.tower = tower
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self.modules = modules
         self.casts: dict[Tensor, Tensor] = {}
 
     @cached_property
     def layers(self) -> list[nn.Linear]:
         """Those whose products may be made in another way."""
-        layers = [] if is_left_alone(self.tower) else [each for each in self.tower.modules() if type(each) is nn.Linear]
+        layers = [] if is_left_alone(self.modules) else [each for each in self.modules if type(each) is nn.Linear]
         return [each for each in layers if not any(map(is_divided, each.parameters()))]
 
     def cast_once(self, device: torch.device) -> AbstractContextManager[None]:

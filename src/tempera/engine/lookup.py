@@ -9,7 +9,7 @@ Letters in shapes: m tokens of n bags, k distinct rows that are read, r rows of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -215,14 +215,14 @@ def computing_by(methods: Mapping[nn.Module, Mapping[str, Callable[..., Tensor]]
                 del vars(module)[name]
 
 
-def adding_in_place(tower: nn.Module, device: torch.device) -> AbstractContextManager[None]:
-    """Graphs made inside add the gradients of the tower's `nn.Embedding` tables to `.grad` in place, those of bags, too.
+def adding_in_place(modules: Sequence[nn.Module], device: torch.device) -> AbstractContextManager[None]:
+    """Graphs made inside add the gradients of a tower's `nn.Embedding` tables to `.grad` in place, those of bags, too.
 
     For CPUs: GPUs fill memory faster than they add rows one by one. Tables that are sparse, divided over processes, compiled, or
     scaled by frequency are left to autograd, and so are those whose weights have hooks, which would not see the gradient.
     """
-    here = device.type == "cpu" and torch.is_grad_enabled() and not is_compiled(tower)
-    tables = [m for m in (tower.modules() if here else ()) if isinstance(m, nn.Embedding) and _plain(m)]
+    here = device.type == "cpu" and torch.is_grad_enabled() and not is_compiled(modules)
+    tables = [m for m in (modules if here else ()) if isinstance(m, nn.Embedding) and _plain(m)]
     return computing_by({m: {"forward": partial(_look_up, m), "mean_of": partial(_mean_of, m)} for m in tables})
 
 

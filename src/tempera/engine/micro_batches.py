@@ -34,7 +34,8 @@ class Work:
     counts: list[int]  # rows of each role
     features: FeaturesLike
     padded: bool  # whether rows are padded to the longest of those that are embedded together
-    parameters: list[nn.Parameter]  # of the tower, listed once a batch: walking through its modules takes its time
+    modules: list[nn.Module]  # of the tower, listed once a batch: walking through them takes its time
+    parameters: list[nn.Parameter]
     linear: LinearLayers
     divided: bool  # whether the processes call the tower together
     embeddings: Tensor | None = None  # [n, D]
@@ -52,9 +53,10 @@ class Work:
         sides: list[Any] = [batch.sides()[role].rows for role in roles]
         sides = [PlainFeatures(side) if isinstance(side, Tensor) else side for side in sides]
         features = sides[0] if len(sides) == 1 else type(sides[0]).cat(sides)
-        parameters, padded = list(tower.parameters()), getattr(tower, "padded", False)
+        modules, padded, counts = list(tower.modules()), getattr(tower, "padded", False), [*map(len, sides)]
+        parameters = list(dict.fromkeys(p for each in modules for p in each.parameters(recurse=False)))
         divided = any(map(is_divided, parameters))
-        return cls(tower, roles, [*map(len, sides)], features, padded, parameters, LinearLayers(tower), divided)
+        return cls(tower, roles, counts, features, padded, modules, parameters, LinearLayers(modules), divided)
 
     @property
     def spare(self) -> FeaturesLike:
@@ -83,14 +85,19 @@ class Micro:
     seed: int = 0
     graph: Tensor | None = None
 
+    @property
+    def whole(self) -> bool:
+        """True if these are all rows of the tower, in their order."""
+        return not self.work.padded and len(self.index) == len(self.work.features)
+
     def embed(self, device: torch.device) -> Tensor:
         """Return the embeddings, [r, D]; every call draws the same random numbers."""
         features = self.work.features
         if not len(self.index):
             features = self.work.spare
-        elif self.work.padded or len(self.index) < len(features):  # else all of them, in order
+        elif not self.whole:
             features = features[self.index]
-        in_place, cast = adding_in_place(self.work.tower, device), self.work.linear.cast_once(device)
+        in_place, cast = adding_in_place(self.work.modules, device), self.work.linear.cast_once(device)
         with seeded(self.seed, device), in_place, cast, self._dropout(device):
             embeddings = embeddings_of(self.work.tower, features.to(device), len(features))
         return embeddings if len(self.index) else embeddings[:0]
@@ -98,15 +105,23 @@ class Micro:
     def put(self, embeddings: Tensor) -> None:
         """Write the embeddings, [r, D], to their rows of the tower's."""
         work = self.work
+        if self.whole:
+            work.embeddings = embeddings
+            return
         if work.embeddings is None:
             work.embeddings = embeddings.new_empty(sum(work.counts), embeddings.shape[1])
         work.embeddings[sent(self.index, embeddings.device)] = embeddings
+
+    def grads(self, device: torch.device) -> Tensor:
+        """Return the gradients of the embeddings, [r, D]."""
+        assert self.work.grads is not None
+        return self.work.grads if self.whole else self.work.grads[sent(self.index, device)]
 
     def _dropout(self, device: torch.device) -> AbstractContextManager[Any]:
         """Return a context in which each row draws its own dropout, if rows have seeds."""
         seeds = self.work.seeds
         if seeds is None:
-            return dropout_on(device, self.work.tower) if self.work.drops else nullcontext()
+            return dropout_on(device, self.work.modules) if self.work.drops else nullcontext()
         seeds = seeds[self.index] if len(self.index) else torch.zeros(1, dtype=torch.int64)
         return RowDropout(seeds, getattr(self.work.tower, "left", False))
 

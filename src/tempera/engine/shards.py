@@ -103,21 +103,18 @@ def _divided_modules(towers: Any) -> Iterator[Any]:
 
 def refuse_compiled(towers: Iterable[nn.Module], option: str = "fsdp") -> None:
     """Raise ConfigError for a tower that is compiled, or has parts that are."""
-    if any(map(is_compiled, towers)):
+    if any(is_compiled(tower.modules()) for tower in towers):
         raise ConfigError(f"{option} does not divide compiled towers: drop torch_compile or {option}")
 
 
-def is_compiled(tower: nn.Module) -> bool:
-    """Return True if torch compiles a tower, or parts of it."""
-    return any(
-        module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
-        for module in tower.modules()
-    )
+def is_compiled(modules: Iterable[nn.Module]) -> bool:
+    """Return True if torch compiles one of the modules of a tower."""
+    return any(each._compiled_call_impl is not None or type(each).__name__ == "OptimizedModule" for each in modules)
 
 
-def is_left_alone(tower: nn.Module) -> bool:
+def is_left_alone(modules: Sequence[nn.Module]) -> bool:
     """Return True if no operation of a tower may be replaced: torch compiles it, or computes parts again on the way back."""
-    return is_compiled(tower) or any(getattr(module, "gradient_checkpointing", False) for module in tower.modules())
+    return is_compiled(modules) or any(getattr(each, "gradient_checkpointing", False) for each in modules)
 
 
 def is_divided(tensor: Tensor) -> TypeGuard[Any]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..core.abilities import sent
 from ..core.frame import Events
+from ..core.ragged import distinct
 from ..errors import ConfigError
 from .encoders import Category, Entities, Feature
 from .events import BEHAVIOUR
@@ -91,28 +92,33 @@ class Past(nn.Module):
         if not len(events):
             return self.items(events.items[:0]).new_zeros(0, self.width)
         if isinstance(self.pools[0], Others):
-            distinct, which = _distinct(events)
-            vectors = self.items(distinct)
-            return torch.cat([pool(self.drop(vectors), which, events, own) for pool in self.pools], 1)
+            codes, which = _distinct(events)
+            vectors = self.items(codes)
+            return _beside([pool(self.drop(vectors), which, events, own) for pool in self.pools])
         sequences = Sequences(events)
         x = _looked_up(self.items, events, sequences.places)
         if self.happened is not None and contexts is not None:
             x = x + _looked_up(self.happened, contexts, sequences.places)
         x = self.drop(x)  # [s, L, D]
-        pooled = torch.cat([pool(x, sequences) for pool in self.pools], 1)
+        pooled = _beside([pool(x, sequences) for pool in self.pools])
         return pooled.masked_fill((sequences.seen == 0)[:, None], 0)
+
+
+def _beside(pooled: Sequence[Tensor]) -> Tensor:
+    """Return the vectors of several pools as one, [n, P D]."""
+    return torch.cat(list(pooled), 1) if len(pooled) > 1 else pooled[0]
 
 
 def _looked_up(vectors_of: Callable[[Tensor], Tensor], events: Events, places: Tensor) -> Tensor:
     """Return vectors of the events at some places, [s, L, D], each distinct code embedded once; 0 at the place -1."""
-    distinct, which = _distinct(events)
-    vectors = vectors_of(distinct)
+    codes, which = _distinct(events)
+    vectors = vectors_of(codes)
     vectors = torch.cat([vectors, vectors.new_zeros(1, vectors.shape[1])])  # the last stands for no event
-    which = torch.cat([which, which.new_full((1,), len(distinct))])
+    which = torch.cat([which, which.new_full((1,), len(codes))])
     return vectors.index_select(0, which[places].flatten()).view(*places.shape, vectors.shape[1])
 
 
 def _distinct(events: Events) -> tuple[Tensor, Tensor]:
     """Return the distinct codes of events, and the place of each event's among them; found on the host."""
-    distinct, which = torch.unique(events.on_host.items, return_inverse=True)
-    return sent(distinct, events.items.device), sent(which, events.items.device)
+    codes, which = distinct(events.on_host.items)
+    return sent(codes, events.items.device), sent(which, events.items.device)

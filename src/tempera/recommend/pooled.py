@@ -44,6 +44,8 @@ class Means(nn.Module):
     def _mass(self, seen: Tensor, like: Tensor) -> Tensor:
         """Sum of the weights of each row, [n, P, 1]; 1 for an empty history."""
         counts = torch.stack([seen.clamp(1, last) for last in self.last], 1).to(like.dtype)
+        if all(decay == 1 for decay in self.decay):
+            return counts[:, :, None]
         decay = placed(torch.tensor(self.decay, dtype=torch.float64), like)
         geometric = (1 - decay**counts) / (1 - decay).clamp_min(1e-12)
         return torch.where(decay < 1, geometric, counts)[:, :, None]
