@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -139,6 +140,83 @@ def test_a_machine_is_measured_where_no_device_is_named(pairs: Path) -> None:
 def test_what_cannot_be_planned_is_refused(pairs: Path, device: str, devices: int, error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         planned(of({"data": {"path": str(pairs)}}, STATIC), device=device, devices=devices)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "error"),
+    [
+        (["train.fsdp=true"], "there is only one"),
+        (["train.divide_tables=true"], "there is only one"),
+        (["train.fsdp=true", "train.divide_tables=true"], "divides tables, too"),
+    ],
+)
+def test_what_would_stop_the_run_stops_its_plan(pairs: Path, overrides: list[str], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        planned(of({"data": {"path": str(pairs)}}, [*STATIC, *overrides]), device="h100")
+
+
+@pytest.mark.parametrize("device", ["m3", "cpu", None])
+def test_several_devices_need_a_network(pairs: Path, device: str | None) -> None:
+    with pytest.raises(ConfigError, match=f"how fast {device or 'this machine'} sends to another is not known"):
+        planned(of({"data": {"path": str(pairs)}}, STATIC), device=device, devices=2)
+
+
+def sent(plan: dict[str, Any]) -> dict[str, int]:
+    return {each["stage"]: each["sent"] for each in plan["stages"]}
+
+
+def test_divided_towers_keep_and_send_their_parts(tmp_path: Path) -> None:
+    """Weights are gathered for every call of a tower in the precision of the towers, and their gradients are reduced in float32."""
+    rows = [f"query {i},document {i} of {i % 7} words" for i in range(200)]
+    (tmp_path / "pairs.csv").write_text("\n".join(["query,doc", *rows]), encoding="utf-8")
+    transformer = ["tower.kind=transformer", "tower.layers=1", "tower.width=16", "tower.heads=2", "tower.vocabulary=80"]
+    options = ["train.batch_size=80", "train.micro_batch_tokens=4", "train.cache=always", "train.made_rows=0"]
+    made: dict[str, dict[str, Any]] = {}
+    for name, own in {
+        "whole": [],
+        "float32": ["train.fsdp=true"],
+        "bf16": ["train.fsdp=true", "train.mixed_precision=bf16"],
+    }.items():
+        made[name] = planned(
+            of({"data": {"path": str(tmp_path / "pairs.csv")}}, [*STATIC[4:], *transformer, *options, *own]),
+            device="h100",
+            devices=2,
+        )
+    kept = [made[name]["memory"]["weights and optimiser"] for name in made]
+    assert kept[1] == kept[2] == kept[0] / 2
+    weights = kept[0] / 4  # a gradient and two moments beside them
+    micros = int(made["float32"]["towers"].split()[0])
+    rows = [each["stages"][-1] for each in made.values()]
+    assert micros > 64 and rows[1]["launches"] == rows[2]["launches"] == 2 + 4 * micros
+    of_rows = rows[0]["sent"] - weights  # an all-reduce of two devices sends as much as there is
+    assert rows[1]["sent"] - of_rows == pytest.approx(4 * micros * weights / 2, rel=1e-3)
+    assert rows[2]["sent"] - of_rows == pytest.approx((3 / 2 + 1) * micros * weights / 2, rel=1e-3)
+
+
+def test_rows_of_tables_travel_where_tables_are_divided_or_gradients_sparse(tmp_path: Path) -> None:
+    users, items, width = 40, 3000, 16
+    rows = [f"{i % users},{(i * 37) % items},{i}" for i in range(users * 300)]
+    (tmp_path / "events.csv").write_text("\n".join(["user_id,item_id,timestamp", *rows]), encoding="utf-8")
+    own = {"": [], "sparse": ["train.table_optimizer=rowwise_adagrad"], "divided": ["train.divide_tables=true"]}
+    plans = {}
+    for name, more in own.items():
+        settings = [f"tower.dimensions={width}", "tower.query_layers=[8]", "train.batch_size=64", *more]
+        plans[name] = planned(of({"data": {"path": str(tmp_path / "events.csv")}}, settings), device="h100", devices=4)
+    table, whole = 4 * items * width, plans[""]["memory"]["weights and optimiser"]
+    assert whole > 4 * table
+    assert plans["sparse"]["memory"]["weights and optimiser"] == pytest.approx(whole - 3 * table, rel=0.02)
+    assert plans["divided"]["memory"]["weights and optimiser"] == pytest.approx(whole - 4 * table * 3 / 4, rel=0.02)
+    assert sent(plans[""])["exchange"] > 2 * table * 3 / 4
+    assert all(0 < sent(plans[name])["exchange"] < table for name in ("sparse", "divided"))
+    moved = {name: {each["stage"]: each["bytes"] for each in plan["stages"]} for name, plan in plans.items()}
+    assert moved[""]["towers, backward"] > table > 2 * moved["sparse"]["towers, backward"]
+    assert moved["divided"]["optimiser"] < 0.3 * moved[""]["optimiser"]
+
+
+def test_the_device_with_the_most_rows_is_counted(pairs: Path) -> None:
+    """The others wait for it: of 16 pairs on 3 devices it has 6."""
+    plan = planned(of({"data": {"path": str(pairs)}}, STATIC), device="h100", devices=3)
+    assert plan["stages"][1]["flops"] == 3 * 2 * 6 * 16 * 8
 
 
 def test_the_products_of_a_loss_stage_are_three_for_each_tile() -> None:

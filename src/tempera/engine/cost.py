@@ -150,7 +150,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._launches(op, args, kwargs):
             each = operation(op, args, kwargs, out)
             self.stages[self.stage].operations[each] += 1
-            self.examples.setdefault(each.kind, (each, (op, args, kwargs)))
+            if all(x.layout == torch.strided for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)):
+                self.examples.setdefault(each.kind, (each, (op, args, kwargs)))
         elif not any(map(self._here, tree_leaves((args, kwargs, out)))):
             self.stages[self.stage].host_once += seconds
         return out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import nn
@@ -58,12 +58,22 @@ def block(objective: Objective, batch: Batch[Any], rows: int) -> int:
     return rows * max(remembered, *(len(side) for side in batch.sides().values()))
 
 
-def memory(plan: Plan, modules: Iterable[nn.Module], scores: int, width: int) -> dict[str, float]:
-    """Return the expected bytes on this device at the peak of a step that holds so many scores at once."""
+def memory(
+    plan: Plan,
+    modules: Iterable[nn.Module],
+    scores: int,
+    width: int,
+    parts: Callable[[nn.Parameter], int] = lambda parameter: 1,
+) -> dict[str, float]:
+    """Return the expected bytes on this device at the peak of a step that holds so many scores at once.
+
+    Args:
+        parts: of which a device will keep one of a parameter that is still whole.
+    """
     rows = sum(count for work in plan.works for count in work.counts)
     every = [inner for module in modules for inner in module.modules()]
     tables = {m.weight for m in every if isinstance(m, Table) and m.sparse}  # one number a row beside their own
-    sizes = {p: part(p).nbytes for m in every for p in m.parameters(recurse=False)}
+    sizes = {p: part(p).nbytes / parts(p) for m in every for p in m.parameters(recurse=False)}
     return {
         "weights and optimiser": float(
             sum(size * (_ADAM if p.requires_grad and p not in tables else 1) for p, size in sizes.items())
@@ -74,7 +84,12 @@ def memory(plan: Plan, modules: Iterable[nn.Module], scores: int, width: int) ->
     }
 
 
-def described(sizes: dict[str, float]) -> str:
-    """Return bytes by name as one line."""
+def described(sizes: dict[str, float], capacity: float | None = None) -> str:
+    """Return bytes by name as one line.
+
+    >>> described({"scores": 2**20, "weights": 2**21}, capacity=2**30)
+    'expected memory of a step 3 of 1,024 MiB: scores 1, weights 2'
+    """
     parts = ", ".join(f"{name} {size / _MIB:,.0f}" for name, size in sizes.items())
-    return f"expected memory of a step {sum(sizes.values()) / _MIB:,.0f} MiB: {parts}"
+    of = f" of {capacity / _MIB:,.0f}" if capacity else ""
+    return f"expected memory of a step {sum(sizes.values()) / _MIB:,.0f}{of} MiB: {parts}"

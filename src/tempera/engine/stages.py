@@ -26,10 +26,11 @@ from .cost import META, AsAccelerator, Call, Kind, Ledger, Operation, Stage, Unr
 from .curation import as_many, guides_of, judging
 from .devices import DTYPES
 from .distributed import ALONE, CPU, Group, buckets
+from .divided_tables import LEAST
 from .exchange import columns_of, header_of, leaf, places
 from .fused import Fused, Kernel, Reach
 from .micro_batches import Plan
-from .optim import adagrad_rows, adam, total_norm
+from .optim import adagrad_rows, adam, set_sparse, total_norm
 from .training_options import Training
 
 GUIDE, CHOICE = "choice, losses", "choice, towers"
@@ -80,7 +81,7 @@ def step_on_paper(
         kernels: whether the fused kernels run on it, and pay.
     """
     if memory is not None:
-        with suppress(UnreadableError):
+        with suppress(UnreadableError, NotImplementedError):  # torch cannot say what size some operations have
             return _counted(towers, objective, batch, options, META, memory, count, kernels)
     return _counted(towers, objective, batch, options, CPU, memory, count, "no")
 
@@ -96,8 +97,13 @@ def _counted(
     kernels: Reach,
 ) -> StepOnPaper:
     encoder, scored = on_paper(towers, device).train(), objective_on_paper(objective, device)
-    free = None if memory is None else memory - sum(p.nbytes for p in encoder.parameters())
-    cache, ledger, mine = _cache(options, device, free), Ledger(device), divide(batch, 0, count)
+    parts = _parts(encoder, options, count)
+    free = None if memory is None else memory - sum(p.nbytes / parts.get(p, 1) for p in encoder.parameters())
+    set_sparse(encoder, options.table_optimizer == "rowwise_adagrad")
+    for table in encoder.modules():
+        if isinstance(table, Table) and options.divide_tables and table.weight in parts:
+            table.lookup = partial(nn.functional.embedding, weight=table.weight, sparse=True)  # gradients of rows alone
+    cache, ledger, mine = _cache(options, device, free), Ledger(device), _largest(batch, count)
     with ledger("the footprints that a run measures once"):
         cache.plan(encoder, mine)
     ledger.stages.clear()
@@ -106,7 +112,7 @@ def _counted(
     if options.select != 1:
         _choose(ledger, encoder, _tiled(scored, device, free), batch, options, cache, count)
         batch = as_many(batch, options.select)
-        mine = divide(batch, 0, count)
+        mine = _largest(batch, count)
     with _reading(encoder) as read, ledger(FIRST):
         embedded = cache.embed(encoder, mine)
     rows = embedded.batch.doc.rows
@@ -117,14 +123,15 @@ def _counted(
     tile = loss_on_paper(ledger, scored, everyone, free)
     kernel: Kernel = "triton" if isinstance(swept, Fused) and swept.works else "torch"
     _backward(ledger, embedded, options)
-    _optimise(ledger, nn.ModuleDict({"towers": towers, "objective": objective}), options, read)
-    ledger.stages[EXCHANGE] = _exchange(embedded, list(encoder.parameters()), options, count)
+    reads = {table: min(len(table), int(cache.times * number)) for table, number in read.items()}
+    _optimise(ledger, nn.ModuleDict({"towers": towers, "objective": objective}), options, [*reads.values()], count)
+    ledger.stages[EXCHANGE] = _exchange(embedded, cache.whole, encoder, options, count, reads)
     for name in (FIRST, BACKWARD):
         ledger.stages[name].repeat(cache.times, cache.calls)
     for name in (FIRST, LOSS, BACKWARD):
         ledger.stages[name].repeat(options.gradient_accumulation_steps)
     scores = min(tile, outlook.block(base_of(scored), batch, len(mine)))
-    sizes = outlook.memory(cache.whole, [encoder, scored], scores, rows.shape[1])
+    sizes = outlook.memory(cache.whole, [encoder, scored], scores, rows.shape[1], lambda p: parts.get(p, 1))
     return StepOnPaper(ledger.stages, cache.whole, sizes, rows.shape[1], tile, ledger.examples, kernel)
 
 
@@ -138,7 +145,7 @@ def _choose(
     count: int,
 ) -> None:
     """Count what it takes to choose rows: the guide's losses, and by learnability the model's."""
-    mine, judge = divide(batch, 0, count), judging(objective)
+    mine, judge = _largest(batch, count), judging(objective)
     guides = guides_of(batch)["doc"]
     with ledger(GUIDE):
         blanks = blank(1, guides.shape[1], dtype=guides.dtype, device=ledger.device)
@@ -226,16 +233,29 @@ def _cache(options: Training, device: torch.device, free: float | None) -> _Samp
     return cache
 
 
+def _largest(batch: Batch[Any], count: int) -> Batch[Any]:
+    """Return the part of a batch that one of so many devices embeds, one with the most rows, for which the others wait."""
+    return divide(batch, count - 1, count)
+
+
+def _parts(towers: nn.Module, options: Training, count: int) -> dict[Tensor, int]:
+    """Return in how many parts the parameters are kept that devices share out."""
+    if options.fsdp:
+        return dict.fromkeys(towers.parameters(), count)
+    tables = [m.weight for m in towers.modules() if isinstance(m, Table) and m.weight.requires_grad]
+    return {table: count for table in tables if options.divide_tables and len(table) >= LEAST}
+
+
 @contextmanager
-def _reading(towers: nn.Module) -> Iterator[list[int]]:
+def _reading(towers: nn.Module) -> Iterator[dict[Tensor, int]]:
     """Count the rows that are read of each table in the block, each at most once."""
     tables = [m for m in towers.modules() if isinstance(m, Table)]
-    read = [0] * len(tables)
+    read = {table.weight: 0 for table in tables}
 
-    def count(i: int, table: Table, inputs: tuple[Tensor, ...]) -> None:
-        read[i] = min(len(table.weight), read[i] + inputs[0].numel())
+    def count(table: Table, inputs: tuple[Tensor, ...]) -> None:
+        read[table.weight] = min(len(table.weight), read[table.weight] + inputs[0].numel())
 
-    hooks = [table.register_forward_pre_hook(partial(count, i)) for i, table in enumerate(tables)]
+    hooks = [table.register_forward_pre_hook(count) for table in tables]
     yield read
     for hook in hooks:
         hook.remove()
@@ -260,11 +280,12 @@ def _backward(ledger: Ledger, embedded: Embedded, options: Training) -> None:
         ledger.stages[BACKWARD].repeat(float(options.backward))
 
 
-def _optimise(ledger: Ledger, modules: nn.Module, options: Training, read: list[int]) -> None:
+def _optimise(ledger: Ledger, modules: nn.Module, options: Training, read: list[int], count: int) -> None:
     """Count the norm of all gradients and the optimiser's step. Its kernels are those of a CPU's parameters on any device."""
     counter = Ledger(CPU)
     paper = on_paper(modules, CPU)
-    tables = [m.weight for m in paper.modules() if isinstance(m, Table)]
+    _keep_parts(paper, _parts(paper["towers"], options, count))
+    tables = list(dict.fromkeys(m.weight for m in paper.modules() if isinstance(m, Table)))
     rowwise = options.table_optimizer == "rowwise_adagrad"
     optimizer = adam(paper, options.learning_rate, options.temperature_learning_rate, options.weight_decay)
     dials = [p for m in paper.modules() if isinstance(m, Temperature) for p in m.parameters()]  # stay on the host
@@ -285,11 +306,30 @@ def _optimise(ledger: Ledger, modules: nn.Module, options: Training, read: list[
     ledger.examples |= counter.examples
 
 
-def _exchange(embedded: Embedded, parameters: list[nn.Parameter], options: Training, count: int) -> Stage:
+def _keep_parts(modules: nn.Module, parts: Mapping[Tensor, int]) -> None:
+    """Replace parameters by the part of each that a device keeps."""
+    kept = dict[Tensor, nn.Parameter]()
+    for module in modules.modules():
+        for name, p in list(module.named_parameters(recurse=False)):
+            if p in parts and p.dim():
+                if p not in kept:
+                    rows = -(-len(p) // parts[p])
+                    kept[p] = nn.Parameter(p.detach().new_empty(rows, *p.shape[1:]), p.requires_grad)
+                setattr(module, name, kept[p])
+
+
+def _exchange(
+    embedded: Embedded, plan: Plan, towers: nn.Module, options: Training, count: int, reads: Mapping[Tensor, int]
+) -> Stage:
     """Return what one device sends: rows, their gradients on the way home, and the sums of the parameters' gradients.
 
     In a ring a gather of s bytes in all sends s (p - 1) / p from each of p devices, a reduce-scatter as much, and an all-reduce
-    twice as much. Towers that are divided are gathered once for every call of them, once more backward, and then reduced.
+    twice as much. Towers that are divided are gathered once for every call of them, in the precision of the towers, once more
+    backward, and then reduced. Of divided tables numbers of rows, vectors and gradients travel, and of sparse gradients the rows.
+
+    Args:
+        plan: all micro-batches of the device.
+        reads: rows of each table that the device reads.
     """
     stage, others = Stage(), (count - 1) / count
     if count == 1:
@@ -298,16 +338,25 @@ def _exchange(embedded: Embedded, parameters: list[nn.Parameter], options: Train
     def send(name: str, size: float, times: int = 1) -> None:
         stage.operations[Operation(name, torch.uint8, 0, 0, int(size * others))] += times
 
-    rows, again = columns_of(embedded.batch), options.gradient_accumulation_steps
-    send("all-gather of rows", count * places(header_of(rows))[-1], again)
+    columns, again = columns_of(embedded.batch), options.gradient_accumulation_steps
+    send("all-gather of rows", count * places(header_of(columns))[-1], again)
     grads = sum(side.rows.nbytes for side in embedded.batch.sides().values())
     send("reduce-scatter of gradients", count * grads, again)
-    trained = [p for p in parameters if p.requires_grad]
-    if options.divides:
-        size, micros = sum(p.nbytes for p in parameters), embedded.plan.micros
-        send("gather of weights", size, again * (2 * len(micros) + sum(not micro.kept for micro in micros)))
-        send("reduce-scatter of weights' gradients", size, again * len(micros))
-    else:
-        for bucket in buckets(trained):
-            send("all-reduce of gradients", 2 * sum(p.nbytes for p in bucket))
+    trained, parts = [p for p in towers.parameters() if p.requires_grad], _parts(towers, options, count)
+    replayed = sum(not micro.kept for micro in plan.micros)
+    if options.fsdp:
+        half = DTYPES[options.mixed_precision].itemsize
+        size = sum(p.numel() * min(half, p.itemsize) for p in parts)
+        send("gather of weights", size, again * (2 * len(plan.micros) + replayed))
+        send("reduce-scatter of weights' gradients", sum(p.nbytes for p in parts), again * len(plan.micros))
+        return stage
+    for table in parts:
+        rows, vectors = 8 * reads.get(table, 0), reads.get(table, 0) * table[0].nbytes
+        for name, size in (("rows", rows), ("vectors", vectors), ("gradients", vectors)):
+            send(f"all-to-all of {name} of tables", size, again)
+    sparse = [m.weight for m in towers.modules() if isinstance(m, Table) and m.sparse and m.weight not in parts]
+    for table in dict.fromkeys(sparse):
+        send("gather of sparse gradients", count * reads.get(table, 0) * (8 + table[0].nbytes))
+    for bucket in buckets([p for p in trained if p not in parts and all(p is not each for each in sparse)]):
+        send("all-reduce of gradients", 2 * sum(p.nbytes for p in bucket))
     return stage

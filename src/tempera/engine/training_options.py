@@ -209,17 +209,25 @@ class Training:
         """Refuse what these devices cannot do, and say in one line what they lack and what is done instead.
 
         Raises:
-            ConfigError: divided towers or tables on one process, in fp16, or both; divided towers with sparse gradients.
+            ConfigError: see `refuse`.
         """
         if devices.group.main and (lacks := missing(devices.group.device)):
             logger.info(f"the device {devices.group.device} has {'; '.join(lacks)}")
         if devices.group.main and self.mixed_precision == "auto":
             gain = f"products in bf16 are {bf16_gain(devices.group.device):.2g} times as fast as in float32 here"
             logger.info(f"mixed_precision: {devices.mixed_precision}, because {gain}")
+        self.refuse(devices.group.size)
+
+    def refuse(self, processes: int) -> None:
+        """Refuse what so many processes cannot do.
+
+        Raises:
+            ConfigError: divided towers or tables on one process, in fp16, or both; divided towers with sparse gradients.
+        """
         if self.fsdp and self.divide_tables:
             raise ConfigError("train.fsdp divides tables, too: drop it or train.divide_tables")
         for option in (name for name in ("fsdp", "divide_tables") if getattr(self, name)):
-            if devices.group.size == 1:
+            if processes == 1:
                 raise ConfigError("train." + ONE_PROCESS.format(option))
             if self.mixed_precision == "fp16":
                 raise ConfigError(

@@ -18,6 +18,7 @@ from ..engine.distributed import CPU
 from ..engine.machines import MACHINES, Machine, measured, timed
 from ..engine.stages import StepOnPaper, step_on_paper
 from ..errors import ConfigError
+from ..io.console import silenced
 from ..io.documents import JsonLines
 from .prepare import prepare
 
@@ -42,6 +43,11 @@ def planned(
     if device is not None and device != "cpu" and device not in MACHINES:
         raise ConfigError(f"--device is {device}: give one of {', '.join(MACHINES)}, cpu, or nothing for this machine")
     named = MACHINES.get(device or "")
+    made.train.refuse(devices)
+    if devices > 1 and not (named and named.network):
+        among = ", ".join(name for name, machine in MACHINES.items() if machine.network)
+        of = f"how fast {device or 'this machine'} sends to another is not known"
+        raise ConfigError(f"--devices is {devices}, but {of}: give --device {among}, or --devices 1")
     here = Devices() if named else start(made.train.mixed_precision, device or made.train.device)
     machine = named or measured(here.group.device)
     precision = named.precision(made.train.mixed_precision) if named else here.mixed_precision
@@ -52,7 +58,8 @@ def planned(
             count = prepared.task.showcase.facts().counts["train"]
             resolved = replace(prepared.config, train=made.train).settled(count, large=True)
             if resolved.train.batch_size != prepared.config.train.batch_size:
-                prepared = prepare(resolved, Devices(), Path(folder), log, shared=prepared.task)
+                with silenced():  # it has told of the data already
+                    prepared = prepare(resolved, Devices(), Path(folder), log, shared=prepared.task)
         data, options = prepared.task.data, replace(prepared.config.train, mixed_precision=precision)
         data.refresh(0)
         (rows,) = data.sampler(0, 1)
@@ -115,7 +122,7 @@ def lines(plan: dict[str, Any]) -> list[str]:
     shown = [
         f"{plan['pairs']:,} pairs a step{chosen} on {where}, towers in {_PRECISIONS[plan['precision']]}",
         f"towers: {plan['towers']}",
-        outlook.described(plan["memory"]) + (f" of {plan['capacity'] / 2**20:,.0f} MiB" if plan["capacity"] else ""),
+        outlook.described(plan["memory"], plan["capacity"]),
         *(["loss: by fused kernels"] if plan["kernel"] == "triton" else []),
         titles,
     ]
