@@ -37,7 +37,7 @@ CEILINGS = {
     "artifacts": 2097,  # with ids in any spelling, and times of another unit
     "cli": 938,  # with errors that have no words
     "core": 2353,  # with devices and their memory, copies to them, how they multiply fast, chosen rows, and refused shapes
-    "engine": 3635,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
+    "engine": 3639,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
     "experiments": 2426,  # with a folder for each file, what a race leaves to the data, and settings of it that diverge
     "integrations": 526,  # with a temperature that stays on the host, models that nothing asks, and words that are not known
     "io": 1211,  # with vectors of other programs, texts of polars, lines of text, signals, what a run replaces, keys beside ids

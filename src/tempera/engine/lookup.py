@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..core.table import Table, lengths_of, weighted_means
@@ -236,7 +237,7 @@ def _adds(weight: Tensor) -> bool:
 
     It stands in for that of the table, as in `functional_call`, it has hooks, or `torch.func` transforms the lookup.
     """
-    return type(weight) is nn.Parameter and not weight._backward_hooks and not is_transformed()
+    return type(weight) in (nn.Parameter, FakeTensor) and not weight._backward_hooks and not is_transformed()
 
 
 def _plain(table: nn.Embedding) -> bool:

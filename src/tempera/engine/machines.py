@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import median
 
 import torch
 from torch import Tensor, nn
@@ -180,7 +181,7 @@ def _launch(machine: Machine, clock: Clock) -> float:
 def timed(
     examples: Mapping[Kind, tuple[Operation, Call]], device: torch.device, clock: Clock = time.perf_counter
 ) -> dict[Kind, float]:
-    """Return the seconds of one call of each kind of operation, of which the fastest of a few counts.
+    """Return the seconds of one call of each kind of operation, the median of a few: a step has no luck with all of its operations.
 
     Operands come from where a step has left them: not from the cache nearest to a core, which other numbers fill in between.
     """
@@ -193,4 +194,5 @@ def _call(call: Call, device: torch.device, clock: Clock) -> float:
     args, kwargs = tree_map(partial(real, device=device), (args, kwargs))
     quickly = by_onednn(*args[-2:]) if op.overloadpacket in _PRODUCTS_OF_TWO else nullcontext()
     with quickly:
-        return fastest(lambda: op(*args, **kwargs), device, clock, before=torch.empty(_NEAR, device=device).zero_)
+        far = torch.empty(_NEAR, device=device).zero_
+        return fastest(lambda: op(*args, **kwargs), device, clock, before=far, of=median)
