@@ -24,7 +24,7 @@ from tempera.build import build
 from tempera.config import Options
 from tempera.core.temperature import Temperature
 from tempera.engine.training_options import Training
-from tempera.errors import ConfigError, OutputError, TemperaError
+from tempera.errors import ConfigError, DataError, OutputError, TemperaError
 from tempera.experiments import one_run
 from tempera.experiments.figures import figures
 from tempera.experiments.grid import axes_of
@@ -471,6 +471,14 @@ def test_an_output_of_something_else_is_left_alone(small: dict[str, Any], tmp_pa
     sweep(small, *quick, out, ["train.max_steps=1"])
     with pytest.raises(OutputError, match="another configuration"):
         sweep(small, *quick, out, ["train.max_steps=2"])
+    made = {path: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(DataError, match="no column 'nosuch'"):
+        sweep(small, *quick, out, ["data.query=nosuch"], overwrite=True)
+    (out / "model").mkdir()
+    with pytest.raises(OutputError, match=r"is, or holds, .*model, which this command reads"):
+        sweep(small, {"tower.teacher": [None, str(out / "model")]}, 1, out, overwrite=True)
+    (out / "model").rmdir()
+    assert {path: path.read_bytes() for path in out.iterdir()} == made  # nothing is forgotten before the data are read
     sweep(small, *quick, out, ["train.max_steps=2"], overwrite=True)
     assert len(read_records(out / "points.jsonl")) == 2
     with (out / "points.jsonl").open("a") as file:

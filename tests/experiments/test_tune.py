@@ -23,7 +23,7 @@ import yaml
 from tempera import config as configuration
 from tempera.artifacts.run_folder import Run
 from tempera.build import build
-from tempera.errors import ConfigError, OutputError, TemperaError
+from tempera.errors import ConfigError, DataError, OutputError, TemperaError
 from tempera.experiments import claim
 from tempera.experiments.claim import claimed
 from tempera.experiments.record import Record
@@ -460,6 +460,12 @@ def test_what_is_read_is_never_forgotten(small: dict[str, Any], pairs_file: Path
     with pytest.raises(OutputError, match=r"is, or holds, .*pairs.jsonl, which this command reads"):
         tune(mine, SPACE, 1, out, overwrite=True)
     assert (out / "pairs.jsonl").exists()
+    (out / "space.yaml").write_text("objective.temperature: [0.1, 0.2]")
+    with pytest.raises(OutputError, match=r"is, or holds, .*space.yaml, which this command reads"):
+        tune(small, out / "space.yaml", 1, out, overwrite=True)
+    with pytest.raises(DataError, match="no column 'nosuch'"):
+        tune(small, SPACE, 1, out, ["data.query=nosuch"], overwrite=True)
+    assert (out / "tune.yaml").read_text() == "of another configuration"
 
 
 def test_a_folder_that_is_cleared_in_part_can_be_cleared_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,6 +242,7 @@ def test_files_that_cannot_be_decoded_are_left_out(tmp_path: Path) -> None:
     }
     pairs, _ = read(tree(tmp_path, bad))
     assert names(pairs) == ["good.f"]
+    assert pairs.dropped == {"Python files that cannot be read": 4}
 
 
 @pytest.mark.parametrize(
@@ -388,6 +389,10 @@ def test_long_documents_are_cut(tmp_path: Path) -> None:
         ({}, "no Python files under {0}"),
         ({"a.txt": F}, "no Python files under {0}"),
         ({"a.py": "x = 1\n"}, "no function or class with a docstring in the 1 files under {0}"),
+        (
+            {"a.py": "x = 1\n", "b.py": F.encode() + b"x = '\xff'\n"},
+            "no function or class with a docstring in the 2 files under {0}; of them 1 cannot be read",
+        ),
     ],
 )
 def test_folders_without_pairs(tmp_path: Path, files: dict[str, str | bytes], message: str) -> None:

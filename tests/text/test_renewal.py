@@ -47,6 +47,14 @@ def options(folder: Path, negatives: bool = False, **sections: Any) -> dict[str,
     return {name: {**given.get(name, {}), **sections.get(name, {})} for name in {**given, **sections}}
 
 
+def name_each_text(path: Path) -> None:
+    """Give every row ids of its own, and some documents the text of another."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for i, row in enumerate(rows):
+        row |= {"query_id": f"q{i}", "doc_id": f"d{i}", "doc": rows[i - 20]["doc"] if 40 < i < 46 else row["doc"]}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def task_of(given: dict[str, Any], folder: Path) -> TextTask:
     torch.manual_seed(3)
     return TextTask.read(build(configuration.of(given)), folder / "cache", folder / "vectors")
@@ -87,9 +95,15 @@ def by_loops(task: TextTask, count: int, skip: int, depth: int, margin: float) -
     return found
 
 
-def test_negatives_are_mined_by_the_model_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own_ids", [False, True])
+def test_negatives_are_mined_by_the_model_as_it_is(tmp_path: Path, own_ids: bool) -> None:
+    """With ids of the data, too, by which equal texts are told apart: an answer of the query is none of its negatives."""
     mining = {"every": 4, "negatives": 3, "skip": 1, "depth": 12, "relative_margin": 0.02}
-    task = task_of(options(tmp_path, mining=mining), tmp_path)
+    given = options(tmp_path, mining=mining)
+    if own_ids:
+        name_each_text(tmp_path / "pairs.jsonl")
+        given["data"] |= {"query_id": "query_id", "doc_id": "doc_id"}
+    task = task_of(given, tmp_path)
     texts = [set(task.data.texts.split.pairs.texts(role, task.data.texts.split.train)) for role in ("query", "doc")]
     itself, expected = texts[0] & texts[1], {}
     for step in range(9):
@@ -106,6 +120,14 @@ def test_negatives_are_mined_by_the_model_as_it_is(tmp_path: Path) -> None:
     chosen = [text for row in expected[8][:10] for text in row]
     ids = [int(task.data.texts.catalogue.doc_ids[list(task.data.texts.catalogue.docs).index(text)]) for text in chosen]
     assert batch.negatives.ids.tolist() == ids
+    catalogue, rows = task.data.texts.catalogue, task.data.texts.split.train
+    if own_ids:
+        assert len(set(catalogue.queries[:])) < len(catalogue.queries) and len(set(catalogue.docs[:])) < len(
+            catalogue.docs
+        )
+    for role, side in (("query", batch.query), ("doc", batch.doc)):  # equal texts have one id in training
+        texts, known = task.data.texts.split.pairs.texts(role, rows[:10]), side.ids
+        assert known is not None and len(set(zip(texts, known.tolist()))) == len(set(texts)) == len(set(known.tolist()))
     assert batch.negatives.owner.tolist() == [i for i, row in enumerate(expected[8][:10]) for _ in row]
 
 
@@ -338,3 +360,17 @@ def test_looks_of_a_tower_that_multiplies_cost_little(tmp_path: Path, monkeypatc
     made = options(tmp_path, evaluation={"validation": 8}, train={"max_steps": 60, "evaluations": 4})
     static = task_of(made, tmp_path / "static").held_out
     assert (static.corpus, static.evaluations) == (None, 4)
+
+
+def test_batches_without_duplicates_hold_each_text_once_whatever_its_ids(tmp_path: Path) -> None:
+    given = options(tmp_path)
+    name_each_text(tmp_path / "pairs.jsonl")
+    given["data"] |= {"query_id": "query_id", "doc_id": "doc_id"}
+    given["train"]["batch_sampler"] = "no_duplicates"
+    task = task_of(given, tmp_path)
+    pairs, train = task.data.texts.split.pairs, task.data.texts.split.train
+    texts = list(zip(pairs.texts("query", train), pairs.texts("doc", train)))
+    assert len({query for query, _ in texts}) < len(texts) > len({doc for _, doc in texts})
+    for rows in task.data.sampler(0, 30):
+        held = [texts[i] for i in rows.tolist()]
+        assert len({query for query, _ in held}) == len({doc for _, doc in held}) == len(held) > 1

@@ -44,7 +44,8 @@ class Training:
             Python function without a docstring ask for its code (40 %, 4,096). "auto" is 4 for a static tower on more than
             20,000 pairs of Python files, or on 1,000 pairs or more whose median document has at least 64 tokens; else 0.
         max_pairs: largest number of training pairs of texts, drawn by `evaluation.seed` after the split, so that a larger number
-            holds all pairs of a smaller one; None trains on all.
+            holds all pairs of a smaller one; None trains on all. The others count as unknown: their documents may be negatives of
+            their queries.
         learning_rate: peak learning rate of AdamW. The default depends on the tower: 0.003 static, 5e-4 for a transformer from
             scratch, 5e-5 pretrained, 2e-4 with LoRA.
         temperature_learning_rate: peak learning rate of a learnable temperature's logarithm.

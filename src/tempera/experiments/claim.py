@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from ..errors import OutputError
 from ..io.atomic import as_output_error, refuse_read, write_file
@@ -17,7 +18,13 @@ _PATIENCE = 3.0  # seconds for what a killed process has started to end
 
 @contextmanager
 def claimed(
-    folder: Path, name: str, about: str, what: str, overwrite: bool, read: Sequence[str] = ()
+    folder: Path,
+    name: str,
+    about: str,
+    what: str,
+    overwrite: bool,
+    read: Iterable[str | Path] = (),
+    check: Callable[[], Any] = lambda: None,
 ) -> Iterator[None]:
     """Make the folder, or take up what it holds, and keep it for this process; the lock ends with it, however it ends.
 
@@ -27,6 +34,7 @@ def claimed(
         what: is to be in the folder, in words.
         overwrite: forget what it holds.
         read: files and folders that are read: none may lie in a folder that is forgotten.
+        check: is called before anything is forgotten, and may refuse.
 
     Raises:
         OutputError: it holds something else, or what is read, or another process has it.
@@ -45,7 +53,8 @@ def claimed(
         with as_output_error(folder):
             stack.enter_context(alone(folder / _LOCK, busy, _PATIENCE))
         if overwrite:
-            refuse_read(folder, read)
+            refuse_read(folder, list(read))
+            check()
             _clear(folder, name)
         elif known.is_file() and known.read_text(encoding="utf-8") != about:
             raise OutputError(
@@ -58,6 +67,21 @@ def claimed(
             with suppress(OSError):
                 if {path.name for path in folder.iterdir()} == {_LOCK, name}:  # nothing was made
                     known.unlink()
+
+
+def named_in(*options: Any) -> Iterator[str | Path]:
+    """Yield every text and path in options, any of which may name a file that is read.
+
+    >>> list(named_in("run.yaml", {"tower.model": ["a", None], "train.batch_size": 8}))
+    ['run.yaml', 'tower.model', 'a', 'train.batch_size']
+    """
+    for each in options:
+        if isinstance(each, str | Path):
+            yield each
+        elif isinstance(each, Mapping):
+            yield from named_in(*each, *each.values())
+        elif isinstance(each, list | tuple):
+            yield from named_in(*each)
 
 
 def _clear(folder: Path, name: str) -> None:

@@ -14,7 +14,7 @@ from ..io.atomic import write_file
 from ..io.console import logger
 from ..recommend.interactions import Interactions
 from ..text.split import hold_out
-from .claim import claimed
+from .claim import claimed, named_in
 from .figures import csv_of
 from .grid import Axis
 from .learning_curve import LEAST_SIZES, LearningCurve
@@ -73,8 +73,9 @@ def learn(
     template = Template.of(config, overrides, metric)
     axis = Axis.of(PAIRS, _sizes(template.base, sizes))
     plan, folder = SweepPlan.of(template, (axis,), seeds), template.folder(output, config, "learn")
-    runner = Runner(folder, jobs, template.metric, "test")
-    with claimed(folder, "learn.yaml", plan.about, "learning curve", overwrite, template.base.read):
+    runner = Runner(folder, jobs, template.metric, "test", overwrite)
+    read = [*template.base.read, *named_in(config)]
+    with claimed(folder, "learn.yaml", plan.about, "learning curve", overwrite, read):  # the data have been read
         template.tell()
         points = finished(plan, runner, "learning curve").points
         curve = LearningCurve(folder, template.metric, plan.seeds, points, more)

@@ -111,15 +111,19 @@ class Runner:
         jobs: runs at once, each by a worker process that reads the data once.
         metric: by which runs are compared.
         part: of what is held out, on which they are.
+        overwrite: whether this call has forgotten an earlier one, as the next would forget this one.
 
     Raises:
         ConfigError: `jobs` is below 1.
     """
 
-    def __init__(self, folder: Path, jobs: int, metric: str, part: Part = "validation") -> None:
+    def __init__(
+        self, folder: Path, jobs: int, metric: str, part: Part = "validation", overwrite: bool = False
+    ) -> None:
         if jobs < 1:
             raise ConfigError(f"--jobs is {jobs}; give at least 1")
         self.folder, self.metric, self.part = folder, metric, part
+        self.again = "the same command without --overwrite" if overwrite else "the same command"
         self.elsewhere = "give another folder, or --overwrite"  # where the data have changed
         self.threads = None if jobs == 1 else max(1, cores() // jobs)
         self.workers = [Worker() for _ in range(jobs)]
@@ -135,7 +139,7 @@ class Runner:
                 for ended in as_completed([pool.submit(loop, worker) for worker in self.workers]):
                     ended.result()
             except (KeyboardInterrupt, SystemExit):
-                logger.info(f"finished runs stay in {self.folder}: the same command goes on with the others")
+                logger.info(f"finished runs stay in {self.folder}: {self.again} goes on with the others")
                 raise
             finally:
                 for worker in self.workers:

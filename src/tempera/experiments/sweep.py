@@ -14,7 +14,7 @@ from ..config import Options
 from ..errors import TemperaError, quantity
 from ..io.atomic import write_file
 from ..io.console import logger, progress_bar
-from .claim import claimed
+from .claim import claimed, named_in
 from .figures import csv_of
 from .grid import axes_of
 from .points import SweepPlan
@@ -75,8 +75,9 @@ def sweep(
     template = Template.of(config, overrides, metric, [axis.field for axis in axes])
     plan = SweepPlan.of(template, axes, seeds, learned, [(first, last) for first, last in scheduled], yes)
     folder = template.folder(output, config, "sweep")
-    runner = Runner(folder, jobs, plan.template.metric)
-    with claimed(folder, _ABOUT, plan.about, "sweep", overwrite, plan.template.base.read):
+    runner = Runner(folder, jobs, plan.template.metric, overwrite=overwrite)
+    read = [*template.base.read, *named_in(config, [axis.domain for axis in axes])]
+    with claimed(folder, _ABOUT, plan.about, "sweep", overwrite, read, template.base.data.read):
         template.tell()
         result = finished(plan, runner, "sweep")
         write_file(folder / "points.csv", csv_of(result.table))

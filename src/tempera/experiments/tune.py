@@ -18,7 +18,7 @@ from ..config import Options
 from ..errors import ConfigError, TemperaError
 from ..io.atomic import write_file
 from ..io.console import logger, progress_bar
-from .claim import claimed
+from .claim import claimed, named_in
 from .figures import csv_of
 from .record import Record
 from .runner import Runner, Worker
@@ -96,10 +96,11 @@ def tune(
     for values in corners:
         template.config(values, fields.places(values))
     about = configuration.dump({"metric": template.metric, "space": fields.written, "config": template.base.resolved})
-    runner = Runner(folder, jobs, template.metric)
+    runner = Runner(folder, jobs, template.metric, overwrite=overwrite)
     if storage is not None:
         runner.elsewhere = "the trials of all workers are in --storage: give another --study"
-    with claimed(folder, _ABOUT, about, "tuning", overwrite, template.base.read):
+    read = [*template.base.read, *named_in(config, space, fields.written)]
+    with claimed(folder, _ABOUT, about, "tuning", overwrite, read, template.base.data.read):
         template.tell()
         seed = template.base.train.seed
         asker = Tpe(storage, study, about, folder, fields, trials, seed, lost_after, prune)

@@ -140,7 +140,7 @@ def refuse_replacing(output: Path, overwrite: bool, *read: str | Path, models: S
 def refuse_read(output: Path, read: Sequence[str | Path]) -> None:
     """Raise OutputError if a folder is, or holds, one of the files and folders that are read."""
     for each in read:
-        if Path(each).exists() and Path(each).resolve().is_relative_to(output.resolve()):
+        if each and os.path.exists(each) and Path(each).resolve().is_relative_to(output.resolve()):
             raise OutputError(f"--output {output} is, or holds, {each}, which this command reads; give another folder")
 
 

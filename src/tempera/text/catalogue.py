@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from ..core.ragged import Ragged
 from ..engine.batches import Draws, Examples
-from ..io.ids import Ids
+from ..io.ids import Ids, content_ids
 from ..io.texts import Texts
-from .pairs import GIVEN, Pairs, Rows, Text, distinct
+from .pairs import GIVEN, TEXTS, Pairs, Rows, Text, distinct
 from .samplers import keys_of
 
 _BLOCK = 100_000  # texts whose features are in memory at once
@@ -53,6 +53,30 @@ class Catalogue:
         offsets = np.searchsorted(listed, offsets)
         negatives = Ragged(torch.from_numpy(which[len(pairs) :][listed]), torch.from_numpy(offsets))
         return cls(pairs, *pairs.distinct("query"), first, which[: len(pairs)], negatives, listed)
+
+    @cached_property
+    def alike(self) -> dict[Text, Rows]:
+        """Return the first query of the text of each query, [p], and the first document of the text of each document, [u].
+
+        Data may give equal texts several ids. No tower tells them apart, so that in training they are one, and what answers one of
+        them is no negative of another.
+        """
+        return {"query": self._alike("query"), "doc": self._alike("doc")}
+
+    def _alike(self, role: Text) -> Rows:
+        own = [self.pairs.given(role), *([self.pairs.negative_given] if role == "doc" else [])]
+        texts = self.distinct(role)[1]
+        if all(each.null_count == len(each) for each in own):
+            return np.arange(len(texts))  # ids are those of the contents
+        blocks = (texts[start : start + _BLOCK] for start in range(0, len(texts), _BLOCK))
+        first, which = distinct(content_ids(text for block in blocks for text in block))
+        return first[which]
+
+    def trained_on(self, rows: Rows) -> tuple[Rows, Rows, Ragged]:
+        """Return the query of each of these pairs, its document, and its negatives; equal texts are one."""
+        negatives, doc = self.negatives[torch.from_numpy(rows)], self.alike["doc"]
+        values = torch.from_numpy(doc[negatives.values.numpy()])
+        return self.alike["query"][self.query_of[rows]], doc[self.doc_of[rows]], Ragged(values, negatives.offsets)
 
     @property
     def queries(self) -> Texts:
@@ -90,25 +114,26 @@ class Catalogue:
         return [text for texts, which in sides for text in texts.take(which[::step])]
 
     def keys(self, rows: Rows) -> Ragged:
-        """Return the ids of every text of each of these pairs: query, document, negatives."""
-        at, ids = torch.from_numpy(rows), [torch.from_numpy(self.pairs.ids(role)[rows]) for role in ("query", "doc")]
-        return keys_of(ids[0], ids[1], self.negatives[at], torch.from_numpy(self.doc_ids))
+        """Return the ids of every text of each of these pairs: query, document, negatives; equal texts have one."""
+        query, doc, negatives = self.trained_on(rows)
+        queries, docs = (torch.from_numpy(self.distinct(role)[0]) for role in TEXTS)
+        return keys_of(queries[query], docs[doc], negatives, docs)
 
     def examples(self, rows: Rows, queries: Ragged, docs: Ragged, draws: Draws) -> Examples:
         """Return the chosen pairs as features of the distinct queries, [p], and documents, [u]."""
-        pairs, at = self.pairs, torch.from_numpy(rows)
-        weight = None
+        pairs, weight = self.pairs, None
+        query, doc, negatives = self.trained_on(rows)
         if "weight" in pairs.table.column_names:  # sources of a mixture may have none: such a row counts 1
             weight = torch.from_numpy(pc.fill_null(pairs.table["weight"], 1.0).to_numpy()[rows])
         return Examples(
             queries,
             docs,
-            query=torch.from_numpy(self.query_of[rows]),
-            doc=torch.from_numpy(self.doc_of[rows]),
-            query_ids=torch.from_numpy(pairs.ids("query")[rows]),
-            doc_ids=torch.from_numpy(pairs.ids("doc")[rows]),
+            query=torch.from_numpy(query),
+            doc=torch.from_numpy(doc),
+            query_ids=torch.from_numpy(self.distinct("query")[0][query]),
+            doc_ids=torch.from_numpy(self.doc_ids[doc]),
             draws=draws,
-            negatives=self.negatives[at] if len(self.negatives.values) else None,
+            negatives=negatives if len(self.negatives.values) else None,
             all_ids=torch.from_numpy(self.doc_ids) if len(self.negatives.values) else None,
             weight=weight,
         )

@@ -47,6 +47,7 @@ _MAYBE_DOCSTRING = re.compile(r":[ \t]*(?:#[^\n]*)?\s*\n\s*[rRuU]?[\"']")
 _TEXTS = ("query", "doc", "name", "place", "root")
 _SCHEMA = pa.schema([*((name, pa.large_string()) for name in _TEXTS), ("kind", pa.string())])
 _KINDS = {"pairs": PythonSource.pairs, "made": PythonSource.made, "unasked": PythonSource.unasked}  # of rows
+_UNREAD, _CANNOT = "unread", "Python files that cannot be read"
 _FILES_A_BATCH = 100
 _MOST_MADE = 2  # rows for each pair
 _FEW_MADE = 1 << 15  # rows that are kept however few pairs there are
@@ -98,15 +99,19 @@ class InstalledPython:
             _TEXTS.index("doc"), "doc", pc.utf8_slice_codeunits(table["doc"], 0, self.max_characters)
         )
         kinds = {kind: table.filter(pc.equal(table["kind"], kind)) for kind in _KINDS}
+        lost = Counter({_CANNOT: pc.sum(pc.equal(table["kind"], _UNREAD)).as_py() or 0})
         if not len(kinds["pairs"]):
-            raise DataError(f"no function or class with a docstring in the {len(files)} files under {roots[0]}")
+            and_lost = f"; of them {lost[_CANNOT]} cannot be read" if lost[_CANNOT] else ""
+            raise DataError(
+                f"no function or class with a docstring in the {len(files)} files under {roots[0]}{and_lost}"
+            )
         pairs, unasked = _pairs(kinds["pairs"]), replace(_pairs(kinds["unasked"]), dropped={})
         most = max(_MOST_MADE * len(pairs), _FEW_MADE)
         chosen = np.sort(np.random.default_rng(0).permutation(len(kinds["made"]))[:most])
         made = _pairs(kinds["made"].take(pa.array(chosen)))
         pairs = joined({TRAIN: pairs, RANKED: unasked} if len(unasked) else {TRAIN: pairs})
         hold = "hold" if len(roots) > 1 else "holds"
-        others = Counter[str]()
+        others = +lost
         for own in map(Path, self.roots):
             others += unread(own, [file for file in visible_files(own) if file.suffix == ".py"])
         about = f"{' and '.join(map(str, roots))} {hold} {quantity(len(files), 'Python files')}: query = docstring, doc = code"
@@ -212,7 +217,9 @@ def _rows(root: str, path: str, kinds: Sequence[str]) -> Iterator[tuple[str, ...
             for name, query, code, line in _KINDS[kind](read):
                 yield *map(encodable, (query, code, f"{module}.{name}", f"{path}:{line}", root)), kind
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError, OSError):
-        return  # not Python of this version, or unreadable: other people's file, not ours to report
+        # Not Python of this version, or unreadable; of other people's files nobody is told.
+        if "unasked" in kinds:
+            yield "", "", "", encodable(path), root, _UNREAD
 
 
 if __name__ == "__main__":

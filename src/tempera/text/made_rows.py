@@ -89,8 +89,8 @@ class Spans:
 
     @cached_property
     def ids(self) -> Tensor:
-        """Ids of every document, [u]."""
-        return torch.from_numpy(self.catalogue.doc_ids)
+        """Ids of every document, [u]; equal texts have one."""
+        return torch.from_numpy(self.catalogue.doc_ids[self.catalogue.alike["doc"]])
 
     @cached_property
     def docs(self) -> Rows:

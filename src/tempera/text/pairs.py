@@ -22,6 +22,7 @@ __all__ = ["Ids", "Pairs", "Rows", "Source", "content_id"]
 
 Rows = NDArray[np.int64]
 Text = Literal["query", "doc"]
+TEXTS: tuple[Text, ...] = ("query", "doc")
 REPEATED = "repeated pairs"
 TRAIN, VALIDATION, TEST, RANKED = 0, 1, 2, 3  # of the column `part`
 TRAINABLE = "trainable"  # column of generated queries
@@ -146,9 +147,8 @@ class Pairs:
     @cached_property
     def all_contents(self) -> dict[Text, Ids]:
         """Return the ids of the contents of all queries, and of all documents, [n], for roles with ids of the source."""
-        roles: tuple[Text, ...] = ("query", "doc")
         return {
-            role: self.contents(role, np.arange(len(self))) for role in roles if GIVEN[role] in self.table.column_names
+            role: self.contents(role, np.arange(len(self))) for role in TEXTS if GIVEN[role] in self.table.column_names
         }
 
     def contents(self, role: Text, rows: Rows) -> Ids:

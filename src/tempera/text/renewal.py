@@ -90,10 +90,10 @@ class Renewal:
     ) -> None:
         self.catalogue, self.options, self.guide_every = catalogue, options, guide_every
         self.folder, self.cross = folder, cross
-        own = catalogue.negatives[torch.from_numpy(rows)].values.numpy()
-        self.queries, self.query = np.unique(catalogue.query_of[rows], return_inverse=True)  # [q], [n]
-        self.docs = np.unique(np.concatenate([catalogue.doc_of[rows], own]))  # [c]
-        doc = np.searchsorted(self.docs, catalogue.doc_of[rows])  # [n]
+        query, doc, own = catalogue.trained_on(rows)
+        self.queries, self.query = np.unique(query, return_inverse=True)  # [q], [n]
+        self.docs = np.unique(np.concatenate([doc, own.values.numpy()]))  # [c]
+        doc = np.searchsorted(self.docs, doc)  # [n]
         self.answers: Pairs = np.divmod(np.unique(self.query * len(self.docs) + doc), len(self.docs))  # [e] each
         self.made: dict[str, int] = {}  # the step of what the pairs have now
 
