@@ -73,7 +73,7 @@ def named_in(*options: Any) -> Iterator[str | Path]:
     """Yield every text and path in options, any of which may name a file that is read.
 
     >>> list(named_in("run.yaml", {"tower.model": ["a", None], "train.batch_size": 8}))
-    ['run.yaml', 'tower.model', 'a', 'train.batch_size']
+    ['run.yaml', 'tower.model', 'train.batch_size', 'a']
     """
     for each in options:
         if isinstance(each, str | Path):
