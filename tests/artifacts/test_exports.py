@@ -259,3 +259,19 @@ def test_a_file_of_an_export_is_no_index(run: Path, tempera: Callable[..., Any])
     ):
         Index(file)
     assert tempera("search", run, "kaban", "--index", file).code == 2
+
+
+def test_a_graph_finds_many_hits_as_well_as_few(tmp_path: Path) -> None:
+    """A search keeps four documents for each hit, and not as many as there are hits: those lost a tenth of 400."""
+    pytest.importorskip("faiss")
+    draw = np.random.default_rng(0)
+    vectors = (
+        draw.standard_normal((50, 64))[draw.integers(0, 50, 6000)] + 1.2 * draw.standard_normal((6000, 64))
+    ).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    approximate.write(tmp_path / "index", vectors, "hnsw")
+    index, exact = approximate.Approximate(tmp_path / "index"), vectors[:40] @ vectors.T
+    for k in (10, 100, 400):
+        best = np.argsort(-exact, axis=1)[:, :k]
+        got = index.top(vectors[:40], k)[1]
+        assert np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(best, got)]) > 0.97

@@ -21,6 +21,7 @@ Vectors = NDArray[np.float32]
 
 FILE = "index.faiss"
 KINDS = ("hnsw", "ivf_pq", "int8", "binary")
+_VISITED = 128  # documents that a search of a graph keeps at least; where these are as many as its hits, it loses a tenth and more
 _CODES = 256  # values of a byte: product quantisation learns each from one vector at least
 
 
@@ -41,7 +42,7 @@ def write(path: Path, vectors: Vectors, kind: str) -> None:
     count, width = vectors.shape
     if kind == "hnsw":
         index = faiss.index_factory(width, "HNSW32,Flat", faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction, index.hnsw.efSearch = 200, 128
+        index.hnsw.efConstruction, index.hnsw.efSearch = 200, _VISITED
     elif kind == "ivf_pq":
         if count < _CODES:
             raise DataError(f"IVF-PQ needs at least {_CODES} documents, but there are {count}; give --kind hnsw")
@@ -83,6 +84,8 @@ class Approximate:
         """Return scores and positions of about the k nearest, best first, [q, m]; m is the least number of hits of a query."""
         if hasattr(self.index, "k_factor"):
             self.index.k_factor = max(1.0, min(max(4 * k, CANDIDATES), self.index.ntotal) / k)
+        if hasattr(self.index, "hnsw"):
+            self.index.hnsw.efSearch = max(_VISITED, 4 * k)
         queries, k = np.ascontiguousarray(queries, np.float32), min(k, self.index.ntotal)
         scores, positions = self.index.search(queries, k)
         clusters, probes = getattr(self.index, "nlist", 0), getattr(self.index, "nprobe", 0)
