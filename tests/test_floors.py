@@ -37,10 +37,10 @@ CEILINGS = {
     "artifacts": 2100,  # with ids in any spelling, and times of another unit
     "cli": 938,  # with errors that have no words
     "core": 2353,  # with devices and their memory, copies to them, how they multiply fast, chosen rows, and refused shapes
-    "engine": 3639,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
-    "experiments": 2448,  # with a folder for each file, what a race leaves to the data, and settings of it that diverge
+    "engine": 3640,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
+    "experiments": 2460,  # with a folder for each file, what a race leaves to the data, and settings of it that diverge
     "integrations": 526,  # with a temperature that stays on the host, models that nothing asks, and words that are not known
-    "io": 1211,  # with vectors of other programs, texts of polars, lines of text, signals, what a run replaces, keys beside ids
+    "io": 1212,  # with vectors of other programs, texts of polars, lines of text, signals, what a run replaces, keys beside ids
     "mining": 621,  # with an exact search through candidates in bf16, and products by the faster library
     "ranking": 1009,  # with keys of scores and positions, a bound of ranks, and gains that validation does not show
     "recommend": 3716,  # with behaviours that no event has, counts of another run, histories as they happened, ids in any spelling

@@ -275,3 +275,5 @@ def test_a_graph_finds_many_hits_as_well_as_few(tmp_path: Path) -> None:
         best = np.argsort(-exact, axis=1)[:, :k]
         got = index.top(vectors[:40], k)[1]
         assert np.mean([len(np.intersect1d(a, b)) / k for a, b in zip(best, got)]) > 0.97
+    assert index.index.hnsw.efSearch == 128  # other threads search by it
+    assert index.top(vectors[:2], 10**10)[1].shape[1] <= 6000

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -478,9 +479,22 @@ def test_an_output_of_something_else_is_left_alone(small: dict[str, Any], tmp_pa
     with pytest.raises(OutputError, match=r"is, or holds, .*model, which this command reads"):
         sweep(small, {"tower.teacher": [None, str(out / "model")]}, 1, out, overwrite=True)
     (out / "model").rmdir()
+    with pytest.raises(
+        DataError, match="no such file: nothing"
+    ):  # those of the points, and not of what they have in common
+        sweep(small, {"data.path": ["nothing.jsonl", "neither.jsonl"]}, 1, out, overwrite=True)
+    (out / "link.jsonl").symlink_to(small["data"]["path"])
+    mine = {**small, "data": {**small["data"], "path": str(out / "link.jsonl")}}
+    with pytest.raises(OutputError, match=r"is, or holds, .*link.jsonl, which this command reads"):
+        sweep(mine, *quick, out, overwrite=True)
+    (out / "link.jsonl").unlink()
     assert {path: path.read_bytes() for path in out.iterdir()} == made  # nothing is forgotten before the data are read
     sweep(small, *quick, out, ["train.max_steps=2"], overwrite=True)
     assert len(read_records(out / "points.jsonl")) == 2
+    nowhere = {**small, "data": {**small["data"], "path": "nothing.jsonl"}}
+    paths = [small["data"]["path"], shutil.copy(small["data"]["path"], tmp_path / "copy.jsonl")]
+    sweep(nowhere, {"data.path": list(map(str, paths))}, 1, tmp_path / "two", ["train.max_steps=1"])
+    sweep(nowhere, {"data.path": list(map(str, paths))}, 1, tmp_path / "two", ["train.max_steps=2"], overwrite=True)
     with (out / "points.jsonl").open("a") as file:
         file.write('{"over": 3}\n')
     with pytest.raises(OutputError, match=r"points\.jsonl was not written by a sweep"):

@@ -213,6 +213,34 @@ def test_rows_of_tables_travel_where_tables_are_divided_or_gradients_sparse(tmp_
     assert moved["divided"]["optimiser"] < 0.3 * moved[""]["optimiser"]
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "rowwise_adagrad"])
+def test_rows_of_bags_travel_where_tables_are_divided(tmp_path: Path, optimizer: str) -> None:
+    """A static tower reads each word of a batch once, by number, as a vector, and as its gradient."""
+    rows = [
+        f"{' '.join(f'w{(7 * i + j) % 1500}' for j in range(9))},{' '.join(f'w{(11 * i + j) % 1500}' for j in range(9))}"
+        for i in range(900)
+    ]
+    (tmp_path / "pairs.csv").write_text("\n".join(["query,doc", *rows]), encoding="utf-8")
+    settings = [
+        "tower.kind=static",
+        "tower.dimensions=8",
+        "tower.vocabulary=3000",
+        "train.batch_size=64",
+        "train.made_rows=0",
+    ]
+    divided = ["evaluation.bm25=false", "train.divide_tables=true", f"train.table_optimizer={optimizer}"]
+    options = of({"data": {"path": str(tmp_path / "pairs.csv")}}, [*settings, *divided])
+    sending = planned(options, device="h100", devices=2)["stages"][-1]
+    least = 300 * (8 + 2 * 4 * 8) / 2  # of some 500 distinct words on a device
+    assert sending["stage"] == "exchange" and sending["launches"] == 2 + 3 and sending["sent"] > least
+    with pytest.raises(ConfigError, match="the towers train no table of 1,024 rows or more"):
+        planned(
+            of({"data": {"path": str(tmp_path / "pairs.csv")}}, [*settings, *divided, "tower.vocabulary=900"]),
+            device="h100",
+            devices=2,
+        )
+
+
 def test_the_device_with_the_most_rows_is_counted(pairs: Path) -> None:
     """The others wait for it: of 16 pairs on 3 devices it has 6."""
     plan = planned(of({"data": {"path": str(pairs)}}, STATIC), device="h100", devices=3)

@@ -84,10 +84,10 @@ class Approximate:
         """Return scores and positions of about the k nearest, best first, [q, m]; m is the least number of hits of a query."""
         if hasattr(self.index, "k_factor"):
             self.index.k_factor = max(1.0, min(max(4 * k, CANDIDATES), self.index.ntotal) / k)
-        if hasattr(self.index, "hnsw"):
-            self.index.hnsw.efSearch = max(_VISITED, 4 * k)
         queries, k = np.ascontiguousarray(queries, np.float32), min(k, self.index.ntotal)
-        scores, positions = self.index.search(queries, k)
+        graph = hasattr(self.index, "hnsw")  # whose own number other threads may search by
+        kept = _faiss().SearchParametersHNSW(efSearch=max(_VISITED, 4 * k)) if graph else None
+        scores, positions = self.index.search(queries, k, params=kept)
         clusters, probes = getattr(self.index, "nlist", 0), getattr(self.index, "nprobe", 0)
         while probes < clusters and len(short := np.flatnonzero((positions < 0).any(1))):  # too few in what was visited
             probes *= 2

@@ -41,11 +41,7 @@ def divided(towers: Towers, group: Group, least: int = LEAST) -> Towers:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    weights = {
-        module.weight for module in _tables(towers) if module.weight.requires_grad and len(module.weight) >= least
-    }
-    if not weights:
-        raise ConfigError(f"train.divide_tables: the towers train no table of {least:,} rows or more: drop it")
+    weights = divisible(towers, least)
     mesh = init_device_mesh(group.device.type, (group.size,))
     parts = {id(w): nn.Parameter(distribute_tensor(w.detach(), mesh, [Shard(0)], src_data_rank=None)) for w in weights}
     replica = copy.deepcopy(towers, {**parts, **{id(buffer): buffer for buffer in towers.buffers()}})
@@ -53,6 +49,18 @@ def divided(towers: Towers, group: Group, least: int = LEAST) -> Towers:
         if any(table.weight is each for each in parts.values()):
             table.lookup = partial(look_up, table, group)
     return replica.to(group.device)
+
+
+def divisible(towers: nn.Module, least: int = LEAST) -> set[Tensor]:
+    """Return the tables that are divided.
+
+    Raises:
+        ConfigError: no table has so many rows.
+    """
+    trained = {module.weight for module in _tables(towers) if module.weight.requires_grad}
+    if not (large := {weight for weight in trained if len(weight) >= least}):
+        raise ConfigError(f"train.divide_tables: the towers train no table of {least:,} rows or more: drop it")
+    return large
 
 
 def release(towers: nn.Module, divided: nn.Module) -> None:

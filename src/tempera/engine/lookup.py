@@ -247,6 +247,7 @@ def _plain(table: nn.Embedding) -> bool:
         and "forward" not in vars(table)
         and not table.sparse
         and table.max_norm is None
+        and getattr(table, "lookup", None) is None
     )
     return whole and usual and not table.scale_grad_by_freq
 

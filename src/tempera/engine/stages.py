@@ -26,7 +26,7 @@ from .cost import META, AsAccelerator, Call, Kind, Ledger, Operation, Stage, Unr
 from .curation import as_many, guides_of, judging
 from .devices import DTYPES
 from .distributed import ALONE, CPU, Group, buckets
-from .divided_tables import LEAST
+from .divided_tables import divisible
 from .exchange import columns_of, header_of, leaf, places
 from .fused import Fused, Kernel, Reach
 from .micro_batches import Plan
@@ -242,8 +242,7 @@ def _parts(towers: nn.Module, options: Training, count: int) -> dict[Tensor, int
     """Return in how many parts the parameters are kept that devices share out."""
     if options.fsdp:
         return dict.fromkeys(towers.parameters(), count)
-    tables = [m.weight for m in towers.modules() if isinstance(m, Table) and m.weight.requires_grad]
-    return {table: count for table in tables if options.divide_tables and len(table) >= LEAST}
+    return dict.fromkeys(divisible(towers), count) if options.divide_tables else {}
 
 
 @contextmanager

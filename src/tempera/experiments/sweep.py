@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -22,7 +23,7 @@ from .record import Record, read_records, write_records
 from .result import Sweep
 from .runner import Runner, Worker
 from .sweep_pictures import picture
-from .template import Template
+from .template import Template, read_some
 
 _POINTS, _ABOUT = "points.jsonl", "sweep.yaml"
 
@@ -77,7 +78,9 @@ def sweep(
     folder = template.folder(output, config, "sweep")
     runner = Runner(folder, jobs, plan.template.metric, overwrite=overwrite)
     read = [*template.base.read, *named_in(config, [axis.domain for axis in axes])]
-    with claimed(folder, _ABOUT, plan.about, "sweep", overwrite, read, template.base.data.read):
+    with claimed(
+        folder, _ABOUT, plan.about, "sweep", overwrite, read, partial(read_some, [run.options for run in plan.runs])
+    ):
         template.tell()
         result = finished(plan, runner, "sweep")
         write_file(folder / "points.csv", csv_of(result.table))

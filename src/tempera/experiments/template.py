@@ -13,7 +13,7 @@ from .. import config as configuration
 from ..build import Config, build
 from ..config import Options
 from ..engine.devices import launched
-from ..errors import ConfigError
+from ..errors import ConfigError, TemperaError
 from ..io.console import logger
 from ..run.train import default_output
 from ..text.sources import Given
@@ -130,6 +130,23 @@ class Template:
         own = self.base.train.batch_size
         sizes = [values.get("train.batch_size", own) for values in settings]
         return "auto" if "auto" in sizes else min(sizes, default=own)
+
+
+def read_some(options: Iterable[Mapping[str, Any]]) -> None:
+    """Read data as resolved options say, until some can be read.
+
+    Raises:
+        TemperaError: what is wrong with the first data, if none can be read.
+    """
+    errors = []
+    for each in {configuration.dump(each["data"]): each for each in options}.values():
+        try:
+            build(Options(dict(each))).data.read()
+        except TemperaError as error:
+            errors.append(error)
+        else:
+            return
+    raise errors[0]
 
 
 def _dumped(config: Config, sections: Sequence[str]) -> str:

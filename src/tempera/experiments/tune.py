@@ -24,7 +24,7 @@ from .record import Record
 from .runner import Runner, Worker
 from .space import Space
 from .study import Report, Tpe
-from .template import Template
+from .template import Template, read_some
 from .trials import Tuning, eligible, ranked
 from .tune_pictures import picture
 
@@ -93,14 +93,13 @@ def tune(
     template = Template.of(config, overrides, metric, [each.field for each in fields.fields])
     folder = template.folder(output, config, "tune")
     corners = fields.corners()
-    for values in corners:
-        template.config(values, fields.places(values))
+    made = [template.config(values, fields.places(values)).resolved for values in corners]
     about = configuration.dump({"metric": template.metric, "space": fields.written, "config": template.base.resolved})
     runner = Runner(folder, jobs, template.metric, overwrite=overwrite)
     if storage is not None:
         runner.elsewhere = "the trials of all workers are in --storage: give another --study"
     read = [*template.base.read, *named_in(config, space, fields.written)]
-    with claimed(folder, _ABOUT, about, "tuning", overwrite, read, template.base.data.read):
+    with claimed(folder, _ABOUT, about, "tuning", overwrite, read, partial(read_some, made)):
         template.tell()
         seed = template.base.train.seed
         asker = Tpe(storage, study, about, folder, fields, trials, seed, lost_after, prune)

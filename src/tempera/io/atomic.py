@@ -140,7 +140,9 @@ def refuse_replacing(output: Path, overwrite: bool, *read: str | Path, models: S
 def refuse_read(output: Path, read: Sequence[str | Path]) -> None:
     """Raise OutputError if a folder is, or holds, one of the files and folders that are read."""
     for each in read:
-        if each and os.path.exists(each) and Path(each).resolve().is_relative_to(output.resolve()):
+        # A link may lie in the folder and lead elsewhere.
+        inside = any(Path(full(each)).is_relative_to(full(output)) for full in (os.path.abspath, os.path.realpath))
+        if each and os.path.exists(each) and inside:
             raise OutputError(f"--output {output} is, or holds, {each}, which this command reads; give another folder")
 
 
