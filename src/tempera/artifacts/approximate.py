@@ -82,12 +82,8 @@ class Approximate:
 
     def top(self, queries: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
         """Return scores and positions of about the k nearest, best first, [q, m]; m is the least number of hits of a query."""
-        if hasattr(self.index, "k_factor"):
-            self.index.k_factor = max(1.0, min(max(4 * k, CANDIDATES), self.index.ntotal) / k)
         queries, k = np.ascontiguousarray(queries, np.float32), min(k, self.index.ntotal)
-        graph = hasattr(self.index, "hnsw")  # whose own number other threads may search by
-        kept = _faiss().SearchParametersHNSW(efSearch=max(_VISITED, 4 * k)) if graph else None
-        scores, positions = self.index.search(queries, k, params=kept)
+        scores, positions = self.index.search(queries, k, params=self._kept(k))
         clusters, probes = getattr(self.index, "nlist", 0), getattr(self.index, "nprobe", 0)
         while probes < clusters and len(short := np.flatnonzero((positions < 0).any(1))):  # too few in what was visited
             probes *= 2
@@ -95,6 +91,13 @@ class Approximate:
             scores[short], positions[short] = self.index.search(queries[short], k, params=more)
         count = int((positions >= 0).sum(1).min(initial=positions.shape[1]))
         return scores[:, :count], positions[:, :count]
+
+    def _kept(self, k: int) -> Any:
+        """Return how many documents a search keeps on the way to k hits; the index has a number, by which other threads search."""
+        if hasattr(self.index, "k_factor"):
+            factor = max(1.0, min(max(4 * k, CANDIDATES), self.index.ntotal) / max(1, k))
+            return _faiss().IndexRefineSearchParameters(k_factor=factor)
+        return _faiss().SearchParametersHNSW(efSearch=max(_VISITED, 4 * k)) if hasattr(self.index, "hnsw") else None
 
 
 def overlap(path: Path, vectors: Vectors) -> float:

@@ -147,10 +147,19 @@ def fastest(
     device: torch.device,
     clock: Callable[[], float] = time.perf_counter,
     rounds: int = 5,
-    before: Callable[[], Any] = lambda: None,
-    of: Callable[[list[float]], float] = min,
 ) -> float:
-    """Return the seconds of the fastest of a few runs on a device, after one that warms up; or another one of them."""
+    """Return the seconds of the fastest of a few runs on a device, after one that warms up."""
+    return min(several(run, device, clock, rounds))
+
+
+def several(
+    run: Callable[[], Any],
+    device: torch.device,
+    clock: Callable[[], float] = time.perf_counter,
+    rounds: int = 5,
+    before: Callable[[], Any] = lambda: None,
+) -> list[float]:
+    """Return the seconds of each of a few runs on a device, after one that warms up; `before` each of them does not count."""
 
     def once() -> float:
         before()
@@ -161,4 +170,4 @@ def fastest(
         return clock() - start
 
     once()
-    return of([once() for _ in range(rounds)])
+    return [once() for _ in range(rounds)]

@@ -145,7 +145,10 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if op.overloadpacket is _aten._local_scalar_dense and self._here(args[0]):
             return self._asked(args[0])
         start = time.thread_time()
-        out = op(*args, **kwargs)
+        try:
+            out = op(*args, **kwargs)
+        except NotImplementedError:
+            raise UnreadableError(f"torch cannot tell what {op} makes of tensors without numbers") from None
         seconds = time.thread_time() - start
         if self._launches(op, args, kwargs):
             each = operation(op, args, kwargs, out)

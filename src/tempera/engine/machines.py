@@ -32,7 +32,7 @@ from ..core.objective import Objective
 from ..core.products import WORTH, by_onednn, mm
 from ..core.ragged import Ragged
 from ..core.table import Table
-from .clock import fastest
+from .clock import fastest, several
 from .cost import Call, Kind, Operation, Stage, real
 from .devices import Precision, Wanted
 from .distributed import CPU
@@ -195,4 +195,4 @@ def _call(call: Call, device: torch.device, clock: Clock) -> float:
     quickly = by_onednn(*args[-2:]) if op.overloadpacket in _PRODUCTS_OF_TWO else nullcontext()
     with quickly:
         far = torch.empty(_NEAR, device=device).zero_
-        return fastest(lambda: op(*args, **kwargs), device, clock, before=far, of=median)
+        return median(several(lambda: op(*args, **kwargs), device, clock, before=far))

@@ -132,8 +132,6 @@ def pack(lengths: Tensor, budget: int, padded: bool, start_tokens: int = 32) -> 
         return []
     widths = lengths.cpu().numpy().clip(1)
     if not padded:
-        if int(widths.sum()) <= budget:
-            return [torch.arange(len(widths))]
         return [torch.from_numpy(rows) for rows in np.split(np.arange(len(widths)), _full(widths, budget))]
     order = np.argsort(widths, kind="stable")
     distinct, counts = np.unique(widths, return_counts=True)

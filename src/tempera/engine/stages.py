@@ -81,7 +81,7 @@ def step_on_paper(
         kernels: whether the fused kernels run on it, and pay.
     """
     if memory is not None:
-        with suppress(UnreadableError, NotImplementedError):  # torch cannot say what size some operations have
+        with suppress(UnreadableError):
             return _counted(towers, objective, batch, options, META, memory, count, kernels)
     return _counted(towers, objective, batch, options, CPU, memory, count, "no")
 
@@ -97,11 +97,15 @@ def _counted(
     kernels: Reach,
 ) -> StepOnPaper:
     encoder, scored = on_paper(towers, device).train(), objective_on_paper(objective, device)
-    parts = _parts(encoder, options, count)
-    free = None if memory is None else memory - sum(p.nbytes / parts.get(p, 1) for p in encoder.parameters())
+    shared = _shared(encoder, options)
+
+    def parts(p: Tensor) -> int:
+        return count if p in shared else 1
+
+    free = None if memory is None else memory - sum(p.nbytes / parts(p) for p in encoder.parameters())
     set_sparse(encoder, options.table_optimizer == "rowwise_adagrad")
     for table in encoder.modules():
-        if isinstance(table, Table) and options.divide_tables and table.weight in parts:
+        if isinstance(table, Table) and options.divide_tables and table.weight in shared:
             table.lookup = partial(nn.functional.embedding, weight=table.weight, sparse=True)  # gradients of rows alone
     cache, ledger, mine = _cache(options, device, free), Ledger(device), _largest(batch, count)
     with ledger("the footprints that a run measures once"):
@@ -125,13 +129,13 @@ def _counted(
     _backward(ledger, embedded, options)
     reads = {table: min(len(table), int(cache.times * number)) for table, number in read.items()}
     _optimise(ledger, nn.ModuleDict({"towers": towers, "objective": objective}), options, [*reads.values()], count)
-    ledger.stages[EXCHANGE] = _exchange(embedded, cache.whole, encoder, options, count, reads)
+    ledger.stages[EXCHANGE] = _exchange(embedded, cache.whole, encoder, options, count, shared, reads)
     for name in (FIRST, BACKWARD):
         ledger.stages[name].repeat(cache.times, cache.calls)
     for name in (FIRST, LOSS, BACKWARD):
         ledger.stages[name].repeat(options.gradient_accumulation_steps)
     scores = min(tile, outlook.block(base_of(scored), batch, len(mine)))
-    sizes = outlook.memory(cache.whole, [encoder, scored], scores, rows.shape[1], lambda p: parts.get(p, 1))
+    sizes = outlook.memory(cache.whole, [encoder, scored], scores, rows.shape[1], parts)
     return StepOnPaper(ledger.stages, cache.whole, sizes, rows.shape[1], tile, ledger.examples, kernel)
 
 
@@ -238,11 +242,11 @@ def _largest(batch: Batch[Any], count: int) -> Batch[Any]:
     return divide(batch, count - 1, count)
 
 
-def _parts(towers: nn.Module, options: Training, count: int) -> dict[Tensor, int]:
-    """Return in how many parts the parameters are kept that devices share out."""
+def _shared(towers: nn.Module, options: Training) -> set[Tensor]:
+    """Return the parameters that devices share out, of which each keeps its part."""
     if options.fsdp:
-        return dict.fromkeys(towers.parameters(), count)
-    return dict.fromkeys(divisible(towers), count) if options.divide_tables else {}
+        return set(towers.parameters())
+    return divisible(towers) if options.divide_tables else set()
 
 
 @contextmanager
@@ -283,7 +287,7 @@ def _optimise(ledger: Ledger, modules: nn.Module, options: Training, read: list[
     """Count the norm of all gradients and the optimiser's step. Its kernels are those of a CPU's parameters on any device."""
     counter = Ledger(CPU)
     paper = on_paper(modules, CPU)
-    _keep_parts(paper, _parts(paper["towers"], options, count))
+    _keep_parts(paper, _shared(paper["towers"], options), count)
     tables = list(dict.fromkeys(m.weight for m in paper.modules() if isinstance(m, Table)))
     rowwise = options.table_optimizer == "rowwise_adagrad"
     optimizer = adam(paper, options.learning_rate, options.temperature_learning_rate, options.weight_decay)
@@ -305,20 +309,26 @@ def _optimise(ledger: Ledger, modules: nn.Module, options: Training, read: list[
     ledger.examples |= counter.examples
 
 
-def _keep_parts(modules: nn.Module, parts: Mapping[Tensor, int]) -> None:
-    """Replace parameters by the part of each that a device keeps."""
+def _keep_parts(modules: nn.Module, shared: set[Tensor], count: int) -> None:
+    """Replace parameters that so many devices share out by the part of each that a device keeps."""
     kept = dict[Tensor, nn.Parameter]()
     for module in modules.modules():
         for name, p in list(module.named_parameters(recurse=False)):
-            if p in parts and p.dim():
+            if p in shared and p.dim():
                 if p not in kept:
-                    rows = -(-len(p) // parts[p])
+                    rows = -(-len(p) // count)
                     kept[p] = nn.Parameter(p.detach().new_empty(rows, *p.shape[1:]), p.requires_grad)
                 setattr(module, name, kept[p])
 
 
 def _exchange(
-    embedded: Embedded, plan: Plan, towers: nn.Module, options: Training, count: int, reads: Mapping[Tensor, int]
+    embedded: Embedded,
+    plan: Plan,
+    towers: nn.Module,
+    options: Training,
+    count: int,
+    shared: set[Tensor],
+    reads: Mapping[Tensor, int],
 ) -> Stage:
     """Return what one device sends: rows, their gradients on the way home, and the sums of the parameters' gradients.
 
@@ -328,6 +338,7 @@ def _exchange(
 
     Args:
         plan: all micro-batches of the device.
+        shared: parameters of which each device keeps its part.
         reads: rows of each table that the device reads.
     """
     stage, others = Stage(), (count - 1) / count
@@ -341,21 +352,20 @@ def _exchange(
     send("all-gather of rows", count * places(header_of(columns))[-1], again)
     grads = sum(side.rows.nbytes for side in embedded.batch.sides().values())
     send("reduce-scatter of gradients", count * grads, again)
-    trained, parts = [p for p in towers.parameters() if p.requires_grad], _parts(towers, options, count)
     replayed = sum(not micro.kept for micro in plan.micros)
     if options.fsdp:
         half = DTYPES[options.mixed_precision].itemsize
-        size = sum(p.numel() * min(half, p.itemsize) for p in parts)
+        size = sum(p.numel() * min(half, p.itemsize) for p in shared)
         send("gather of weights", size, again * (2 * len(plan.micros) + replayed))
-        send("reduce-scatter of weights' gradients", sum(p.nbytes for p in parts), again * len(plan.micros))
+        send("reduce-scatter of weights' gradients", sum(p.nbytes for p in shared), again * len(plan.micros))
         return stage
-    for table in parts:
+    for table in shared:
         rows, vectors = 8 * reads.get(table, 0), reads.get(table, 0) * table[0].nbytes
         for name, size in (("rows", rows), ("vectors", vectors), ("gradients", vectors)):
             send(f"all-to-all of {name} of tables", size, again)
-    sparse = [m.weight for m in towers.modules() if isinstance(m, Table) and m.sparse and m.weight not in parts]
-    for table in dict.fromkeys(sparse):
+    sparse = {m.weight for m in towers.modules() if isinstance(m, Table) and m.sparse} - shared
+    for table in sparse:
         send("gather of sparse gradients", count * reads.get(table, 0) * (8 + table[0].nbytes))
-    for bucket in buckets([p for p in trained if p not in parts and all(p is not each for each in sparse)]):
+    for bucket in buckets([p for p in towers.parameters() if p.requires_grad and p not in shared | sparse]):
         send("all-reduce of gradients", 2 * sum(p.nbytes for p in bucket))
     return stage

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import overload
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+_BLOCK = 1 << 16  # texts in memory at once, where all are read in order
 
 
 def encodable(text: str) -> str:
@@ -31,6 +33,10 @@ class Texts(Sequence[str]):
         self.chunks = column.chunks
         self.starts = np.cumsum([0, *map(len, self.chunks)])
         self.rows = rows
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), _BLOCK):
+            yield from self[start : start + _BLOCK]
 
     def __len__(self) -> int:
         return int(self.starts[-1]) if self.rows is None else len(self.rows)

@@ -55,6 +55,18 @@ class Catalogue:
         return cls(pairs, *pairs.distinct("query"), first, which[: len(pairs)], negatives, listed)
 
     @cached_property
+    def contents(self) -> dict[Text, Ids]:
+        """Return the ids of the contents of the distinct queries, [p], and documents, [u], whatever ids were given to them."""
+        return {
+            role: content_ids(self.distinct(role)[1]) if self._named(role) else self.distinct(role)[0] for role in TEXTS
+        }
+
+    def _named(self, role: Text) -> bool:
+        """Return whether the data give a text of a role its id; others have that of their content."""
+        own = [self.pairs.given(role), *([self.pairs.negative_given] if role == "doc" else [])]
+        return any(each.null_count < len(each) for each in own)
+
+    @cached_property
     def alike(self) -> dict[Text, Rows]:
         """Return the first query of the text of each query, [p], and the first document of the text of each document, [u].
 
@@ -64,12 +76,9 @@ class Catalogue:
         return {"query": self._alike("query"), "doc": self._alike("doc")}
 
     def _alike(self, role: Text) -> Rows:
-        own = [self.pairs.given(role), *([self.pairs.negative_given] if role == "doc" else [])]
-        texts = self.distinct(role)[1]
-        if all(each.null_count == len(each) for each in own):
-            return np.arange(len(texts))  # ids are those of the contents
-        blocks = (texts[start : start + _BLOCK] for start in range(0, len(texts), _BLOCK))
-        first, which = distinct(content_ids(text for block in blocks for text in block))
+        if not self._named(role):
+            return np.arange(len(self.contents[role]))
+        first, which = distinct(self.contents[role])
         return first[which]
 
     def trained_on(self, rows: Rows) -> tuple[Rows, Rows, Ragged]:

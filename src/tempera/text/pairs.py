@@ -32,7 +32,6 @@ GIVEN = {"query": "given_query_id", "doc": "given_doc_id", "negatives": "given_n
 GRADE = "grade"  # column of judgements, where any is not 1
 MADE_OF = "made_of"  # column of rows that are made of a document
 KIND = pa.large_string()
-_BLOCK = 100_000  # texts that are in memory at once
 _LABEL = 200  # letters of a document that has no name
 
 
@@ -153,9 +152,7 @@ class Pairs:
 
     def contents(self, role: Text, rows: Rows) -> Ids:
         """Return the ids of the contents of some rows' texts, [r], whatever ids were given to them."""
-        texts = self.view(role, rows)
-        blocks = (texts[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK))
-        return content_ids(text for block in blocks for text in block)
+        return content_ids(self.view(role, rows))
 
     def without(self, queries: Ids) -> Pairs:
         """Return the rows that ask none of some queries, by their ids."""

@@ -21,8 +21,7 @@ from pydantic import Field
 from ..core.batch import Role
 from ..core.ragged import Ragged, from_lengths
 from ..engine.batches import Examples
-from ..io.ids import content_ids, places
-from ..io.texts import Texts
+from ..io.ids import places
 from ..mining.embed import StoredEmbeddings
 from ..mining.guide import CrossEncoder, Guide, SelfGuide, check_negatives
 from ..mining.hard_negatives import Mining, mine
@@ -30,7 +29,6 @@ from ..mining.search import Ints, Pairs, by_faiss
 from ..mining.shortfall import Report
 from .catalogue import Catalogue
 
-_BLOCK = 1 << 16  # texts in memory at once
 _NEVER_LATER = 1 << 40  # steps that no training takes
 
 Read = Callable[[Role, Ints], NDArray[np.float32]]  # positions of queries or documents to unit vectors, [.., D]
@@ -147,8 +145,8 @@ class Renewal:
     @cached_property
     def itself(self) -> Ints:
         """Position of the document with the text of each query, or -1, [q]."""
-        queries, docs = _contents(self.catalogue.queries, self.queries), _contents(self.catalogue.docs, self.docs)
-        return places(queries, docs)
+        contents = self.catalogue.contents
+        return places(contents["query"][self.queries], contents["doc"][self.docs])
 
     def _new(self, what: str, every: int | None, step: int) -> bool:
         """Return whether the version of this step differs from the current one of the pairs, and record it."""
@@ -167,12 +165,6 @@ class Renewal:
         assert self.cross is not None
         queries, docs = self.catalogue.queries, self.catalogue.docs
         return self.cross(list(zip(queries.take(self.queries[pairs[0]]), docs.take(self.docs[pairs[1]]), strict=True)))
-
-
-def _contents(texts: Texts, rows: Ints) -> Ints:
-    """Return content ids of some texts, few of which are in memory at once."""
-    blocks = (rows[start : start + _BLOCK] for start in range(0, len(rows), _BLOCK))
-    return content_ids(text for block in blocks for text in texts.take(block))
 
 
 def checked(examples: Examples, catalogue: Catalogue, cross: CrossEncoder, margin: float) -> tuple[Examples, int]:
