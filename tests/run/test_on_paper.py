@@ -95,6 +95,19 @@ def test_a_plan_counts_the_kernels_where_a_run_takes_them(
     assert plan["kernel"] == kernel and ("loss: by fused kernels" in lines(plan)) == (kernel == "triton")
 
 
+@pytest.mark.parametrize(("precision", "times"), [("no", 2), ("bf16", 4)])
+def test_kernels_hold_a_gradient_in_fp16_parts_where_torch_holds_scores(
+    pairs: Path, precision: str, times: int
+) -> None:
+    settings = [*STATIC, f"train.mixed_precision={precision}"]
+    torchs, kernels = (
+        planned(of({"data": {"path": str(pairs)}}, [*settings, f"train.kernel={kernel}"]), device="h100")["memory"]
+        for kernel in ("torch", "triton")
+    )
+    assert torchs.pop("scores") == times * kernels.pop("scores") > 0
+    assert torchs == kernels
+
+
 def test_a_plan_says_why_the_loss_stage_stays_with_torch(pairs: Path, caplog: pytest.LogCaptureFixture) -> None:
     chosen = ["train.kernel=triton", "objective.hardest=4"]
     with caplog.at_level("INFO", logger="tempera"):

@@ -30,7 +30,7 @@ from .row_losses import TAUGHT, Numerator, Taught, Tile, contrasted
 # Scores held at once on a CPU: 4 MiB of float32. Fewer make thin matrix products, more fall out of the cache.
 TILE_ELEMENTS = 1 << 20
 _DEVICE_SHARE = 1 / 16  # of an accelerator's free memory: every tile costs it the same launches, whatever its height
-_SCORE_BYTES = 8  # of float32, and as much for what is made of it on the way
+SCORE_BYTES = 8  # of float32, and as much for what is made of it on the way
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def tile_elements(device: torch.device, free: float | None = None) -> int:
     """
     if device.type == "cpu":
         return TILE_ELEMENTS
-    return int((free or free_bytes(device)) * _DEVICE_SHARE / _SCORE_BYTES)
+    return int((free or free_bytes(device)) * _DEVICE_SHARE / SCORE_BYTES)
 
 
 def tiles(problem: Problem, vectors: Vectors, scale: float, filled_up: Vectors | None = None) -> Iterator[Tile]:

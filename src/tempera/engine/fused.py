@@ -89,6 +89,11 @@ class Fused:
     said: set[str] = field(default_factory=set)
     works: bool | None = field(default=None, compare=False)  # None before their first call
 
+    @property
+    def score_bytes(self) -> int:
+        """Return the bytes of a score's gradient, which alone is stored of it."""
+        return 2 * self.parts
+
     def __call__(
         self, problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None, learns: bool = True
     ) -> tuple[Tensor, Gradients | None]:

@@ -65,7 +65,7 @@ def memory(
     width: int,
     parts: Callable[[nn.Parameter], int] = lambda parameter: 1,
 ) -> dict[str, float]:
-    """Return the expected bytes on this device at the peak of a step that holds so many scores at once.
+    """Return the expected bytes on this device at the peak of a step that holds so many bytes of scores at once.
 
     Args:
         parts: of which a device will keep one of a parameter that is still whole.
@@ -80,7 +80,7 @@ def memory(
         ),
         "graphs of the towers": plan.peak_bytes,
         "embeddings and gradients": float(4 * 4 * rows * width),  # rows, unit rows, and the gradient of each
-        "scores": float(2 * 4 * scores),
+        "scores": float(scores),
     }
 
 

@@ -19,7 +19,7 @@ from ..core.batch import Batch, divide
 from ..core.objective import Objective, base_of
 from ..core.table import Table
 from ..core.temperature import Temperature
-from ..core.tiles import tile_elements
+from ..core.tiles import SCORE_BYTES, tile_elements
 from . import outlook
 from .cache import Cache, Embedded
 from .cost import META, AsAccelerator, Call, Kind, Ledger, Operation, Stage, UnreadableError, blank, fakes, on_paper
@@ -125,7 +125,7 @@ def _counted(
     if isinstance(swept, Fused) and kernels != "no":
         base_of(scored).sweep = swept = counting(ledger, swept)
     tile = loss_on_paper(ledger, scored, everyone, free)
-    kernel: Kernel = "triton" if isinstance(swept, Fused) and swept.works else "torch"
+    fused = swept if isinstance(swept, Fused) and swept.works else None
     _backward(ledger, embedded, options)
     reads = {table: min(len(table), int(cache.times * number)) for table, number in read.items()}
     _optimise(ledger, nn.ModuleDict({"towers": towers, "objective": objective}), options, [*reads.values()], count)
@@ -134,9 +134,11 @@ def _counted(
         ledger.stages[name].repeat(cache.times, cache.calls)
     for name in (FIRST, LOSS, BACKWARD):
         ledger.stages[name].repeat(options.gradient_accumulation_steps)
-    scores = min(tile, outlook.block(base_of(scored), batch, len(mine)))
+    scores = (fused.score_bytes if fused else SCORE_BYTES) * min(tile, outlook.block(base_of(scored), batch, len(mine)))
     sizes = outlook.memory(cache.whole, [encoder, scored], scores, rows.shape[1], parts)
-    return StepOnPaper(ledger.stages, cache.whole, sizes, rows.shape[1], tile, ledger.examples, kernel)
+    return StepOnPaper(
+        ledger.stages, cache.whole, sizes, rows.shape[1], tile, ledger.examples, "triton" if fused else "torch"
+    )
 
 
 def _choose(

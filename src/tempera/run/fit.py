@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..core.abilities import free_bytes
 from ..core.batch import Batch, Role, divide
+from ..core.tiles import SCORE_BYTES
 from ..engine import loop, outlook
 from ..engine.checkpoint import State
 from ..engine.curation import as_many
@@ -380,7 +381,7 @@ class _Course:
         plan = self.state.cache.plan(self.state.modules["towers"], most, self.group)
         width = self.data.tower.encode(batch.doc.rows[:1]).shape[1]
         tile = objective.tile_size(self.group.device)
-        scores = min(tile, outlook.block(objective, largest, len(most)))
+        scores = SCORE_BYTES * min(tile, outlook.block(objective, largest, len(most)))
         sizes = outlook.memory(plan, [self.state.modules], scores, width)
         epochs = self.steps * together / self.data.sampler.batches_per_epoch
         passes = "1 epoch" if f"{epochs:.3g}" == "1" else f"{epochs:.3g} epochs"
