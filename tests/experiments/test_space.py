@@ -136,7 +136,7 @@ def test_one_and_true_are_two_choices() -> None:
         ("train.batch_size: [64, 64]", "has 64 twice"),
         ("train.seed: [1, 2]", "train.seed cannot be tuned"),
         ("train.refit: [none, all]", "leave train.refit to `tempera train`"),
-        ("mining.again: [0, 3]", "none is trained on it again"),
+        ("mining.again: [0, 3]", "leave mining.again to `tempera train`"),
         ("tower.kind: {static: 3, transformer: }", "the choice static opens 3; give a mapping of fields, or nothing"),
         ("tower.kind: {static: {tower.kind: [a, b]}, transformer: }", "tower.kind: defined twice"),
         ("tower.kind: {static: {train.epochs: 3}, transformer: }", "train.epochs: cannot read 3; write"),

@@ -39,7 +39,7 @@ class Axis:
                 "--over train.seed: every point runs with several seeds anyway; set their number by --seeds"
             )
         if self.field in OF_TRAINING_AGAIN:
-            raise ConfigError(f"--over {self.field}: {NEVER_AGAIN}")
+            raise ConfigError(f"--over {self.field}: {NEVER_AGAIN.format(self.field)}")
         if self.size < 2:
             raise ConfigError(f"--over {self.field} has {self.size} value; a sweep needs at least 2")
 

@@ -19,7 +19,7 @@ SPELLINGS = (
 )
 OF_TRAINING_AGAIN = ("train.refit", "mining.again")
 NEVER_AGAIN = (
-    "runs are compared by what is held out, so none is trained on it again: leave train.refit to `tempera train`"
+    "runs are compared by what is held out, so none is trained on it again: leave {} to `tempera train`"
 )
 _KINDS = {"log", "linear", "int", "int:log"}
 _DOTS = re.compile(r"([-+.\de]*\d)\.\.+([-+.\de]+)")  # as other languages write a range

@@ -186,7 +186,7 @@ def _domain(field: str, value: Any, around: frozenset[str]) -> Range | Choices:
     if field == "train.seed":
         raise ConfigError("train.seed cannot be tuned")
     if field in OF_TRAINING_AGAIN:
-        raise ConfigError(NEVER_AGAIN)
+        raise ConfigError(NEVER_AGAIN.format(field))
     if field in around:
         raise ConfigError("defined twice: here and in an enclosing branch")
     if isinstance(value, str):
