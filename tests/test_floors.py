@@ -38,7 +38,7 @@ CEILINGS = {
     "cli": 938,  # with errors that have no words
     "core": 2353,  # with devices and their memory, copies to them, how they multiply fast, chosen rows, and refused shapes
     "engine": 3659,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
-    "experiments": 2460,  # with a folder for each file, what a race leaves to the data, and settings of it that diverge
+    "experiments": 2496,  # with a folder for each file, what a race leaves to the data, and settings of it that diverge
     "integrations": 526,  # with a temperature that stays on the host, models that nothing asks, and words that are not known
     "io": 1216,  # with vectors of other programs, texts of polars, lines of text, signals, what a run replaces, keys beside ids
     "mining": 621,  # with an exact search through candidates in bf16, and products by the faster library

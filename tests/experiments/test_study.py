@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tempera.errors import ConfigError, MissingLibrary, OutputError
+from tempera.errors import ConfigError, MissingLibrary, OutputError, TemperaError
 from tempera.experiments import study
 from tempera.experiments.record import Record
 from tempera.experiments.runner import Stopped
@@ -194,6 +194,59 @@ def test_pruned_is_what_is_below_the_median(tmp_path: Path) -> None:
     assert stopped == [None] * 7
 
 
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage")
+def test_no_setting_comes_twice_when_another_worker_leaves(tmp_path: Path) -> None:
+    """Its trial ends without a result, so that no more of them have one than when this worker last asked."""
+    asker, other = (tpe(tmp_path / name, budget=6, shared=True) for name in "ab")
+    beside = other.study.ask()
+    tried = []
+
+    def make(record: Record, values: dict[str, Any], report: Any) -> Record:
+        if not tried:
+            other._fail(other.study.trials[beside.number])
+        tried.append(values)
+        return replace(record, value=reached(values))
+
+    asker.work(make)
+    assert len(tried) == 6 == len({values["objective.temperature"] for values in tried})
+
+
+def lose(*_: Any, **__: Any) -> Any:
+    raise optuna.exceptions.StorageInternalError("with SQL") from RuntimeError("the disk\nis full")
+
+
+@pytest.mark.parametrize(
+    "lost", [["set_trial_state_values"], ["set_trial_state_values", "get_trial"], ["get_all_trials"]]
+)
+def test_a_storage_that_is_lost_in_a_trial_is_one_line(tmp_path: Path, lost: list[str]) -> None:
+    """Optuna cannot write how the trial ended, and raises something else."""
+    asker = tpe(tmp_path / "a", shared=True)
+
+    def make(record: Record, values: dict[str, Any], report: Any) -> Record:
+        for name in lost:
+            setattr(asker.study._storage, name, lose)
+        return replace(record, value=0.5)
+
+    with pytest.raises(TemperaError, match=r"^the storage is lost: the disk is full; rerun the same command to resume"):
+        asker.work(make)
+
+
+def test_an_error_of_ones_own_is_no_loss_of_the_storage(tmp_path: Path) -> None:
+    def make(record: Record, values: dict[str, Any], report: Any) -> Record:
+        raise AssertionError("mine")
+
+    with pytest.raises(AssertionError, match="mine"):
+        tpe(tmp_path / "a").work(make)
+
+
+def test_a_heart_beats_on_where_the_storage_is_lost_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(optuna.storages.RDBStorage, "record_heartbeat", lose)
+    assert len(worked(tpe(tmp_path / "a", shared=True))) == 4
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
     tpe(tmp_path / "a")
     with pytest.raises(OutputError, match="is of another configuration, space or metric; give another --study"):
@@ -204,7 +257,14 @@ def test_a_storage_that_cannot_be_opened_is_told_without_its_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempera.experiments.study.time.sleep", lambda _: None)
-    for url in ("postgresql://me:secret@127.0.0.1:1/db", "nonsense", "nothing://me:secret@there/db"):
+    for url in (
+        "postgresql://me:secret@127.0.0.1:1/db",
+        "postgresql://127.0.0.1:1/db?user=me&password=secret",
+        "postgresql://me:se@cret?secret@127.0.0.1:1/db",
+        "postgresql:me:secret@127.0.0.1:1/db",
+        "nonsense",
+        "nothing://me:secret@there/db",
+    ):
         with pytest.raises(ConfigError, match="--storage ") as caught:
             Tpe(url, "s", "about", tmp_path, SPACE, 4, 7, 60, True)
         assert "secret" not in str(caught.value) and "\n" not in str(caught.value)

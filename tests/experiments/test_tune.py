@@ -12,6 +12,7 @@ import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -100,6 +101,24 @@ def test_what_an_earlier_call_has_not_kept_is_said(
     assert "has not kept" not in caplog.text
     tune(small, SPACE, 2, tmp_path / "out", QUICK, keep=2)
     assert re.search(r"has not kept the runs of trials 000[01], which are among the best 2", caplog.text)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_worker_says_where_the_best_run_of_another_is(
+    small: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = partial(Tpe, f"sqlite:///{tmp_path}/shared.db")
+    monkeypatch.setattr("tempera.experiments.tune.Tpe", lambda storage, *rest: shared(*rest))
+    given = small, SPACE, 1
+    tune(*given, tmp_path / "a", QUICK, storage="postgresql://me:secret@host/db")
+    with caplog.at_level("INFO", logger="tempera"):
+        tune(*given, tmp_path / "b", QUICK, storage="postgresql://me:secret@host/db")
+    where = re.escape(f":{tmp_path / 'a'}")
+    assert re.search(f"the run of trial 0000, one of the best 1, is with its worker: .*{where}$", caplog.text, re.M)
+    assert "has not kept" not in caplog.text and "secret" not in (tmp_path / "a" / "tune.yaml").read_text()
+    for other in ({"study": "else"}, {"storage": "postgresql://me@elsewhere/db"}, {"storage": None}):
+        with pytest.raises(OutputError, match="holds a tuning of another configuration"):
+            tune(*given, tmp_path / "a", QUICK, **{"storage": "postgresql://me@host/db", **other})
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -397,6 +416,9 @@ def test_an_output_of_something_else_is_left_alone(
     for driver in ("sqlite", "sqlite+pysqlite"):
         with pytest.raises(ConfigError, match="--storage sqlite: is a file for one tempera tune alone"):
             tune(small, SPACE, 1, tmp_path / "shared", storage=f"{driver}:///{tmp_path}/study.db")
+    for nothing in ("", " "):
+        with pytest.raises(ConfigError, match="--storage is empty: give a postgresql:// URL, or leave it out"):
+            tune(small, SPACE, 1, tmp_path / "shared", storage=nothing)
     with pytest.raises(ConfigError, match="--overwrite forgets what is in --output, and the trials are in --storage"):
         tune(small, SPACE, 1, tmp_path / "shared", storage="postgresql://nowhere/x", overwrite=True)
     (tmp_path / "full").mkdir()

@@ -67,7 +67,7 @@ def tune(
     storage: str | None = None,
     study: str = "tempera",
     prune: bool = True,
-    lost_after: Annotated[float, typer.Option(min=1)] = 60.0,
+    lost_after: Annotated[float, typer.Option(min=3)] = 60.0,
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:

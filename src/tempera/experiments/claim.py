@@ -25,6 +25,7 @@ def claimed(
     overwrite: bool,
     read: Iterable[str | Path] = (),
     check: Callable[[], Any] = lambda: None,
+    of: str = "configuration",
 ) -> Iterator[None]:
     """Make the folder, or take up what it holds, and keep it for this process; the lock ends with it, however it ends.
 
@@ -35,6 +36,7 @@ def claimed(
         overwrite: forget what it holds.
         read: files and folders that are read: none may lie in a folder that is forgotten.
         check: is called before anything is forgotten, and may refuse.
+        of: what `about` tells, in words.
 
     Raises:
         OutputError: it holds something else, or what is read, or another process has it.
@@ -58,7 +60,7 @@ def claimed(
             _clear(folder, name)
         elif known.is_file() and known.read_text(encoding="utf-8") != about:
             raise OutputError(
-                f"--output {folder} holds a {what} of another configuration ({known}); give another folder, or --overwrite"
+                f"--output {folder} holds a {what} of another {of} ({known}); give another folder, or --overwrite"
             )
         write_file(known, about.encode())
         try:

@@ -18,9 +18,7 @@ SPELLINGS = (
     ":step X if needed, or a list a,b,c"
 )
 OF_TRAINING_AGAIN = ("train.refit", "mining.again")
-NEVER_AGAIN = (
-    "runs are compared by what is held out, so none is trained on it again: leave {} to `tempera train`"
-)
+NEVER_AGAIN = "runs are compared by what is held out, so none is trained on it again: leave {} to `tempera train`"
 _KINDS = {"log", "linear", "int", "int:log"}
 _DOTS = re.compile(r"([-+.\de]*\d)\.\.+([-+.\de]+)")  # as other languages write a range
 _RANGE = re.compile(r"([^:,]+):([^:,]+):([a-z:]+?)(?::\s*(?:step\s+([^:]+)|([^:]*\d[^:]*)))?")

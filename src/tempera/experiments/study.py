@@ -10,7 +10,8 @@ from __future__ import annotations
 import socket
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,7 +97,7 @@ class Tpe:
         known = self.study.user_attrs.get("about", self.about)
         if known != self.about:
             raise OutputError(
-                f"the study {self.name} in {_public(self.url or str(self.folder))} is of another configuration, space or "
+                f"the study {self.name} in {public(self.url or str(self.folder))} is of another configuration, space or "
                 "metric; give another --study"
             )
         self.study.set_user_attr("about", known)
@@ -112,21 +113,47 @@ class Tpe:
         }
         for left in reversed(range(5)):  # workers that begin at one moment make the same tables
             try:
-                storage = self.optuna.storages.RDBStorage(url, **({} if self.alone else beats))
+                storage: Any = self.optuna.storages.RDBStorage(url, **({} if self.alone else beats))
+                storage.record_heartbeat = self._despite_losses(storage.record_heartbeat)
                 study: Study = self.optuna.create_study(
                     storage=storage, study_name=name, direction="maximize", load_if_exists=True
                 )
             except ModuleNotFoundError as error:
                 driver = "'psycopg[binary]'" if (error.name or "").startswith("psycopg") else str(error.name)
-                raise MissingLibrary(f"--storage {_public(url)} needs a driver: pip install {driver}") from None
+                raise MissingLibrary(f"--storage {public(url)} needs a driver: pip install {driver}") from None
             except Exception as error:  # whatever drivers of databases raise
                 if not left:
-                    reason = " ".join(str(error.__cause__ or error).split())
-                    raise ConfigError(f"--storage {_public(url)} cannot be opened: {reason}") from None
+                    reason = _reason(error).replace(url, public(url))
+                    raise ConfigError(f"--storage {public(url)} cannot be opened: {reason}") from None
                 time.sleep(0.3)
             else:
                 break
         return study
+
+    def _despite_losses(self, beat: Callable[[int], None]) -> Callable[[int], None]:
+        """Return a heartbeat that goes on when the storage is there again; its thread would end, and print why."""
+
+        def record(trial: int) -> None:
+            with suppress(self.optuna.exceptions.StorageInternalError):
+                beat(trial)
+
+        return record
+
+    @contextmanager
+    def reaching(self) -> Iterator[None]:
+        """Say in one line that the storage is lost in the block.
+
+        Optuna, which writes the end of a trial in any case, may stumble over what it could not write, and raise that.
+        """
+        try:
+            yield
+        except Exception as error:
+            causes = (each for each in _chain(error) if isinstance(each, self.optuna.exceptions.StorageInternalError))
+            if isinstance(error, TemperaError) or (lost := next(causes, None)) is None:
+                raise
+            raise TemperaError(
+                f"the storage is lost: {_reason(lost)}; rerun the same command to resume when it is back"
+            ) from None
 
     def work(self, make: Make, job: int = 0, closed: Callable[[], bool] = lambda: False) -> None:
         """Make trials until as many as the budget allows have come to an end, of whichever worker.
@@ -136,17 +163,12 @@ class Tpe:
             job: number of this caller, of those of this process that work at once.
             closed: tells that no trial is wanted any more.
         """
-        try:
+        with self.reaching():
             while len(self.finished) < self.budget and not closed():
                 if len(self.finished) + len(self._running()) < self.budget:
                     self._try(make, job)
                 else:
                     self._wait()
-        except self.optuna.exceptions.StorageInternalError as error:
-            reason = " ".join(str(error.__cause__ or error).split())
-            raise TemperaError(
-                f"the storage is lost: {reason}; rerun the same command to resume when it is back"
-            ) from None
 
     def _try(self, make: Make, job: int) -> None:
         lost = []
@@ -195,14 +217,19 @@ class Tpe:
         return record.value
 
     def _sampler(self, job: int) -> Any:
-        """Return a sampler whose seed follows from what was tried before, so that a trial asked again after a kill is the same."""
-        live = sum(not left_behind(trial) for trial in self._trials)
-        others = [] if self.alone and not job else [job, *self.worker.encode()]
+        """Return a sampler whose seed follows from what was tried before.
+
+        Alone, a trial asked again after a kill is the same. Beside others every trial counts, so that no seed comes twice.
+        """
+        if self.alone and not job:
+            tried = [sum(not left_behind(trial) for trial in self._trials)]
+        else:
+            tried = [len(self._trials), job, *self.worker.encode()]
         return self.optuna.samplers.TPESampler(
             n_startup_trials=STARTUP,
             multivariate=True,
             group=self.space.conditional,
-            seed=int(np.random.SeedSequence([self.seed, live, *others]).generate_state(1)[0]),
+            seed=int(np.random.SeedSequence([self.seed, *tried]).generate_state(1)[0]),
         )
 
     def _wait(self) -> None:
@@ -266,8 +293,28 @@ def _error(trial: FrozenTrial) -> str | None:
     return record.get("error")
 
 
-def _public(url: str) -> str:
-    """Return a URL without its password."""
-    before, at, after = url.rpartition("@")
-    scheme, colon, rest = before.partition("://")
-    return f"{scheme}{colon}{rest.partition(':')[0]}{at}{after}" if at else url
+def public(url: str) -> str:
+    """Return a URL without its password, and without what follows "?", where one may stand, too.
+
+    >>> public("postgresql://me:secret@host/db?password=secret"), public("postgresql:me:secret@host")
+    ('postgresql://me@host/db', 'postgresql:...')
+    """
+    scheme, slashes, rest = url.partition("://")
+    user, at, place = rest.rpartition("@")
+    if not slashes or "?" in user:  # no URL, or an @ of a password
+        scheme, colon, _ = url.partition(":")
+        return f"{scheme}:..." if colon else url
+    return f"{scheme}://{user.partition(':')[0]}{at}{place.partition('?')[0]}"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, and those that have led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _reason(error: BaseException) -> str:
+    """Return what a database's driver says, in one line and without the SQL."""
+    cause = error.__cause__ or error
+    return " ".join(str(getattr(cause, "orig", None) or cause).split())

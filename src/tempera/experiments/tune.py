@@ -23,7 +23,7 @@ from .figures import csv_of
 from .record import Record
 from .runner import Runner, Worker
 from .space import Space
-from .study import Report, Tpe
+from .study import Report, Tpe, public
 from .template import Template, read_some
 from .trials import Tuning, eligible, ranked
 from .tune_pictures import picture
@@ -77,10 +77,12 @@ def tune(
     (['finished'], ['train.learning_rate'])
     """
     refuse_other_kinds(tune, locals())
-    for name, value, least in (("--trials", trials, 1), ("--keep", keep, 0), ("--lost-after", lost_after, 1)):
+    for name, value, least in (("--trials", trials, 1), ("--keep", keep, 0), ("--lost-after", lost_after, 3)):
         if value < least:
             raise ConfigError(f"{name} is {value}; give at least {least}")
-    if (storage or "").startswith(("sqlite:", "sqlite+")):
+    if storage is not None and not storage.strip():
+        raise ConfigError("--storage is empty: give a postgresql:// URL, or leave it out")
+    if (storage or "").lower().startswith(("sqlite:", "sqlite+")):
         raise ConfigError(
             "--storage sqlite: is a file for one tempera tune alone; leave --storage out (the file is study.db in --output), or "
             "give a postgresql:// that several share"
@@ -95,15 +97,20 @@ def tune(
     corners = fields.corners()
     made = [template.config(values, fields.places(values)).resolved for values in corners]
     about = configuration.dump({"metric": template.metric, "space": fields.written, "config": template.base.resolved})
+    own, of = about, "configuration"
+    if storage is not None:  # a folder has runs of one study
+        own = configuration.dump({"storage": public(storage), "study": study}) + about
+        of = "configuration, storage or study"
     runner = Runner(folder, jobs, template.metric, overwrite=overwrite)
     if storage is not None:
         runner.elsewhere = "the trials of all workers are in --storage: give another --study"
     read = [*template.base.read, *named_in(config, space, fields.written)]
-    with claimed(folder, _ABOUT, about, "tuning", overwrite, read, partial(read_some, made)):
+    with claimed(folder, _ABOUT, own, "tuning", overwrite, read, partial(read_some, made), of):
         template.tell()
         seed = template.base.train.seed
         asker = Tpe(storage, study, about, folder, fields, trials, seed, lost_after, prune)
-        return _Search(template, asker, runner, keep, template.smallest_batch(corners)).run()
+        with asker.reaching():
+            return _Search(template, asker, runner, keep, template.smallest_batch(corners)).run()
 
 
 class _Search:
@@ -183,12 +190,17 @@ class _Search:
         return records
 
     def _tell_missing(self, records: Sequence[Record]) -> None:
-        """Say which of the best trials have no run folder, as an earlier call kept fewer."""
-        best = [f"{record.number:04}" for record in eligible(records)[: self.keep]]
-        missing = [name for name in best if not self.runner.run_folder(name).exists()]
-        if missing:
+        """Say which of the best trials have no run folder here: another worker made them, or an earlier call kept fewer."""
+        best = {f"{record.number:04}": record for record in eligible(records)[: self.keep]}
+        missing = {name: best[name] for name in best if not self.runner.run_folder(name).exists()}
+        others = {name for name, each in missing.items() if not self.asker.alone and each.worker != self.asker.worker}
+        for name in sorted(others):
+            logger.info(
+                f"the run of trial {name}, one of the best {self.keep}, is with its worker: {best[name].worker}"
+            )
+        if own := [name for name in missing if name not in others]:
             logger.warning(
-                f"an earlier call has not kept the runs of trials {', '.join(missing)}, which are among the best {self.keep}"
+                f"an earlier call has not kept the runs of trials {', '.join(own)}, which are among the best {self.keep}"
             )
 
     def _resolved(self, trial: Record) -> dict[str, Any]:
