@@ -365,3 +365,14 @@ def test_a_table_and_a_folder_are_data(tmp_path: Path) -> None:
     options = load(tmp_path / "pairs.csv", ["data.query=asked"])
     assert options.values == {"data": {"path": str(tmp_path / "pairs.csv"), "query": "asked"}}
     assert options.place("data.path") == "command line"
+
+
+def test_data_that_are_given_twice_are_refused(tmp_path: Path) -> None:
+    """As is a word that was to be an option."""
+    for path in ("pairs.csv", "train.1"):
+        with pytest.raises(
+            ConfigError, match=rf"the data are given twice, as .*{path} and by data.path=other.csv: give one"
+        ):
+            load(tmp_path / path if path == "pairs.csv" else Path(path), ["data.path=other.csv"])
+    (tmp_path / "config.yaml").write_text("data: {path: pairs.csv}")
+    assert load(tmp_path / "config.yaml", ["data.path=other.csv"]).values["data"] == {"path": "other.csv"}

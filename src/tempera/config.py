@@ -69,12 +69,19 @@ def load(path: Path | None, overrides: str | Iterable[str] = ()) -> Options:
     A folder, and a file of another extension, is no configuration but the data to train on: `data.path`.
 
     Raises:
-        ConfigError: no such file, not YAML, a repeated key, an override without `=`.
+        ConfigError: no such file, not YAML, a repeated key, an override without `=`, other data by an override.
 
     >>> load(None, ["objective.temperature=0.1"]).values
     {'objective': {'temperature': 0.1}}
     """
-    return _overridden(Options() if path is None else _read(path), overrides)
+    options = Options() if path is None else _read(path)
+    overrides = [overrides] if isinstance(overrides, str) else list(overrides)
+    twice = next((each for each in overrides if each.startswith("data.path=")), None)
+    if twice is not None and options.places.get("data.path") == COMMAND_LINE:
+        raise ConfigError(
+            f"the data are given twice, as {path} and by {twice}: give one of them (options are SECTION.OPTION=VALUE)"
+        )
+    return _overridden(options, overrides)
 
 
 def of(source: Options | Mapping[str, Any] | str | Path | None, overrides: str | Iterable[str] = ()) -> Options:

@@ -50,12 +50,12 @@ def test_one_process_is_a_group_as_well(name: str) -> None:
 
 
 def test_memory_that_runs_out_in_an_exchange_is_no_lost_process() -> None:
-    with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA"), Group()._together("an exchange"):
+    with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA"), Group().together("an exchange"):
         raise torch.OutOfMemoryError("CUDA out of memory")
     lost = r"rank 0 of 1 lost the other ranks during an exchange \(gone\)"
-    with pytest.raises(TemperaError, match=lost), Group()._together("an exchange"):
+    with pytest.raises(TemperaError, match=lost), Group().together("an exchange"):
         raise RuntimeError("gone")
-    with pytest.raises(TemperaError, match=lost), Group()._together("an exchange"):
+    with pytest.raises(TemperaError, match=lost), Group().together("an exchange"):
         raise RuntimeError("[/__w/gloo/transport/tcp/pair.cc:553] gone\nand more")
 
 

@@ -68,6 +68,9 @@ import os
 from pathlib import Path
 from tempera.cli import main
 from tempera.engine.devices import stop
+from tempera.engine.divided_tables import divided
+
+divided.__defaults__ = (2,)  # rows of a table that is worth dividing
 
 try:
     main()
@@ -75,6 +78,25 @@ finally:
     stop()
     threads = [(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()]
     assert not any("gloo" in thread for thread in threads), threads
+"""
+# `tempera` whose process of rank 1 is killed in an exchange of what is divided.
+KILLED_IN = """
+import os, signal
+import torch.distributed as dist
+from tempera.cli import main
+from tempera.engine.divided_tables import divided
+
+exchange, calls = dist.{exchange}, []
+
+def killing(*given, **named):
+    calls.append(1)
+    if os.environ["RANK"] == "1" and len(calls) == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return exchange(*given, **named)
+
+dist.{exchange} = killing
+divided.__defaults__ = (2,)  # rows of a table that is worth dividing
+main()
 """
 KILLED, HANGING = "os.kill(os.getpid(), signal.SIGKILL)", "time.sleep(600)"
 REFUSING, BROKEN = "raise TemperaError('the disk is full')", "raise ZeroDivisionError('a bug')"
@@ -267,8 +289,19 @@ def test_more_processes_go_on_with_the_guide_of_the_run(tiny: list[str], tmp_pat
     same(several, one)
 
 
+LINUX = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted where Linux shows them")
+
+
+@LINUX
+@pytest.mark.long
+@pytest.mark.parametrize("option", ["fsdp", "divide_tables"])
+def test_processes_with_divided_towers_leave_no_thread_behind(option: str, tiny: list[str], tmp_path: Path) -> None:
+    for code, _, err in pair(tmp_path, [*tiny, f"train.{option}=true"], "-c", LEAVING).ended():
+        assert code == 0, err
+
+
+@LINUX
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted where Linux shows them")
 def test_processes_of_mpi_train_as_one(alone: Launched, tiny: list[str], tmp_path: Path) -> None:
     several = pair(tmp_path / "here", tiny, "-c", LEAVING, prefix="OMPI_COMM_WORLD_")
     (main, other) = several.ended()
@@ -306,6 +339,25 @@ def test_the_others_leave_a_process_that_is_lost(
     assert len(said) == 1 and LOST in said[0] and "Traceback" not in err
     assert line in why and "Traceback" not in why
     assert list(running.folder.iterdir()) == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("option", "exchange"),
+    [
+        ("divide_tables", "all_to_all_single"),
+        ("divide_tables", "send"),
+        ("fsdp", "all_gather_single"),
+        ("fsdp", "reduce_scatter_single"),
+    ],
+)
+def test_a_process_that_is_lost_in_an_exchange_is_told(
+    option: str, exchange: str, tiny: list[str], tmp_path: Path
+) -> None:
+    more = [f"train.{option}=true", "train.save_steps=1", "train.ddp_timeout=30"]
+    running = pair(tmp_path / "here", tiny, "-c", KILLED_IN.format(exchange=exchange), more=more)
+    (ours, out, _), (theirs, *_) = running.ended()
+    assert ours == 2 and theirs == -signal.SIGKILL and LOST in json.loads(out)["error"]
 
 
 @pytest.mark.long
@@ -372,6 +424,33 @@ def test_transformers_train_as_one(tiny: list[str], tmp_path: Path, fsdp: str) -
     assert code == 0, err
     same(several, one)
     apart(several, one, 1e-5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("option", ["train.learning_rate=0.{rank}1", "objective.temperature=0.{rank}1"])
+def test_processes_of_different_options_are_refused(option: str, tiny: list[str], tmp_path: Path) -> None:
+    """But each may have what fits its machine."""
+    more = [option, "train.micro_batch_tokens=1{rank}00"]
+    running = pair(tmp_path, tiny, "-m", "tempera", more=more)
+    (first, _, err), (second, _, other) = running.ended()
+    said = f"the processes start with different options of {option.split('.')[0]}: give all of them the same"
+    assert first == second == 2 and said in err and said in other
+    assert list(tmp_path.iterdir()) == []
+    (first, _, err), (second, *_) = pair(tmp_path, tiny, "-m", "tempera", more=more[1:]).ended()
+    assert first == second == 0, err
+
+
+@pytest.mark.long
+def test_a_process_that_waits_for_others_hears_a_signal(tiny: list[str], tmp_path: Path) -> None:
+    """The other one ended before they met."""
+    absent = "import os; os.environ['RANK'] == '1' and os._exit(2); from tempera.cli import main; main()"
+    running = pair(tmp_path, tiny, "-c", absent)
+    (waiting, gone) = running.processes
+    assert gone.wait(60) == 2
+    time.sleep(10)
+    assert waiting.poll() is None
+    waiting.terminate()
+    assert waiting.wait(10) == -signal.SIGTERM
 
 
 @pytest.mark.slow

@@ -7,7 +7,10 @@ finds (CUDA and ROCm, XPU, MPS): Accelerate reads what the launcher left in the 
 from __future__ import annotations
 
 import atexit
+import gc
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
@@ -21,6 +24,7 @@ import torch.distributed as dist
 from ..core.products import WORTH, mm
 from ..errors import ConfigError
 from ..io.console import silenced
+from ..io.signals import heard_signals
 from .clock import fastest
 from .distributed import ALONE, CPU, Group
 
@@ -82,7 +86,8 @@ def start(mixed_precision: Wanted = "no", device: str = "auto", timeout: float =
     from torch.distributed.nn import functional  # noqa: F401
 
     cpu = chosen.type == "cpu"
-    state = PartialState(cpu=cpu, timeout=timedelta(seconds=timeout))
+    with _ended_by_signals():
+        state = PartialState(cpu=cpu, timeout=timedelta(seconds=timeout))
     if dist.is_initialized() and dist.get_backend() == "gloo":
         atexit.register(stop)  # whatever ends the program: gloo's threads abort a process that has not left the others
     own, hosts = chosen if cpu else state.device, None
@@ -90,6 +95,18 @@ def start(mixed_precision: Wanted = "no", device: str = "auto", timeout: float =
         hosts = dist.new_group(timeout=timedelta(seconds=timeout), backend="gloo")
         atexit.register(_leave, hosts)
     return _checked(Group(state.process_index, state.num_processes, own, hosts), mixed_precision)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let a signal end the program in the block, which waits for other processes within C++, where Python does not hear it."""
+    here = threading.current_thread() is threading.main_thread()
+    earlier = {number: signal.signal(number, signal.SIG_DFL) for number in (heard_signals() if here else ())}
+    try:
+        yield
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 def settled(wanted: Wanted, group: Group = ALONE) -> Precision:
@@ -179,4 +196,5 @@ def stop() -> None:
     from accelerate import PartialState
 
     dist.destroy_process_group()
+    gc.collect()  # of cycles among divided modules, which hold on to it
     PartialState._reset_state()

@@ -114,7 +114,7 @@ class Group:
         whole = [p for p in parameters if p.requires_grad and not isinstance(p, DTensor)]
         kinds = [0 if p.grad is None else 2 if p.grad.is_sparse else 1 for p in whole]
         codes = torch.tensor(kinds, dtype=torch.uint8, device=self.device)
-        with self._together("the all-reduce of gradients"):
+        with self.together("the all-reduce of gradients"):
             dist.all_reduce(codes, dist.ReduceOp.MAX)
             kinds = codes.tolist()
             for parameter in [p for p, kind in zip(whole, kinds, strict=True) if kind == 2]:
@@ -158,7 +158,7 @@ class Group:
     def all_reduce_sums(self, values: Tensor) -> Tensor:
         """Sum a tensor on the group's device over all processes, in place, and return it; nothing is waited for."""
         if self.size > 1:
-            with self._together("an all-reduce"):
+            with self.together("an all-reduce"):
                 dist.all_reduce(values)
         return values
 
@@ -168,7 +168,7 @@ class Group:
             return
         for tensor in tensors:
             values = tensor.detach().to(self.device, copy=True).contiguous()  # a temperature lies on the host
-            with self._together("the broadcast of weights"):
+            with self.together("the broadcast of weights"):
                 dist.broadcast(values, 0)
             tensor.detach().copy_(values)
 
@@ -197,7 +197,7 @@ class Group:
 
     def _agree(self, value: float, how: Any) -> float:
         number = torch.tensor(float(value), dtype=torch.float64, device=self.device if self.hosts is None else CPU)
-        with self._together("an all-reduce"):
+        with self.together("an all-reduce"):
             dist.all_reduce(number, how, self.hosts)
             return float(number)
 
@@ -205,14 +205,14 @@ class Group:
         """Return the columns of every process, in two exchanges: their sizes, then all of them as bytes."""
         header = torch.tensor(header_of(mine), device=self.device)  # [f, 3]
         headers = header.new_empty(self.size, *header.shape)
-        with self._together("the exchange of sizes"):
+        with self.together("the exchange of sizes"):
             dist.all_gather(list(headers), header)
             sizes = headers.tolist()
         check(sizes)
         longest = max(places(each)[-1] for each in sizes)
         packed = pack(mine, sizes[self.rank], torch.zeros(longest, dtype=torch.uint8, device=self.device))
         everything = packed.new_empty(self.size, longest)
-        with self._together("the all-gather of rows"):
+        with self.together("the all-gather of rows"):
             dist.all_gather(list(everything), packed)
         return [unpack(each, size) for each, size in zip(everything, sizes, strict=True)]
 
@@ -224,12 +224,17 @@ class Group:
         for process, rows in enumerate(sums):
             torch.cat([parts[process] for parts in grads.values()], out=rows[: sum(counts[process])])
         own = torch.empty_like(sums[0])
-        with self._together("the reduce-scatter of gradients"):
+        with self.together("the reduce-scatter of gradients"):
             dist.reduce_scatter(own, list(sums))
         return dict(zip(grads, own[: sum(counts[self.rank])].split_with_sizes(counts[self.rank]), strict=True))
 
     @contextmanager
-    def _together(self, exchange: str) -> Iterator[None]:
+    def together(self, exchange: str) -> Iterator[None]:
+        """Say in one line that the other processes are lost in the block, which names the exchange.
+
+        Raises:
+            TemperaError: an exchange has failed.
+        """
         try:
             yield
         except torch.OutOfMemoryError:  # a RuntimeError, too, of this process

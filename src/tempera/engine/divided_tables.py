@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..core.table import Table
 from ..errors import ConfigError
 from .distributed import Group
-from .shards import part
+from .shards import mesh_of, part
 
 LEAST = 1024  # rows of a table that is worth dividing: with fewer, exchanges cost more than the table
 Towers = TypeVar("Towers", bound=nn.Module)
@@ -38,11 +38,10 @@ def divided(towers: Towers, group: Group, least: int = LEAST) -> Towers:
     Raises:
         ConfigError: no table is so large.
     """
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 
     weights = divisible(towers, least)
-    mesh = init_device_mesh(group.device.type, (group.size,))
+    mesh = mesh_of(group)
     parts = {id(w): nn.Parameter(distribute_tensor(w.detach(), mesh, [Shard(0)], src_data_rank=None)) for w in weights}
     replica = copy.deepcopy(towers, {**parts, **{id(buffer): buffer for buffer in towers.buffers()}})
     for table in _tables(replica):
@@ -102,7 +101,8 @@ def _exchanged(group: Group, rows: Tensor, sent: list[int], received: list[int])
     arrived = rows.new_empty(sum(received), *rows.shape[1:])
     rows = rows.contiguous()
     group.keep_pace()
-    dist.all_to_all_single(arrived, rows, received, sent)
+    with group.together("the exchange of rows of tables"):
+        dist.all_to_all_single(arrived, rows, received, sent)
     return arrived
 
 

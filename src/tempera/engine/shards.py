@@ -39,12 +39,11 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
         raise ConfigError(ONE_PROCESS.format("fsdp"))
     modules = list(towers)
     refuse_compiled(modules)
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
     # What `forward` returns may be a view; FSDP2 warns in case it would be changed in place, and nobody does.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")
-    mesh = init_device_mesh(group.device.type, (group.size,))
+    mesh = mesh_of(group)
     policy = MixedPrecisionPolicy(dtype, torch.float32 if dtype else None, cast_forward_inputs=False)
     for module in _units(modules):
         fully_shard(module, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
@@ -55,6 +54,15 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
             module.set_custom_reduce_scatter(_Paced(group, dist.reduce_scatter_single))  # type: ignore[arg-type]
     for tower in modules:
         tower.to(group.device)  # what two towers own apart from the parts that they share
+
+
+def mesh_of(group: Group) -> Any:
+    """Return the mesh of all processes, which finds them by name: it would hold on to gloo's threads when they part."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh(group.device.type, (group.size,))
+    getattr(mesh, "_pg_registry", {}).clear()
+    return mesh
 
 
 def add_up(towers: Any) -> None:
@@ -77,7 +85,8 @@ class _Paced:
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *options: Any, **named: Any) -> Any:
         self.group.keep_pace()
-        return self.exchange(output_tensor, input_tensor, *options, **named)
+        with self.group.together("the exchange of a divided layer"):
+            return self.exchange(output_tensor, input_tensor, *options, **named)
 
 
 def can_restart(towers: Any) -> bool:
@@ -146,13 +155,15 @@ def at_main(tensor: Tensor, group: Group) -> Tensor | None:
     mine = part(tensor)
     if not group.main:
         if len(mine):
-            dist.send(mine.contiguous(), 0)
+            with group.together("the gather of a divided tensor"):
+                dist.send(mine.contiguous(), 0)
         return None
     everything = torch.empty(tensor.shape, dtype=tensor.dtype)
     for rank, rows in enumerate(torch.split(everything, len(mine))):
         sent = torch.empty_like(rows, device=mine.device) if rank else mine
         if rank:
-            dist.recv(sent, rank)
+            with group.together("the gather of a divided tensor"):
+                dist.recv(sent, rank)
         rows.copy_(sent)
     return everything
 
@@ -175,7 +186,8 @@ def gather(towers: nn.Module, into: nn.Module, group: Group, everyone: bool = Tr
     """
     divided, undivided = ([*module.parameters(), *module.buffers()] for module in (towers, into))
     for tensor, own in zip(divided, undivided, strict=True):
-        everything = whole(tensor) if everyone else at_main(tensor, group)
+        with group.together("the gather of weights"):
+            everything = whole(tensor) if everyone else at_main(tensor, group)
         if everything is not None:
             if own.shape == everything.shape:
                 own.copy_(everything)

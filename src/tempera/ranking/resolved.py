@@ -14,7 +14,7 @@ from .ranking import Evaluation
 from .showcase import Labels
 
 # Options that name what is read, in any section.
-_READ = {
+READ = {
     *("path", "roots", "corpus", "queries", "validation", "test", "users", "items", "ids", "also"),
     *("model", "index", "teacher", "guide", "cross_encoder", "found_by"),
 }
@@ -88,7 +88,7 @@ def _named(options: Any, reads: bool = False) -> Iterator[str]:
     """Yield the texts of options that name what is read, in mappings and lists within them, too."""
     if isinstance(options, Mapping):
         for name, value in options.items():
-            yield from _named(value, name in _READ)
+            yield from _named(value, name in READ)
     elif isinstance(options, list | tuple):
         for value in options:
             yield from _named(value, reads)

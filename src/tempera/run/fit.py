@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -11,6 +12,7 @@ from itertools import islice
 from typing import Any
 
 import torch
+import xxhash
 from torch import Tensor, nn
 
 from ..core.abilities import free_bytes
@@ -23,15 +25,19 @@ from ..engine.digest import digest
 from ..engine.divided_tables import divided, release
 from ..engine.faults import broken
 from ..engine.shards import gather, refuse_compiled, shard
-from ..errors import DataError, TemperaError, quantity
+from ..errors import ConfigError, DataError, TemperaError, quantity
 from ..io.console import logger, progress_bar
 from ..ranking.ranking import LEAST_TO_CHOOSE
+from ..ranking.resolved import READ
 from ..ranking.sample import Budget
 from ..ranking.verdict import main_metric
 from ..towers.pair import Encoder
 from .alarms import Alarms, explained
 from .prepare import Prepared
 from .resume import Checkpoints, Interruption, Position, Weights, interruptible
+
+# Options of each machine: files, whose contents are compared, what fits its memory, and what the first process alone does.
+_OWN = {*READ, "cache", "cache_memory", "micro_batch_tokens", "device", "kernel", "report_to", "card"}
 
 
 @dataclass(frozen=True)
@@ -109,10 +115,24 @@ def _untrained(prepared: Prepared) -> bool:
 
 def _agreed(prepared: Prepared) -> str:
     """Refuse processes that do not begin alike, whose gradients would be summed all the same; return what they begin with."""
+    group = prepared.devices.group
+    for section, options in prepared.config.resolved.items():
+        written = json.dumps(_shared(options), sort_keys=True, default=str)
+        if section not in _OWN and not group.all_equal(xxhash.xxh3_64_intdigest(written.encode()) >> 11):
+            raise ConfigError(
+                f"the processes start with different options of {section}: give all of them the same command and configuration"
+            )
     content = digest((*prepared.task.data.tower.parameters(), *prepared.task.data.content()))
-    if not prepared.devices.group.all_equal(content >> 11):
+    if not group.all_equal(content >> 11):
         raise DataError("the processes start with different data or weights: give every machine the same files")
     return f"{content:016x}"
+
+
+def _shared(options: Any) -> Any:
+    """Return options without those that may differ between machines."""
+    if isinstance(options, Mapping):
+        return {name: _shared(value) for name, value in options.items() if name not in _OWN}
+    return [_shared(each) for each in options] if isinstance(options, list | tuple) else options
 
 
 def _placed(prepared: Prepared) -> Any:
