@@ -80,6 +80,24 @@ def damaged(run: Run, folder: Path, **columns: Any) -> Run:
     return Run(folder)
 
 
+def test_a_context_that_the_towers_cannot_read_is_no_fault_of_the_run(tmp_path: Path) -> None:
+    """A CSV has numbers as texts, and any text can be given for them."""
+    events = interactions().select(["user", "item", "time", "price"])
+    events = events.set_column(3, "price", events["price"].cast(pa.string()))
+    options = {
+        "data": {"source": "interactions", "context": ["price"]},
+        "tower": {"kind": "features", "dimensions": 4, "query": [{"number": {"column": "price"}}]},
+        "train": {"batch_size": 20, "max_steps": 1, "evaluations": 0, "refit": "none"},
+        "evaluation": {"metrics": ["hit@3"], "baselines": False},
+    }
+    run = train(options, tmp_path / "run", data=events)
+    assert run.recommend("u01", context={"price": "12"}).hits
+    for given, read in (("abc", "'abc'"), ("", "''"), ("inf", "infinite")):
+        says = f"^the context of a query does not fit the run: .* cannot read the column 'price', which is {read}: expected"
+        with pytest.raises(DataError, match=says):
+            run.recommend("u01", context={"price": given})
+
+
 @pytest.mark.parametrize(("hybrid", "exclude_seen"), [(True, True), (False, True), (False, False)])
 def test_many_users_are_answered_as_each_of_them(
     whole: Run, hybrid: bool, exclude_seen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

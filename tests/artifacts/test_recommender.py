@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as parquet
 import pytest
@@ -474,6 +476,30 @@ def test_tables_of_new_items_that_do_not_fit(titled: Path, tmp_path: Path, colum
         Run(run).add_items(tmp_path / "new.parquet")
     assert (run / "index" / "vectors.npy").read_bytes() == (titled / "index" / "vectors.npy").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new.parquet", "run"]
+
+
+def renamed(data: Path, folder: Path, name: Callable[[pa.ChunkedArray], Any]) -> dict[str, Any]:
+    """Options of a run on the same data, in which items have other ids."""
+    for file in ("events", "items"):
+        table = parquet.read_table(data / f"{file}.parquet")
+        table = table.set_column(table.column_names.index("item"), "item", name(table["item"]))
+        parquet.write_table(table, folder / f"{file}.parquet")
+    return options(folder, doc=["id", {"category": {"column": "kind"}}])
+
+
+def test_ids_of_new_items_are_numbers_where_those_of_the_run_are(data: Path, tmp_path: Path) -> None:
+    given = renamed(data, tmp_path, lambda ids: pc.utf8_slice_codeunits(ids, 1).cast(pa.int64()))
+    run = train(given, tmp_path / "run", ["train.max_steps=2"])
+    (tmp_path / "new.csv").write_text("item,kind\n9001,red\nx9,red\n")
+    with pytest.raises(DataError, match=r"new\.csv: the item id 'x9' is not int64, as the ids of the run are"):
+        run.add_items(tmp_path / "new.csv")
+
+
+def test_an_id_is_suggested_as_a_history_needs_it(data: Path, tmp_path: Path) -> None:
+    given = renamed(data, tmp_path, lambda ids: pc.binary_join_element_wise(" ", ids, ", new", ""))
+    run = train(given, tmp_path / "run", ["train.max_steps=2"])
+    with pytest.raises(DataError, match='Did you mean " i03, new"'):
+        run.recommend(history=["i03, new"])
 
 
 def test_times_of_new_items_are_read_as_the_run_has_them(data: Path, tmp_path: Path) -> None:

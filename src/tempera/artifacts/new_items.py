@@ -16,7 +16,7 @@ from .. import config as configuration
 from ..core.frame import Frame
 from ..errors import DataError
 from ..io.atomic import staged
-from ..io.reader import is_text
+from ..io.reader import is_text, reads_as
 from ..io.tables import blocks
 from ..ranking.showcase import Searched
 from ..recommend.counts import COUNTS
@@ -119,6 +119,9 @@ def _cast(table: pa.Table, field: pa.Field, path: Path) -> pa.ChunkedArray | pa.
             values = values.cast(pa.timestamp("s"), safe=False)  # as the towers read times, in texts, too
         return values.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        if name == KEY and is_text(values.type):
+            wrong = next(each.as_py() for each in pc.unique(values) if not reads_as(field.type, each))
+            raise DataError(f"{path}: the item id {wrong!r} is not {field.type}, as the ids of the run are") from None
         raise DataError(
             f"{path}: column {field.name!r} is {table[name].type}; expected {field.type} as in the run: {error}"
         ) from None

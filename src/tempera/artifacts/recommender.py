@@ -26,7 +26,7 @@ from .. import config as configuration
 from ..arguments import refuse_other_kinds
 from ..build import Config, build
 from ..core.frame import Column, Events, Frame
-from ..errors import DataError, did_you_mean, is_whole, one_line
+from ..errors import DataError, did_you_mean, is_whole, nearest, one_line
 from ..ranking.nearest import top_of
 from ..recommend.counts import Counting, open_counts
 from ..recommend.encoders import Category, Elapsed, Entities, Id
@@ -102,7 +102,7 @@ class Recommender(RunFolder):
             raise DataError(f"{self.folder} is not a run of a recommender: {HISTORIES} is missing")
 
     def opened(self, items: Entities, added: str = "") -> FeatureTowers:
-        """Return the saved towers, for the run's users and these items; `added` is the file that some of them are from."""
+        """Return the saved towers, for the run's users and these items; `added` says what the run did not have."""
         normalised = self.config.similarity.name == "cosine"
         weights = self.folder / "model" / "model.safetensors"
         return opened(self.options, normalised, self.users, items, weights, self.contexts, added)
@@ -143,7 +143,7 @@ class Recommender(RunFolder):
         columns = {f.name: _cast(f, named[f.name]) if f.name in named else pa.nulls(rows, f.type) for f in table.schema}
         other = copy(self)
         other.contexts = Entities(pa.concat_tables([table[:-1], pa.table(columns)]), np.append(count[:-1], [0] * rows))
-        other.tower = other.opened(self.items)
+        other.tower = other.opened(self.items, "the context of a query")
         return other
 
     def meeting(self, ids: pa.Array | pa.ChunkedArray) -> Recommender:
@@ -305,7 +305,8 @@ class Recommender(RunFolder):
         at = pc.index_in(pa.array(ids, pa.large_string()), value_set=self.item_ids)
         unknown = [name for name, code in zip(ids, at.to_pylist()) if code is None]
         if unknown:
-            near = did_you_mean(unknown[0], self.item_ids.to_pylist()) or self._titled(unknown[0])
+            near = nearest(unknown[0], self.item_ids.to_pylist())
+            near = self._titled(unknown[0]) if near is None else f" Did you mean {_quoted(near)}?"
             raise DataError(f"no such item in {self.folder}: {', '.join(unknown)}.{near}")
         codes: Codes = at.to_numpy().astype(np.int64)
         return codes
@@ -404,6 +405,11 @@ def _cast(field: pa.Field, values: Any) -> pa.Array | pa.ChunkedArray:
         return (values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)).cast(field.type)
     except pa.ArrowException as error:
         raise DataError(f"context {field.name}: expected {field.type}: {error}") from None
+
+
+def _quoted(name: str) -> str:
+    """Return an id as a line of a CSV has it: in quotes if it has a comma or outer spaces."""
+    return f'"{name}"' if "," in name or name != name.strip() else name
 
 
 def ids_of(ids: Any) -> list[Any] | None:

@@ -74,14 +74,16 @@ class Entities:
                 column = column.cast(pa.timestamp("s"), safe=False).cast(pa.int64())
             return column.cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            what = str(column.type)
+            what, row = str(column.type), None
             if is_text(column.type):
                 row = next(row for row, text in enumerate(column) if not reads_as(kind, text))
-                what = f"{column[row].as_py()!r} for {self.table['id'][row].as_py()!r}"
-            self.refuse(name, feature, what, expected)
+                what = repr(column[row].as_py())
+            self.refuse(name, feature, what, expected, row)
 
-    def refuse(self, name: str, feature: str, what: str, expected: str) -> NoReturn:
-        """Raise DataError for a column that a feature cannot read."""
+    def refuse(self, name: str, feature: str, what: str, expected: str, row: int | None = None) -> NoReturn:
+        """Raise DataError for a column that a feature cannot read, in a row; a context has no name."""
+        named = "" if row is None else self.table["id"][row].as_py()
+        what += f" for {named!r}" if named else ""
         raise DataError(f"tower: the feature {feature} cannot read the column {name!r}, which is {what}: {expected}")
 
 
@@ -265,8 +267,7 @@ class Number:
         """Return an encoder of these entities."""
         values = entities.column(self.column, "number", pa.float64(), _NUMBER).to_numpy().copy()
         if np.isinf(values).any():
-            who = entities.table["id"][int(np.isinf(values).argmax())].as_py()
-            entities.refuse(self.column, "number", f"infinite for {who!r}", _NUMBER)
+            entities.refuse(self.column, "number", "infinite", _NUMBER, int(np.isinf(values).argmax()))
         if self.scale == "log":
             values = np.sign(values) * np.log1p(np.abs(values))
         seen = values[entities.known & np.isfinite(values)]

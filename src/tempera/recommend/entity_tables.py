@@ -67,7 +67,7 @@ def opened(
     Args:
         normalised: vectors are compared by cosine.
         contexts: what events happened in, if the run knows it.
-        added: a file of items that the run did not have, for the message.
+        added: what the run did not have, such as a file of items, for the message.
 
     Raises:
         DataError: weights that are of other towers, or no weights.
