@@ -477,9 +477,11 @@ def test_a_search_in_what_is_no_run_and_for_nothing(tempera: Any, tiny_run: Path
     refused(tempera("search", tiny_run / "metrics.json", "words"), "no such run")
     refused(tempera("search", tiny_run, ""), "the query is empty")
     refused(tempera("search", tiny_run, " \n ", "--json"), "the query is empty")
-    unknown = "the model knows no word of this query, so that all documents are alike to it"
+    unknown = "the model knows no word of this query, so that the order of these hits says nothing"
     for query in ("\u2192", "日本"):
         assert tempera("search", tiny_run, query).out.splitlines()[-1] == unknown
+        assert tempera("search", tiny_run, query, "--json").document["notes"] == [unknown]
+    assert tempera("search", tiny_run, "kaban", "--json").document["notes"] == []
     assert unknown not in tempera("search", tiny_run, "kaban").out
 
 

@@ -54,8 +54,9 @@ def loops(given: dict[str, Any], options: Mining, itself: bool, cross: bool) -> 
         for rank, d in inside:
             if options.absolute_margin is not None and score[d] > lowest - options.absolute_margin + 1e-4:
                 lost["absolute margin"] += 1
-            elif (
-                options.relative_margin is not None and score[d] > lowest - options.relative_margin * abs(lowest) + 1e-4
+            elif options.relative_margin is not None and (
+                score[d] > lowest - options.relative_margin * abs(lowest) + 1e-4
+                or (options.relative_margin > 0 and score[d] == lowest)
             ):
                 lost["relative margin"] += 1
             elif cross and given["judged"][q, d] > lowest_judged - options.cross_margin * abs(lowest_judged) + 1e-4:
@@ -149,6 +150,14 @@ def test_a_margin_lies_below_an_answer_of_negative_score() -> None:
     docs = np.array([[-0.5], [-0.51], [-0.53]])
     mined = mine(np.ones((1, 1)), docs, (np.array([0]), np.array([0])), Mining(2))
     assert mined.positions.tolist() == [[2, -1]]
+
+
+@pytest.mark.parametrize(("margin", "found"), [(0.05, [2, -1, -1]), (0.0, [0, 2, -1]), (None, [1, 0, 2])])
+def test_what_scores_as_an_answer_of_score_0_is_no_negative(margin: float | None, found: list[int]) -> None:
+    """Of which every share is 0."""
+    docs = np.array([[0.0], [0.1], [-0.2], [0.0]])
+    mined = mine(np.ones((1, 1)), docs, (np.array([0]), np.array([3])), Mining(3, relative_margin=margin))
+    assert mined.positions.tolist() == [found]
 
 
 @pytest.mark.parametrize("options", [Mining(6, 3, 12, 1.0, 0.25), Mining(4, relative_margin=None)])

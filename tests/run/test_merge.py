@@ -66,6 +66,16 @@ def test_other_data_are_judged_before_and_after(judged: Path, pairs_file: Path) 
     assert "Smaller vectors" in (judged / "run" / "report.html").read_text()
 
 
+def test_other_data_with_labels_are_refused_without_advice_that_nobody_can_follow(judged: Path, tmp_path: Path) -> None:
+    path = tmp_path / "labelled.csv"
+    path.write_text("sentence1,sentence2,label\na,b,1\nc,d,0\n")
+    says = "labelled.csv holds scores or labels, and other data have no options: give the rows that belong together"
+    with pytest.raises(DataError, match=says):
+        merge(judged / "run", judged / "base", also=[str(path)])
+    with pytest.raises(DataError, match=r"give data\.min_score"):  # which this can
+        Run(judged / "run").evaluate(path)
+
+
 def test_weights_are_interpolated(judged: Path) -> None:
     assert merge(judged / "run", judged / "base", weights=0.3, output=judged / "third")["weight"] == 0.3
     expected = 0.3 * weights(judged / "run" / "model") + 0.7 * weights(judged / "base")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _LENGTH = 100  # letters of a document in a line that is no terminal's
 _LEAST = 40  # and in a narrow terminal
-_NOTHING = "the model knows no word of this query, so that all documents are alike to it"
+_NOTHING = "the model knows no word of this query, so that the order of these hits says nothing"
 # Words of a query that are never marked.
 # fmt: off
 _COMMON = {
@@ -62,12 +62,15 @@ def search(
     for text in _lines() if query is None else [query]:
         ranked = opened.search(text, k, index, onnx, None if threshold is None else 0.0, hybrid)
         hits = [hit for hit in ranked if threshold is None or (hit.probability or 0.0) >= threshold]
-        document: dict[str, Any] = {"query": text, "hits": [hit.json() for hit in hits]}
-        alike = not any(hit.score for hit in ranked) or (not hybrid and _is_unknown(text, opened))
-        notes = [_NOTHING] if ranked and alike else []
+        unread = not any(hit.score for hit in ranked) or (not hybrid and _is_unknown(text, opened))
+        notes = [_NOTHING] if ranked and unread else []
+        document: dict[str, Any] = {"query": text, "hits": [hit.json() for hit in hits], "notes": notes}
         if threshold is not None:
             document |= {"threshold": threshold, "left_out": len(ranked) - len(hits)}
-            notes += [f"left out: {len(ranked) - len(hits)} of {len(ranked)} with a probability below {threshold:g}"]
+            notes = [
+                *notes,
+                f"left out: {len(ranked) - len(hits)} of {len(ranked)} with a probability below {threshold:g}",
+            ]
         answer(document, as_json, lambda: _show(text, hits, notes, piped))  # noqa: B023  # it is called at once
 
 

@@ -41,6 +41,7 @@ class Mining:
 
         s <= p - absolute_margin   and   s <= p - relative_margin * |p|
 
+    and s < p where a relative margin above 0 vanishes, at p = 0: a model that knows no word of a query compares it with nothing.
     With a cross-encoder, its scores must fulfil the second condition with `cross_margin`. The best `negatives` are taken.
 
     Args:
@@ -174,9 +175,13 @@ def _mine(
     scores, positions = scores[:, options.skip :], positions[:, options.skip :]  # [q, r]
     live = positions >= 0
     candidates, dropped = live.sum(1), {}
+    lowest = _lowest(right, answers[0], len(queries))[:, None]
     for name, margin, kind in _margins(options):
-        limit = bound(_lowest(right, answers[0], len(queries)), margin, kind)[:, None]
-        live, dropped[name] = _filter(live, scores <= limit)
+        limit = bound(lowest, margin, kind)
+        fits = scores <= limit
+        if kind == "relative" and margin > 0:
+            fits &= scores < lowest
+        live, dropped[name] = _filter(live, fits)
     if cross is not None:
         rows, columns = np.nonzero(live)
         judged = cross((np.concatenate([rows, answers[0]]), np.concatenate([positions[rows, columns], answers[1]])))

@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.batch import Role
+from ..errors import DataError
 from ..io.ids import content_ids
 from ..ranking.verdict import TaskScores
 from .embedder import Embedder
 from .known_vectors import KnownVectors
+from .roles import UnsaidScoreError
 from .tasks import Graded, RetrievalTask, read_task
 
 Task = RetrievalTask | Graded
@@ -40,8 +42,22 @@ class InTraining:
 
 
 def read_tasks(paths: Sequence[str]) -> dict[str, Task]:
-    """Read each task once, by its path."""
-    return {path: read_task(path) for path in paths}
+    """Read each task once, by its path.
+
+    Raises:
+        DataError: a fault in a task, or a table with labels, of which no option can say what they mean.
+    """
+    return {path: _read(path) for path in paths}
+
+
+def _read(path: str) -> Task:
+    try:
+        return read_task(path)
+    except UnsaidScoreError:
+        raise DataError(
+            f"{path} holds scores or labels, and other data have no options: give the rows that belong together, without that "
+            "column, or graded pairs in the columns sentence1, sentence2 and score"
+        ) from None
 
 
 def among(tasks: Mapping[str, Task], trained: NDArray[np.int64]) -> dict[str, tuple[int, int]]:

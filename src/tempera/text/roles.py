@@ -94,7 +94,7 @@ class Roles:
         columns = TABLE.columns(self, names, where)
         if "score" in columns and self.min_score is None:
             name = columns["score"][0]
-            raise DataError(
+            raise UnsaidScoreError(
                 f"{where}: column {name!r} holds scores or labels; without data.min_score even the lowest would train as "
                 f"positives: give data.min_score, or if all rows are pairs that belong together, as those that are labelled "
                 f"entailment, data.metadata=[{name}]"
@@ -109,6 +109,10 @@ class Roles:
         """
         ids = [name for role in IDS if getattr(self, role) is None for name in TABLE.usual_columns(role, names)]
         return replace(self, metadata=(*self.metadata, *ids, "*"))
+
+
+class UnsaidScoreError(DataError):
+    """A table has scores or labels, and no option says which of its rows belong together."""
 
 
 # Of tables that nothing is trained on: there, a query that is its own document is no fault, nor is a column without a role.
