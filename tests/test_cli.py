@@ -81,7 +81,7 @@ def test_train_prints_one_json_document(
     read, first, *others = answer.err.splitlines()
     assert read.endswith("pairs.jsonl holds pairs: query = query, doc = doc")
     assert first == "300 pairs: 260 for training, 0 validation and 40 test queries against 300 documents"
-    batch = "28 pairs a batch on 1 process (of at most 32, all batches of one size)"
+    batch = "28 pairs a batch on 1 process (of at most 32; batches differ by one pair at most)"
     assert others[0] == f"54 steps, 6 epochs; {batch}; each query is compared with 27 other documents"
     assert others[1].startswith("saved: the weights of the last step, 54, since ")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

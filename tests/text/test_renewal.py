@@ -316,6 +316,22 @@ def test_texts_without_a_word_for_the_tower_are_counted(tmp_path: Path) -> None:
     )
 
 
+def test_a_document_that_nobody_asks_for_brings_no_query_without_a_word(tmp_path: Path) -> None:
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    texts = [f"{word} text of number {i}" for i, word in enumerate("abcdefghijklmnopqrst")]
+    for name, count in (("corpus", 20), ("queries", 18)):
+        lines = (json.dumps({"_id": f"{i}", "text": text}) for i, text in enumerate(texts[:count]))
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    judged = "\n".join(f"{i}\t{i}\t1" for i in range(18))
+    (folder / "qrels" / "train.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}\n")
+    given = options(tmp_path)
+    sections = {"data": {"source": "beir", "path": str(folder)}, "train": {"batch_size": 4}}
+    task = task_of({**given, **sections}, tmp_path)
+    lines = task.showcase.facts().lines
+    assert len(task.data.texts.catalogue.queries) == 19 and not any("reads no word" in line for line in lines)
+
+
 def test_counts_and_first_lines_say_how_the_pairs_are_divided(tmp_path: Path) -> None:
     task = task_of(options(tmp_path, evaluation={"validation": 8}), tmp_path)
     counts = task.showcase.facts().counts

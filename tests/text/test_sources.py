@@ -266,6 +266,10 @@ def test_columns_that_are_not_there(put, header: str, options: dict[str, str], m
         ("a.csv", b"query,doc,weight\na,b,1\nc,d,-1\n", ", row 2: column 'weight' is below 0"),
         ("a.csv", b"query,doc,weight\na,b,much\n", ", row 1: column 'weight' is 'much'; expected a number"),
         ("a.csv", b"query,doc,score\na,b,1\n", ": column 'score' holds scores or labels; without data.min_score"),
+        *(
+            ("a.csv", f"query,doc,{name}\na,b,1\n".encode(), f": column '{name}' holds scores or labels; without")
+            for name in ("relevance", "grade", "similarity", "is_duplicate")
+        ),
         ("a.csv", b"query,doc,doc_id\na,b,1\nc,d,\n", ", row 2: column 'doc_id' has no id"),
         (
             "a.jsonl",
@@ -476,3 +480,33 @@ def test_prompts_that_the_model_does_not_keep_are_told(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("query,doc,prompt\na,b,p\n")
     assert "begins with its row's prompt" in PairsFile(str(tmp_path / "b.csv")).read()[0].about
     assert "begin" not in PairsFile(str(tmp_path / "a.csv"), doc_prompt="d: ").read()[0].about
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "says"),
+    [
+        (
+            "query,doc,rel\na,b,0\nc,d,2\n",
+            {},
+            "column 'rel' is not read, and holds 0, 2: if these are labels or grades",
+        ),
+        ("query,doc,same\na,b,False\nc,d,True\n", {}, "column 'same' is not read, and holds False, True: if these are"),
+        (
+            "query,doc,rel\na,b,0.0\nc,d,1.0\n",
+            {},
+            "rows of 0.0 count as answers; give data.score=rel and data.min_score",
+        ),
+        ("query,doc,rel\na,b,0\nc,d,2\n", {"metadata": ("rel", "*")}, ""),
+        ("query,doc,rel\na,b,0\nc,d,2\n", {"score": "rel", "min_score": 1.0}, ""),
+        ("query,doc,stars\na,b,1\nc,d,5\n", {}, ""),
+        ("query,doc,year\na,b,0\nc,d,2001\n", {}, ""),
+        ("query,doc,rel\na,b,0\nc,d,0\n", {}, ""),
+        ("query,doc\na,b\nc,d\n", {"min_score": 1.0}, "data.min_score leaves nothing out, for no column holds scores"),
+    ],
+)
+def test_labels_that_nobody_reads_are_told(
+    content: str, options: dict[str, Any], says: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "pairs.csv").write_text(content)
+    PairsFile(path=str(tmp_path / "pairs.csv"), **{"metadata": ("*",), **options}).read()
+    assert says in caplog.text if says else not caplog.text

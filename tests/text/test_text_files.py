@@ -111,7 +111,9 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
     assert pairs.texts("query") == ["Before.", "Tea", "Tea: Green tea", "One."] and may_ask.all()
     assert pairs.texts("place")[2] == f"{tmp_path}/a.md:11" and pairs.dropped == {"files that are not UTF-8": 1}
     assert pairs.about == f"{tmp_path} holds 3 text files, of which pairs are made: {MADE['heading']}"
-    with pytest.raises(DataError, match="holds no text of two sentences"):
+    with pytest.raises(
+        DataError, match=r"holds no text of two sentences.*, and 1 file that is not UTF-8: save them as UTF-8"
+    ):
         TextFiles(str(tmp_path / "c.txt")).read()
     with pytest.raises(DataError, match="no such file"):
         TextFiles(str(tmp_path / "none")).read()

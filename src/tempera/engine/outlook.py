@@ -48,7 +48,7 @@ def negatives(objective: Objective, batch: Batch[Any], group: Group, most: int =
         for anchor, names in sorted(parts.items(), reverse=True)
     ]
     processes = f"{group.size} process{'es' if group.size > 1 else ''}"
-    limit = f" (of at most {most:,}, all batches of one size)" if counts["query"] < most else ""
+    limit = f" (of at most {most:,}; batches differ by one pair at most)" if counts["query"] < most else ""
     return "; ".join([f"{counts['query']:,} pairs a batch on {processes}{limit}", *compared])
 
 

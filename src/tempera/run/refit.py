@@ -98,7 +98,9 @@ class Refit:
                 _begin(self.chosen, task, config.objective)
             steps = max(1, round(self.share * best * pairs / self.pairs))
             how = "training goes on" if self.goes_on else "training again"
-            logger.info(f"{how}, {LEARNED[part]}: {steps:,} steps on {pairs:,} pairs{self.besides}")
+            logger.info(
+                f"{how}, {LEARNED[part]}: {quantity(steps, 'steps')} on {quantity(pairs, 'pairs')}{self.besides}"
+            )
             with JsonLines(Path(folder) / "log.jsonl") as log, silenced(bars=True):
                 train = replace(self.train, max_steps=steps, max_time=None)
                 again = replace(run, config=replace(config, train=train), task=task, log=log, phases=Phases())

@@ -30,7 +30,10 @@ USUAL: dict[str, tuple[str, ...]] = {
     "doc_id": ("doc_id", "document_id", "docid", "corpus-id", "positive_id", "positive_ids", "pos_id"),
     "negative_ids": ("negative_ids", "neg_id", "neg_ids"),
     "weight": ("weight", "weights"),
-    "score": ("score", "scores", "label", "labels"),
+    "score": (
+        *("score", "scores", "label", "labels", "relevance", "relevant", "grade", "grades", "similarity"),
+        "is_duplicate",
+    ),
     "positive_scores": ("positive_scores", "pos_scores"),
     "negative_scores": ("negative_scores", "neg_scores"),
     "prompt": ("prompt",),
@@ -38,6 +41,8 @@ USUAL: dict[str, tuple[str, ...]] = {
 IDS = ("query_id", "doc_id", "negative_ids")
 TABLE = RoleTable(USUAL, ("query", "doc"), {"negatives": re.compile(r"(negative|neg)_\d+")}, unread=("negative_ranks",))
 
+_GRADES = 6  # that a scale has at most
+_GRADE, _ZERO = re.compile(r"(?i)[0-9](\.0*)?|10|true|false"), re.compile(r"(?i)0(\.0*)?|false")
 _TOLD_BY = 1_000  # rows that tell what a column holds
 _WORDS = 3  # of the median text of a column that is known by its texts: names, ids and categories have fewer
 
@@ -101,6 +106,17 @@ class Roles:
             )
         return columns
 
+    def unread(self, names: Sequence[str]) -> list[str]:
+        """Return the columns that have no role, by options or by usual names, and that `metadata` does not name.
+
+        >>> Roles(doc="text", metadata=("year", "*")).unread(["query", "text", "year", "rel"])
+        ['rel']
+        """
+        options = [getattr(self, role) or () for role in USUAL]
+        named = [name for of_role in options for name in ((of_role,) if isinstance(of_role, str) else of_role)]
+        usual = [each for role in USUAL for each in TABLE.usual_columns(role, names)]
+        return [name for name in dict.fromkeys(names) if name not in {*named, *usual, *self.metadata}]
+
     def told_by_content(self, names: Sequence[str]) -> Self:
         """Return roles that read no ids and no column without a role of a table with these columns, but those that are named.
 
@@ -113,6 +129,22 @@ class Roles:
 
 class UnsaidScoreError(DataError):
     """A table has scores or labels, and no option says which of its rows belong together."""
+
+
+def grades_in(rows: pa.Table, names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the columns that hold a few small numbers, 0 among them, as labels and grades do, with what they hold.
+
+    >>> grades_in(pa.table({"rel": ["0", "2", "2"], "year": [2001, 2002, 2002], "stars": [5, 4, 5]}), ["rel", "year", "stars"])
+    {'rel': ['0', '2']}
+    """
+    grades = {}
+    for name in names:
+        column = rows[name]
+        if is_text(column.type) or pa.types.is_primitive(column.type):
+            values = pc.unique(column.cast(pa.large_string())).drop_null().to_pylist()
+            if 1 < len(values) <= _GRADES and all(map(_GRADE.fullmatch, values)) and any(map(_ZERO.fullmatch, values)):
+                grades[name] = sorted(values)
+    return grades
 
 
 # Of tables that nothing is trained on: there, a query that is its own document is no fault, nor is a column without a role.

@@ -22,7 +22,8 @@ from ..io.tables import TableBlock
 from .pairs import GIVEN, KIND
 from .roles import WHOLE, Roles
 
-_LIST = re.compile(r"""\s*\[\s*(['"]).*\1\s*\]\s*""", re.DOTALL)  # of texts, as Python or JSON writes it
+# Of texts, as Python or JSON writes it.
+_LIST = re.compile(r"""\s*\[\s*(['"]|None\b|null\b).*(['"]|\bNone|\bnull)\s*\]\s*""", re.DOTALL)
 _TELLING = 10  # of them are no chance
 _NOTHING, _SPACE = (pa.scalar(text, KIND) for text in ("", " "))
 
@@ -270,7 +271,7 @@ def _blank(texts: pa.Array) -> Mask:
 def _are_lists(texts: pa.Array) -> bool:
     """Return True if every text that is there, of ten or more, is a list of texts in brackets, as pandas writes them to CSV.
 
-    >>> _are_lists(pa.array(["['a', 'b']", '["c"]'] * 5)), _are_lists(pa.array(["['a', 'b']", "c"] * 5))
+    >>> _are_lists(pa.array(["['a', 'b']", '["c", null]'] * 5)), _are_lists(pa.array(["['a', 'b']", "c"] * 5))
     (True, False)
     """
     whole = texts.drop_null()

@@ -25,7 +25,7 @@ from ..towers.saved import model_folder
 from .beir import UNNAMED, Beir, read_beir
 from .pairs import GIVEN, GRADE, RANKED, TRAIN, Pairs, Source, Text
 from .parts import joined, named_parts
-from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL, Roles, known_by_texts
+from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL, Roles, grades_in, known_by_texts
 from .round_trip import found_again
 from .rows import docs_of, rows_of
 
@@ -237,6 +237,10 @@ def _pairs(
         raise DataError(f"{where}: no rows are left: {reasons}")
     dropped.update(pairs.dropped)
     dropped.update(_hidden_texts(pairs, so_far.columns))
+    if roles.min_score is not None and "score" not in so_far.columns:
+        logger.warning(
+            f"{where}: data.min_score leaves nothing out, for no column holds scores: name it by data.score=COLUMN"
+        )
     about, source = so_far.sentence(where, "pairs"), replace(roles, **TABLE.options(so_far.columns))
     if roles.query_prompt or "prompt" in so_far.columns:
         prompt = repr(roles.query_prompt) if "prompt" not in so_far.columns else "its row's prompt"
@@ -253,7 +257,13 @@ def _by_texts(
     chosen = known_by_texts(first, vars(roles))
     if chosen:
         logger.info(f"{where}: by their texts, {', '.join(f'{role} = {name}' for role, name in chosen.items())}")
-    return replace(roles, **chosen), read
+    roles = replace(roles, **chosen)
+    for name, values in grades_in(first, roles.unread(first.column_names)).items():
+        logger.warning(
+            f"{where}: column {name!r} is not read, and holds {', '.join(values)}: if these are labels or grades, rows of "
+            f"{values[0]} count as answers; give data.score={name} and data.min_score, or data.metadata=[{name}]"
+        )
+    return roles, read
 
 
 def _hidden_texts(pairs: Pairs, columns: Columns) -> dict[str, int]:

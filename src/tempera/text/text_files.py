@@ -57,6 +57,7 @@ MADE: dict[Rule, str] = {
 }
 
 
+_NOT_UTF8 = "files that are not UTF-8"
 UNDIVIDED = "parts of files, such as a heading alone, of which no pair can be made"
 
 
@@ -100,7 +101,7 @@ class TextFiles:
             raise DataError(
                 f"{self.path} holds no text of two sentences, or of a heading and a sentence"
                 + "".join(f", and {quantity(count, what)}" for what, count in dropped.items() if what != UNDIVIDED)
-                + ": give more text"
+                + (": save them as UTF-8" if dropped.keys() == {_NOT_UTF8} else ": give more text")
             )
         pairs = Pairs.of(*zip(*rows, strict=True))
         about = f"{self.path} holds {quantity(len(files), 'text files')}, of which pairs are made: {MADE['heading']}"
@@ -113,7 +114,7 @@ def passages(files: Iterable[Path], most: int, dropped: Counter[str]) -> Iterato
         try:
             text = file.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError:
-            dropped["files that are not UTF-8"] += 1
+            dropped[_NOT_UTF8] += 1
             continue
         text = markdown(text) if file.suffix.lower() in _HTML else text
         for section in [Section("", text.strip("\n"), 1)] if is_code(file) else sections(text):

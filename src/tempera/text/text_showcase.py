@@ -20,7 +20,7 @@ from ..towers.stamp import Kept
 from .frozen import IndexSide
 from .held_out import HeldOutQueries
 from .hybrid import WORDS
-from .pairs import Rows
+from .pairs import RANKED, Rows
 from .preview import summary
 from .training_pairs import TrainingPairs
 
@@ -90,8 +90,11 @@ class TextShowcase:
         }
         made, (first, *notes) = self.data.made, split.lines()
         notes += [note] if (note := made.note()) else []
-        tokens = {"queries": self.texts.queries, "documents": self.texts.docs}
-        unread = {name: int((each.lengths == 0).sum()) for name, each in tokens.items()}
+        queries = np.unique(
+            self.texts.catalogue.query_of[split.pairs.part != RANKED]
+        )  # without what stands for no query
+        tokens = {"queries": self.texts.queries.lengths[queries], "documents": self.texts.docs.lengths}
+        unread = {name: int((lengths == 0).sum()) for name, lengths in tokens.items()}
         if any(unread.values()):
             named = " and ".join(quantity(count, name) for name, count in unread.items() if count)
             notes.append(
