@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import examples
@@ -237,3 +238,27 @@ def test_autocast_does_not_reach_the_backward_pass() -> None:
             objective(batch).sum().backward()
         found.append(gradients(batch, objective.temperature.log_scale))
     torch.testing.assert_close(found[1], found[0], rtol=1e-6, atol=1e-6)
+
+
+def test_a_second_derivative_is_an_error_and_not_0() -> None:
+    queries, docs = torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.randn(4, 3, dtype=torch.float64)
+    (slope,) = torch.autograd.grad(Objective()(queries, docs).mean(), queries, create_graph=True)
+    with pytest.raises(RuntimeError, match="this gradient was written by hand, and has none of its own"):
+        slope.square().sum().backward()
+    with pytest.raises(RuntimeError, match="differentiate once"):
+        torch.autograd.functional.hvp(
+            lambda rows: Objective()(rows, docs).mean(), queries.detach(), torch.ones(4, 3).double()
+        )
+
+
+@pytest.mark.parametrize("role", ["query", "doc"])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_a_guide_that_is_not_finite_shows_in_the_loss(role: str, wrong: float) -> None:
+    """It would leave out every candidate that it compares, and nothing would be learned."""
+    rows = {each: torch.eye(4, requires_grad=True) for each in ("query", "doc")}
+    guide = {each: torch.eye(4) for each in rows}
+    objective = Objective(masks=[Guided()])
+    assert objective(Batch(*(Side(rows[each], guide=guide[each]) for each in rows))).isfinite().all()
+    guide[role][2, 1] = wrong
+    losses = objective(Batch(*(Side(rows[each], guide=guide[each]) for each in rows)))
+    assert losses.isnan().all()

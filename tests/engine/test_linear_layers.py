@@ -109,6 +109,13 @@ def test_weights_that_are_more_than_their_numbers_and_transforms_are_left_to_tor
     assert onednn == ["oneDNN"]
 
 
+def test_rows_that_no_graph_can_save_are_left_to_torch(onednn: list[str]) -> None:
+    """As where a footprint is measured, with gradients, in inference mode."""
+    layer = nn.Linear(200, 200)
+    with torch.inference_mode(), LinearLayers([layer]).cast_once(CPU), torch.enable_grad():
+        assert layer(torch.randn(600, 200)).shape == (600, 200) and not onednn
+
+
 def passed_exactly(block: Block, rows: Tensor) -> list[Tensor]:
     """Return the same in float64."""
     double = Block(block.last.bias is not None).double()

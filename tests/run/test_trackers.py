@@ -145,6 +145,17 @@ def test_each_gets_the_options_and_then_the_numbers(tmp_path: Path, monkeypatch:
     assert first.calls == second.calls == want
 
 
+def test_runs_that_begin_in_one_second_have_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of an array of jobs, in folders of one name."""
+    monkeypatch.setitem(sys.modules, "wandb", module("wandb"))
+    names = []
+    monkeypatch.setattr(trackers, "started", lambda name, folder, sent: names.append(sent["run"]) or Fake())
+    for seed in range(20):
+        with tracked(("wandb",), tmp_path / f"{seed}" / "run", {}, goes_on=False):
+            pass
+    assert len(set(names)) == 20 and all(name.startswith("run-") for name in names)
+
+
 def test_options_are_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake()
     take(monkeypatch, wandb=fake)

@@ -133,10 +133,14 @@ class Guided:
         bound += TIE * torch.finfo(bound.dtype).eps
         anchors, candidates = query if block.anchor == "query" else doc, self._vectors(block, block.candidate)
 
+        minus = (
+            0 * (bound.sum() + candidates.sum()) - 1
+        )  # or NaN, where the guide's vectors are not finite: the loss shows it
+
         def closer(tile: slice) -> Tensor:
             similarities = anchors[tile] @ candidates.T
             kept = torch.le(similarities, bound[tile], out=similarities)  # 1 or 0: several times as fast as booleans
-            return kept.reciprocal_().neg_().add_(1)  # 0 or -inf
+            return kept.reciprocal_().mul_(minus).add_(1)  # 0 or -inf
 
         return (closer,)
 

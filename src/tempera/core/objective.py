@@ -18,13 +18,13 @@ from typing import Annotated, Any, Literal, get_args
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from ..errors import ConfigError, DataError, refuse_other, refuse_unknown
 from . import pools as P
 from .abilities import placed, sent
 from .batch import Batch, Role, as_batch, kind_of
 from .corrections import Addition, Correction
+from .derivatives import differentiable_once
 from .masks import KnownPositives, Mask, SameId
 from .matches import Listed, Matches
 from .memory import Memory
@@ -389,7 +389,7 @@ class _Losses(torch.autograd.Function):
             return objective.sweep(problem, vectors, float(scale), None, False)[0]
 
     @staticmethod
-    @once_differentiable
+    @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         (scale, *rows), learns = ctx.saved_tensors, ctx.needs_input_grad[3]
         similarity = ctx.objective.similarity

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
+from ..core.derivatives import differentiable_once
 from ..core.products import LastRows, filled, linear, mm, onednn_pays, onednn_takes, unfilled
 from .lookup import computing_by, is_transformed
 from .shards import is_divided, is_left_alone
@@ -96,7 +97,8 @@ def _is_ours(rows: Tensor, dtype: torch.dtype) -> bool:
     `torch.func` transforms what multiplies them.
     """
     same = torch.is_autocast_enabled(rows.device.type) == (dtype != torch.float32) and rows.dtype != torch.float64
-    if not same or rows.dim() < 2 or not rows.numel() or is_transformed():
+    unsaved = torch.is_grad_enabled() and rows.is_inference()  # as where a footprint is measured in inference mode
+    if not same or unsaved or rows.dim() < 2 or not rows.numel() or is_transformed():
         return False
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
     return hooks is None or hooks[0].__module__ != "torch.utils.checkpoint"
@@ -120,7 +122,7 @@ class _Product(torch.autograd.Function):
         return linear(low, lowered, lowered_bias)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         low, lowered = ctx.saved_tensors  # [r, k], [o, k]
         (of_rows, of_weight, of_bias), (needs_rows, needs_weight, needs_bias, *_) = ctx.dtypes, ctx.needs_input_grad

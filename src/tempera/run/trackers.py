@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -55,7 +56,8 @@ def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_
     trackers: dict[str, GeneralTracker] = {}
     folder = output.with_name(f"{output.name}.trackers")
     before = _read(folder / _SENT) if goes_on and names else {}
-    sent = before or {"run": f"{output.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}", "to": {}}
+    # Runs that begin in one second may have folders of one name.
+    sent = before or {"run": f"{output.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}", "to": {}}
 
     def note() -> None:
         write_file(folder / _SENT, json.dumps(sent).encode())

@@ -1,0 +1,35 @@
+"""Functions whose gradient is written by hand, and has no gradient of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ONCE = b"this gradient was written by hand, and has none of its own: differentiate once, or write the loss in torch's operations"
+
+
+def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the backward pass of a `torch.autograd.Function` of which a second derivative is an error.
+
+    torch's own `once_differentiable` raises only where the gradient that comes in has a graph. That of a mean has none, and the
+    second derivative would be 0 without a word.
+    """
+
+    @wraps(backward)
+    def once(ctx: Any, *grads: Any) -> Any:
+        with torch.no_grad():
+            gradients = backward(ctx, *grads)
+        if not torch.is_grad_enabled():  # as without create_graph
+            return gradients
+        known = (each for each in (*ctx.saved_tensors, *grads) if isinstance(each, Tensor) and each.requires_grad)
+        nothing = [each.flatten()[:0].sum() for each in known]  # by which whoever asks for their derivatives comes here
+        fails: Any = torch._C._functions.DelayedError(_ONCE, len(gradients))
+        return fails(
+            *(None if each is None else sum((zero.to(each) for zero in nothing), each.detach()) for each in gradients)
+        )
+
+    return once
