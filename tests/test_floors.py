@@ -36,8 +36,8 @@ CEILINGS = {
     "the root": 929,  # with names, checks, cross-checks and kinds of arguments in a file each, and options that would do nothing
     "artifacts": 2107,  # with ids in any spelling, and times of another unit
     "cli": 941,  # with errors that have no words
-    "core": 2377,  # with devices and their memory, copies to them, how they multiply fast, chosen rows, and refused shapes
-    "engine": 3684,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
+    "core": 2387,  # with devices and their memory, copies to them, how they multiply fast, chosen rows, and refused shapes
+    "engine": 3690,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
     "experiments": 2496,  # with a folder for each file, what a race leaves to the data, and settings of it that diverge
     "integrations": 526,  # with a temperature that stays on the host, models that nothing asks, and words that are not known
     "io": 1216,  # with vectors of other programs, texts of polars, lines of text, signals, what a run replaces, keys beside ids

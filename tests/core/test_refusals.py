@@ -22,6 +22,7 @@ from tempera.core.ragged import Ragged
 from tempera.core.similarity import cosine, dot
 from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature
+from tempera.engine.step import step
 from tempera.errors import ConfigError, DataError
 
 WHOLE = examples.batch_of(examples.made(0), torch.float32)
@@ -410,3 +411,29 @@ def test_fields_of_a_batch_are_as_long_as_its_rows_and_negatives_are_of_these() 
     with pytest.raises(DataError, match=r"^a batch of 3 rows has a negative of row 3: count them from 0$"):
         Batch(side, side, negatives=Side(torch.eye(3), owner=torch.tensor([0, 3, -1])))
     Batch(side, side, negatives=Side(torch.eye(3), owner=torch.tensor([0, 2, -1])))
+
+
+def test_what_is_no_objective_and_no_batch_is_one_line() -> None:
+    rows = torch.eye(3)
+    for wrong in (torch.nn.CrossEntropyLoss(), torch.nn.Linear(2, 2)):
+        with pytest.raises(ConfigError, match=f"a {type(wrong).__name__} is no objective of tempera and holds none"):
+            diagnose(wrong, rows, rows)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="a step takes an objective of tempera, such as mnr"):
+        step(torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(), Batch(Side(rows), Side(rows)))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"a step takes a Batch, such as Batch\(.*, not a tuple"):
+        step(torch.nn.Linear(3, 2), Objective(), (rows, rows))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"two tensors, queries and documents, \[b, D\] each"):
+        Objective()(torch.tensor(1.0), torch.tensor(1.0))
+    with pytest.raises(DataError, match="rows of vectors"):
+        diagnose(Objective(), rows[0], rows[0])
+
+
+def test_numbers_of_another_kind_are_refused_where_they_are_given() -> None:
+    for wrong in (True, 2.5):
+        with pytest.raises(ConfigError, match="hardest is a whole number or None"):
+            Objective(hardest=wrong)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="the size of a memory is a whole number"):
+            Memory(wrong)  # type: ignore[arg-type]
+    side = Side(torch.eye(3), guide=torch.ones(3, 2, dtype=torch.int64))
+    with pytest.raises(DataError, match="vectors of a guide are floating-point numbers"):
+        Objective(masks=[Guided()])(Batch(side, side))

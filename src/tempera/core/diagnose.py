@@ -99,6 +99,7 @@ def diagnose(
     batch = as_batch(queries, documents)
     if batch.local.stop <= batch.local.start:
         raise DataError("a batch without rows cannot be diagnosed: give at least one pair")
+    base_of(objective).problem(batch, taught=False)  # refuses other shapes
     for role, side in batch.sides().items():
         wrong = ~side.rows.isfinite().flatten(1).all(1)
         if wrong.any():

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, is_whole, refuse_other
 from .batch import Side
 
 _FIELDS = ("rows", "ids", "logq", "guide", "teacher")
@@ -35,6 +35,7 @@ class Memory(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
+        refuse_other("the size of a memory", size, is_whole(size), "a whole number")
         if size < 1:
             raise ConfigError(f"a memory keeps at least 1 document, and size is {size}")
         self.size = size

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from numbers import Integral
 from typing import Annotated, Any, Literal, get_args
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..errors import ConfigError, DataError, refuse_other, refuse_unknown
+from ..errors import ConfigError, DataError, is_whole, refuse_other, refuse_unknown
 from . import pools as P
 from .abilities import placed, sent
 from .batch import Batch, Role, as_batch, kind_of
@@ -89,7 +88,7 @@ class Objective(nn.Module):
         refuse_other("corrections", corrections, _are(corrections, _is_made), "a list such as [LogQ()]")
         refuse_other("masks", masks, _are(masks, _is_made), "a list such as [SameId()]")
         for name, count in (("hardest", hardest), ("tile_elements", tile_elements)):
-            refuse_other(name, count, isinstance(count, Integral | None), "a whole number or None")
+            refuse_other(name, count, count is None or is_whole(count), "a whole number or None")
         self.similarity = similarity
         self.temperature = temperature if isinstance(temperature, Temperature) else Temperature(temperature)
         self.pools, self.corrections, self.masks = tuple(pools), tuple(corrections), tuple(masks)
@@ -250,6 +249,8 @@ class Objective(nn.Module):
         for name in ("guide", "teacher"):
             vectors = {role: getattr(side, name) for role, side in sides.items()}
             lengths = {role: each.shape[1] for role, each in vectors.items() if each is not None}
+            if any(each is not None and not each.is_floating_point() for each in vectors.values()):
+                raise DataError(f"vectors of a {name} are floating-point numbers: convert them")
             if len(set(lengths.values())) > 1:
                 raise DataError(f"vectors of a {name} in one batch have one width, and these have {lengths}")
         weight = self.teacher.share(self.progress) if self.teacher is not None and taught else 0.0
@@ -358,8 +359,17 @@ def _is_made(part: object) -> bool:
 
 
 def base_of(module: nn.Module) -> Objective:
-    """Return the objective within a wrapper, or whatever else holds one."""
-    return next(each for each in module.modules() if isinstance(each, Objective))
+    """Return the objective within a wrapper, or whatever else holds one.
+
+    Raises:
+        ConfigError: it holds none.
+    """
+    for each in module.modules():
+        if isinstance(each, Objective):
+            return each
+    raise ConfigError(
+        f"a {type(module).__name__} is no objective of tempera and holds none: give one, such as mnr(0.05)"
+    )
 
 
 def _present(batch: Batch[Tensor], pairs: Sequence[tuple[Role, Role]]) -> Iterator[P.Block]:

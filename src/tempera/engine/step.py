@@ -21,7 +21,7 @@ from ..core.abilities import placed
 from ..core.batch import Batch, Role
 from ..core.similarity import exact
 from ..core.temperature import Temperature
-from ..errors import TemperaError
+from ..errors import ConfigError, DataError, TemperaError
 from .cache import Cache
 from .distributed import ALONE, Group, LeftBehind
 from .lookup import merge
@@ -132,6 +132,12 @@ def add_gradients(
     Returns:
         This process's part of the loss, a scalar, and the embedded batch of all processes, to be remembered.
     """
+    if not isinstance(batch, Batch):
+        raise DataError(
+            f"a step takes a Batch, such as Batch(Side(queries), Side(documents)), not a {type(batch).__name__}"
+        )
+    if not hasattr(objective, "propagate"):
+        raise ConfigError(f"a step takes an objective of tempera, such as mnr(0.05), not a {type(objective).__name__}")
     cache = Cache() if cache is None else cache
     if group.size > 1:
         add_up(towers)
