@@ -485,3 +485,16 @@ def test_a_pretrained_transformer_takes_the_precision_that_pays(tower: str, prec
     assert made(f"tower={tower}").train.mixed_precision == precision
     assert made(f"tower={tower}").resolved["train"]["mixed_precision"] == precision
     assert made(f"tower={tower}", "train.mixed_precision=no").train.mixed_precision == "no"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("lr=0.1", r"^lr: no such option\. Did you mean train\.learning_rate\?"),
+        ("batch_size=8", r"^batch_size: no such option\. Did you mean train\.batch_size\?"),
+        ("xyzzy=8", "^xyzzy: no such option; a configuration takes data, tower, objective"),
+    ],
+)
+def test_an_option_without_its_section_is_told_where_it_is(given: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        build(load(None, [given]))

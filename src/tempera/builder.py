@@ -21,8 +21,8 @@ from .core.memory import Memory
 from .core.objective import Objective
 from .core.teacher import Teacher
 from .core.temperature import Temperature
-from .errors import ConfigError, did_you_mean
-from .names import AUTO, PARTS, SECTIONS, WRAPPER, hints_of, name_and_options
+from .errors import ConfigError, did_you_mean, nearest
+from .names import AUTO, PARTS, PLAIN, SECTIONS, WRAPPER, hints_of, name_and_options
 from .recommend.history import History
 from .towers.lora import Lora
 
@@ -67,7 +67,7 @@ class Builder:
                 if others := [name for name, make in PARTS.get(kind, {}).items() if key in hints_of(make)]:
                     self.fail(full, f"this {tag} has no such option; it belongs to {path}.{tag}={' or '.join(others)}")
                 takes = f"; {path or 'a configuration'} takes {', '.join(known) or 'no options'}"
-                hint = did_you_mean(str(key), known)
+                hint = did_you_mean(str(key), known) or ("" if path else _in_a_section(str(key)))
                 self.fail(full, f"no such option{'.' if hint else takes}{hint}")
 
     def named(self, kind: Any, name: Any, path: str) -> Any:
@@ -188,6 +188,18 @@ def _expected(error: Mapping[str, Any]) -> str:
         return str(error["ctx"]["error"])
     text: str = error["msg"]
     return _KINDS.get(kind.partition("_")[0], text[0].lower() + text[1:])
+
+
+def _in_a_section(word: str) -> str:
+    """Return the option of a section that a word without one may mean, as a question.
+
+    >>> _in_a_section("lr"), _in_a_section("temperature"), _in_a_section("metric")
+    (' Did you mean train.learning_rate?', ' Did you mean objective.temperature?', ' Did you mean evaluation.metrics?')
+    """
+    sections = {"objective": Objective, **PLAIN}
+    options = {name: f"{section}.{name}" for section in reversed(sections) for name in hints_of(sections[section])}
+    near = nearest(word, list(options))
+    return f" Did you mean {options[near]}?" if near else ""
 
 
 def shown(value: Any) -> str:
