@@ -100,7 +100,7 @@ def test_an_interrupted_run_keeps_its_winner(
     monkeypatch.setattr(racing, "run_race", None)  # a second race would fail
     (log,) = (tmp_path / "run.checkpoints").glob("step-*/log.jsonl")
     whole_log = log.read_text()
-    log.write_text(whole_log[: len(whole_log) // 2])
+    log.write_text(whole_log[: whole_log.rindex("\n", 0, len(whole_log) // 2) + 2])  # and the first sign of a line
     with pytest.raises(DataError, match="is a damaged checkpoint"):
         train(options, tmp_path / "run")
     log.write_text(whole_log)
