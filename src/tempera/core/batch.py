@@ -255,9 +255,7 @@ def as_batch(queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -
         return queries
     if isinstance(queries, Tensor) and isinstance(documents, Tensor) and queries.dim() and documents.dim():
         return Batch(Side(queries), Side(documents))
-    raise DataError(
-        "an objective takes two tensors, queries and documents, [b, D] each, or one Batch, which holds both"
-    )
+    raise DataError("an objective takes two tensors, queries and documents, or one Batch, which holds both")
 
 
 def take(batch: Batch[X], rows: Tensor) -> Batch[X]:
