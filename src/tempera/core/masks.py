@@ -132,10 +132,7 @@ class Guided:
         bound = pair - (self.margin if self.kind == "absolute" else self.margin * pair.abs())
         bound += TIE * torch.finfo(bound.dtype).eps
         anchors, candidates = query if block.anchor == "query" else doc, self._vectors(block, block.candidate)
-
-        minus = (
-            0 * (bound.sum() + candidates.sum()) - 1
-        )  # or NaN, where the guide's vectors are not finite: the loss shows it
+        minus = bound.sum().clamp_(-1, -1)  # or NaN, as what the guide says of the pairs: the loss shows it
 
         def closer(tile: slice) -> Tensor:
             similarities = anchors[tile] @ candidates.T
