@@ -139,8 +139,9 @@ def grades_in(rows: pa.Table, names: Sequence[str]) -> dict[str, list[str]]:
     """
     grades = {}
     for name in names:
-        column = rows[name]
-        if is_text(column.type) or pa.types.is_primitive(column.type):
+        column = rows.column(rows.column_names.index(name))  # the first of several, which are refused elsewhere
+        kind = column.type
+        if any(is_one(kind) for is_one in (is_text, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)):
             values = pc.unique(column.cast(pa.large_string())).drop_null().to_pylist()
             if 1 < len(values) <= _GRADES and all(map(_GRADE.fullmatch, values)) and any(map(_ZERO.fullmatch, values)):
                 grades[name] = sorted(values)

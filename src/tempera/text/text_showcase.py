@@ -90,9 +90,8 @@ class TextShowcase:
         }
         made, (first, *notes) = self.data.made, split.lines()
         notes += [note] if (note := made.note()) else []
-        queries = np.unique(
-            self.texts.catalogue.query_of[split.pairs.part != RANKED]
-        )  # without what stands for no query
+        asked_for = split.pairs.part != RANKED  # others have no query
+        queries = np.unique(self.texts.catalogue.query_of[asked_for])
         tokens = {"queries": self.texts.queries.lengths[queries], "documents": self.texts.docs.lengths}
         unread = {name: int((lengths == 0).sum()) for name, lengths in tokens.items()}
         if any(unread.values()):
