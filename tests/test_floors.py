@@ -36,15 +36,15 @@ CEILINGS = {
     "the root": 934,  # with names, checks, cross-checks and kinds of arguments in a file each, and options that would do nothing
     "artifacts": 2107,  # with ids in any spelling, and times of another unit
     "cli": 941,  # with errors that have no words
-    "core": 2387,  # with devices and their memory, copies to them, how they multiply fast, chosen rows, and refused shapes
-    "engine": 3690,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
+    "core": 2384,  # with devices and their memory, copies to them, how they multiply fast, chosen rows, and refused shapes
+    "engine": 3683,  # with options apart from the loop, memory that stays, half precision, divided tables, kernels, paper
     "experiments": 2496,  # with a folder for each file, what a race leaves to the data, and settings of it that diverge
     "integrations": 526,  # with a temperature that stays on the host, models that nothing asks, and words that are not known
-    "io": 1216,  # with vectors of other programs, texts of polars, lines of text, signals, what a run replaces, keys beside ids
+    "io": 1230,  # with vectors of other programs, texts of polars, lines of text, signals, what a run replaces, keys beside ids
     "mining": 625,  # with an exact search through candidates in bf16, and products by the faster library
     "ranking": 1009,  # with keys of scores and positions, a bound of ranks, and gains that validation does not show
     "recommend": 3717,  # with behaviours that no event has, counts of another run, histories as they happened, ids in any spelling
-    "run": 2405,  # with the proof of what a guide chooses, cautions, rows for the beginning, going on, what teachers know
+    "run": 2402,  # with the proof of what a guide chooses, cautions, rows for the beginning, going on, what teachers know
     "text": 4624,  # with documents that keep vectors or are only searched, made rows, words in another order, ids of users, mined
     "towers": 1607,  # with models put together, weights of tokens, reading in bf16, cut vectors, tables with a model, and words
 }

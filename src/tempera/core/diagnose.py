@@ -99,20 +99,13 @@ def diagnose(
     batch = as_batch(queries, documents)
     if batch.local.stop <= batch.local.start:
         raise DataError("a batch without rows cannot be diagnosed: give at least one pair")
-    base_of(objective).problem(batch, taught=False)  # refuses other shapes
-    for role, side in batch.sides().items():
-        wrong = ~side.rows.isfinite().flatten(1).all(1)
-        if wrong.any():
-            raise DataError(
-                f"the {role} embeddings are not finite ({int(wrong.sum()):,} of {len(wrong):,} rows, the first is row "
-                f"{int(wrong.int().argmax())}), and cannot be ranked: diagnose a batch of before the model has diverged"
-            )
     with torch.no_grad(), autocast_off(batch.doc.rows):
         return _diagnosis(base_of(objective), batch, seed)
 
 
 def _diagnosis(objective: Objective, batch: Batch[Tensor], seed: int) -> Diagnosis:
     problem, temperature = objective.problem(batch, taught=False), batch.temperature or objective.temperature.value
+    _refuse_not_finite(batch)
     if math.isnan(temperature):
         objective.temperature.scale()  # refuses it: an auto temperature without its value
     vectors = {role: objective.similarity(side.rows) for role, side in batch.sides().items()}
@@ -156,6 +149,16 @@ def _diagnosis(objective: Objective, batch: Batch[Tensor], seed: int) -> Diagnos
         uniformity=float((-2 * far).exp().mean().log()),
         temperature=temperature,
     )
+
+
+def _refuse_not_finite(batch: Batch[Tensor]) -> None:
+    for role, side in batch.sides().items():
+        wrong = ~side.rows.isfinite().flatten(1).all(1)
+        if wrong.any():
+            raise DataError(
+                f"the {role} embeddings are not finite ({int(wrong.sum()):,} of {len(wrong):,} rows, the first is row "
+                f"{int(wrong.int().argmax())}), and cannot be ranked: diagnose a batch of before the model has diverged"
+            )
 
 
 def _hardest_similarity(group: Sequence[Term], vectors: Vectors, tile: Tile) -> Tensor:

@@ -10,7 +10,6 @@ import atexit
 import gc
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ import torch.distributed as dist
 from ..core.products import WORTH, mm
 from ..errors import ConfigError
 from ..io.console import silenced
-from ..io.signals import heard_signals
+from ..io.signals import hearing
 from .clock import fastest
 from .distributed import ALONE, CPU, Group
 
@@ -86,7 +85,9 @@ def start(mixed_precision: Wanted = "no", device: str = "auto", timeout: float =
     from torch.distributed.nn import functional  # noqa: F401
 
     cpu = chosen.type == "cpu"
-    with _ended_by_signals():
+    with hearing(
+        signal.SIG_DFL
+    ):  # which ends the program: it waits for the others within C++, where Python hears nothing
         state = PartialState(cpu=cpu, timeout=timedelta(seconds=timeout))
     if dist.is_initialized() and dist.get_backend() == "gloo":
         atexit.register(stop)  # whatever ends the program: gloo's threads abort a process that has not left the others
@@ -95,18 +96,6 @@ def start(mixed_precision: Wanted = "no", device: str = "auto", timeout: float =
         hosts = dist.new_group(timeout=timedelta(seconds=timeout), backend="gloo")
         atexit.register(_leave, hosts)
     return _checked(Group(state.process_index, state.num_processes, own, hosts), mixed_precision)
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let a signal end the program in the block, which waits for other processes within C++, where Python does not hear it."""
-    here = threading.current_thread() is threading.main_thread()
-    earlier = {number: signal.signal(number, signal.SIG_DFL) for number in (heard_signals() if here else ())}
-    try:
-        yield
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
 
 
 def settled(wanted: Wanted, group: Group = ALONE) -> Precision:

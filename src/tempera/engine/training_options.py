@@ -23,6 +23,7 @@ from .shards import ONE_PROCESS
 RefitOn = Literal["none", "validation", "all", "auto"]
 SELF = "self"  # the guide that is the model in training
 COLUMNS = "columns"  # the teacher that is columns of the data
+OF_A_MACHINE = ("device", "kernel", "cache", "cache_memory", "micro_batch_tokens")  # results are equal up to rounding
 
 
 @dataclass(frozen=True)

@@ -178,6 +178,11 @@ class ColumnsSoFar:
                 self.columns = self.choose(self.names, block.file + before)
             yield block
 
+    @property
+    def unread(self) -> list[str]:
+        """Return the columns without a role."""
+        return [name for name in self.names if not any(name in names for names in self.columns.values())]
+
     def sentence(self, file: str, rows: str) -> str:
         """Return a sentence on which column has which role, and which are not read.
 
@@ -186,11 +191,7 @@ class ColumnsSoFar:
             rows: what its rows are.
         """
         roles = ", ".join(f"{role} = {', '.join(names)}" for role, names in self.columns.items())
-        unread = [
-            name or "a column without a name"
-            for name in self.names
-            if not any(name in names for names in self.columns.values())
-        ]
+        unread = [name or "a column without a name" for name in self.unread]
         return f"{file} holds {rows}: {roles}" + (f"; not read: {', '.join(unread)}" if unread else "")
 
 

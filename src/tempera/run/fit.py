@@ -25,6 +25,7 @@ from ..engine.digest import digest
 from ..engine.divided_tables import divided, release
 from ..engine.faults import broken
 from ..engine.shards import gather, refuse_compiled, shard
+from ..engine.training_options import OF_A_MACHINE
 from ..errors import ConfigError, DataError, TemperaError, quantity
 from ..io.console import logger, progress_bar
 from ..ranking.ranking import LEAST_TO_CHOOSE
@@ -36,8 +37,8 @@ from .alarms import Alarms, explained
 from .prepare import Prepared
 from .resume import Checkpoints, Interruption, Position, Weights, interruptible
 
-# Options of each machine: files, whose contents are compared, what fits its memory, and what the first process alone does.
-_OWN = {*READ, "cache", "cache_memory", "micro_batch_tokens", "device", "kernel", "report_to", "card"}
+# Options of each process: files, whose contents are compared, what fits its machine, and what the first one alone does.
+_OWN = {*READ, *OF_A_MACHINE, "report_to", "card"}
 
 
 @dataclass(frozen=True)

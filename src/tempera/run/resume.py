@@ -26,11 +26,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..engine.checkpoint import State
+from ..engine.training_options import OF_A_MACHINE
 from ..errors import DataError, OutputError
 from ..io.atomic import as_output_error
 from ..io.console import logger
 from ..io.documents import first_event, parsed, read_json, read_json_lines
-from ..io.signals import heard_signals
+from ..io.signals import hearing
 from ..io.untrusted import refuse_unsafe
 
 EVERY = 600.0  # seconds from one checkpoint to the next, where no number of steps is given
@@ -217,8 +218,7 @@ def _lasting(config: Mapping[str, Any]) -> dict[str, Any]:
     known: dict[str, Any] = parsed(json.dumps(config, default=str))
     reporting = ("save_steps", "save_total_limit", "skip_non_finite", "report_to", "ddp_timeout")
     # Fitted to what memory there is: equal up to rounding, and to what dropout draws.
-    fitted = ("cache", "cache_memory", "micro_batch_tokens", "fsdp", "divide_tables", "device", "kernel")
-    for name in (*reporting, *fitted):
+    for name in (*reporting, *OF_A_MACHINE, "fsdp", "divide_tables"):
         known.get("train", {}).pop(name, None)
     known.pop("card", None)
     return known
@@ -262,11 +262,7 @@ def interruptible() -> Iterator[Interruption]:
         interruption.number = number
         logger.info(f"{signal.Signals(number).name}: stopping after this step; repeat the signal to stop now")
 
-    before = {int(number): signal.signal(number, note) for number in heard_signals()}
-    try:
+    with hearing(note) as before:
         yield interruption
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     if last := interruption.agreed or interruption.number:
         signal.raise_signal(last)

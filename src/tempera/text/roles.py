@@ -106,17 +106,6 @@ class Roles:
             )
         return columns
 
-    def unread(self, names: Sequence[str]) -> list[str]:
-        """Return the columns that have no role, by options or by usual names, and that `metadata` does not name.
-
-        >>> Roles(doc="text", metadata=("year", "*")).unread(["query", "text", "year", "rel"])
-        ['rel']
-        """
-        options = [getattr(self, role) or () for role in USUAL]
-        named = [name for of_role in options for name in ((of_role,) if isinstance(of_role, str) else of_role)]
-        usual = [each for role in USUAL for each in TABLE.usual_columns(role, names)]
-        return [name for name in dict.fromkeys(names) if name not in {*named, *usual, *self.metadata}]
-
     def told_by_content(self, names: Sequence[str]) -> Self:
         """Return roles that read no ids and no column without a role of a table with these columns, but those that are named.
 
@@ -139,8 +128,7 @@ def grades_in(rows: pa.Table, names: Sequence[str]) -> dict[str, list[str]]:
     """
     grades = {}
     for name in names:
-        column = rows.column(rows.column_names.index(name))  # the first of several, which are refused elsewhere
-        kind = column.type
+        column, kind = rows[name], rows[name].type
         if any(is_one(kind) for is_one in (is_text, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)):
             values = pc.unique(column.cast(pa.large_string())).drop_null().to_pylist()
             if 1 < len(values) <= _GRADES and all(map(_GRADE.fullmatch, values)) and any(map(_ZERO.fullmatch, values)):

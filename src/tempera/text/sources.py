@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import tee
@@ -231,7 +231,8 @@ def _pairs(
     if "*" in roles.metadata:
         roles, read = _by_texts(read, roles, where)
     so_far = ColumnsSoFar(roles.columns)
-    pairs = Pairs.distinct_of((rows_of(block, roles, so_far.columns, dropped) for block in so_far.of(read)), folder)
+    tables = _warned(so_far.of(read), so_far, roles.metadata, where)
+    pairs = Pairs.distinct_of((rows_of(block, roles, so_far.columns, dropped) for block in tables), folder)
     if not len(pairs):
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
         raise DataError(f"{where}: no rows are left: {reasons}")
@@ -257,13 +258,21 @@ def _by_texts(
     chosen = known_by_texts(first, vars(roles))
     if chosen:
         logger.info(f"{where}: by their texts, {', '.join(f'{role} = {name}' for role, name in chosen.items())}")
-    roles = replace(roles, **chosen)
-    for name, values in grades_in(first, roles.unread(first.column_names)).items():
-        logger.warning(
-            f"{where}: column {name!r} is not read, and holds {', '.join(values)}: if these are labels or grades, rows of "
-            f"{values[0]} count as answers; give data.score={name} and data.min_score, or data.metadata=[{name}]"
-        )
-    return roles, read
+    return replace(roles, **chosen), read
+
+
+def _warned(
+    read: Iterable[TableBlock], so_far: ColumnsSoFar, declared: Sequence[str], where: str
+) -> Iterator[TableBlock]:
+    """Pass on blocks, and warn of columns in the first that are not read, nor declared so, and may hold labels or grades."""
+    for number, block in enumerate(read):
+        names = [name for name in so_far.unread if name not in declared]
+        for name, values in grades_in(block.table, names).items() if number == 0 else ():
+            logger.warning(
+                f"{where}: column {name!r} is not read, and holds {', '.join(values)}: if these are labels or grades, rows of "
+                f"{values[0]} count as answers; give data.score={name} and data.min_score, or data.metadata=[{name}]"
+            )
+        yield block
 
 
 def _hidden_texts(pairs: Pairs, columns: Columns) -> dict[str, int]:
