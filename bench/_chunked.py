@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 
 def chunked(queries: Tensor, documents: Tensor, scale: float = 20.0) -> list[Tensor]:
-    """Return the gradients of the mean loss of pairs with cosine similarity, `torch.nn.functional.linear_cross_entropy`."""
+    """Return the gradients of the mean loss of pairs with cosine similarity,
+    `torch.nn.functional.linear_cross_entropy`."""
     leaves = [rows.detach().requires_grad_() for rows in (queries, documents)]
     q, d = (F.normalize(rows, dim=1) for rows in leaves)
     labels = torch.arange(len(q), device=q.device)

@@ -1,7 +1,8 @@
-"""Ten sets of pairs from what Debian and GitHub offer, to judge defaults on that were chosen on others by `bench/recipe.py`.
+"""Ten sets of pairs from what Debian and GitHub offer, to judge defaults on that were chosen on
+others by `bench/recipe.py`.
 
-`python bench/_fresh_sets.py SOURCES OUTPUT` writes OUTPUT/NAME.parquet, with the columns query and document, for each folder or
-file that SOURCES holds:
+`python bench/_fresh_sets.py SOURCES OUTPUT` writes OUTPUT/NAME.parquet, with the columns query and
+document, for each folder or file that SOURCES holds:
 
     elisp     the package emacs-el, unpacked: the first line that documents a function, and the function without what documents it
     perl      the package perl-doc, unpacked: the heading of a section, and its text
@@ -12,10 +13,11 @@ file that SOURCES holds:
     doctors   a clone of LasseRegin/medical-question-answer-data: a question, and a doctor's answer
     concode   the folder concode of a clone of microsoft/CodeXGLUE: the comment of a method in Java, and its tokens
     mail      the folder data/messages of a clone of r-mailing-lists/data: the subject of a thread's first mail, and its text; and
-              as the set replies: a mail of at most 200 words, and what answers it, both without what they quote
+              as the set replies: a mail of at most 200 words, and what answers it, both without
+                  what they quote
 
-The temperature of many long texts, and the weight of vectors beside words, have been chosen with rfc, debian and commits in view;
-nothing has with the other seven.
+The temperature of many long texts, and the weight of vectors beside words, have been chosen with
+rfc, debian and commits in view; nothing has with the other seven.
 """
 
 from __future__ import annotations
@@ -40,7 +42,11 @@ MOST, FEWEST_WORDS = 10_000, 15
 
 def text_of(path: Path) -> str:
     """Return a text file, which may be compressed."""
-    with gzip.open(path, "rt", errors="ignore") if path.suffix == ".gz" else path.open(errors="ignore") as file:
+    with (
+        gzip.open(path, "rt", errors="ignore")
+        if path.suffix == ".gz"
+        else path.open(errors="ignore") as file
+    ):
         return str(file.read())
 
 
@@ -48,7 +54,9 @@ def elisp(folder: Path) -> Pairs:
     """Return what documents a function in Emacs Lisp, and the function."""
     function = r'^\(defun (\S+) (\([^)]*\))\n\s*"((?:[^"\\]|\\.)*)"\n(.*?)(?=^\(|\Z|^;;;)'
     for path in sorted(folder.rglob("*.el.gz")):
-        for name, takes, says, body in re.findall(function, text_of(path), re.DOTALL | re.MULTILINE):
+        for name, takes, says, body in re.findall(
+            function, text_of(path), re.DOTALL | re.MULTILINE
+        ):
             first = says.split("\n")[0].replace("\\", "").strip()
             if len(first.split()) >= 4 and len(body.split()) >= 8:
                 yield first, f"(defun {name} {takes}\n  {body.strip()}"[:3000]
@@ -60,7 +68,9 @@ def perl(folder: Path) -> Pairs:
     for path in sorted(folder.rglob("*.pod")):
         for heading, body in re.findall(section, text_of(path), re.DOTALL | re.MULTILINE):
             if len(heading.split()) >= 2:
-                yield tuple(re.sub(marks, r"\1", " ".join(each.split())) for each in (heading, body))  # type: ignore[misc]
+                yield tuple(
+                    re.sub(marks, r"\1", " ".join(each.split())) for each in (heading, body)
+                )  # type: ignore[misc]
 
 
 def rfc(folder: Path) -> Pairs:
@@ -70,7 +80,9 @@ def rfc(folder: Path) -> Pairs:
     titles = {int(number): " ".join(entry.split()).split(". ")[0] for number, entry in entries}
     for path in sorted(folder.rglob("rfc[0-9]*.txt*")):
         number, text = int(re.findall(r"\d+", path.name)[0]), text_of(path)
-        start = re.search(r"\n\s*(?:Abstract|1\.?\s+Introduction|INTRODUCTION|Introduction)\s*\n", text)
+        start = re.search(
+            r"\n\s*(?:Abstract|1\.?\s+Introduction|INTRODUCTION|Introduction)\s*\n", text
+        )
         body = re.sub(r"\n.*\[Page \d+\]\s*\n\f?.*\n", "\n", text[start.end() if start else 1500 :])
         if number in titles and len(body.split()) > 100:
             yield titles[number], " ".join(body.split()[:600])
@@ -78,7 +90,9 @@ def rfc(folder: Path) -> Pairs:
 
 def debian(path: Path) -> Pairs:
     """Return synopses of packages, and their descriptions."""
-    for synopsis, body in re.findall(r"^Description-en: (.*)\n((?: .*\n)*)", text_of(path), re.MULTILINE):
+    for synopsis, body in re.findall(
+        r"^Description-en: (.*)\n((?: .*\n)*)", text_of(path), re.MULTILINE
+    ):
         yield synopsis, " ".join(line.strip() for line in body.split("\n") if line.strip() != ".")
 
 
@@ -87,7 +101,9 @@ def commits(folder: Path) -> Pairs:
     log = ["git", "-C", str(folder), "log", "--no-merges", "--format=%s%x01%b%x00"]
     text = subprocess.run(log, capture_output=True, text=True, errors="ignore", check=True).stdout
     for subject, body in (each.split("\1") for each in text.split("\0") if "\1" in each):
-        kept = [line for line in body.split("\n") if not re.match(r"[A-Z][A-Za-z-]+-by:|Cc:|Link", line)]
+        kept = [
+            line for line in body.split("\n") if not re.match(r"[A-Z][A-Za-z-]+-by:|Cc:|Link", line)
+        ]
         yield subject, "\n".join(kept)
 
 
@@ -95,7 +111,9 @@ def biology(folder: Path) -> Pairs:
     """Return questions of Biology Stack Exchange, and their best answers."""
     for path in sorted(folder.rglob("file_*")):
         for question in json.loads(text_of(path))["items"]:
-            for best in sorted(question.get("answers", []), key=lambda answer: -answer["score"])[:1]:
+            for best in sorted(question.get("answers", []), key=lambda answer: -answer["score"])[
+                :1
+            ]:
                 body = html.unescape(re.sub(r"<[^>]+>", " ", best["body"]))
                 yield html.unescape(question["title"]), " ".join(body.split())
 
@@ -114,9 +132,12 @@ def concode(folder: Path) -> Pairs:
 
 
 def mails(folder: Path) -> list[dict[str, Any]]:
-    """Return mails with their own words: without lines that they quote, and without what stands below a signature's mark."""
+    """Return mails with their own words: without lines that they quote, and without what stands
+    below a signature's mark."""
     columns = ["message_id", "in_reply_to", "subject", "body"]
-    tables = [parquet.read_table(path, columns=columns) for path in sorted(folder.glob("r-*.parquet"))]
+    tables = [
+        parquet.read_table(path, columns=columns) for path in sorted(folder.glob("r-*.parquet"))
+    ]
     rows: list[dict[str, Any]] = pa.concat_tables(tables).to_pylist()
     for row in rows:
         written = re.split(r"(?m)^(?:-- ?$|_{10,}|-{5,}|-\.-)", row["body"])[0]
@@ -130,7 +151,11 @@ def mail(folder: Path) -> Pairs:
     marks, texts = r"(?i)^\s*(?:(?:re|fwd?|aw|sv)\s*:\s*|\[[^\]]*\]\s*)+", dict[str, str]()
     for each in mails(folder):
         subject = re.sub(marks, "", each["subject"]).strip()
-        if each["in_reply_to"] is None and len(subject.split()) >= 3 and not each["subject"].lower().startswith("re:"):
+        if (
+            each["in_reply_to"] is None
+            and len(subject.split()) >= 3
+            and not each["subject"].lower().startswith("re:")
+        ):
             texts.setdefault(subject, each["own"][:4000])
     yield from texts.items()
 
@@ -164,7 +189,9 @@ SOURCES = {replies: "mail"}  # of a set that is made of another's
 
 def main() -> None:
     """Write the sets whose sources are there, and print their sizes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("sources", type=Path)
     parser.add_argument("output", type=Path)
     options = parser.parse_args()
@@ -178,9 +205,14 @@ def main() -> None:
         pairs = sorted(pair for pair in pairs if len(pair[1].split()) >= fewest)
         random.Random(0).shuffle(pairs)
         queries, docs = zip(*pairs[:MOST], strict=True)
-        parquet.write_table(pa.table({"query": queries, "document": docs}), options.output / f"{read.__name__}.parquet")
+        parquet.write_table(
+            pa.table({"query": queries, "document": docs}),
+            options.output / f"{read.__name__}.parquet",
+        )
         words = sorted(len(doc.split()) for doc in docs)
-        print(f"{read.__name__}: {len(docs):,} pairs, median document of {words[len(words) // 2]} words")
+        print(
+            f"{read.__name__}: {len(docs):,} pairs, median document of {words[len(words) // 2]} words"
+        )
 
 
 if __name__ == "__main__":

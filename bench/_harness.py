@@ -1,4 +1,5 @@
-"""Tools of every benchmark: alternating CPU time, peak memory in a separate process, tables, aims, records."""
+"""Tools of every benchmark: alternating CPU time, peak memory in a separate process, tables, aims,
+records."""
 
 from __future__ import annotations
 
@@ -41,8 +42,11 @@ class Aim:
         return f"{'met   ' if self.met else 'MISSED'}  {self.name}: {self.value:.3g} (aim {sign} {self.bound:g})"
 
 
-def alternate(variants: Mapping[str, Callable[[], Any]], rounds: int, limit: float = 60.0) -> dict[str, float]:
-    """Return the median CPU seconds of each variant, run alternately; one slower than `limit` seconds runs once."""
+def alternate(
+    variants: Mapping[str, Callable[[], Any]], rounds: int, limit: float = 60.0
+) -> dict[str, float]:
+    """Return the median CPU seconds of each variant, run alternately; one slower than `limit`
+    seconds runs once."""
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, run in variants.items():
@@ -55,7 +59,8 @@ def alternate(variants: Mapping[str, Callable[[], Any]], rounds: int, limit: flo
 
 
 def arguments(doc: str, **defaults: float) -> argparse.Namespace:
-    """Return the numbers of the command line, by position and with defaults; `one` is for `by_line`."""
+    """Return the numbers of the command line, by position and with defaults; `one` is for
+    `by_line`."""
     parser = parser_of(doc, **defaults)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -63,18 +68,27 @@ def arguments(doc: str, **defaults: float) -> argparse.Namespace:
 
 def parser_of(doc: str, **defaults: float) -> argparse.ArgumentParser:
     """Return a parser of numbers by position, with defaults."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, default in defaults.items():
-        parser.add_argument(name, nargs="?", type=type(default), default=default, help=f"default: {default:,}")
+        parser.add_argument(
+            name, nargs="?", type=type(default), default=default, help=f"default: {default:,}"
+        )
     return parser
 
 
 def peak_bytes(script: str, *arguments: str) -> int:
-    """Return the added memory that `script` prints, run in a separate process with the arguments."""
+    """Return the added memory that `script` prints, run in a separate process with the
+    arguments."""
     # A fixed threshold keeps freed blocks from being counted for the next one.
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
     out = subprocess.run(
-        [sys.executable, script, *arguments], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, script, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return int(out.stdout.split()[-1])
 
@@ -114,7 +128,10 @@ class Meter:
         finally:
             done.set()
             watcher.join()
-        self.phases[name] = {"seconds": time.process_time() - start, "bytes": max(highest[0], own_bytes())}
+        self.phases[name] = {
+            "seconds": time.process_time() - start,
+            "bytes": max(highest[0], own_bytes()),
+        }
 
 
 def own_bytes() -> int:
@@ -122,27 +139,49 @@ def own_bytes() -> int:
     return _status("RssAnon")
 
 
-def by_line(script: str, count: int, goal: int, what: str) -> tuple[dict[str, Any], dict[str, dict[str, float]], float]:
-    """Measure `script --one n` at `count` and at a quarter of it, and extrapolate the line through both to `goal`.
+def by_line(
+    script: str, count: int, goal: int, what: str
+) -> tuple[dict[str, Any], dict[str, dict[str, float]], float]:
+    """Measure `script --one n` at `count` and at a quarter of it, and extrapolate the line through
+    both to `goal`.
 
-    Each runs in a separate process, which separates the memory that grows with the rows from the rest.
+    Each runs in a separate process, which separates the memory that grows with the rows from the
+    rest.
 
     Returns:
         All figures, those at `count` by phase, and the largest GiB of a phase at the goal.
     """
     few, many = (
-        json.loads(subprocess.run([sys.executable, script, "--one", str(n)], capture_output=True, check=True).stdout)
+        json.loads(
+            subprocess.run(
+                [sys.executable, script, "--one", str(n)], capture_output=True, check=True
+            ).stdout
+        )
         for n in (count // 4, count)
     )
     slope = {name: (many[name]["bytes"] - few[name]["bytes"]) / (count * 3 / 4) for name in many}
     expected = {name: (many[name]["bytes"] + slope[name] * (goal - count)) / 2**30 for name in many}
     rows = [
-        [name, f"{p['seconds']:.1f}", f"{p['bytes'] / 2**20:,.0f}", f"{slope[name]:.0f}", f"{expected[name]:.2f}"]
+        [
+            name,
+            f"{p['seconds']:.1f}",
+            f"{p['bytes'] / 2**20:,.0f}",
+            f"{slope[name]:.0f}",
+            f"{expected[name]:.2f}",
+        ]
         for name, p in many.items()
     ]
     table(["phase", "CPU s", "MiB", f"bytes for one {what} more", f"GiB at {goal:,}"], rows)
-    print(f"{count:,} {what}s and a quarter of them measured; {goal:,} extrapolated by the line through both")
-    figures = {f"{what}s": count, "phases": many, "quarter": few, "bytes_each": slope, "expected_gib": expected}
+    print(
+        f"{count:,} {what}s and a quarter of them measured; {goal:,} extrapolated by the line through both"
+    )
+    figures = {
+        f"{what}s": count,
+        "phases": many,
+        "quarter": few,
+        "bytes_each": slope,
+        "expected_gib": expected,
+    }
     return figures, many, max(expected.values())
 
 
@@ -151,15 +190,21 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     cells = [[str(cell) for cell in row] for row in [header, *rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     for row in cells:
-        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)), flush=True)
+        print(
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)),
+            flush=True,
+        )
 
 
 def finish(name: str, figures: Any, aims: Sequence[Aim], packages: Sequence[str]) -> None:
-    """Print the aims, keep the figures with commit, versions, machine and date, and exit non-zero if an aim is missed."""
+    """Print the aims, keep the figures with commit, versions, machine and date, and exit non-zero
+    if an aim is missed."""
     print()
     for aim in aims:
         print(aim)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
     info = Path("/proc/cpuinfo")  # of Linux
     lines = info.read_text().splitlines() if info.exists() else []
     cpu = [line.partition(": ")[2] for line in lines if "model name" in line]
@@ -167,7 +212,10 @@ def finish(name: str, figures: Any, aims: Sequence[Aim], packages: Sequence[str]
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": commit.stdout.strip(),
         "machine": f"{cpu[0] if cpu else platform.processor()}, {os.cpu_count()} cores, {platform.system()}",
-        "versions": {"python": platform.python_version(), **{package: version(package) for package in packages}},
+        "versions": {
+            "python": platform.python_version(),
+            **{package: version(package) for package in packages},
+        },
         "aims": [str(aim) for aim in aims],
         "figures": figures,
     }

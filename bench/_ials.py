@@ -15,8 +15,9 @@ Ints = NDArray[np.int64]
 class Ials:
     """Implicit-feedback ALS (Hu et al. 2008), with the regularisation of Rendle et al. 2022.
 
-    Minimises sum over taken pairs of (1 - <w, h>)^2, plus `unobserved` times the sum over all pairs of <w, h>^2, plus
-    `regularisation` times the sum over users of (items taken + unobserved * all items) |w|^2, and the same over items.
+    Minimises sum over taken pairs of (1 - <w, h>)^2, plus `unobserved` times the sum over all pairs
+    of <w, h>^2, plus `regularisation` times the sum over users of (items taken + unobserved * all
+    items) |w|^2, and the same over items.
     """
 
     dimensions: int = 64

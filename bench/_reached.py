@@ -11,7 +11,8 @@ from tempera.recommend.later_events import LaterEvents
 
 @contextmanager
 def judged() -> Iterator[list[LaterEvents]]:
-    """Collect the evaluation of each run on interactions that ends inside, with all its systems' ranks."""
+    """Collect the evaluation of each run on interactions that ends inside, with all its systems'
+    ranks."""
     about, collected = LaterEvents.about, list[LaterEvents]()
 
     def keep(held_out: LaterEvents) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """HSTU of RecTools on each user's last item, in a process and an environment of its own.
 
-`python bench/_rectools.py EVENTS.npy RANKS.npy SEED time` tells it the times, `order` in place of `time` does not. The settings
-are those of RecTools' HSTU tutorial (two blocks), which ends by the recall of validation. EVENTS is an array of users, items and
-times, [3, e], user after user, the latest last. RANKS holds the place of each user's last item, from 1, among all items that the
-user has not taken; 0 is below place 10. Only RecTools and what it needs is loaded.
+`python bench/_rectools.py EVENTS.npy RANKS.npy SEED time` tells it the times, `order` in place of
+`time` does not. The settings are those of RecTools' HSTU tutorial (two blocks), which ends by the
+recall of validation. EVENTS is an array of users, items and times, [3, e], user after user, the
+latest last. RANKS holds the place of each user's last item, from 1, among all items that the user
+has not taken; 0 is below place 10. Only RecTools and what it needs is loaded.
 """
 
 from __future__ import annotations
@@ -32,18 +33,23 @@ K = 10
 
 
 class Best(Callback):
-    """Measure recall@10 of the validation items after each epoch, and end with the weights of the best."""
+    """Measure recall@10 of the validation items after each epoch, and end with the weights of the
+    best."""
 
     def __init__(self) -> None:
         self.hits: list[torch.Tensor] = []
         self.best, self.weights = -1.0, {}
 
-    def on_validation_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+    def on_validation_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, *_: Any
+    ) -> None:
         """Rank the items that a session does not hold."""
         model = module.torch_model
         scores = outputs.get("logits")
         if scores is None:
-            scores = model.similarity_module(model.encode_sessions(batch, module.item_embs)[:, -1, :], module.item_embs)
+            scores = model.similarity_module(
+                model.encode_sessions(batch, module.item_embs)[:, -1, :], module.item_embs
+            )
         scores = scores.scatter(1, batch["x"], -torch.inf)  # 0, which pads, is no item either
         self.hits.append((scores.topk(K).indices == batch["y"][:, :1]).any(1))
 
@@ -53,7 +59,9 @@ class Best(Callback):
         module.log("recall@10", recall)
         if recall > self.best and not trainer.sanity_checking:
             self.best = recall
-            self.weights = {name: value.clone() for name, value in module.torch_model.state_dict().items()}
+            self.weights = {
+                name: value.clone() for name, value in module.torch_model.state_dict().items()
+            }
 
     def on_fit_end(self, trainer: Any, module: Any) -> None:
         """Take the best weights."""
@@ -83,7 +91,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     seed_everything(int(seed), workers=True, verbose=False)
-    frame = pd.DataFrame(dict(zip((Columns.User, Columns.Item, Columns.Datetime), np.load(path), strict=True)))
+    frame = pd.DataFrame(
+        dict(zip((Columns.User, Columns.Item, Columns.Datetime), np.load(path), strict=True))
+    )
     frame[Columns.Datetime] = pd.to_datetime(frame[Columns.Datetime], unit="s")
     frame[Columns.Weight] = 1
     test = frame.groupby(Columns.User, sort=False).tail(1)
@@ -101,9 +111,17 @@ def main() -> None:
         model.fit(dataset)
         epochs = model.fit_trainer.current_epoch
         context = get_context(test[[Columns.User, Columns.Datetime]]) if mode == "time" else None
-        lists = model.recommend(test[Columns.User].to_numpy(), dataset, K, filter_viewed=True, context=context)
+        lists = model.recommend(
+            test[Columns.User].to_numpy(), dataset, K, filter_viewed=True, context=context
+        )
     found = test[[Columns.User, Columns.Item]].merge(lists, "left", on=[Columns.User, Columns.Item])
-    np.save(out, found.set_index(Columns.User).loc[test[Columns.User], Columns.Rank].fillna(0).to_numpy(np.int64))
+    np.save(
+        out,
+        found.set_index(Columns.User)
+        .loc[test[Columns.User], Columns.Rank]
+        .fillna(0)
+        .to_numpy(np.int64),
+    )
     print(f"epochs {epochs} validation {best.best:.4f} seconds {time.process_time() - start:.1f}")
 
 

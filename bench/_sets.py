@@ -1,4 +1,5 @@
-"""The data sets of the benchmarks on static towers: pairs of texts, from the folder that TEMPERA_DATA names."""
+"""The data sets of the benchmarks on static towers: pairs of texts, from the folder that
+TEMPERA_DATA names."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ SETS: dict[str, tuple[str, str, str, int]] = {
 
 
 def source(name: str) -> tuple[str, str, str, int]:
-    """Return path, columns and most rows of one of `SETS`, or of a Parquet file with the columns query and document."""
+    """Return path, columns and most rows of one of `SETS`, or of a Parquet file with the columns
+    query and document."""
     return SETS.get(name) or (str(Path(name).resolve()), "query", "document", 12_000)
 
 
@@ -45,7 +47,12 @@ def pairs_of(name: str, most: int | None = None) -> pa.Table:
             rows = pa.Table.from_pylist([json.loads(line) for line in file])
     else:
         rows = parquet.read_table(DATA / path)
-    named = pa.table({"query": rows[query].cast(pa.large_string()), "document": rows[doc].cast(pa.large_string())})
+    named = pa.table(
+        {
+            "query": rows[query].cast(pa.large_string()),
+            "document": rows[doc].cast(pa.large_string()),
+        }
+    )
     kept = named.filter(
         pc.fill_null(
             pc.and_(
@@ -60,8 +67,12 @@ def pairs_of(name: str, most: int | None = None) -> pa.Table:
 
 def parser_of_sets(doc: str | None, sets: Iterable[str], seeds: int) -> argparse.ArgumentParser:
     """Return a parser of sets by name, a number of seeds and a folder."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="?", default=",".join(sets), help="names, separated by commas")
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "sets", nargs="?", default=",".join(sets), help="names, separated by commas"
+    )
     parser.add_argument("seeds", nargs="?", type=int, default=seeds)
     parser.add_argument("--cache", type=Path, required=True, help="folder of vectors and runs")
     return parser
@@ -72,21 +83,29 @@ def record_of(bench: str, sets: Iterable[str]) -> str:
     return bench if all(name in SETS for name in sets) else f"{bench}_fresh"
 
 
-def measured_sets(names: Iterable[str], measured: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """Return what is measured on each of `SETS`, or each file, by its name without ending, if it is there."""
+def measured_sets(
+    names: Iterable[str], measured: Callable[[str], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return what is measured on each of `SETS`, or each file, by its name without ending, if it is
+    there."""
     paths = {name: source(name)[0] for name in names}
     return {Path(name).stem: figures for name, figures in _measured(paths, measured).items()}
 
 
 def measured_cases(
-    cases: Mapping[str, tuple[str, list[str]]], most: int, measured: Callable[[Path, list[str]], dict[str, Any]]
+    cases: Mapping[str, tuple[str, list[str]]],
+    most: int,
+    measured: Callable[[Path, list[str]], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Return what is measured on the first cases, a file with options each, of which the files are there."""
+    """Return what is measured on the first cases, a file with options each, of which the files are
+    there."""
     paths = {name: path for name, (path, _) in list(cases.items())[:most]}
     return _measured(paths, lambda name: measured(DATA / cases[name][0], cases[name][1]))
 
 
-def _measured(paths: Mapping[str, str], measured: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+def _measured(
+    paths: Mapping[str, str], measured: Callable[[str], dict[str, Any]]
+) -> dict[str, Any]:
     figures = {}
     for name, path in paths.items():
         if not (DATA / path).is_file():

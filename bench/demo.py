@@ -1,4 +1,5 @@
-"""The default job as a new user runs it: quality beside BM25, seconds, memory, search and help from a cold start.
+"""The default job as a new user runs it: quality beside BM25, seconds, memory, search and help from
+a cold start.
 
 `python bench/demo.py` runs `tempera train` with its defaults in a temporary folder.
 """
@@ -35,17 +36,28 @@ def main() -> None:
         run = str(Path(folder) / "run")
         start = time.perf_counter()
         done = subprocess.run(
-            [*TEMPERA, "train", "--output", run, "--json"], check=True, capture_output=True, text=True
+            [*TEMPERA, "train", "--output", run, "--json"],
+            check=True,
+            capture_output=True,
+            text=True,
         )
         total = time.perf_counter() - start
         document = json.loads(done.stdout)
         search = seconds([*TEMPERA, "search", run, "parse a date from a string"])
     help_ = seconds([*TEMPERA, "--help"])
     systems = document["metrics"]
-    table(("metric", *systems), [(m, *(f"{s[m]:.3f}" for s in systems.values())) for m in systems["trained"]])
+    table(
+        ("metric", *systems),
+        [(m, *(f"{s[m]:.3f}" for s in systems.values())) for m in systems["trained"]],
+    )
     gain = document["difference"]["trained - bm25"]["ndcg@10"]
     aims = [
-        Aim("nDCG@10 trained / BM25", systems["trained"]["ndcg@10"] / systems["bm25"]["ndcg@10"], 1.15, at_least=True),
+        Aim(
+            "nDCG@10 trained / BM25",
+            systems["trained"]["ndcg@10"] / systems["bm25"]["ndcg@10"],
+            1.15,
+            at_least=True,
+        ),
         Aim("low end of the interval of the difference", gain["low"], 0.0, at_least=True),
         Aim("seconds, whole run", total, 180),
         Aim("memory, GiB", document["peak_memory_bytes"] / 2**30, 3),
@@ -53,7 +65,10 @@ def main() -> None:
         Aim("seconds of --help", help_, 0.5),
     ]
     finish(
-        "demo", {"document": document, "seconds": {"total": total, "search": search, "help": help_}}, aims, ["torch"]
+        "demo",
+        {"document": document, "seconds": {"total": total, "search": search, "help": help_}},
+        aims,
+        ["torch"],
     )
 
 

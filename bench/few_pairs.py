@@ -1,10 +1,11 @@
 """A static tower on 60 to 420 pairs, trained again on what was held out, against the same without.
 
-`python bench/few_pairs.py [SETS] [SEEDS] --cache FOLDER` takes pairs from the sets in the folder that TEMPERA_DATA names, keeps
-test queries from them as `bench/recipe.py` does, and gives `tempera train` samples of the rest, another one for each seed, with
-`train.refit` all and none. Validation has 6 to 42 queries there, too few to choose the number of steps by, so that both take the
-steps of the recipe. Both are judged on the test queries and all documents by the same code; differences are of the mean over
-seeds, with 95 % intervals paired by query.
+`python bench/few_pairs.py [SETS] [SEEDS] --cache FOLDER` takes pairs from the sets in the folder
+that TEMPERA_DATA names, keeps test queries from them as `bench/recipe.py` does, and gives `tempera
+train` samples of the rest, another one for each seed, with `train.refit` all and none. Validation
+has 6 to 42 queries there, too few to choose the number of steps by, so that both take the steps of
+the recipe. Both are judged on the test queries and all documents by the same code; differences are
+of the mean over seeds, with 95 % intervals paired by query.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ SIZES, MODES = (60, 120, 240, 420), ("none", "all")
 
 
 def measured(name: str, folder: Path, seeds: range) -> dict[str, Any]:
-    """Return the scores without and with training again, and the difference, for each number of pairs."""
+    """Return the scores without and with training again, and the difference, for each number of
+    pairs."""
     folder = folder / name.replace(" ", "-")
     folder.mkdir(parents=True, exist_ok=True)
     parquet.write_table(pairs_of(name), folder / "pairs.parquet")
@@ -43,7 +45,9 @@ def measured(name: str, folder: Path, seeds: range) -> dict[str, Any]:
             parquet.write_table(given.take(rows), folder / "sample.parquet")
             for mode in MODES:
                 options = [f"train.refit={mode}", f"train.seed={seed}"]
-                run = tempera.train(str(folder / "sample.parquet"), folder / mode, options, overwrite=True)
+                run = tempera.train(
+                    str(folder / "sample.parquet"), folder / mode, options, overwrite=True
+                )
                 scores[mode].append(judge.scores(run.encode))
         means = {mode: np.mean(each, axis=0) for mode, each in scores.items()}
         figures[str(size)] = {
@@ -56,7 +60,9 @@ def measured(name: str, folder: Path, seeds: range) -> dict[str, Any]:
 def main() -> None:
     """Measure the sets, print the table and keep the figures."""
     options = parser_of_sets(__doc__, TESTED, 3).parse_args()
-    figures = measured_sets(options.sets.split(","), lambda name: measured(name, options.cache, range(options.seeds)))
+    figures = measured_sets(
+        options.sets.split(","), lambda name: measured(name, options.cache, range(options.seeds))
+    )
     rows = [(name, size, each) for name, sizes in figures.items() for size, each in sizes.items()]
     table(
         ["set", "pairs", "none", "all", "difference", "interval"],
@@ -70,8 +76,14 @@ def main() -> None:
     )  # fmt: skip
     gains = [each["all - none"] for _, _, each in rows]
     aims = [
-        Aim("cases in which training again is shown worse", sum(gain["high"] < 0 for gain in gains), 0),
-        Aim("mean gain over the cases", float(np.mean([gain["mean"] for gain in gains])), 0.0, True),
+        Aim(
+            "cases in which training again is shown worse",
+            sum(gain["high"] < 0 for gain in gains),
+            0,
+        ),
+        Aim(
+            "mean gain over the cases", float(np.mean([gain["mean"] for gain in gains])), 0.0, True
+        ),
     ]
     finish("few_pairs", figures, aims, ["torch"])
 

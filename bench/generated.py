@@ -1,9 +1,12 @@
-"""Generated queries (`data.generated=true`): training on all, on those that find their document again, and on pairs without faults.
+"""Generated queries (`data.generated=true`): training on all, on those that find their document
+again, and on pairs without faults.
 
-`python bench/generated.py [SETS] [SEEDS] --cache FOLDER` takes pairs from the sets in the folder that TEMPERA_DATA names: at most
-4,800 to train on, 500 for validation and 700 for the test. In place of a language model's faults, each fifth training pair has the
-query of another one. Each arm trains `tempera train` without options; validation and test are real queries, and all arms rank the
-same documents. nDCG@10 of the test, means over seeds; differences have 95 % intervals, paired by query.
+`python bench/generated.py [SETS] [SEEDS] --cache FOLDER` takes pairs from the sets in the folder
+that TEMPERA_DATA names: at most 4,800 to train on, 500 for validation and 700 for the test. In
+place of a language model's faults, each fifth training pair has the query of another one. Each arm
+trains `tempera train` without options; validation and test are real queries, and all arms rank the
+same documents. nDCG@10 of the test, means over seeds; differences have 95 % intervals, paired by
+query.
 """
 
 from __future__ import annotations
@@ -32,20 +35,30 @@ from tempera.ranking.ranking import Ranking
 METRIC = "ndcg@10"
 TESTED, PARTS, WRONG = ("medquad", "nl2bash", "captions"), (4_800, 500, 700), 5
 # File, and what its queries find their documents by.
-ARMS = {"all": ("generated", ""), "found again": ("generated", "bm25"), "without faults": ("clean", "")}
+ARMS = {
+    "all": ("generated", ""),
+    "found again": ("generated", "bm25"),
+    "without faults": ("clean", ""),
+}
 
 
-def measured(name: str, folder: Path, seeds: range, arms: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+def measured(
+    name: str, folder: Path, seeds: range, arms: Mapping[str, tuple[str, str]]
+) -> dict[str, Any]:
     """Return the scores of each arm, and its differences from training on all pairs."""
     folder = folder / name
     folder.mkdir(parents=True, exist_ok=True)
     rows = pairs_of(name, sum(PARTS))
     ends = np.cumsum(PARTS)
-    parts = dict(zip(("clean", "validation", "test"), np.split(np.arange(len(rows)), ends[:2]), strict=True))
+    parts = dict(
+        zip(("clean", "validation", "test"), np.split(np.arange(len(rows)), ends[:2]), strict=True)
+    )
     tables = {part: rows.take(pa.array(of)) for part, of in parts.items()}
     number = np.arange(len(tables["clean"]))
     number[::WRONG] = np.random.default_rng(0).integers(0, len(number), len(number[::WRONG]))
-    tables["generated"] = tables["clean"].set_column(0, "query", tables["clean"]["query"].take(pa.array(number)))
+    tables["generated"] = tables["clean"].set_column(
+        0, "query", tables["clean"]["query"].take(pa.array(number))
+    )
     for part, of in tables.items():
         parquet.write_table(of, folder / f"{part}.parquet")
     asked, answers = (tables["test"][side].to_pylist() for side in ("query", "document"))
@@ -89,7 +102,8 @@ def main() -> None:
     arms = ARMS | ({"found again": ("generated", options.model)} if options.model else {})
     torch.set_num_threads(1)
     figures = measured_sets(
-        options.sets.split(","), lambda name: measured(name, options.cache / "generated", range(options.seeds), arms)
+        options.sets.split(","),
+        lambda name: measured(name, options.cache / "generated", range(options.seeds), arms),
     )
     gaps = [each["found again - all"] for each in figures.values()]
     table(
@@ -106,7 +120,9 @@ def main() -> None:
         Aim("sets shown worse than training on all", sum(gap["high"] < 0 for gap in gaps), 0),
         Aim("sets shown better", sum(gap["low"] > 0 for gap in gaps), 2, at_least=True),
     ]
-    finish("generated_by_model" if options.model else "generated", figures, aims, ["torch", "tempera"])
+    finish(
+        "generated_by_model" if options.model else "generated", figures, aims, ["torch", "tempera"]
+    )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""Tempera's recipe beside HSTU of RecTools on each user's last item, both told the time of that item, and both not.
+"""Tempera's recipe beside HSTU of RecTools on each user's last item, both told the time of that
+item, and both not.
 
     python bench/hstu.py --rectools PYTHON [--seeds 3] [--keep FOLDER]
 
-PYTHON is that of an environment with `rectools[torch]` 0.17 or later; its settings are those of its HSTU tutorial (two blocks; see
-_rectools.py), ours those of `tempera train` with `data.split=leave_last_out` and no other option. Data: movielens-100k/ in the
-folder that TEMPERA_DATA names. Both get the same events in the same order, those of one second in the order of the file, and
-rank all items that a user has not taken. Differences are means over seeds, with 95 % intervals paired by user. FOLDER keeps each
-run's ranks, so that a benchmark that was interrupted goes on.
+PYTHON is that of an environment with `rectools[torch]` 0.17 or later; its settings are those of its
+HSTU tutorial (two blocks; see _rectools.py), ours those of `tempera train` with
+`data.split=leave_last_out` and no other option. Data: movielens-100k/ in the folder that
+TEMPERA_DATA names. Both get the same events in the same order, those of one second in the order of
+the file, and rank all items that a user has not taken. Differences are means over seeds, with 95 %
+intervals paired by user. FOLDER keeps each run's ranks, so that a benchmark that was interrupted
+goes on.
 """
 
 from __future__ import annotations
@@ -44,7 +47,9 @@ NAMES = ("user", "item", "time")
 def events() -> Ints:
     """Return users, items and times, [3, e], user after user, the latest last."""
     rows = parquet.read_table(DATA / "movielens-100k/interactions.parquet")
-    user, item, time = (rows[name].to_numpy().astype(np.int64) for name in ("user_id", "item_id", "timestamp"))
+    user, item, time = (
+        rows[name].to_numpy().astype(np.int64) for name in ("user_id", "item_id", "timestamp")
+    )
     order = np.lexsort((np.arange(len(user)), time, user))
     return np.stack([user, item, time])[:, order]
 
@@ -53,8 +58,15 @@ def ours(rows: Ints, mode: str, seed: int, folder: Path) -> Ints:
     """Train Tempera's recipe; return the rank of each user's last item, [u]."""
     columns = {**dict(zip(NAMES, rows)), "position": np.arange(rows.shape[1])}
     path = folder / "events.parquet"
-    parquet.write_table(pa.table({name: columns[name] for name in columns if name != "time" or mode == "time"}), path)
-    options = ["data.split=leave_last_out", f"train.seed={seed}", "evaluation.metrics=[ndcg@10,hit@10]"]
+    parquet.write_table(
+        pa.table({name: columns[name] for name in columns if name != "time" or mode == "time"}),
+        path,
+    )
+    options = [
+        "data.split=leave_last_out",
+        f"train.seed={seed}",
+        "evaluation.metrics=[ndcg@10,hit@10]",
+    ]
     with judged() as runs:
         tempera.train(str(path), folder / "run", options)
     return next(iter(runs[-1].reached["trained"].values())).ranks.excluded
@@ -65,7 +77,9 @@ def theirs(python: str, rows: Ints, mode: str, seed: int, folder: Path) -> Ints:
     np.save(folder / "events.npy", rows)
     script = Path(__file__).with_name("_rectools.py")
     out = folder / "ranks.npy"
-    subprocess.run([python, str(script), str(folder / "events.npy"), str(out), str(seed), mode], check=True)
+    subprocess.run(
+        [python, str(script), str(folder / "events.npy"), str(out), str(seed), mode], check=True
+    )
     ranks: Ints = np.load(out)
     return ranks
 
@@ -95,12 +109,21 @@ def measured(run: Callable[[Path], Ints], keep: Path) -> dict[str, Any]:
 
 
 def compared(systems: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """Return the means of each system and the difference of ours from theirs, by hit rate and nDCG."""
-    means = {name: np.mean([run["metrics"] for run in runs], 0) for name, runs in systems.items()}  # [2, u] each
-    gaps = [bootstrap(ours, theirs) for ours, theirs in zip(means["tempera"], means["HSTU"], strict=True)]
+    """Return the means of each system and the difference of ours from theirs, by hit rate and
+    nDCG."""
+    means = {
+        name: np.mean([run["metrics"] for run in runs], 0) for name, runs in systems.items()
+    }  # [2, u] each
+    gaps = [
+        bootstrap(ours, theirs)
+        for ours, theirs in zip(means["tempera"], means["HSTU"], strict=True)
+    ]
     return {
         "hit@10, ndcg@10": {name: values.mean(1).tolist() for name, values in means.items()},
-        "by seed": {name: [run["metrics"].mean(1).tolist() for run in runs] for name, runs in systems.items()},
+        "by seed": {
+            name: [run["metrics"].mean(1).tolist() for run in runs]
+            for name, runs in systems.items()
+        },
         "CPU seconds": {name: [run["seconds"] for run in runs] for name, runs in systems.items()},
         "ours less theirs": [{"mean": gap.mean, "low": gap.low, "high": gap.high} for gap in gaps],
     }
@@ -108,8 +131,12 @@ def compared(systems: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 def main() -> None:
     """Train both, and compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rectools", default=os.environ.get("TEMPERA_RECTOOLS"), help="python with RecTools")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rectools", default=os.environ.get("TEMPERA_RECTOOLS"), help="python with RecTools"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--keep", type=Path, help="folder of finished runs")
     options = parser.parse_args()
@@ -137,12 +164,21 @@ def report(figures: Mapping[str, Any]) -> None:
     for mode, found in figures.items():
         for system, values in found["hit@10, ndcg@10"].items():
             seconds = found["CPU seconds"][system]
-            lines.append([names[mode], system, *(f"{v:.3f}" for v in values), f"{np.mean(seconds):.0f}"])
-        gaps = [f"{d['mean']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}]" for d in found["ours less theirs"]]
+            lines.append(
+                [names[mode], system, *(f"{v:.3f}" for v in values), f"{np.mean(seconds):.0f}"]
+            )
+        gaps = [
+            f"{d['mean']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}]"
+            for d in found["ours less theirs"]
+        ]
         lines.append([names[mode], "ours less theirs", *gaps, ""])
     table(["", "", "hit@10", "ndcg@10", "CPU s"], lines)
     aims = [
-        Aim(f"{names[mode]}: metrics shown below theirs", sum(d["high"] < 0 for d in found["ours less theirs"]), 0)
+        Aim(
+            f"{names[mode]}: metrics shown below theirs",
+            sum(d["high"] < 0 for d in found["ours less theirs"]),
+            0,
+        )
         for mode, found in figures.items()
     ]
     finish("hstu", figures, aims, ["torch", "numpy", "tempera"])

@@ -1,10 +1,12 @@
-"""Words and vectors together: which fusion, which weight, and what it gains over BM25 and over the tower alone.
+"""Words and vectors together: which fusion, which weight, and what it gains over BM25 and over the
+tower alone.
 
-`python bench/hybrid.py` trains a static tower from scratch on each set of the folder that TEMPERA_DATA names (128 pairs a
-batch, 12 epochs, symmetric, temperature 0.1), tunes BM25 on training queries, chooses each fusion's weight on validation
-queries and compares on the test, with paired bootstrap intervals over queries. With fewer than 50 validation queries the
-weight is the usual one, which was taken from curves of nDCG@10 over the weight on these same sets: its gains there are
-flattered.
+`python bench/hybrid.py` trains a static tower from scratch on each set of the folder that
+TEMPERA_DATA names (128 pairs a batch, 12 epochs, symmetric, temperature 0.1), tunes BM25 on
+training queries, chooses each fusion's weight on validation queries and compares on the test, with
+paired bootstrap intervals over queries. With fewer than 50 validation queries the weight is the
+usual one, which was taken from curves of nDCG@10 over the weight on these same sets: its gains
+there are flattered.
 """
 
 from __future__ import annotations
@@ -31,7 +33,15 @@ from tempera.build import build
 from tempera.engine.devices import start
 from tempera.io.documents import JsonLines
 from tempera.ranking.compare import bootstrap
-from tempera.ranking.fusion import USUAL, WEIGHTS, Fusion, Scores, rank_by_weight, reciprocal_ranks, standardised
+from tempera.ranking.fusion import (
+    USUAL,
+    WEIGHTS,
+    Fusion,
+    Scores,
+    rank_by_weight,
+    reciprocal_ranks,
+    standardised,
+)
 from tempera.ranking.metrics import evaluate
 from tempera.ranking.ranking import LEAST_TO_CHOOSE
 from tempera.run.fit import fit
@@ -56,10 +66,19 @@ def judged(name: str, *splits: str) -> pa.Table:
     for part in ("corpus", "queries"):
         with gzip.open(DATA / "ir" / name / f"{part}.jsonl.gz", "rt", encoding="utf-8") as file:
             texts[part] = {
-                row["_id"]: f"{row.get('title') or ''} {row['text']}".strip() for row in map(json.loads, file)
+                row["_id"]: f"{row.get('title') or ''} {row['text']}".strip()
+                for row in map(json.loads, file)
             }
-    lines = [line for split in splits for line in (DATA / f"ir/{name}/qrels/{split}.tsv").read_text().splitlines()[1:]]
-    rows = [(texts["queries"][q], texts["corpus"][d]) for q, d, grade in map(str.split, lines) if float(grade) > 0]
+    lines = [
+        line
+        for split in splits
+        for line in (DATA / f"ir/{name}/qrels/{split}.tsv").read_text().splitlines()[1:]
+    ]
+    rows = [
+        (texts["queries"][q], texts["corpus"][d])
+        for q, d, grade in map(str.split, lines)
+        if float(grade) > 0
+    ]
     rows = [row for row in rows if row[1]]
     return pa.table({"query": [q for q, _ in rows], "doc": [d for _, d in rows]})
 
@@ -82,28 +101,47 @@ def between_extremes(scores: Scores) -> Scores:
     return (scores - low) / np.maximum(high - low, 1e-12)
 
 
-FUSIONS = {"standardised": standardised, "from 0 to 1": between_extremes, "reciprocal ranks": reciprocal_ranks}
+FUSIONS = {
+    "standardised": standardised,
+    "from 0 to 1": between_extremes,
+    "reciprocal ranks": reciprocal_ranks,
+}
 
 
 def trained(pairs: pa.Table, folder: Path) -> TextTask:
-    """Return the task of a trained tower; a fifth of the queries is held out for validation, and one for the test."""
+    """Return the task of a trained tower; a fifth of the queries is held out for validation, and
+    one for the test."""
     share = pc.count_distinct(pairs["query"]).as_py() // 5
     options = {
         "data": {"source": "given", "identical": "drop"},
         "objective": {"preset": "symmetric", "temperature": 0.1},
-        "train": {"batch_size": 128 if len(pairs) > 1500 else 32, "num_train_epochs": 12, "evaluations": 0},
-        "evaluation": {"queries": min(500, share), "validation": min(500, share), "metrics": [METRIC]},
+        "train": {
+            "batch_size": 128 if len(pairs) > 1500 else 32,
+            "num_train_epochs": 12,
+            "evaluations": 0,
+        },
+        "evaluation": {
+            "queries": min(500, share),
+            "validation": min(500, share),
+            "metrics": [METRIC],
+        },
     }
     given = build(config.of(options, ["train.learning_rate=0.03"]))
     with JsonLines(folder / "log.jsonl") as log:
-        prepared = prepare(replace(given, data=given.data.hand(pairs)), start(given.train.mixed_precision), folder, log)
+        prepared = prepare(
+            replace(given, data=given.data.hand(pairs)),
+            start(given.train.mixed_precision),
+            folder,
+            log,
+        )
         fit(prepared)
     assert isinstance(prepared.task, TextTask)
     return prepared.task
 
 
 def measured(name: str) -> dict[str, Any]:
-    """Return nDCG@10 of each system on a set, differences, and the CPU seconds of the evaluation."""
+    """Return nDCG@10 of each system on a set, differences, and the CPU seconds of the
+    evaluation."""
     with tempfile.TemporaryDirectory() as folder:
         task = trained(SETS[name](), Path(folder))
         held_out, began = task.held_out, time.process_time()
@@ -117,7 +155,9 @@ def measured(name: str) -> dict[str, Any]:
             for part in ("validation", "test"):
                 questions, began = held_out.questions[part], time.process_time()
                 queries = task.data.remembered(questions.query_of[questions.rows], "query")
-                scores = scores_of_both(queries, task.data.corpus, questions.queries, held_out.words)
+                scores = scores_of_both(
+                    queries, task.data.corpus, questions.queries, held_out.words
+                )
                 ranked = rank_by_weight(scores, WEIGHTS, 10, normalise)
                 curves[fusion, part] = {
                     w: evaluate(each, questions.relevant, [METRIC])[METRIC]
@@ -126,10 +166,15 @@ def measured(name: str) -> dict[str, Any]:
                 seconds[f"{fusion}, {part}"] = time.process_time() - began
             enough = len(held_out.questions["validation"].rows) >= LEAST_TO_CHOOSE
             weight = Fusion.chosen(curves[fusion, "validation"]).weight if enough else USUAL
-            systems[fusion] = {"weight": weight, **against(curves[fusion, "test"][weight], words, vectors)}
+            systems[fusion] = {
+                "weight": weight,
+                **against(curves[fusion, "test"][weight], words, vectors),
+            }
         return {
             "pairs": len(task.data.texts.split.train),
-            "queries": {part: len(held_out.questions[part].rows) for part in ("validation", "test")},
+            "queries": {
+                part: len(held_out.questions[part].rows) for part in ("validation", "test")
+            },
             "documents": len(task.data.texts.ranked),
             "bm25": words.mean(),
             "trained": vectors.mean(),
@@ -141,7 +186,10 @@ def measured(name: str) -> dict[str, Any]:
 
 def against(fused: np.ndarray, words: np.ndarray, vectors: np.ndarray) -> dict[str, Any]:
     """Return the mean of a fused system, and its differences with their 95 % intervals."""
-    return {"mean": fused.mean(), **{k: vars(bootstrap(fused, v)) for k, v in (("bm25", words), ("trained", vectors))}}
+    return {
+        "mean": fused.mean(),
+        **{k: vars(bootstrap(fused, v)) for k, v in (("bm25", words), ("trained", vectors))},
+    }
 
 
 def main() -> None:
@@ -149,17 +197,47 @@ def main() -> None:
     rows = []
     for name, found in figures.items():
         ours = found["fused"]["standardised"]
-        gains = [f"{ours[k]['mean']:+.3f} [{ours[k]['low']:.3f}, {ours[k]['high']:.3f}]" for k in ("bm25", "trained")]
-        means = [
-            f"{value:.3f}" for value in (found["bm25"], found["trained"], *(f["mean"] for f in found["fused"].values()))
+        gains = [
+            f"{ours[k]['mean']:+.3f} [{ours[k]['low']:.3f}, {ours[k]['high']:.3f}]"
+            for k in ("bm25", "trained")
         ]
-        rows.append([name, found["pairs"], *found["queries"].values(), *means, ours["weight"], *gains])
-    table(["set", "pairs", "val", "test", "bm25", "tower", *FUSIONS, "weight", "over bm25", "over tower"], rows)
+        means = [
+            f"{value:.3f}"
+            for value in (
+                found["bm25"],
+                found["trained"],
+                *(f["mean"] for f in found["fused"].values()),
+            )
+        ]
+        rows.append(
+            [name, found["pairs"], *found["queries"].values(), *means, ours["weight"], *gains]
+        )
+    table(
+        [
+            "set",
+            "pairs",
+            "val",
+            "test",
+            "bm25",
+            "tower",
+            *FUSIONS,
+            "weight",
+            "over bm25",
+            "over tower",
+        ],
+        rows,
+    )
     gains = [found["fused"]["standardised"]["bm25"] for found in figures.values()]
-    plain = {fusion: np.mean([found["fused"][fusion]["mean"] for found in figures.values()]) for fusion in FUSIONS}
+    plain = {
+        fusion: np.mean([found["fused"][fusion]["mean"] for found in figures.values()])
+        for fusion in FUSIONS
+    }
     aims = [
         Aim(
-            "sets on which hybrid is shown above BM25", sum(g["low"] > 0 for g in gains), len(gains) / 2, at_least=True
+            "sets on which hybrid is shown above BM25",
+            sum(g["low"] > 0 for g in gains),
+            len(gains) / 2,
+            at_least=True,
         ),
         Aim("sets on which hybrid is shown below BM25", sum(g["high"] < 0 for g in gains), 0),
         Aim(

@@ -1,7 +1,9 @@
-"""Memory and time of a recommender's data: generated interactions, from Parquet shards to batches of targets with contexts.
+"""Memory and time of a recommender's data: generated interactions, from Parquet shards to batches
+of targets with contexts.
 
-The measured memory is private (RssAnon), since the system reclaims pages of mapped files when others need them.
-The towers, their tables and the optimiser are not included. User ids are texts, and rows are unordered.
+The measured memory is private (RssAnon), since the system reclaims pages of mapped files when
+others need them. The towers, their tables and the optimiser are not included. User ids are texts,
+and rows are unordered.
 
     python bench/interactions.py [INTERACTIONS]
 """
@@ -73,7 +75,9 @@ def measure(count: int) -> dict[str, dict[str, float]]:
     alone = time.process_time() - begin
     plan = figures["epoch"]["seconds"] / segments.events  # each event's share of its epoch's plan
     figures["batches"]["sampled_a_second"] = 1 / (plan + alone / (STEPS * BATCH))
-    figures["batches"]["with_contexts_a_second"] = 1 / (plan + figures["batches"]["seconds"] / (STEPS * BATCH))
+    figures["batches"]["with_contexts_a_second"] = 1 / (
+        plan + figures["batches"]["seconds"] / (STEPS * BATCH)
+    )
     return figures
 
 
@@ -83,8 +87,12 @@ def main() -> None:
         print(json.dumps(measure(chosen.interactions)))
         return
     found, many, most = by_line(__file__, chosen.interactions, GOAL, "interaction")
-    sampled, whole = (many["batches"][name] / 1e6 for name in ("sampled_a_second", "with_contexts_a_second"))
-    print(f"{sampled:.1f} million targets per CPU second, with the plan of the epoch; {whole:.1f} with their contexts")
+    sampled, whole = (
+        many["batches"][name] / 1e6 for name in ("sampled_a_second", "with_contexts_a_second")
+    )
+    print(
+        f"{sampled:.1f} million targets per CPU second, with the plan of the epoch; {whole:.1f} with their contexts"
+    )
     aims = [
         Aim(f"GiB at {GOAL:,} interactions, by proportion", most, 8.0),
         Aim("million targets per CPU second", sampled, 5.0, at_least=True),

@@ -1,15 +1,16 @@
 """Test whether a tuning recovers a temperature that is known to be the best.
 
-The task is made so that both ends lose, for reasons that can be stated. A document has a topic, a theme and two words of no
-meaning; its query has the same topic, two other such words, and in 25 % of the pairs the same theme: the rest are wrong pairs.
-At a low temperature, the gradient is that of the hardest negatives, which here are mostly documents that suit the query as
-well as its own or better, so wrong pairs are learned by heart. At a high one the loss is alignment alone: themes, on which
-pairs disagree, are given up for topics, on which all agree.
+The task is made so that both ends lose, for reasons that can be stated. A document has a topic, a
+theme and two words of no meaning; its query has the same topic, two other such words, and in 25 %
+of the pairs the same theme: the rest are wrong pairs. At a low temperature, the gradient is that of
+the hardest negatives, which here are mostly documents that suit the query as well as its own or
+better, so wrong pairs are learned by heart. At a high one the loss is alignment alone: themes, on
+which pairs disagree, are given up for topics, on which all agree.
 
-What is best is known from a scan in plain PyTorch, without Tempera, of 15 temperatures on 10 data sets. Which temperatures
-count as found is defined before any tuning: those whose mean loss against the best one is within what one run cannot tell,
-Student's one-sided 95 % bound for a single new difference. Then a tuning of 25 trials on each data set is to end there, in 9
-of 10.
+What is best is known from a scan in plain PyTorch, without Tempera, of 15 temperatures on 10 data
+sets. Which temperatures count as found is defined before any tuning: those whose mean loss against
+the best one is within what one run cannot tell, Student's one-sided 95 % bound for a single new
+difference. Then a tuning of 25 trials on each data set is to end there, in 9 of 10.
 
     python bench/known_temperature.py [SEEDS]
 """
@@ -64,7 +65,9 @@ def scan(seed: int) -> np.ndarray:
         return F.normalize(weight[:, words].mean(2), dim=-1)  # [temperatures, rows, WIDTH]
 
     for step in range(STEPS):
-        adam.param_groups[0]["lr"] = RATE * min((step + 1) / (0.1 * STEPS), (STEPS - step) / (0.9 * STEPS), 1)
+        adam.param_groups[0]["lr"] = RATE * min(
+            (step + 1) / (0.1 * STEPS), (STEPS - step) / (0.9 * STEPS), 1
+        )
         rows = torch.randperm(TRAIN, generator=draw)[:BATCH]
         logits = embed(queries[rows]) @ embed(docs[rows]).mT / heat
         loss = (logits.logsumexp(2) - logits.diagonal(dim1=1, dim2=2)).mean(1).sum()
@@ -79,7 +82,8 @@ def scan(seed: int) -> np.ndarray:
 
 
 def known(scores: np.ndarray) -> tuple[float, float, float]:
-    """Return the best temperature of a scan, and the range that one run cannot tell from it; scores are [seeds, points]."""
+    """Return the best temperature of a scan, and the range that one run cannot tell from it; scores
+    are [seeds, points]."""
     best = int(scores.mean(0).argmax())
     worse = scores[:, [best]] - scores  # [seeds, points]
     n = len(scores)
@@ -103,7 +107,12 @@ def options(seed: int, folder: Path) -> dict[str, Any]:
         "data": {"source": "pairs", "path": str(path)},
         "tower": {"dimensions": WIDTH, "vocabulary": 2000},
         "train": train,
-        "evaluation": {"queries": ASKED, "validation": 0, "metrics": [f"recall@{DEPTH}"], "bm25": False},
+        "evaluation": {
+            "queries": ASKED,
+            "validation": 0,
+            "metrics": [f"recall@{DEPTH}"],
+            "bm25": False,
+        },
     }
 
 
@@ -111,7 +120,10 @@ def main(seeds: int) -> None:
     torch.set_num_threads(1)
     scores = np.stack([scan(seed) for seed in range(10)])
     best, low, high = known(scores)
-    table(["temperature", "recall"], [[f"{t:.3g}", f"{m:.3f}"] for t, m in zip(SCANNED, scores.mean(0), strict=True)])
+    table(
+        ["temperature", "recall"],
+        [[f"{t:.3g}", f"{m:.3f}"] for t, m in zip(SCANNED, scores.mean(0), strict=True)],
+    )
     print(f"best {best:.3g}; one run cannot tell it from {low:.3g} to {high:.3g}", flush=True)
     found = {}
     with tempfile.TemporaryDirectory() as name:
@@ -121,7 +133,9 @@ def main(seeds: int) -> None:
         region = [point.over["objective.temperature"] for point in swept.region]
         for seed in range(seeds):
             space = {"objective.temperature": f"{LOW}:{HIGH}:log"}
-            tuned = tempera.tune(options(seed, folder), space, TRIALS, folder / f"tune{seed}", keep=0)
+            tuned = tempera.tune(
+                options(seed, folder), space, TRIALS, folder / f"tune{seed}", keep=0
+            )
             found[seed] = tuned.best.params["objective.temperature"]
             print(f"seed {seed}: {found[seed]:.3g} ({tuned.best.value:.3f})", flush=True)
     hits = sum(low <= value <= high for value in found.values())

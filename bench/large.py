@@ -1,11 +1,14 @@
-"""A recommender of 10 million interactions with 200,000 items, from Parquet to recommendations; and its tables on two processes.
+"""A recommender of 10 million interactions with 200,000 items, from Parquet to recommendations; and
+its tables on two processes.
 
     python bench/large.py [EVENTS] [ITEMS]
 
-Users stay with a kind of item for a while, and items are taken as often as 1 / rank within their kind, after some of them the
-same one again and again: there is something to learn. `tempera train` reads, divides, trains one epoch (windows, row-wise
-Adagrad), evaluates and saves; then `tempera recommend` answers one user. Every command runs in a process of its own. The last part
-takes the steps of one tower, of ids of users and items, on one process and on two, with whole and with divided tables.
+Users stay with a kind of item for a while, and items are taken as often as 1 / rank within their
+kind, after some of them the same one again and again: there is something to learn. `tempera train`
+reads, divides, trains one epoch (windows, row-wise Adagrad), evaluates and saves; then `tempera
+recommend` answers one user. Every command runs in a process of its own. The last part takes the
+steps of one tower, of ids of users and items, on one process and on two, with whole and with
+divided tables.
 """
 
 from __future__ import annotations
@@ -51,13 +54,32 @@ from tempera.recommend.features import Features
 A_USER, KIND, STAYS, FOLLOWS = 20, 200, 0.85, 0.4  # events, items of a kind, chances
 DAY, YEAR = 86_400, 365 * 86_400
 OPTIONS: dict[str, Any] = {
-    "data": {"split": {"global_time": {"test_share": 0.005, "validation_share": 0.005, "rolling": 1}}},
-    "tower": {"kind": "features", "history": {"pools": [{"mean": {"last": n}} for n in (1, 3, 10)]}},
-    "objective": {"temperature": 0.05, "corrections": ["log_q"], "masks": ["same_id", "known_positives"]},
-    "train": {"batch_size": 4096, "num_train_epochs": 1, "table_optimizer": "rowwise_adagrad", "evaluations": 1},
+    "data": {
+        "split": {"global_time": {"test_share": 0.005, "validation_share": 0.005, "rolling": 1}}
+    },
+    "tower": {
+        "kind": "features",
+        "history": {"pools": [{"mean": {"last": n}} for n in (1, 3, 10)]},
+    },
+    "objective": {
+        "temperature": 0.05,
+        "corrections": ["log_q"],
+        "masks": ["same_id", "known_positives"],
+    },
+    "train": {
+        "batch_size": 4096,
+        "num_train_epochs": 1,
+        "table_optimizer": "rowwise_adagrad",
+        "evaluations": 1,
+    },
     "evaluation": {"baselines": True},
 }
-ROWS, WIDTH, BATCH, STEPS = 1_000_000, 64, 4096, 12  # of the tables on several processes: ids of each kind, of a vector
+ROWS, WIDTH, BATCH, STEPS = (
+    1_000_000,
+    64,
+    4096,
+    12,
+)  # of the tables on several processes: ids of each kind, of a vector
 
 
 def write(folder: Path, events: int, items: int) -> int:
@@ -79,7 +101,13 @@ def write(folder: Path, events: int, items: int) -> int:
             parts.append((on + first, (kind[on] * KIND + item[on]) % items, time_of[on] + 0))
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         order = draw.permutation(len(columns[0]))
-        rows = dict(zip(("user_id", "item_id", "timestamp"), (column[order] for column in columns), strict=True))
+        rows = dict(
+            zip(
+                ("user_id", "item_id", "timestamp"),
+                (column[order] for column in columns),
+                strict=True,
+            )
+        )
         parquet.write_table(pa.table(rows), folder / f"{shard:03}.parquet")
     return users
 
@@ -87,7 +115,9 @@ def write(folder: Path, events: int, items: int) -> int:
 def command(*words: str) -> tuple[str, dict[str, float]]:
     """Run `tempera` with these words; return what it prints, and its seconds."""
     before, start = getrusage(RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "tempera", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tempera", *words], capture_output=True, text=True, check=False
+    )
     after, wall = getrusage(RUSAGE_CHILDREN), time.perf_counter() - start
     if done.returncode:
         sys.exit(done.stderr[-3000:])
@@ -129,7 +159,8 @@ def trained(events: int, items: int) -> dict[str, Any]:
     }
 
 
-# Tables on several processes --------------------------------------------------------------------------------------------
+# Tables on several processes
+# --------------------------------------------------------------------------------------------
 
 
 def batches(rows: int) -> Iterator[Batch[Frame]]:
@@ -138,11 +169,14 @@ def batches(rows: int) -> Iterator[Batch[Frame]]:
     while True:
         items = (rows ** torch.rand(BATCH, generator=draw, dtype=torch.float64)).long() - 1
         users = torch.randint(rows, (BATCH,), generator=draw)
-        yield Batch(Side(Frame({"user": users}), ids=users), Side(Frame({"item": items}), ids=items))
+        yield Batch(
+            Side(Frame({"user": users}), ids=users), Side(Frame({"item": items}), ids=items)
+        )
 
 
 def stepping(rank: int, size: int, divides: bool, optimizer: Any, rows: int, place: str) -> None:
-    """Take steps in one of several processes; the main one writes milliseconds and bytes of each process."""
+    """Take steps in one of several processes; the main one writes milliseconds and bytes of each
+    process."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{place}/store", rank=rank, world_size=size)
     ids = Entities(pa.table({"id": np.arange(rows)}), np.ones(rows, np.int64))
@@ -156,14 +190,19 @@ def stepping(rank: int, size: int, divides: bool, optimizer: Any, rows: int, pla
         spent.append(time.process_time())
     moments = [part(value) for each in state.optimizer.state.values() for value in each.values()]
     held = sum(part(each).nbytes for each in (*state.parameters, *moments))
-    figures = {"milliseconds": _median(taken), "cpu_milliseconds": _median(np.diff(spent)), "held": held}
+    figures = {
+        "milliseconds": _median(taken),
+        "cpu_milliseconds": _median(np.diff(spent)),
+        "held": held,
+    }
     (Path(place) / f"{rank}.json").write_text(json.dumps({**figures, "resident": own_bytes()}))
     group.wait()
     dist.destroy_process_group()
 
 
 def looking_up(rank: int, size: int, rows: int, place: str) -> None:
-    """Look rows up and go back, by torch's RowwiseParallel and by ours; write CPU milliseconds, and bytes of the gradient."""
+    """Look rows up and go back, by torch's RowwiseParallel and by ours; write CPU milliseconds, and
+    bytes of the gradient."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard
     from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
@@ -173,9 +212,14 @@ def looking_up(rank: int, size: int, rows: int, place: str) -> None:
     mesh, weight, figures = init_device_mesh("cpu", (size,)), torch.randn(rows, WIDTH), {}
     plan = RowwiseParallel(input_layouts=Shard(0), output_layouts=Shard(0))
     made: dict[str, Any] = {
-        "RowwiseParallel": parallelize_module(torch.nn.Embedding(rows, WIDTH, _weight=weight), mesh, plan)
+        "RowwiseParallel": parallelize_module(
+            torch.nn.Embedding(rows, WIDTH, _weight=weight), mesh, plan
+        )
     }
-    made |= {name: divided(Table(rows, WIDTH, _weight=weight), Group(rank, size)) for name in ("ours", "ours, sparse")}
+    made |= {
+        name: divided(Table(rows, WIDTH, _weight=weight), Group(rank, size))
+        for name in ("ours", "ours, sparse")
+    }
     made["ours, sparse"].sparse = True
     for name, tables in made.items():
         spent = []
@@ -233,9 +277,23 @@ def main() -> None:
         + [f"{f[name] / 2**20:,.0f}" for name in ("held", "resident")]
         for f in divisions
     ]
-    table(["optimiser", "processes", "tables", "ms a step", "CPU ms", "MiB of tables", "MiB resident"], lines)
+    table(
+        [
+            "optimiser",
+            "processes",
+            "tables",
+            "ms a step",
+            "CPU ms",
+            "MiB of tables",
+            "MiB resident",
+        ],
+        lines,
+    )
     figures = trained(chosen.events, chosen.items)
-    table(["phase", "CPU s", "s"], [[k, f"{v['cpu']:.0f}", f"{v['wall']:.0f}"] for k, v in figures["phases"].items()])
+    table(
+        ["phase", "CPU s", "s"],
+        [[k, f"{v['cpu']:.0f}", f"{v['wall']:.0f}"] for k, v in figures["phases"].items()],
+    )
     print(
         f"{figures['events']:,} events, {figures['items']:,} items: peak {figures['peak_bytes'] / 2**30:.2f} GiB, ",
         end="",
@@ -246,11 +304,16 @@ def main() -> None:
     for system, metrics in figures["metrics"].items():
         print(f"{system}: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
     whole, half = (
-        next(f for f in divisions[3:] if (f["processes"], f["divided"]) == way) for way in ((1, False), (2, True))
+        next(f for f in divisions[3:] if (f["processes"], f["divided"]) == way)
+        for way in ((1, False), (2, True))
     )
     aims = [
         Aim("GiB at the peak", figures["peak_bytes"] / 2**30, 12.0),
-        Aim("bytes of tables that a process holds, two processes / one", half["held"] / whole["held"], 0.51),
+        Aim(
+            "bytes of tables that a process holds, two processes / one",
+            half["held"] / whole["held"],
+            0.51,
+        ),
     ]
     finish(
         "large",

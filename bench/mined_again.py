@@ -1,10 +1,12 @@
-"""Training again with negatives that the evaluated model mines (`mining.again`), against training again without.
+"""Training again with negatives that the evaluated model mines (`mining.again`), against training
+again without.
 
-`python bench/mined_again.py [SEEDS] [FILES]` takes pairs from sets in the folder that TEMPERA_DATA names, or from files of your
-own with the columns query and document, and keeps test queries from them as `bench/recipe.py` does. `tempera train` without
-options trains on the rest, evaluates, and trains again, also on what it held out (`train.refit`). A second run has the settings
-that the first one has chosen, and mines no negatives. Differences of means over the seeds have 95 % intervals, paired by query.
-CPU seconds are those of `refit`, and of the whole first run.
+`python bench/mined_again.py [SEEDS] [FILES]` takes pairs from sets in the folder that TEMPERA_DATA
+names, or from files of your own with the columns query and document, and keeps test queries from
+them as `bench/recipe.py` does. `tempera train` without options trains on the rest, evaluates, and
+trains again, also on what it held out (`train.refit`). A second run has the settings that the first
+one has chosen, and mines no negatives. Differences of means over the seeds have 95 % intervals,
+paired by query. CPU seconds are those of `refit`, and of the whole first run.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def measured(name: str, seeds: range) -> dict[str, Any]:
             began = time.process_time()
             run = tempera.train(str(given), folder / f"run-{seed}", [f"train.seed={seed}"])
             seconds["run"].append(time.process_time() - began)
-            plain = tempera.train(run.folder / "config.yaml", folder / f"plain-{seed}", ["mining.again=0"])
+            plain = tempera.train(
+                run.folder / "config.yaml", folder / f"plain-{seed}", ["mining.again=0"]
+            )
             judged = {"with": run.encode, "without": plain.encode}
             if run.document.get("refit"):
                 judged |= {"evaluated": load(run.folder / EVALUATED)}
@@ -66,10 +70,14 @@ def main() -> None:
     """Measure all sets, print the table and keep the figures."""
     parser = parser_of(__doc__ or "", seeds=2)
     parser.add_argument(
-        "files", nargs="*", help="Parquet files of pairs, or names of sets; of the largest, 12,000 rows"
+        "files",
+        nargs="*",
+        help="Parquet files of pairs, or names of sets; of the largest, 12,000 rows",
     )
     options = parser.parse_args()
-    figures = measured_sets(options.files or TESTED, lambda name: measured(name, range(options.seeds)))
+    figures = measured_sets(
+        options.files or TESTED, lambda name: measured(name, range(options.seeds))
+    )
     differences = [each["with - without"] for each in figures.values()]
     table(
         ["set", "pairs", "without", "with", "difference", "interval", "CPU s", "without", "of"],

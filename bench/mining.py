@@ -1,11 +1,14 @@
-"""Mining, exact search and the guided step, without encoding: against sentence-transformers on precomputed vectors.
+"""Mining, exact search and the guided step, without encoding: against sentence-transformers on
+precomputed vectors.
 
-`python bench/mining.py [documents [queries]]` prints CPU time, one thread, alternating both libraries; FAISS is not involved.
-Candidates in int8 do not pay: at 384 dimensions the product takes a sixth of the time, but a proven bound of the rounding
-(the norms of its residuals, 0.014, where the errors are 0.0004) leaves 0.6 % of all pairs, which take longer to score again.
-Where a processor multiplies bf16 fast, mining takes candidates in bf16 from 256 dimensions and 250,000 numbers of the corpus for
-each document that is asked for. Random vectors are the easy case: among 100,000 of 384 dimensions with a mean cosine of 0.5, two
-queries of three had to be searched again, for 1.3 times the time of a search without rounding, which mining then goes on with.
+`python bench/mining.py [documents [queries]]` prints CPU time, one thread, alternating both
+libraries; FAISS is not involved. Candidates in int8 do not pay: at 384 dimensions the product takes
+a sixth of the time, but a proven bound of the rounding (the norms of its residuals, 0.014, where
+the errors are 0.0004) leaves 0.6 % of all pairs, which take longer to score again. Where a
+processor multiplies bf16 fast, mining takes candidates in bf16 from 256 dimensions and 250,000
+numbers of the corpus for each document that is asked for. Random vectors are the easy case: among
+100,000 of 384 dimensions with a mean cosine of 0.5, two queries of three had to be searched again,
+for 1.3 times the time of a search without rounding, which mining then goes on with.
 """
 
 from __future__ import annotations
@@ -55,14 +58,18 @@ class StandIn:
     def get_embedding_dimension(self) -> int:
         return self.docs.shape[1]
 
-    def _rows(self, vectors: np.ndarray, texts: Sequence[str], convert_to_tensor: bool = False) -> Any:
+    def _rows(
+        self, vectors: np.ndarray, texts: Sequence[str], convert_to_tensor: bool = False
+    ) -> Any:
         rows = vectors[int(texts[0].split()[1]) :][: len(texts)]
         return torch.from_numpy(rows) if convert_to_tensor else rows
 
     def encode_query(self, texts: Sequence[str], convert_to_tensor: bool = False, **_: Any) -> Any:
         return self._rows(self.queries, texts, convert_to_tensor)
 
-    def encode_document(self, texts: Sequence[str], convert_to_tensor: bool = False, **_: Any) -> Any:
+    def encode_document(
+        self, texts: Sequence[str], convert_to_tensor: bool = False, **_: Any
+    ) -> Any:
         return self._rows(self.docs, texts, convert_to_tensor)
 
 
@@ -72,7 +79,8 @@ def vectors(count: int, width: int, generator: np.random.Generator) -> np.ndarra
 
 
 def variants(q: int, c: int, width: int) -> dict[str, Callable[[], Any]]:
-    """Return mining and evaluation by both libraries on the same vectors, from texts and vectors to texts and metrics."""
+    """Return mining and evaluation by both libraries on the same vectors, from texts and vectors to
+    texts and metrics."""
     generator = np.random.default_rng(0)
     docs = vectors(c, width, generator)
     queries = docs[:q] + vectors(q, width, generator)
@@ -115,9 +123,13 @@ def variants(q: int, c: int, width: int) -> dict[str, Callable[[], Any]]:
 def guided(rows: int = 2048, width: int = 384, texts: int = 200_000) -> float:
     """Return the seconds to look up the guide's vectors of a batch in a memory-mapped file."""
     with tempfile.TemporaryDirectory() as folder:
-        whole = np.lib.format.open_memmap(Path(folder) / "guide.npy", "w+", np.float32, (texts, width))
+        whole = np.lib.format.open_memmap(
+            Path(folder) / "guide.npy", "w+", np.float32, (texts, width)
+        )
         whole[:] = np.random.default_rng(0).normal(size=(texts, width))
-        guide = Guide(StoredEmbeddings(whole, np.arange(texts)), StoredEmbeddings(whole, np.arange(texts)))
+        guide = Guide(
+            StoredEmbeddings(whole, np.arange(texts)), StoredEmbeddings(whole, np.arange(texts))
+        )
         seconds = []
         for _ in range(20):
             chosen = torch.randint(0, texts, (rows,))
@@ -136,14 +148,24 @@ def main(c: int, q: int) -> None:
     for width in (64, 128, 384):
         runs = variants(q, c, width)
         assert runs["ST mine"]() == runs["tempera mine"](), "both find the same negatives"
-        ndcg = next(value for name, value in runs["ST evaluate"]().items() if name.endswith("ndcg@10"))
+        ndcg = next(
+            value for name, value in runs["ST evaluate"]().items() if name.endswith("ndcg@10")
+        )
         assert abs(ndcg - runs["tempera evaluate"]()["ndcg@10"]) < 1e-9
         seconds = alternate(runs, rounds=3)
-        floor = alternate({"product": lambda runs=runs, width=width: product(q, c, width)}, 3)["product"]
+        floor = alternate({"product": lambda runs=runs, width=width: product(q, c, width)}, 3)[
+            "product"
+        ]
         for what in ("mine", "evaluate"):
             ours, theirs = seconds[f"tempera {what}"], seconds[f"ST {what}"]
             figures.append(
-                {"width": width, "what": what, "tempera": ours, "sentence_transformers": theirs, "product alone": floor}
+                {
+                    "width": width,
+                    "what": what,
+                    "tempera": ours,
+                    "sentence_transformers": theirs,
+                    "product alone": floor,
+                }
             )
             aims.append(Aim(f"{what}, D={width}: tempera / ST", ours / theirs, 0.5))
     table(
@@ -160,7 +182,8 @@ def main(c: int, q: int) -> None:
 
 
 def product(q: int, c: int, width: int) -> None:
-    """Compute the inner products alone, in float32 and in blocks: the least time of a search without rounding."""
+    """Compute the inner products alone, in float32 and in blocks: the least time of a search
+    without rounding."""
     docs, queries = np.ones((4096, width), np.float32), np.ones((q, width), np.float32)
     out = np.empty((q, 4096), np.float32)
     for _ in range(-(-c // 4096)):

@@ -1,6 +1,8 @@
-"""The loss stage alone: loss and all gradients of b pairs, against sentence-transformers, torch and the full matrix.
+"""The loss stage alone: loss and all gradients of b pairs, against sentence-transformers, torch and
+the full matrix.
 
-`python bench/objective.py [largest b]` prints CPU time (one thread, alternating) and added memory (a process each).
+`python bench/objective.py [largest b]` prints CPU time (one thread, alternating) and added memory
+(a process each).
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ def tempera(objective: Objective, b: int, width: int, everything: bool) -> Run:
 
 
 def full_matrix(b: int, width: int, recommender: bool) -> Run:
-    """Return plain cross entropy over the whole score matrix, by autograd; with logQ and an id mask for a recommender."""
+    """Return plain cross entropy over the whole score matrix, by autograd; with logQ and an id mask
+    for a recommender."""
     generator = torch.Generator().manual_seed(0)
     q, d = (torch.randn(b, width, generator=generator) for _ in range(2))
     ids = torch.randint(0, 4 * b, (b,), generator=generator)
@@ -78,7 +81,9 @@ def linear_cross_entropy(b: int, width: int) -> Run:
 
 def sentence_transformers(b: int, width: int, rows: int) -> Run:
     """Return the loss stage of CachedMultipleNegativesRankingLoss."""
-    from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss as Cached
+    from sentence_transformers.sentence_transformer.losses import (
+        CachedMultipleNegativesRankingLoss as Cached,
+    )
 
     generator = torch.Generator().manual_seed(0)
     q, d = (torch.randn(b, width, generator=generator) for _ in range(2))
@@ -96,7 +101,10 @@ ALL_PARTS = (LogQ(), Hardness(3.0)), (SameId(), Guided(0.1))
 VARIANTS: dict[str, Callable[[int, int], Run]] = {
     "tempera": lambda b, d: tempera(mnr(), b, d, everything=False),
     "tempera, all parts": lambda b, d: tempera(
-        mnr(Temperature(0.05, learnable=True), corrections=ALL_PARTS[0], masks=ALL_PARTS[1]), b, d, everything=True
+        mnr(Temperature(0.05, learnable=True), corrections=ALL_PARTS[0], masks=ALL_PARTS[1]),
+        b,
+        d,
+        everything=True,
     ),
     "tempera, logQ + ids": lambda b, d: tempera(
         mnr(1.0, similarity=dot, corrections=(LogQ(),), masks=(SameId(),)), b, d, everything=True
@@ -107,7 +115,11 @@ VARIANTS: dict[str, Callable[[int, int], Run]] = {
     "full matrix": lambda b, d: full_matrix(b, d, recommender=False),
     "full matrix, logQ + ids": lambda b, d: full_matrix(b, d, recommender=True),
 }
-LARGEST = {"ST 32 rows": 8192, "full matrix": 16384, "full matrix, logQ + ids": 16384}  # beyond: hours, or 24 GiB
+LARGEST = {
+    "ST 32 rows": 8192,
+    "full matrix": 16384,
+    "full matrix, logQ + ids": 16384,
+}  # beyond: hours, or 24 GiB
 
 
 def main(largest: int) -> None:
@@ -120,13 +132,25 @@ def main(largest: int) -> None:
                 continue
             names = [name for name in VARIANTS if b <= LARGEST.get(name, b)]
             runs = {name: VARIANTS[name](b, width) for name in names}
-            for other in set(names) & {"ST 256 rows", "linear_cross_entropy", "full matrix"} if b <= 4096 else set():
+            for other in (
+                set(names) & {"ST 256 rows", "linear_cross_entropy", "full matrix"}
+                if b <= 4096
+                else set()
+            ):
                 for ours, theirs in zip(runs["tempera"](), runs[other](), strict=True):
                     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
             seconds = alternate(runs, rounds=5 if b <= 4096 else 3, limit=20)
-            memory = {name: peak_bytes(__file__, "--memory", name, str(b), str(width)) for name in names}
+            memory = {
+                name: peak_bytes(__file__, "--memory", name, str(b), str(width)) for name in names
+            }
             figures += [
-                {"width": width, "b": b, "variant": name, "seconds": seconds[name], "bytes": memory[name]}
+                {
+                    "width": width,
+                    "b": b,
+                    "variant": name,
+                    "seconds": seconds[name],
+                    "bytes": memory[name],
+                }
                 for name in names
             ]
             rows = [
@@ -140,26 +164,58 @@ def main(largest: int) -> None:
             ]
             table((f"D={width} b={b:,}", "CPU s", "/ tempera", "MiB"), rows)
             print()
-    finish("objective", figures, aims(figures, min(largest, 8192)), ["torch", "sentence-transformers"])
+    finish(
+        "objective", figures, aims(figures, min(largest, 8192)), ["torch", "sentence-transformers"]
+    )
 
 
 def aims(figures: list[dict[str, object]], b: int) -> list[Aim]:
     """Return the aims at one size."""
 
     def of(name: str, width: int, what: str = "seconds") -> float:
-        (found,) = (f[what] for f in figures if (f["variant"], f["width"], f["b"]) == (name, width, b))
+        (found,) = (
+            f[what] for f in figures if (f["variant"], f["width"], f["b"]) == (name, width, b)
+        )
         return float(str(found))
 
     both = ("tempera, logQ + ids", "full matrix, logQ + ids")
     return [
-        Aim(f"ST 32 rows / tempera, D=384 b={b}", of("ST 32 rows", 384) / of("tempera", 384), 9, at_least=True),
-        Aim(f"ST 256 rows / tempera, D=384 b={b}", of("ST 256 rows", 384) / of("tempera", 384), 2.3, at_least=True),
-        Aim(f"tempera / full matrix, D=384 b={b}", of("tempera", 384) / of("full matrix", 384), 1.0),
-        Aim(f"memory / full matrix, D=384 b={b}", of("tempera", 384, "bytes") / of("full matrix", 384, "bytes"), 1 / 8),
+        Aim(
+            f"ST 32 rows / tempera, D=384 b={b}",
+            of("ST 32 rows", 384) / of("tempera", 384),
+            9,
+            at_least=True,
+        ),
+        Aim(
+            f"ST 256 rows / tempera, D=384 b={b}",
+            of("ST 256 rows", 384) / of("tempera", 384),
+            2.3,
+            at_least=True,
+        ),
+        Aim(
+            f"tempera / full matrix, D=384 b={b}", of("tempera", 384) / of("full matrix", 384), 1.0
+        ),
+        Aim(
+            f"memory / full matrix, D=384 b={b}",
+            of("tempera", 384, "bytes") / of("full matrix", 384, "bytes"),
+            1 / 8,
+        ),
         Aim(f"logQ + ids / full matrix, D=64 b={b}", of(both[0], 64) / of(both[1], 64), 0.51),
-        Aim(f"memory, logQ + ids / full, D=64 b={b}", of(both[0], 64, "bytes") / of(both[1], 64, "bytes"), 0.03),
-        Aim(f"all parts / plain tile, D=384 b={b}", of("tempera, all parts", 384) / of("tempera", 384), 1.3),
-        Aim(f"all parts / plain tile, D=64 b={b}", of("tempera, all parts", 64) / of("tempera", 64), 1.3),
+        Aim(
+            f"memory, logQ + ids / full, D=64 b={b}",
+            of(both[0], 64, "bytes") / of(both[1], 64, "bytes"),
+            0.03,
+        ),
+        Aim(
+            f"all parts / plain tile, D=384 b={b}",
+            of("tempera, all parts", 384) / of("tempera", 384),
+            1.3,
+        ),
+        Aim(
+            f"all parts / plain tile, D=64 b={b}",
+            of("tempera, all parts", 64) / of("tempera", 64),
+            1.3,
+        ),
     ]
 
 

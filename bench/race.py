@@ -1,10 +1,13 @@
-"""The race of `tempera train`, against full sweeps: is its choice within the noise of the best setting, and what does it cost?
+"""The race of `tempera train`, against full sweeps: is its choice within the noise of the best
+setting, and what does it cost?
 
-`python bench/race.py [PAIRS]` takes so many pairs of five sets in the folder that TEMPERA_DATA names, each with both kinds of
-initial vectors of a static tower: ten cases. The sweep trains 30 settings in full, of six temperatures and five learning rates
-from a tenth to ten times the tower's own; its best is the one with the highest validation score. The best rate at the race's
-temperature, the race's setting and the default are compared with it, all trained in full, with 95 % intervals, paired by query. The
-cost is the CPU seconds of race and run over those of the run alone, its training and the evaluations on the way.
+`python bench/race.py [PAIRS]` takes so many pairs of five sets in the folder that TEMPERA_DATA
+names, each with both kinds of initial vectors of a static tower: ten cases. The sweep trains 30
+settings in full, of six temperatures and five learning rates from a tenth to ten times the tower's
+own; its best is the one with the highest validation score. The best rate at the race's temperature,
+the race's setting and the default are compared with it, all trained in full, with 95 % intervals,
+paired by query. The cost is the CPU seconds of race and run over those of the run alone, its
+training and the evaluations on the way.
 """
 
 from __future__ import annotations
@@ -53,17 +56,24 @@ def best_of(swept: dict[Setting, tuple[Floats, Floats]]) -> Setting:
 
 
 def case(name: str, init: str, pairs: int, folder: Path) -> dict[str, Any]:
-    """Return the sweep's best setting, the race's, their difference and the cost of one set and tower."""
+    """Return the sweep's best setting, the race's, their difference and the cost of one set and
+    tower."""
     parquet.write_table(pairs_of(name, pairs), folder / "pairs.parquet")
-    options, free = opened(config.of({"data": {"path": str(folder / "pairs.parquet")}, "tower": {"init": init}}))
+    options, free = opened(
+        config.of({"data": {"path": str(folder / "pairs.parquet")}, "tower": {"init": init}})
+    )
     with JsonLines(folder / "log.jsonl") as log, silenced():
         prepared = prepare(build(options), start("no"), folder, log)
         race = prepared.task.race(prepared.config).among(free)
-        prepared = with_setting(prepared, race.start)  # sweep and run have the width that it starts with
+        prepared = with_setting(
+            prepared, race.start
+        )  # sweep and run have the width that it starts with
         steps = prepared.config.train.steps(prepared.task.data.sampler.batches_per_epoch)
         rate = prepared.config.train.learning_rate
         rates = [float(f"{rate * factor:.2g}") for factor in FACTORS]
-        swept = {each: full(prepared, each, steps) for each in itertools.product(TEMPERATURES, rates)}
+        swept = {
+            each: full(prepared, each, steps) for each in itertools.product(TEMPERATURES, rates)
+        }
         began = time.process_time()
         chosen = run_race(prepared, race, steps)[1].values
         raced = time.process_time()
@@ -99,7 +109,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as place:
             figures[f"{name}, {init}"] = case(name, init, pairs, Path(place))
         print(name, init, json.dumps(figures[f"{name}, {init}"]), file=sys.stderr, flush=True)
-    costs = {name: 1 + each["seconds"]["race"] / each["seconds"]["run"] for name, each in figures.items()}
+    costs = {
+        name: 1 + each["seconds"]["race"] / each["seconds"]["run"] for name, each in figures.items()
+    }
     table(
         ["case", "sweep's best", "race", METRIC, "its temperature, validation", "its setting, test", "default, test", "cost"],
         [
@@ -110,9 +122,15 @@ def main() -> None:
             for name, each in figures.items()
         ],
     )  # fmt: skip
-    below = {name: sum(each[name][part]["high"] < 0 for each in figures.values()) for name, part in SHOWN[:2]}
+    below = {
+        name: sum(each[name][part]["high"] < 0 for each in figures.values())
+        for name, part in SHOWN[:2]
+    }
     aims = [
-        *(Aim(f"cases whose {name} is shown below the sweep's best", count, 1) for name, count in below.items()),
+        *(
+            Aim(f"cases whose {name} is shown below the sweep's best", count, 1)
+            for name, count in below.items()
+        ),
         Aim("CPU of race and run over the run's, the most", max(costs.values()), 3),
     ]
     finish("race", figures, aims, ["torch"])

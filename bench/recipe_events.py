@@ -1,9 +1,11 @@
-"""`tempera train EVENTS` without options, against the counting baselines, on interactions with and without times and order.
+"""`tempera train EVENTS` without options, against the counting baselines, on interactions with and
+without times and order.
 
-`python bench/recipe_events.py [CASES]` takes the first cases whose interactions lie in the folder that TEMPERA_DATA names. Each is
-one command without options, but for the metrics and `data.ordered=false` where the order is thrown away. The run itself
-evaluates: all items are ranked, those of the user's history left out. Differences of what is served and of the vectors from the
-best baseline have 95 % intervals, paired by user. CPU seconds are of the whole command, by phase.
+`python bench/recipe_events.py [CASES]` takes the first cases whose interactions lie in the folder
+that TEMPERA_DATA names. Each is one command without options, but for the metrics and
+`data.ordered=false` where the order is thrown away. The run itself evaluates: all items are ranked,
+those of the user's history left out. Differences of what is served and of the vectors from the best
+baseline have 95 % intervals, paired by user. CPU seconds are of the whole command, by phase.
 """
 
 from __future__ import annotations
@@ -37,11 +39,16 @@ def measured(path: Path, options: list[str]) -> dict[str, Any]:
     """Return what one command without options reaches, and what it costs."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()
-        run = tempera.train(str(path), Path(folder) / "run", ["evaluation.metrics=[ndcg@10,hit@10]", *options])
+        run = tempera.train(
+            str(path), Path(folder) / "run", ["evaluation.metrics=[ndcg@10,hit@10]", *options]
+        )
         seconds = time.process_time() - start
         document = run.document
     hit, ndcg = "hit@10", "ndcg@10"
-    best = max((name for name in BASELINES if name in run.metrics), key=lambda name: run.metrics[name][ndcg])
+    best = max(
+        (name for name in BASELINES if name in run.metrics),
+        key=lambda name: run.metrics[name][ndcg],
+    )
     return {
         "metrics": {name: {key: each[key] for key in (hit, ndcg)} for name, each in run.metrics.items()},
         "chosen": document.get("recipe", {}).get("chosen"), "hybrid": document.get("hybrid"), "served": document.get("counting"),
@@ -77,7 +84,12 @@ def report(figures: dict[str, Any]) -> None:
     gaps = [max(each["differences"].values(), key=lambda d: d["mean"]) for each in figures.values()]
     aims = [
         Aim("cases shown below the best baseline", sum(gap["high"] < 0 for gap in gaps), 0),
-        Aim("cases shown above the best baseline", sum(gap["low"] > 0 for gap in gaps), len(gaps), True),
+        Aim(
+            "cases shown above the best baseline",
+            sum(gap["low"] > 0 for gap in gaps),
+            len(gaps),
+            True,
+        ),
         Aim("CPU seconds, at most", max(each["seconds"] for each in figures.values()), 1200),
     ]
     finish("recipe_events", figures, aims, ["torch", "scipy", "numpy"])

@@ -1,7 +1,8 @@
 """Batches without duplicates: CPU seconds, alternating with sentence-transformers' sampler.
 
-Rows of (anchor, positive, negative), passages drawn from a third as many. Both sides get what they need once before the
-clock starts: sentence-transformers its data set, Tempera its ids; one epoch is then drawn, of which every batch is checked.
+Rows of (anchor, positive, negative), passages drawn from a third as many. Both sides get what they
+need once before the clock starts: sentence-transformers its data set, Tempera its ids; one epoch is
+then drawn, of which every batch is checked.
 
     python bench/samplers.py [ROWS [PEER_ROWS]]
 
@@ -32,7 +33,10 @@ BATCH = 2048
 def main() -> None:
     chosen = arguments(__doc__, rows=1_000_000, peer_rows=0)
     rows, peer_rows = chosen.rows, chosen.peer_rows or chosen.rows
-    passages = np.random.default_rng(0).integers(0, rows // 6, (rows, 2)) * 2 + [0, 1]  # no row has a passage twice
+    passages = np.random.default_rng(0).integers(0, rows // 6, (rows, 2)) * 2 + [
+        0,
+        1,
+    ]  # no row has a passage twice
     texts = {
         "anchor": [f"what is said of number {i}" for i in range(rows)],
         "positive": [f"a passage about {i} and more" for i in passages[:, 0]],
@@ -40,7 +44,9 @@ def main() -> None:
     }
     data = Dataset.from_dict({name: column[:peer_rows] for name, column in texts.items()})
     start = time.process_time()
-    ids = np.stack([content_ids(data.from_dict({"t": column}).data["t"]) for column in texts.values()], 1)
+    ids = np.stack(
+        [content_ids(data.from_dict({"t": column}).data["t"]) for column in texts.values()], 1
+    )
     hashing = time.process_time() - start
     keys = Ragged(torch.from_numpy(ids.ravel()), torch.arange(rows + 1) * 3)
     dropped: dict[str, int] = {}
@@ -68,12 +74,28 @@ def main() -> None:
     counts = {name: rows if name == "tempera" else peer_rows for name in variants}
     rate = {name: counts[name] / value for name, value in seconds.items()}
     ratio = {name: rate["tempera"] / rate[name] for name in variants}
-    lines = [[n, f"{counts[n]:,}", f"{seconds[n]:.2f}", f"{dropped[n]:,}", f"{ratio[n]:.1f}"] for n in variants]
-    table(["sampler", "rows", "CPU s per epoch", "rows left over", "speed of tempera / theirs"], lines)
+    lines = [
+        [n, f"{counts[n]:,}", f"{seconds[n]:.2f}", f"{dropped[n]:,}", f"{ratio[n]:.1f}"]
+        for n in variants
+    ]
+    table(
+        ["sampler", "rows", "CPU s per epoch", "rows left over", "speed of tempera / theirs"], lines
+    )
     print(f"content ids, once per run: {hashing:.2f} s")
-    figures = {"rows": counts, "batch": BATCH, "seconds": seconds, "left_over": dropped, "hashing_seconds": hashing}
+    figures = {
+        "rows": counts,
+        "batch": BATCH,
+        "seconds": seconds,
+        "left_over": dropped,
+        "hashing_seconds": hashing,
+    }
     aims = [
-        Aim("rows per second, times sentence-transformers'", ratio["sentence-transformers"], 20, at_least=True),
+        Aim(
+            "rows per second, times sentence-transformers'",
+            ratio["sentence-transformers"],
+            20,
+            at_least=True,
+        ),
         Aim("rows left over beyond a last batch", dropped["tempera"] - rows % BATCH, 0),
     ]
     finish("samplers", figures, aims, ["sentence-transformers", "datasets", "numpy"])

@@ -1,9 +1,11 @@
-"""One training step of a 6-layer, 384-wide transformer on pairs of a docstring and its code, lengths as they come.
+"""One training step of a 6-layer, 384-wide transformer on pairs of a docstring and its code,
+lengths as they come.
 
-`python bench/step.py [--pairs 64]` prints CPU time (one thread, alternating) and added memory (a process each) against
-sentence-transformers' plain and cached losses and the GradCache library; the gradients are compared first, without dropout.
-`python bench/step.py --large` compares micro-batches of one row with the unlimited step at 1,024 pairs.
-GradCache: pip install git+https://github.com/luyug/GradCache@906f038 (left out, and said so, if it is not there).
+`python bench/step.py [--pairs 64]` prints CPU time (one thread, alternating) and added memory (a
+process each) against sentence-transformers' plain and cached losses and the GradCache library; the
+gradients are compared first, without dropout. `python bench/step.py --large` compares micro-batches
+of one row with the unlimited step at 1,024 pairs. GradCache: pip install
+git+https://github.com/luyug/GradCache@906f038 (left out, and said so, if it is not there).
 """
 
 from __future__ import annotations
@@ -55,17 +57,25 @@ class Work:
     def __init__(self, pairs: int, dropout: float = 0.1) -> None:
         torch.manual_seed(0)
         texts = _texts()
-        self.tower: Any = Transformer(6, 384, 12, 30_000, 256, dropout).build([*texts[0], *texts[1]])
+        self.tower: Any = Transformer(6, 384, 12, 30_000, 256, dropout).build(
+            [*texts[0], *texts[1]]
+        )
         self.model = self.tower.model
-        chosen = [i for i, row in enumerate(self.tower.features(texts[1]).lengths.tolist()) if row >= 8]
-        chosen = [chosen[i] for i in torch.randperm(len(chosen), generator=torch.Generator().manual_seed(1))[:pairs]]
+        chosen = [
+            i for i, row in enumerate(self.tower.features(texts[1]).lengths.tolist()) if row >= 8
+        ]
+        chosen = [
+            chosen[i]
+            for i in torch.randperm(len(chosen), generator=torch.Generator().manual_seed(1))[:pairs]
+        ]
         self.texts = [[column[i] for i in chosen] for column in texts]
         self.features = [self.tower.features(column) for column in self.texts]
         self.batch = Batch(*(Side(rows) for rows in self.features))
         self.tower.train()
 
     def read(self) -> list[dict[str, Tensor]]:
-        """Return the output of sentence-transformers' collator for each column: padded to its longest text."""
+        """Return the output of sentence-transformers' collator for each column: padded to its
+        longest text."""
         return [self.model.preprocess(column) for column in self.texts]
 
     @property
@@ -80,7 +90,9 @@ def _texts() -> tuple[list[str], list[str]]:
     return pairs.texts("query"), pairs.texts("doc")
 
 
-def tempera(mode: str, memory: float | None = None, tokens: int | None = None) -> Callable[[Work], Run]:
+def tempera(
+    mode: str, memory: float | None = None, tokens: int | None = None
+) -> Callable[[Work], Run]:
     def of(work: Work) -> Run:
         cached = Cache(mode, memory, tokens)  # type: ignore[arg-type]
         objective = mnr(1 / SCALE)
@@ -96,7 +108,8 @@ def tempera(mode: str, memory: float | None = None, tokens: int | None = None) -
 
 
 def by_hand(work: Work) -> Run:
-    """Return the step without padding or cache: rows of one length at a time, one graph, the full score matrix."""
+    """Return the step without padding or cache: rows of one length at a time, one graph, the full
+    score matrix."""
     rows = Ragged.cat(work.features)
     groups = [torch.nonzero(rows.lengths == width)[:, 0] for width in rows.lengths.unique()]
 
@@ -113,7 +126,11 @@ def sentence_transformers(cached: bool, **options: Any) -> Callable[[Work], Run]
     def of(work: Work) -> Run:
         from sentence_transformers.sentence_transformer import losses
 
-        kind = losses.CachedMultipleNegativesRankingLoss if cached else losses.MultipleNegativesRankingLoss
+        kind = (
+            losses.CachedMultipleNegativesRankingLoss
+            if cached
+            else losses.MultipleNegativesRankingLoss
+        )
         loss, features = kind(work.model, scale=SCALE, **options), work.read()
 
         def run() -> None:
@@ -145,8 +162,12 @@ def grad_cache(rows: int) -> Callable[[Work], Run]:
             return F.cross_entropy(scores, torch.arange(len(q)))
 
         model = Keywords(work.model)
-        library = GradCache([model, model], rows, loss, get_rep_fn=lambda found: found["sentence_embedding"])
-        features = [{k: v for k, v in each.items() if isinstance(v, Tensor)} for each in work.read()]
+        library = GradCache(
+            [model, model], rows, loss, get_rep_fn=lambda found: found["sentence_embedding"]
+        )
+        features = [
+            {k: v for k, v in each.items() if isinstance(v, Tensor)} for each in work.read()
+        ]
 
         def run() -> None:
             work.model.zero_grad()
@@ -190,7 +211,9 @@ def check(chosen: Sequence[str]) -> None:
     found = {}
     for name in chosen:
         VARIANTS[name](work)()
-        found[name] = torch.cat([p.grad.flatten() for p in work.model.parameters() if p.grad is not None])
+        found[name] = torch.cat(
+            [p.grad.flatten() for p in work.model.parameters() if p.grad is not None]
+        )
         off = float((found[name] - found[chosen[0]]).norm() / found[chosen[0]].norm())
         assert off < 1e-4, f"{name}: the gradient differs by {off:.1e}"
 
@@ -204,9 +227,14 @@ def main(pairs: int, rounds: int) -> None:
     works = {name: copy.copy(work) for name in chosen}
     runs = {name: VARIANTS[name](works[name]) for name in chosen}
     seconds = alternate(runs, rounds, limit=300)
-    memory = {name: peak_bytes(__file__, "--memory", name, "--pairs", str(pairs)) for name in chosen}
+    memory = {
+        name: peak_bytes(__file__, "--memory", name, "--pairs", str(pairs)) for name in chosen
+    }
     planned = {}
-    for name, cached in {"tempera, all kept": Cache("never"), "tempera, 1 GiB": Cache("auto", float(1 << 30))}.items():
+    for name, cached in {
+        "tempera, all kept": Cache("never"),
+        "tempera, 1 GiB": Cache("auto", float(1 << 30)),
+    }.items():
         planned[name] = cached.plan(work.tower, work.batch).peak_bytes
     memory["planning"] = peak_bytes(__file__, "--memory", "planning", "--pairs", str(pairs))
     ours = seconds["tempera, all kept"]
@@ -217,7 +245,13 @@ def main(pairs: int, rounds: int) -> None:
     ]  # fmt: skip
     table((f"{pairs} pairs", "CPU s", "/ all kept", "MiB", "planned"), rows)
     figures = [
-        {"variant": n, "pairs": pairs, "seconds": seconds[n], "bytes": memory[n], "planned": planned.get(n)}
+        {
+            "variant": n,
+            "pairs": pairs,
+            "seconds": seconds[n],
+            "bytes": memory[n],
+            "planned": planned.get(n),
+        }
         for n in chosen
     ]
     cached = [name for name in chosen if name.startswith("ST cached")]
@@ -234,7 +268,11 @@ def main(pairs: int, rounds: int) -> None:
         Aim("all kept / padding-free by hand", ours / hand, 1.05),
         Aim("none kept / padding-free by hand", none / hand, 1.36),
         *(Aim(f"planned off used, {n}", abs(planned[n] / memory[n] - 1), 0.1) for n in planned),
-        Aim("memory, planning twice / announced", memory["planning"] / planned["tempera, all kept"], 0.25),
+        Aim(
+            "memory, planning twice / announced",
+            memory["planning"] / planned["tempera, all kept"],
+            0.25,
+        ),
     ]
     if "GradCache, 8 rows" in chosen:
         theirs = seconds["GradCache, 8 rows"]
@@ -246,7 +284,8 @@ def main(pairs: int, rounds: int) -> None:
 
 
 def large(pairs: int = 1024, parts: int = 16) -> None:
-    """Compare rows one by one with the unlimited step; all graphs at once would take about 30 GB, so its batch comes in parts."""
+    """Compare rows one by one with the unlimited step; all graphs at once would take about 30 GB,
+    so its batch comes in parts."""
     work = Work(pairs)
     cut = [copy.copy(work) for _ in range(parts)]
     for i, part in enumerate(cut):
@@ -270,9 +309,13 @@ def large(pairs: int = 1024, parts: int = 16) -> None:
         seconds[name] = time.process_time() - start
     print(f"{pairs:,} pairs, {work.tokens:,} tokens, the longest row {longest}")
     table(
-        ("", "CPU s", "/ unlimited"), [(n, f"{s:.1f}", f"{s / seconds['unlimited']:.2f}") for n, s in seconds.items()]
+        ("", "CPU s", "/ unlimited"),
+        [(n, f"{s:.1f}", f"{s / seconds['unlimited']:.2f}") for n, s in seconds.items()],
     )
-    aims = [Aim(f"{name} / unlimited, {pairs:,} pairs", seconds[name] / seconds["unlimited"], 1.4) for name in caches]
+    aims = [
+        Aim(f"{name} / unlimited, {pairs:,} pairs", seconds[name] / seconds["unlimited"], 1.4)
+        for name in caches
+    ]
     finish("step_large", seconds, aims, ["torch", "transformers"])
 
 

@@ -1,9 +1,11 @@
 """Static towers with and without something that `tempera train` does for them.
 
-`python bench/switches.py [SETS] [SEEDS] --switch SWITCH --cache FOLDER` trains each set without and with `tower.SWITCH`, from
-the folder that TEMPERA_DATA names, and on the standard library, which every machine has. SWITCH is `drop_repeats`, which leaves
-out a word that stands again within the next ten words, or `token_weights`, which learns a weight of each token beside its vector.
-Differences of means over the seeds have 95 % intervals, paired by query; CPU seconds are of the whole command.
+`python bench/switches.py [SETS] [SEEDS] --switch SWITCH --cache FOLDER` trains each set without and
+with `tower.SWITCH`, from the folder that TEMPERA_DATA names, and on the standard library, which
+every machine has. SWITCH is `drop_repeats`, which leaves out a word that stands again within the
+next ten words, or `token_weights`, which learns a weight of each token beside its vector.
+Differences of means over the seeds have 95 % intervals, paired by query; CPU seconds are of the
+whole command.
 """
 
 from __future__ import annotations

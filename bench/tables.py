@@ -1,10 +1,12 @@
-"""Time of a step and memory of the optimiser by table size: optimisers that update all rows, and those that update the rows read.
+"""Time of a step and memory of the optimiser by table size: optimisers that update all rows, and
+those that update the rows read.
 
     python bench/tables.py [LIMIT]
 
-A batch is 1,024 users, each the mean of 10 items taken before, with the items they take next; both read one table, items as often
-as 1 / rank has it. The same step for every optimiser, in turns on the same table: towers, softmax, gradients, norm, optimiser.
-What would hold more than LIMIT GB (3) of table, gradient and accumulators is left out.
+A batch is 1,024 users, each the mean of 10 items taken before, with the items they take next; both
+read one table, items as often as 1 / rank has it. The same step for every optimiser, in turns on
+the same table: towers, softmax, gradients, norm, optimiser. What would hold more than LIMIT GB (3)
+of table, gradient and accumulators is left out.
 """
 
 from __future__ import annotations
@@ -69,14 +71,19 @@ def begun(name: str, towers: Means) -> State:
     """Return a run with one of the optimisers."""
     options = Training(table_optimizer="rowwise_adagrad" if name == "row-wise Adagrad" else "adamw")
     state = begin(towers, presets.mnr(), options)  # type: ignore[arg-type]
-    kinds: dict[str, Any] = {"Adagrad, dense": torch.optim.Adagrad, "SparseAdam": torch.optim.SparseAdam}
+    kinds: dict[str, Any] = {
+        "Adagrad, dense": torch.optim.Adagrad,
+        "SparseAdam": torch.optim.SparseAdam,
+    }
     if name in kinds:
         group = {"params": list(towers.parameters()), "lr": 0.03, "initial_lr": 0.03}
         state.optimizer = kinds[name]([group])
     return state
 
 
-def stepping(name: str, state: State, given: list[Batch[Ragged]], found: dict[str, int]) -> Callable[[], None]:
+def stepping(
+    name: str, state: State, given: list[Batch[Ragged]], found: dict[str, int]
+) -> Callable[[], None]:
     """Return a function that takes the next steps of a run."""
     at = count()
 
@@ -103,7 +110,10 @@ def measure(rows: int, limit: float) -> dict[str, Mapping[str, float]]:
     read = torch.cat([chosen[0].query.rows.values, chosen[0].doc.rows.values]).unique()
     print(f"{rows:,} rows, of which a batch reads {len(read):,}", flush=True)
     return {
-        name: {"milliseconds": round(1000 * seconds[name] / STEPS, 2), "state_bytes": state_bytes[name]}
+        name: {
+            "milliseconds": round(1000 * seconds[name] / STEPS, 2),
+            "state_bytes": state_bytes[name],
+        }
         for name in names
     }
 
@@ -116,7 +126,11 @@ def main() -> None:
         [
             f"{rows:,}",
             name,
-            *((f"{f['milliseconds']:.1f}", f"{f['state_bytes'] / 1e6:,.1f}") if f else ("left out", "")),
+            *(
+                (f"{f['milliseconds']:.1f}", f"{f['state_bytes'] / 1e6:,.1f}")
+                if f
+                else ("left out", "")
+            ),
         ]
         for rows, found in figures.items()
         for name in NAMES
@@ -126,9 +140,23 @@ def main() -> None:
     ours = {rows: found["row-wise Adagrad"] for rows, found in figures.items()}
     adamw = figures[1_000_000]["AdamW"]
     aims = [
-        Aim("AdamW's step / ours, 1M rows", adamw["milliseconds"] / ours[1_000_000]["milliseconds"], 5, at_least=True),
-        Aim("AdamW's accumulators / ours", adamw["state_bytes"] / ours[1_000_000]["state_bytes"], 100, at_least=True),
-        Aim("ours, 4M rows / 100k rows", ours[4_000_000]["milliseconds"] / ours[100_000]["milliseconds"], 2),
+        Aim(
+            "AdamW's step / ours, 1M rows",
+            adamw["milliseconds"] / ours[1_000_000]["milliseconds"],
+            5,
+            at_least=True,
+        ),
+        Aim(
+            "AdamW's accumulators / ours",
+            adamw["state_bytes"] / ours[1_000_000]["state_bytes"],
+            100,
+            at_least=True,
+        ),
+        Aim(
+            "ours, 4M rows / 100k rows",
+            ours[4_000_000]["milliseconds"] / ours[100_000]["milliseconds"],
+            2,
+        ),
     ]
     finish("tables", figures, aims, ["tempera", "torch"])
 

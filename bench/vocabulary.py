@@ -1,8 +1,10 @@
-"""What a vocabulary costs a step: the optimiser, the norm of gradients and clipping reach the tokens that were read, or all.
+"""What a vocabulary costs a step: the optimiser, the norm of gradients and clipping reach the
+tokens that were read, or all.
 
-`python bench/vocabulary.py [PAIRS]` takes steps of a 6-layer, 384-wide transformer on a CPU, one thread, with a vocabulary of
-30,522 tokens (BERT's) and one of 250,002 (that of multilingual models). Tokens are drawn by Zipf's law, every batch anew, some 13
-in a text. It alternates with torch's AdamW and clipping behind the same gradients; weights are compared first.
+`python bench/vocabulary.py [PAIRS]` takes steps of a 6-layer, 384-wide transformer on a CPU, one
+thread, with a vocabulary of 30,522 tokens (BERT's) and one of 250,002 (that of multilingual
+models). Tokens are drawn by Zipf's law, every batch anew, some 13 in a text. It alternates with
+torch's AdamW and clipping behind the same gradients; weights are compared first.
 """
 
 from __future__ import annotations
@@ -49,7 +51,14 @@ def batches(vocabulary: int, pairs: int) -> Iterator[Batch[Any]]:
             lengths = torch.randint(6, 21, (pairs,), generator=draw)
             uniform = torch.rand(int(lengths.sum()), generator=draw, dtype=torch.float64)
             tokens = (10 * (vocabulary / 10) ** uniform).long().clamp(max=vocabulary - 1)
-            sides.append(Side(Ragged(tokens.int(), torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]))))
+            sides.append(
+                Side(
+                    Ragged(
+                        tokens.int(),
+                        torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]),
+                    )
+                )
+            )
         yield Batch(*sides)
 
 
@@ -57,7 +66,9 @@ def steps(tower: Any, vocabulary: int, pairs: int, ours: bool) -> Callable[[], N
     """Return what takes a few steps by our optimiser or by torch's."""
     parameters = list(tower.parameters())
     optimizer: Any = (
-        adam(tower, 1e-4, 0.0, 0.0) if ours else torch.optim.AdamW(parameters, 1e-4, weight_decay=0.0, fused=True)
+        adam(tower, 1e-4, 0.0, 0.0)
+        if ours
+        else torch.optim.AdamW(parameters, 1e-4, weight_decay=0.0, fused=True)
     )
     cache, drawn = Cache(), batches(vocabulary, pairs)
 
@@ -75,19 +86,25 @@ def steps(tower: Any, vocabulary: int, pairs: int, ours: bool) -> Callable[[], N
 
 
 def measured(vocabulary: int, pairs: int) -> dict[str, float]:
-    """Return CPU seconds of a step of each, and the largest difference of their weights after a few."""
+    """Return CPU seconds of a step of each, and the largest difference of their weights after a
+    few."""
     towers = {"torch": tower_of(vocabulary)}
     towers["tempera"] = copy.deepcopy(towers["torch"])
-    runs = {name: steps(tower, vocabulary, pairs, name == "tempera") for name, tower in towers.items()}
+    runs = {
+        name: steps(tower, vocabulary, pairs, name == "tempera") for name, tower in towers.items()
+    }
     for run in runs.values():
         torch.manual_seed(0)
         run()
     with torch.no_grad():
         apart: list[Tensor] = [
-            (a - b).abs().max() for a, b in zip(*(t.parameters() for t in towers.values()), strict=True)
+            (a - b).abs().max()
+            for a, b in zip(*(t.parameters() for t in towers.values()), strict=True)
         ]
     seconds = alternate(runs, ROUNDS)
-    return {name: each / STEPS for name, each in seconds.items()} | {"apart": float(torch.stack(apart).max())}
+    return {name: each / STEPS for name, each in seconds.items()} | {
+        "apart": float(torch.stack(apart).max())
+    }
 
 
 def main(pairs: int) -> None:
@@ -103,8 +120,13 @@ def main(pairs: int) -> None:
         ],
     )
     aims = [
-        *(Aim(f"share of torch's CPU seconds, {int(name):,} tokens", share, 1.0) for name, share in shares.items()),
-        Aim("largest difference of a weight", max(each["apart"] for each in figures.values()), 1e-4),
+        *(
+            Aim(f"share of torch's CPU seconds, {int(name):,} tokens", share, 1.0)
+            for name, share in shares.items()
+        ),
+        Aim(
+            "largest difference of a weight", max(each["apart"] for each in figures.values()), 1e-4
+        ),
     ]
     finish("vocabulary", figures, aims, ["torch", "transformers", "sentence-transformers"])
 

@@ -27,4 +27,6 @@ def fenced(text: str) -> str:
     '''
     """
     blocks = text.split("\n\n")
-    return "\n\n".join(f"```pycon\n{block}\n```" if block.startswith(">>> ") else block for block in blocks)
+    return "\n\n".join(
+        f"```pycon\n{block}\n```" if block.startswith(">>> ") else block for block in blocks
+    )

@@ -1,4 +1,5 @@
-"""Write the file map of CONTRIBUTING.md from the first sentence of every module: `python docs/_map.py`."""
+"""Write the file map of CONTRIBUTING.md from the first sentence of every module: `python
+docs/_map.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Draw overview.png, the picture of the README, from recorded results: `python docs/_overview.py`."""
+"""Draw overview.png, the picture of the README, from recorded results: `python
+docs/_overview.py`."""
 
 from __future__ import annotations
 
@@ -30,15 +31,24 @@ def sweep(axes: Axes) -> None:
     line = record("study/results/code_moving.json")["lines"][0]
     points = line["points"]
     t, mean = ([point[name] for point in points] for name in ("temperature", "mean"))
-    errors = [[point["mean"] - point["low"] for point in points], [point["high"] - point["mean"] for point in points]]
+    errors = [
+        [point["mean"] - point["low"] for point in points],
+        [point["high"] - point["mean"] for point in points],
+    ]
     best = [point for point in points if point["temperature"] in line["region"]]
     axes.errorbar(t, mean, errors, color=BLUE, marker="o", markersize=4, capsize=2, linewidth=1.5)
     axes.plot(
-        [point["temperature"] for point in best], [point["mean"] for point in best], "D", color=RED, label="best region"
+        [point["temperature"] for point in best],
+        [point["mean"] for point in best],
+        "D",
+        color=RED,
+        label="best region",
     )
     axes.axvline(0.05, color=GREY, linestyle="--", linewidth=1, label="usual temperature, 0.05")
     axes.set_xscale("log")
-    axes.set_xticks([0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1], ["0.005", "0.02", "0.05", "0.1", "0.2", "0.5", "1"])
+    axes.set_xticks(
+        [0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1], ["0.005", "0.02", "0.05", "0.1", "0.2", "0.5", "1"]
+    )
     axes.minorticks_off()
     axes.set_xlabel("temperature")
     axes.set_title("nDCG@10 of a sweep, 3 seeds, 95 % intervals")
@@ -53,7 +63,9 @@ def steps(axes: Axes) -> None:
     axes.barh(list(STEPS.values()), seconds, color=colours, height=0.62)
     for y, name in enumerate(STEPS):
         text = f"{seconds[y]:.1f} s, {figures[name]['bytes'] / 2**20:,.0f} MiB"
-        axes.annotate(text, (seconds[y], y), (5, 0), textcoords="offset points", va="center", color=INK)
+        axes.annotate(
+            text, (seconds[y], y), (5, 0), textcoords="offset points", va="center", color=INK
+        )
     axes.set_xlim(0, 1.45 * max(seconds))
     axes.invert_yaxis()
     axes.set_xlabel("CPU seconds")

@@ -1,4 +1,5 @@
-"""Generate pages from the package and from the notebooks: `python docs/_pages.py` writes options.md again."""
+"""Generate pages from the package and from the notebooks: `python docs/_pages.py` writes options.md
+again."""
 
 from __future__ import annotations
 
@@ -39,7 +40,13 @@ KINDS: dict[str, Any] = {
     "tower of documents": registry.DocSide,
 }
 _BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
-_TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "none"}
+_TYPES = {
+    int: "whole number",
+    float: "number",
+    str: "text",
+    bool: "true or false",
+    type(None): "none",
+}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -72,7 +79,12 @@ def options() -> str:
     for title, kind in KINDS.items():
         lines += ["", f"### {title}"]
         for part, make in registry.PARTS[kind].items():
-            lines += ["", f"#### {title}: {part}", "", *(_table("", make) if inspect.isclass(make) else [about(make)])]
+            lines += [
+                "",
+                f"#### {title}: {part}",
+                "",
+                *(_table("", make) if inspect.isclass(make) else [about(make)]),
+            ]
     for make in STATES:
         lines += ["", f"### {make.__name__.lower()}", "", *_table("", make)]
     return "\n".join(lines) + "\n"
@@ -89,7 +101,11 @@ def _presets(default: str) -> list[str]:
     names = registry.PARTS[Objective]
     rows = []
     for name, make in names.items():
-        own = {n: p.default for n, p in inspect.signature(make).parameters.items() if p.kind is not p.VAR_KEYWORD}
+        own = {
+            n: p.default
+            for n, p in inspect.signature(make).parameters.items()
+            if p.kind is not p.VAR_KEYWORD
+        }
         shown = ", ".join(f"`{n}` {shown_default(value)}" for n, value in own.items())
         rows.append(f"| `{name}` | {first_line(make)} | {shown} |")
     head = [
@@ -106,14 +122,20 @@ def first_line(make: Any) -> str:
 
 
 def _table(title: str, make: Any) -> list[str]:
-    hints = {n: hint for n, hint in registry.hints_of(make).items() if (make, n) != (Matryoshka, "objective")}
+    hints = {
+        n: hint
+        for n, hint in registry.hints_of(make).items()
+        if (make, n) != (Matryoshka, "objective")
+    }
     descriptions = described(make)
     lines = [f"{title}:" if title else first_line(make), ""]
     if not hints:
         return lines[:1]
     lines += ["| option | type | default | description |", "|---|---|---|---|"]
     for name, hint in hints.items():
-        lines.append(f"| `{name}` | {taken(hint)} | {default_of(make, name)} | {descriptions.get(name, '')} |")
+        lines.append(
+            f"| `{name}` | {taken(hint)} | {default_of(make, name)} | {descriptions.get(name, '')} |"
+        )
     return lines
 
 
@@ -123,7 +145,9 @@ def described(make: Any) -> dict[str, str]:
     for each in reversed(inspect.getmro(make)) if inspect.isclass(make) else (make,):
         if each.__doc__ and each.__module__.startswith("tempera."):
             described_here = command_line.described(each.__doc__)
-            descriptions |= {name: text.replace("|", "\\|") for name, text in described_here.items()}
+            descriptions |= {
+                name: text.replace("|", "\\|") for name, text in described_here.items()
+            }
     return descriptions
 
 
@@ -141,7 +165,9 @@ def shown_default(value: Any) -> str:
     if value is inspect.Parameter.empty:
         return "required"
     text = (
-        yaml.safe_dump(registry.describe(value), default_flow_style=True, width=10**6).removesuffix("\n...\n").strip()
+        yaml.safe_dump(registry.describe(value), default_flow_style=True, width=10**6)
+        .removesuffix("\n...\n")
+        .strip()
     )
     return f"`{text}`".replace("|", "\\|")
 
@@ -190,7 +216,9 @@ def notebook(path: Path) -> str:
     for cell in cells:
         source = "".join(cell["source"])
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
-    parts.append(f"A test runs this page as `notebooks/{path.name}`; open that file in Jupyter to try more.")
+    parts.append(
+        f"A test runs this page as `notebooks/{path.name}`; open that file in Jupyter to try more."
+    )
     return "\n\n".join(parts) + "\n"
 
 

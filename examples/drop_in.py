@@ -1,9 +1,10 @@
-"""Use any objective in sentence-transformers' trainer: a learned temperature, checkpoints that hold it, batches of any size.
+"""Use any objective in sentence-transformers' trainer: a learned temperature, checkpoints that hold
+it, batches of any size.
 
     python examples/drop_in.py [FOLDER]
 
-Result after 12 CPU seconds, on 672 questions in English with answers in German, 75 of them held out: nDCG@10 0.013 -> 1.000,
-temperature 0.05 -> 0.045.
+Result after 12 CPU seconds, on 672 questions in English with answers in German, 75 of them held
+out: nDCG@10 0.013 -> 1.000, temperature 0.05 -> 0.045.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
 from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
 
 from tempera import ContrastiveLoss, ObjectiveState, SameId, Temperature, mnr
@@ -35,14 +40,21 @@ PLACES = {
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/drop_in")
 cases = list(itertools.product(ACTIONS, TOPICS, PLACES))
 questions = [f"how do I {action} my {topic} by {place}?" for action, topic, place in cases]
-answers = [f"{TOPICS[topic]} am {PLACES[place]} {ACTIONS[action]}" for action, topic, place in cases]
+answers = [
+    f"{TOPICS[topic]} am {PLACES[place]} {ACTIONS[action]}" for action, topic, place in cases
+]
 held_out = range(0, len(cases), 9)
 pairs = [i for i in range(len(cases)) if i not in held_out]
-train = Dataset.from_dict({"anchor": [questions[i] for i in pairs], "positive": [answers[i] for i in pairs]})
+train = Dataset.from_dict(
+    {"anchor": [questions[i] for i in pairs], "positive": [answers[i] for i in pairs]}
+)
 
-# Any model works, such as SentenceTransformer("all-MiniLM-L6-v2"). This one is built here, so that nothing is fetched.
+# Any model works, such as SentenceTransformer("all-MiniLM-L6-v2"). This one is built here, so that
+# nothing is fetched.
 torch.manual_seed(0)
-tower = Transformer(layers=1, width=64, heads=2, vocabulary=400, max_length=32).build(questions + answers)
+tower = Transformer(layers=1, width=64, heads=2, vocabulary=400, max_length=32).build(
+    questions + answers
+)
 model: SentenceTransformer = tower.of("doc").model  # type: ignore[attr-defined]
 
 loss = ContrastiveLoss(model, mnr(Temperature(0.05, learnable=True), masks=(SameId(),)))
@@ -71,4 +83,6 @@ trainer = SentenceTransformerTrainer(
 before = judge(model)[judge.primary_metric]
 trainer.train()
 model.save_pretrained(str(folder / "model"))
-print(f"nDCG@10 {before:.3f} -> {judge(model)[judge.primary_metric]:.3f}, temperature 0.05 -> {loss.temperature:.3f}")
+print(
+    f"nDCG@10 {before:.3f} -> {judge(model)[judge.primary_metric]:.3f}, temperature 0.05 -> {loss.temperature:.3f}"
+)

@@ -1,4 +1,5 @@
-"""Where examples of docstrings run: a folder of pairs.jsonl, pairs.yaml that trains on them, and what that left in runs/first."""
+"""Where examples of docstrings run: a folder of pairs.jsonl, pairs.yaml that trains on them, and
+what that left in runs/first."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ evaluation: {queries: 20, validation: 0}
 
 
 def shorten(patch: pytest.MonkeyPatch) -> None:
-    """Draw no pictures, train the runs of sweeps and tunings in this process, and fork the processes of proofs.
+    """Draw no pictures, train the runs of sweeps and tunings in this process, and fork the
+    processes of proofs.
 
     Pictures, and processes that load everything anew, take longer than the runs.
     """
@@ -41,7 +43,9 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
     for module in (learn, sweep, tune):
         patch.setattr(module, "picture", lambda _: {})
     patch.setattr(runner, "Worker", Inline)
-    spawning = import_module("torch.multiprocessing.spawn")  # the package has a function of this name
+    spawning = import_module(
+        "torch.multiprocessing.spawn"
+    )  # the package has a function of this name
     patch.setattr(spawning, "spawn", partial(spawning.start_processes, start_method="fork"))
 
 
@@ -51,7 +55,9 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tempera import train
 
     folder = tmp_path_factory.mktemp("example")
-    rows = [{"query": f"where is {a} of {b}", "doc": f"{b} keeps {a}"} for a in NAMES for b in NAMES]
+    rows = [
+        {"query": f"where is {a} of {b}", "doc": f"{b} keeps {a}"} for a in NAMES for b in NAMES
+    ]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "pairs.yaml").write_text(OPTIONS)
     with pytest.MonkeyPatch.context() as patch:
@@ -65,6 +71,8 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def beside_the_example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Change into it, and take short cuts, for examples that name a file of it."""
     test = getattr(request.node, "dtest", None)
-    if test is not None and any("pairs." in line.source or "runs/" in line.source for line in test.examples):
+    if test is not None and any(
+        "pairs." in line.source or "runs/" in line.source for line in test.examples
+    ):
         shorten(monkeypatch)
         monkeypatch.chdir(request.getfixturevalue("example"))

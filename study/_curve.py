@@ -1,4 +1,5 @@
-"""A curve of the study, which is a metric over temperatures, and the format of figures on its page."""
+"""A curve of the study, which is a metric over temperatures, and the format of figures on its
+page."""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ class Curve:
         for name, record in records.items():
             for line in record["lines"]:
                 batch = line["value"] if line["option"] == "train.batch_size" else record["batch"]
-                option = "" if line["option"] is None else f"{line['option'].split('.')[1]} {shown(line['value'])}"
+                option = (
+                    ""
+                    if line["option"] is None
+                    else f"{line['option'].split('.')[1]} {shown(line['value'])}"
+                )
                 curves.append(cls(name, record["title"], line, batch, record["cosine"], option))
         return [curve for curve in curves if curve.line["value"] != 1e-9]
 

@@ -1,6 +1,7 @@
 """Write the page of the study: fill in its tables and figures, between markers, from the records.
 
-A block stands between `<!-- study: NAME ARGUMENTS -->` and `<!-- /study -->`. Losses are shares of the best mean of a curve.
+A block stands between `<!-- study: NAME ARGUMENTS -->` and `<!-- /study -->`. Losses are shares of
+the best mean of a curve.
 """
 
 from __future__ import annotations
@@ -45,27 +46,44 @@ def _parts(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
         if record is None:
             rows.append((title, "not run yet", "", "", "", ""))
             continue
-        cells = (record["models"], record["seeds"], f"{record['queries']:,}", f"{record['minutes']:.0f}")
+        cells = (
+            record["models"],
+            record["seeds"],
+            f"{record['queries']:,}",
+            f"{record['minutes']:.0f}",
+        )
         rows.append((title, *map(str, cells), f"{record['date']}, {record['commit']}"))
     some = next(iter(records.values()))
     versions = ", ".join(f"{name} {version}" for name, version in some["versions"].items())
     models = sum(record["models"] for record in records.values())
     head = ("part", "models", "seeds", "held-out queries", "minutes of runs", "date, commit")
-    quick = "This is a small study; the text of this page is about the full one. " if some["size"] == "quick" else ""
+    quick = (
+        "This is a small study; the text of this page is about the full one. "
+        if some["size"] == "quick"
+        else ""
+    )
     return f"{quick}{models:,} models, trained on {some['machine']}; {versions}.\n\n{table(head, rows)}"
 
 
 def _curves(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
     rows = []
     for curve in Curve.all_of(records):
-        best = next(point for point in curve.line["points"] if point["temperature"] == curve.line["best"])
+        best = next(
+            point for point in curve.line["points"] if point["temperature"] == curve.line["best"]
+        )
         region = curve.line["region"]
-        spread = shown(region[0]) if len(region) == 1 else f"{shown(min(region))} to {shown(max(region))}"
+        spread = (
+            shown(region[0])
+            if len(region) == 1
+            else f"{shown(min(region))} to {shown(max(region))}"
+        )
         at = f"**{shown(curve.line['best'])}** ({1 / curve.line['best']:g})"
         lost = f"{100 * curve.lost(DEFAULT):.1f} %" if curve.cosine else ""
         seeds = str(records[curve.part]["seeds"])
         rows.append((curve.title, curve.option, seeds, at, spread, interval(best), lost))
-    return table(("part", "", "seeds", "best (scale)", "best region", "nDCG@10, 95 %", "lost by 0.05"), rows)
+    return table(
+        ("part", "", "seeds", "best (scale)", "best region", "nDCG@10, 95 %", "lost by 0.05"), rows
+    )
 
 
 def _fixed(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
@@ -81,7 +99,16 @@ def _fixed(records: Mapping[str, Record], planned: Mapping[str, str]) -> str:
         where = f"{worst.title}{', ' * bool(worst.option)}{worst.option}"
         cells = (f"{100 * statistics.mean(lost):.1f} %", f"{100 * max(lost):.1f} %", where)
         rows.append((name, *cells, f"{inside} of {len(curves)}"))
-    return table(("one temperature for all", "lost on average", "lost at most", "where", "in the best region"), rows)
+    return table(
+        (
+            "one temperature for all",
+            "lost on average",
+            "lost at most",
+            "where",
+            "in the best region",
+        ),
+        rows,
+    )
 
 
 def _explained(records: Mapping[str, Record], planned: Mapping[str, str], part: str) -> str:
@@ -90,8 +117,18 @@ def _explained(records: Mapping[str, Record], planned: Mapping[str, str], part: 
         t, gap = point["temperature"], point["positive"] - point["hardest"]
         cosines = (point["positive"], point["hardest"], point["random"])
         rest = f"{point['effective']:.0f}", number(point["share"]), f"{point['uniformity']:.1f}"
-        rows.append((shown(t), number(point["mean"]), *map(number, cosines), f"{gap / t:.1f}", *rest))
-    cells = ("positive", "hardest", "random", "lead / t", "effective negatives", "share of the hardest", "uniformity")
+        rows.append(
+            (shown(t), number(point["mean"]), *map(number, cosines), f"{gap / t:.1f}", *rest)
+        )
+    cells = (
+        "positive",
+        "hardest",
+        "random",
+        "lead / t",
+        "effective negatives",
+        "share of the hardest",
+        "uniformity",
+    )
     return table(("temperature", "nDCG@10", *cells), rows)
 
 
@@ -100,19 +137,27 @@ def _untrained(records: Mapping[str, Record], planned: Mapping[str, str], part: 
     lines = records[part]["lines"]
     head = [f"rate {line['value']:g}" if line["value"] != 1e-9 else "untrained" for line in lines]
     grid = [point["temperature"] for point in lines[0]["points"]]
-    rows = [(shown(t), *(number(line["points"][i]["random"]) for line in lines)) for i, t in enumerate(grid)]
+    rows = [
+        (shown(t), *(number(line["points"][i]["random"]) for line in lines))
+        for i, t in enumerate(grid)
+    ]
     return table(("temperature", *head), rows)
 
 
 def _moving(records: Mapping[str, Record], planned: Mapping[str, str], part: str) -> str:
     record = records[part]
-    best = next(p for p in record["lines"][0]["points"] if p["temperature"] == record["lines"][0]["best"])
+    best = next(
+        p for p in record["lines"][0]["points"] if p["temperature"] == record["lines"][0]["best"]
+    )
     rows = [(f"fixed at {shown(best['temperature'])}, the best", "", interval(best), "yes")]
     for point in record["moving"]:
         kind = "learned" if point["final"] is None else "scheduled"
         moved = f"{shown(point['start'])} to {shown(round(point['end'], 3))}"
         rows.append((kind, moved, interval(point), "yes" if point["in region"] else "no"))
-    return table(("temperature", "start to end", "nDCG@10, 95 %", "not significantly worse than the best"), rows)
+    return table(
+        ("temperature", "start to end", "nDCG@10, 95 %", "not significantly worse than the best"),
+        rows,
+    )
 
 
 def _figure(records: Mapping[str, Record], planned: Mapping[str, str], part: str) -> str:
@@ -147,30 +192,51 @@ def _least(curves: Sequence[Curve]) -> str:
     grid = [t for t in curves[0].means if all(t in curve.means for curve in curves)]
     lost = {t: [curve.lost(t) for curve in curves] for t in grid}
     least = min(grid, key=lambda t: statistics.mean(lost[t]))
-    mean, most = (f"{100 * figure:.1f} %" for figure in (statistics.mean(lost[least]), max(lost[least])))
+    mean, most = (
+        f"{100 * figure:.1f} %" for figure in (statistics.mean(lost[least]), max(lost[least]))
+    )
     which = f"{shown(least)} (scale {1 / least:g})"
     return f"The temperature that loses least over all of them is {which}: {mean} on average, {most} at most."
 
 
 def _aside(curves: Sequence[Curve]) -> str:
-    """Return a sentence on the loss from missing the best temperature by a factor of 5, on either side."""
-    both = [c for c in curves if c.line["best"] / 5 >= min(c.means) and c.line["best"] * 5 <= max(c.means)]
-    low, high = (statistics.mean(c.lost(c.line["best"] * f) for c in both) if both else math.nan for f in (1 / 5, 5))
+    """Return a sentence on the loss from missing the best temperature by a factor of 5, on either
+    side."""
+    both = [
+        c
+        for c in curves
+        if c.line["best"] / 5 >= min(c.means) and c.line["best"] * 5 <= max(c.means)
+    ]
+    low, high = (
+        statistics.mean(c.lost(c.line["best"] * f) for c in both) if both else math.nan
+        for f in (1 / 5, 5)
+    )
     return (
         f"A temperature of a fifth of the best loses {100 * low:.1f} % on average, one of 5 times the best {100 * high:.1f} % "
         f"(over the {len(both)} curves that reach so far on both sides)."
     )
 
 
-def _steps(records: Mapping[str, Record], planned: Mapping[str, str], logq: str, products: str) -> str:
-    """Return a table of the gains of temperature, logQ and norms, each with the best temperature of what is compared."""
+def _steps(
+    records: Mapping[str, Record], planned: Mapping[str, str], logq: str, products: str
+) -> str:
+    """Return a table of the gains of temperature, logQ and norms, each with the best temperature of
+    what is compared."""
     plain, corrected = (Curve(logq, "", line, 0, True) for line in records[logq]["lines"])
     dot = Curve(products, "", records[products]["lines"][0], 0, False)
     steps = [
         ("temperature, cosines without logQ: from 1 to its best", plain.means[1], plain.top),
-        ("temperature, cosines without logQ: from 0.05 to its best", plain.means[DEFAULT], plain.top),
+        (
+            "temperature, cosines without logQ: from 0.05 to its best",
+            plain.means[DEFAULT],
+            plain.top,
+        ),
         ("temperature, cosines with logQ: from 1 to its best", corrected.means[1], corrected.top),
-        ("temperature, cosines with logQ: from 0.05 to its best", corrected.means[DEFAULT], corrected.top),
+        (
+            "temperature, cosines with logQ: from 0.05 to its best",
+            corrected.means[DEFAULT],
+            corrected.top,
+        ),
         ("temperature, inner products with logQ: from 1 to its best", dot.means[1], dot.top),
         ("logQ, at the best temperature of each", plain.top, corrected.top),
         ("cosines for inner products, at the best temperature of each", dot.top, corrected.top),
@@ -193,14 +259,23 @@ BLOCKS: dict[str, Callable[..., str]] = {
 
 
 def picture(records: Mapping[str, Record]) -> str:
-    """Draw all best regions below each other, as SVG: a dot for every temperature of the region, a diamond for the best one."""
+    """Draw all best regions below each other, as SVG: a dot for every temperature of the region, a
+    diamond for the best one."""
     curves = [curve for curve in Curve.all_of(records) if curve.cosine]
     with canvas("curves", 7.2, 1.1 + 0.19 * len(curves)) as figure:
         axes = figure.subplots()
         for y, curve in enumerate(curves):
             tried, region = sorted(curve.means), sorted(curve.line["region"])
             axes.plot(tried, [y] * len(tried), ".", color="#cbd5e1", markersize=3)
-            axes.plot(region, [y] * len(region), "-o", color="#1d5fd1", markersize=4, linewidth=2, alpha=0.6)
+            axes.plot(
+                region,
+                [y] * len(region),
+                "-o",
+                color="#1d5fd1",
+                markersize=4,
+                linewidth=2,
+                alpha=0.6,
+            )
             axes.plot([curve.line["best"]], [y], "D", color="#be3455", markersize=5)
         axes.axvline(DEFAULT, color="#64748b", linestyle="--", linewidth=1)
         names = [f"{curve.title}{': ' * bool(curve.option)}{curve.option}" for curve in curves]
@@ -210,12 +285,21 @@ def picture(records: Mapping[str, Record]) -> str:
         axes.minorticks_off()
         axes.invert_yaxis()
         figure.suptitle(
-            "best temperature (diamond) and best region (line); dashed: scale 20", x=0.01, ha="left", fontsize=9
+            "best temperature (diamond) and best region (line); dashed: scale 20",
+            x=0.01,
+            ha="left",
+            fontsize=9,
         )
         return svg_of(figure)
 
 
-def write(page: Path, source: Path, figures: Path, records: Mapping[str, Record], planned: Mapping[str, str]) -> None:
+def write(
+    page: Path,
+    source: Path,
+    figures: Path,
+    records: Mapping[str, Record],
+    planned: Mapping[str, str],
+) -> None:
     """Write the page, from the text of `source`, and the picture of all curves."""
     figures.mkdir(parents=True, exist_ok=True)
     page.write_text(filled(source.read_text(encoding="utf-8"), records, planned), encoding="utf-8")

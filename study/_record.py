@@ -1,4 +1,5 @@
-"""Records of the study's sweeps: a curve for each value of the second option, with its explanation."""
+"""Records of the study's sweeps: a curve for each value of the second option, with its
+explanation."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ DIGITS = 6
 
 
 def record(folder: Path, over: Sequence[str], about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return everything that the page needs of a sweep's folder, after `about`, with machine and date."""
+    """Return everything that the page needs of a sweep's folder, after `about`, with machine and
+    date."""
     runs = [run for run in read_records(folder / "points.jsonl") if run.done]
     axes = axes_of(over)
     fixed = [run for run in runs if run.start is None]
@@ -41,10 +43,14 @@ def record(folder: Path, over: Sequence[str], about: Mapping[str, Any]) -> dict[
     seeds = tuple(sorted({run.seed for run in fixed}))
     lines = []
     for value in other.values if other else [None]:
-        grid = [{axes[0].field: t} | ({other.field: value} if other else {}) for t in axes[0].values]
+        grid = [
+            {axes[0].field: t} | ({other.field: value} if other else {}) for t in axes[0].values
+        ]
         members = [tuple(run for run in fixed if run.params == point) for point in grid]
         sweep = Sweep.of(folder, axes[:1], METRIC, seeds, [Point(runs) for runs in members if runs])
-        lines.append({"option": other and other.field, "value": value, **_curve(sweep, axes[0].field)})
+        lines.append(
+            {"option": other and other.field, "value": value, **_curve(sweep, axes[0].field)}
+        )
     return {
         **about,
         "metric": METRIC,
@@ -54,7 +60,9 @@ def record(folder: Path, over: Sequence[str], about: Mapping[str, Any]) -> dict[
         "minutes": round(sum(run.seconds for run in runs) / 60, 1),
         **stamp(),
         "lines": lines,
-        "moving": _moving([run for run in runs if run.start is not None], fixed if other is None else []),
+        "moving": _moving(
+            [run for run in runs if run.start is not None], fixed if other is None else []
+        ),
     }
 
 
@@ -71,13 +79,22 @@ def _curve(sweep: Sweep, field: str) -> dict[str, Any]:
 def _seen(point: Point) -> dict[str, Any]:
     metric = point.metric(METRIC)
     figures = {"mean": metric.mean, "low": metric.low, "high": metric.high}
-    figures |= {name: point.seen(column) for name, column in SEEN.items()} | {"gradient": point.grad_norm}
-    return {name: round(value, DIGITS) if math.isfinite(value) else None for name, value in figures.items()}
+    figures |= {name: point.seen(column) for name, column in SEEN.items()} | {
+        "gradient": point.grad_norm
+    }
+    return {
+        name: round(value, DIGITS) if math.isfinite(value) else None
+        for name, value in figures.items()
+    }
 
 
 def _moving(runs: Sequence[Record], fixed: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return learned and scheduled temperatures, and whether they are in the best region of all, fixed ones included."""
-    points = [(start, final, chosen) for (start, final), chosen in _by(runs, lambda run: (run.start, run.final))]
+    """Return learned and scheduled temperatures, and whether they are in the best region of all,
+    fixed ones included."""
+    points = [
+        (start, final, chosen)
+        for (start, final), chosen in _by(runs, lambda run: (run.start, run.final))
+    ]
     grid = [chosen for _, chosen in _by(fixed, lambda run: tuple(run.params.items()))]
     everything = [*grid, *(chosen for *_, chosen in points)]
     scores = [{run.seed: np.array(run.per_query) for run in chosen} for chosen in everything]
@@ -103,13 +120,22 @@ def _by(runs: Iterable[Record], key: Any) -> list[tuple[Any, list[Record]]]:
 
 def stamp() -> dict[str, Any]:
     """Return date, commit, machine and versions."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    cpu = [line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    cpu = [
+        line.partition(": ")[2]
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if "model name" in line
+    ]
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": commit.stdout.strip(),
         "machine": f"{cpu[0] if cpu else platform.processor()}, {os.cpu_count()} cores, {platform.system()}",
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in ("tempera", "torch")}},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("tempera", "torch")},
+        },
     }
 
 

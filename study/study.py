@@ -6,10 +6,11 @@
     python study/study.py --seeds 1            the first seed of every point; later seeds are added by the same command
     python study/study.py --page               write the page and pictures from the records, without running anything
 
-Each part is a `tempera sweep` in a separate process with one thread, as many at once as there are cores. If the study is
-interrupted, the same command resumes it: finished runs stay in runs/study. Parts without their data are skipped and listed;
-TEMPERA_DATA is the folder of the data. The study writes study/results/*.json, docs/study/*.svg and the tables of docs/study.md,
-which come from the records alone; the small study writes the same page to runs/study/quick/study.md.
+Each part is a `tempera sweep` in a separate process with one thread, as many at once as there are
+cores. If the study is interrupted, the same command resumes it: finished runs stay in runs/study.
+Parts without their data are skipped and listed; TEMPERA_DATA is the folder of the data. The study
+writes study/results/*.json, docs/study/*.svg and the tables of docs/study.md, which come from the
+records alone; the small study writes the same page to runs/study/quick/study.md.
 """
 
 from __future__ import annotations
@@ -68,12 +69,15 @@ class Part:
         """Return its missing data."""
         if "TEMPERA_DATA" not in os.environ:
             return [text for text in self.set if "$TEMPERA_DATA" in text]
-        paths = [placed(text.partition("=")[2]) for text in self.set if text.startswith("data.path=")]
+        paths = [
+            placed(text.partition("=")[2]) for text in self.set if text.startswith("data.path=")
+        ]
         return [path for path in paths if not Path(path).exists()]
 
     @property
     def about(self) -> dict[str, Any]:
-        """Return facts for its record: the title, the size, the batch size, and whether vectors are normalised."""
+        """Return facts for its record: the title, the size, the batch size, and whether vectors are
+        normalised."""
         path = HERE / "configs" / f"{self.config}.yaml"
         built = build(configuration.of(path, [placed(text) for text in self.set]))
         return {
@@ -90,9 +94,20 @@ class Part:
         if self.learned:
             arguments += ["--learned", ",".join(f"{value:g}" for value in self.learned)]
         if self.scheduled:
-            arguments += ["--scheduled", ",".join(f"{first:g}:{last:g}" for first, last in self.scheduled)]
+            arguments += [
+                "--scheduled",
+                ",".join(f"{first:g}:{last:g}" for first, last in self.scheduled),
+            ]
         output = f"runs/study/{self.size}/{self.name}"
-        return ["tempera", "sweep", *arguments, "--seeds", str(min(seeds, self.seeds)), "--output", output]
+        return [
+            "tempera",
+            "sweep",
+            *arguments,
+            "--seeds",
+            str(min(seeds, self.seeds)),
+            "--output",
+            output,
+        ]
 
 
 @dataclass(frozen=True)
@@ -107,13 +122,17 @@ class Places:
     def of(cls, quick: bool) -> Places:
         """Return the documentation's paths, or those of the small study among the runs."""
         if quick:
-            return cls(RUNS / "quick" / "results", RUNS / "quick" / "study.md", RUNS / "quick" / "study")
+            return cls(
+                RUNS / "quick" / "results", RUNS / "quick" / "study.md", RUNS / "quick" / "study"
+            )
         return cls(HERE / "results", DOCS / "study.md", DOCS / "study")
 
 
 def parts(quick: bool) -> list[Part]:
     """Return all parts, full or quick."""
-    planned: dict[str, dict[str, Any]] = yaml.safe_load((HERE / "parts.yaml").read_text(encoding="utf-8"))
+    planned: dict[str, dict[str, Any]] = yaml.safe_load(
+        (HERE / "parts.yaml").read_text(encoding="utf-8")
+    )
     made = []
     for name, options in planned.items():
         small = options.pop("quick", None)
@@ -148,7 +167,9 @@ def run(part: Part, seeds: int, places: Places) -> None:
     if done.returncode:
         raise SystemExit(f"{part.name} ended with {done.returncode}: see {log}")
     about = {**part.about, "command": shlex.join(command)}
-    _record.write(places.records / f"{part.name}.json", _record.record(part.folder, part.over, about))
+    _record.write(
+        places.records / f"{part.name}.json", _record.record(part.folder, part.over, about)
+    )
     places.figures.mkdir(parents=True, exist_ok=True)
     copyfile(part.folder / "sweep.svg", places.figures / f"{part.name}.svg")
     print(f"{part.name}: done", flush=True)
@@ -158,14 +179,18 @@ def write_page(places: Places, planned: Sequence[Part]) -> None:
     """Write the page and its picture from the existing records."""
     titles = {part.name: part.title for part in planned}
     paths = [places.records / f"{name}.json" for name in titles]
-    records = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths if path.is_file()}
+    records = {
+        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in paths if path.is_file()
+    }
     _page.write(places.page, DOCS / "study.md", places.figures, records, titles)
     print(f"page: {places.page}, of {len(records)} of {len(titles)} parts")
 
 
 def main() -> None:
     """Run the study and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", metavar="PART")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--page", action="store_true")
@@ -174,7 +199,9 @@ def main() -> None:
     arguments = parser.parse_args()
     places, planned = Places.of(arguments.quick), parts(arguments.quick)
     if unknown := set(arguments.names) - {part.name for part in planned}:
-        parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(part.name for part in planned)}")
+        parser.error(
+            f"no part {', '.join(sorted(unknown))}; there are {', '.join(part.name for part in planned)}"
+        )
     chosen = [part for part in planned if not arguments.names or part.name in arguments.names]
     for part in chosen:
         if part.absent and not arguments.page:
@@ -182,7 +209,10 @@ def main() -> None:
     if not arguments.page:
         with ThreadPoolExecutor(arguments.jobs) as pool:
             list(
-                pool.map(lambda part: run(part, arguments.seeds, places), [part for part in chosen if not part.absent])
+                pool.map(
+                    lambda part: run(part, arguments.seeds, places),
+                    [part for part in chosen if not part.absent],
+                )
             )
     write_page(places, planned)
 

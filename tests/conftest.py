@@ -1,4 +1,5 @@
-"""What several test files share: planted data, one tiny run, and the command line, inside the tests and cold."""
+"""What several test files share: planted data, one tiny run, and the command line, inside the tests
+and cold."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from contextlib import (
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    redirect_stderr,
+    redirect_stdout,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +25,23 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-# Spinning threads slow a shared machine down by up to 20x; this has to be set before torch is loaded.
+# Spinning threads slow a shared machine down by up to 20x; this has to be set before torch is
+# loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side, one on each core
 if os.environ.get("TEMPERA_TESTS") != "gpu":
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run without a device, if triton is loaded after this
+    os.environ.setdefault(
+        "TRITON_INTERPRET", "1"
+    )  # kernels run without a device, if triton is loaded after this
 # What a shell starts in the background ignores Ctrl-C, and so would all that is started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Each query is three words of its document, so that training and searching have something to find.
-WORDS = [a + b for a in ("ka", "lo", "mi", "nu", "ra", "to", "vi", "zu") for b in ("ban", "cel", "dor", "fin", "gar")]
+WORDS = [
+    a + b
+    for a in ("ka", "lo", "mi", "nu", "ra", "to", "vi", "zu")
+    for b in ("ban", "cel", "dor", "fin", "gar")
+]
 
 
 @dataclass(frozen=True)
@@ -57,7 +71,8 @@ def unsettled() -> Iterator[None]:
 
 @pytest.fixture
 def onednn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Take oneDNN as the faster library on any machine, and note its products; torch makes them where it would round."""
+    """Take oneDNN as the faster library on any machine, and note its products; torch makes them
+    where it would round."""
     from tempera.core import products
 
     products_of, own = list[str](), products._switched if products.onednn_gain() else nullcontext
@@ -79,7 +94,9 @@ def planted(count: int, seed: int = 0) -> list[dict[str, str]]:
     rows = []
     for _ in range(count):
         common = generator.sample(WORDS, 3)
-        query, doc = (common + generator.sample(["the", "of", "and", "with", "from"], 2) for _ in "qd")
+        query, doc = (
+            common + generator.sample(["the", "of", "and", "with", "from"], 2) for _ in "qd"
+        )
         generator.shuffle(doc)
         rows.append({"query": " ".join(query), "doc": " ".join(doc)})
     return rows
@@ -92,7 +109,8 @@ def write_pairs(path: Path, rows: list[dict[str, str]]) -> Path:
 
 
 def small_options(pairs: Path) -> dict[str, Any]:
-    """A run of half a second: 300 pairs, 16 dimensions, without BM25, whose tuning takes longer than the training."""
+    """A run of half a second: 300 pairs, 16 dimensions, without BM25, whose tuning takes longer
+    than the training."""
     return {
         "data": {"source": "pairs", "path": str(pairs)},
         "tower": {"dimensions": 16, "vocabulary": 300, "init": "normal", "token_weights": False},
@@ -122,7 +140,8 @@ def drawing() -> Drawing:
 
 @pytest.fixture(scope="session", autouse=True)
 def without_pictures(drawing: Drawing) -> Iterator[None]:
-    """Drawing takes longer than a tiny run, so reports hold no pictures but in files of tests that use `with_pictures`."""
+    """Drawing takes longer than a tiny run, so reports hold no pictures but in files of tests that
+    use `with_pictures`."""
     with drawing(False):
         yield
 
@@ -160,7 +179,11 @@ def options(pairs_file: Path) -> dict[str, Any]:
 def tiny(pairs_file: Path) -> list[str]:
     """The same as overrides of the command line."""
     sections = small_options(pairs_file)
-    return [f"{section}.{key}={value}" for section, given in sections.items() for key, value in given.items()]
+    return [
+        f"{section}.{key}={value}"
+        for section, given in sections.items()
+        for key, value in given.items()
+    ]
 
 
 @pytest.fixture
@@ -183,14 +206,16 @@ def tiny_run(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory, drawing
 
 @pytest.fixture(scope="module")
 def inline() -> Iterator[None]:
-    """Runs of experiments start no process, which takes longer than they do, and leave reports without pictures."""
+    """Runs of experiments start no process, which takes longer than they do, and leave reports
+    without pictures."""
     from tempera.experiments import runner
     from tempera.experiments.one_run import Trainings
     from tempera.experiments.record import Record
     from tempera.run import publish
 
     class Inline(runner.Worker):
-        """Trains in the process of the test; what it is given and what it answers still passes through JSON."""
+        """Trains in the process of the test; what it is given and what it answers still passes
+        through JSON."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -207,7 +232,8 @@ def inline() -> Iterator[None]:
 
 @pytest.fixture
 def tempera(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
-    """The command line in the process of the test, which has torch loaded and where what is patched stays patched."""
+    """The command line in the process of the test, which has torch loaded and where what is patched
+    stays patched."""
     from tempera import cli
     from tempera.io.console import logger
 
@@ -218,7 +244,10 @@ def tempera(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
             cli.main()
         return Answer(int(end.value.code or 0), out.getvalue(), err.getvalue())
 
-    heard = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    heard = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     monkeypatch.setattr(logger, "handlers", list(logger.handlers))
     monkeypatch.setenv("TQDM_DISABLE", "")
     monkeypatch.delenv("TQDM_DISABLE")  # what --quiet sets is gone after the test

@@ -26,12 +26,20 @@ COMMANDS = (
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("wrong", [5, True, b"pairs.csv", object()])
-def test_every_argument_of_every_command_is_checked_before_anything_is_read(name: str, wrong: object) -> None:
+def test_every_argument_of_every_command_is_checked_before_anything_is_read(
+    name: str, wrong: object
+) -> None:
     function = getattr(tempera, name)
     hints = inspect.get_annotations(function, eval_str=True)
     parameters = inspect.signature(function).parameters.values()
-    needed = [each.name for each in parameters if each.default is each.empty]  # of which one may stand for several
-    refused = [each.name for each in parameters if hints[each.name] is not Any and not fits(hints[each.name], wrong)]
+    needed = [
+        each.name for each in parameters if each.default is each.empty
+    ]  # of which one may stand for several
+    refused = [
+        each.name
+        for each in parameters
+        if hints[each.name] is not Any and not fits(hints[each.name], wrong)
+    ]
     assert refused
     for argument in refused:
         if name == "evaluate" and argument == "data":
@@ -50,9 +58,17 @@ def test_every_argument_of_every_command_is_checked_before_anything_is_read(name
         (float, [3, 2.5, np.float32(1)], [True, "3", None]),
         (bool, [True, np.bool_(False)], [0, "yes", None]),
         (Literal["no", "auto"], ["no"], ["yes", None, ["no"], np.ones(2)]),
-        (Sequence[str], [["a"], (), {"a"}, pa.array(["a"]).to_pylist()], ["a", b"a", {"a": 1}, [1], 5, iter("a")]),
+        (
+            Sequence[str],
+            [["a"], (), {"a"}, pa.array(["a"]).to_pylist()],
+            ["a", b"a", {"a": 1}, [1], 5, iter("a")],
+        ),
         (Iterable[str], [["a"], iter("a")], ["a", 5]),
-        (Sequence[float] | None, [[1, 2.5], (np.float32(1),), None], [0.9, ["all"], "x", np.ones(2), pa.array([1.0])]),
+        (
+            Sequence[float] | None,
+            [[1, 2.5], (np.float32(1),), None],
+            [0.9, ["all"], "x", np.ones(2), pa.array([1.0])],
+        ),
         (Sequence[Any], [pa.array(["a"]), np.ones(2), [object()]], ["a", 5]),
         (tuple[float, float], [(1.0, 2.0), [1, 2.0]], [(1.0,), (1.0, None), 1.0]),
         (Mapping[str, Any] | str, [{}, "a"], [[("a", 1)], None]),
@@ -105,6 +121,11 @@ def test_what_asks_a_run_is_checked_too(tiny_run: Path, tmp_path: Path) -> None:
 def test_a_long_value_is_shown_by_its_beginning_in_one_line() -> None:
     with pytest.raises(ConfigError) as error:
         refuse_other_kinds(
-            tempera.mine, {**dict.fromkeys(inspect.signature(tempera.mine).parameters), "model": np.eye(90)}
+            tempera.mine,
+            {**dict.fromkeys(inspect.signature(tempera.mine).parameters), "model": np.eye(90)},
         )
-    assert "\n" not in str(error.value) and str(error.value).endswith("...") and len(str(error.value)) < 250
+    assert (
+        "\n" not in str(error.value)
+        and str(error.value).endswith("...")
+        and len(str(error.value)) < 250
+    )

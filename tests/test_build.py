@@ -1,4 +1,5 @@
-"""Options to objects: what is taken, what is refused and in which words, and that the resolved options make it again."""
+"""Options to objects: what is taken, what is refused and in which words, and that the resolved
+options make it again."""
 
 from __future__ import annotations
 
@@ -41,13 +42,20 @@ def test_rows_are_chosen_among_pairs_of_texts_alone() -> None:
     share = ["train.select=0.8", "train.guide=model"]
     assert made(*share).train.select == 0.8
     interactions = refusal(*share, "data.source=interactions", "data.path=events.csv")
-    assert interactions.startswith("train.select: chooses among pairs of texts, and the data are interactions")
+    assert interactions.startswith(
+        "train.select: chooses among pairs of texts, and the data are interactions"
+    )
     teacher = ["train.teacher=model", "objective.teacher.weight=1"]
     documents = refusal(*share, "data.source=documents", "data.path=texts", *teacher)
-    assert documents.startswith("train.select: chooses among pairs of texts, and the data are documents without pairs")
+    assert documents.startswith(
+        "train.select: chooses among pairs of texts, and the data are documents without pairs"
+    )
     corrected = refusal(*share, "objective.preset=sampled_softmax")
     assert "which log_q corrects for: give objective.corrections=[]" in corrected
-    assert made(*share, "objective.preset=sampled_softmax", "objective.corrections=[]").train.select == 0.8
+    assert (
+        made(*share, "objective.preset=sampled_softmax", "objective.corrections=[]").train.select
+        == 0.8
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +101,15 @@ def test_nothing_given_is_the_default_job() -> None:
     assert config.objective.temperature.value == pytest.approx(0.05)
     assert not config.objective.temperature.learnable
     assert config.objective.masks == (SameId(),)
-    assert list(config.resolved) == ["data", "tower", "objective", "train", "evaluation", "mining", "card"]
+    assert list(config.resolved) == [
+        "data",
+        "tower",
+        "objective",
+        "train",
+        "evaluation",
+        "mining",
+        "card",
+    ]
 
 
 @pytest.mark.parametrize("section", ["data", "tower", "objective", "train", "evaluation"])
@@ -104,7 +120,10 @@ def test_an_empty_section_is_its_defaults(section: str) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("objective.temprature=1", "objective.temprature: no such option. Did you mean temperature?"),
+        (
+            "objective.temprature=1",
+            "objective.temprature: no such option. Did you mean temperature?",
+        ),
         ("objctive.temperature=1", "objctive: no such option. Did you mean objective?"),
         ("train.batchsize=3", "train.batchsize: no such option. Did you mean batch_size?"),
         ("evaluation.metric=[mrr@10]", "evaluation.metric: no such option. Did you mean metrics?"),
@@ -114,16 +133,25 @@ def test_an_empty_section_is_its_defaults(section: str) -> None:
             "objective.temperature.learnabel=true",
             "objective.temperature.learnabel: no such option. Did you mean learnable?",
         ),
-        ("objective.masks=[{same_id: {kind: 1}}]", "objective.masks[0].same_id.kind: no such option; "),
+        (
+            "objective.masks=[{same_id: {kind: 1}}]",
+            "objective.masks[0].same_id.kind: no such option; ",
+        ),
         ("objective.preset=mrn", "objective.preset: no 'mrn'; there is mnr, symmetric"),
         ("objective.similarity=cosin", "objective.similarity: no 'cosin'; there is cosine, dot."),
         ("objective.masks=[same_ids]", "objective.masks[0]: no 'same_ids'; there is same_id"),
-        ("objective.pools=[docs, negative]", "objective.pools[1]: no 'negative'; there is docs, negatives, "),
+        (
+            "objective.pools=[docs, negative]",
+            "objective.pools[1]: no 'negative'; there is docs, negatives, ",
+        ),
         (
             "data.source=pair",
             "data.source: no 'pair'; there is installed_python, pairs, beir, given, text_files, documents, mixture, interactions.",
         ),
-        ("tower.kind=statics", "tower.kind: no 'statics'; there is static, pretrained, transformer, features, two."),
+        (
+            "tower.kind=statics",
+            "tower.kind: no 'statics'; there is static, pretrained, transformer, features, two.",
+        ),
     ],
 )
 def test_names_that_do_not_exist(override: str, message: str) -> None:
@@ -163,10 +191,16 @@ def test_the_place_is_the_line_of_the_file(tmp_path) -> None:
     with pytest.raises(ConfigError, match=rf"Did you mean temperature\? \({file}:3\)$"):
         build(load(file))
     file.write_text("train:\n  seed: 1\n  batch_size: 1\n")
-    with pytest.raises(ConfigError, match=rf"^train\.batch_size: is 1; expected more than 1 or auto \({file}:3\)$"):
+    with pytest.raises(
+        ConfigError, match=rf"^train\.batch_size: is 1; expected more than 1 or auto \({file}:3\)$"
+    ):
         build(load(file))
-    file.write_text("objective:\n  temperature:\n    value: 0.05\n    learnable: true\n    floor: 0.2\n")
-    with pytest.raises(ConfigError, match=rf"^objective\.temperature: .*0\.2 <= 0\.05 <= 1\.0 \({file}:2\)$"):
+    file.write_text(
+        "objective:\n  temperature:\n    value: 0.05\n    learnable: true\n    floor: 0.2\n"
+    )
+    with pytest.raises(
+        ConfigError, match=rf"^objective\.temperature: .*0\.2 <= 0\.05 <= 1\.0 \({file}:2\)$"
+    ):
         build(load(file))
 
 
@@ -221,7 +255,9 @@ def test_a_temperature_of_nothing() -> None:
         assert refusal(override).startswith("objective.temperature.value: ")
 
 
-@pytest.mark.parametrize("value", ["0", "0.0", "-20", ".inf", ".nan", "much", "true", "[20]", "", "{value: 20}"])
+@pytest.mark.parametrize(
+    "value", ["0", "0.0", "-20", ".inf", ".nan", "much", "true", "[20]", "", "{value: 20}"]
+)
 def test_scales_that_cannot_be(value: str) -> None:
     text = refusal(f"objective.scale={value}")
     assert text.startswith("objective.scale: ")
@@ -229,21 +265,34 @@ def test_scales_that_cannot_be(value: str) -> None:
 
 
 def test_a_scale_of_0_is_refused_with_the_reason() -> None:
-    assert "every loss log(candidates) whatever the embeddings, so nothing can be learned" in refusal(
-        "objective.scale=0"
+    assert (
+        "every loss log(candidates) whatever the embeddings, so nothing can be learned"
+        in refusal("objective.scale=0")
     )
 
 
 def test_a_learnable_temperature() -> None:
-    dial = made("objective.temperature={value: 0.1, learnable: true, floor: 0.02, ceiling: 0.5}").objective.temperature
+    dial = made(
+        "objective.temperature={value: 0.1, learnable: true, floor: 0.02, ceiling: 0.5}"
+    ).objective.temperature
     assert isinstance(dial, Temperature) and dial.learnable
     assert (dial.value, dial.floor, dial.ceiling) == (pytest.approx(0.1), 0.02, 0.5)
-    assert made("objective.temperature.learnable=true").objective.temperature.value == pytest.approx(0.05)
+    assert made(
+        "objective.temperature.learnable=true"
+    ).objective.temperature.value == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize(
     "bounds",
-    ["floor: 0.2", "ceiling: 0.01", "floor: 0", "floor: -1", "floor: .nan", "floor: 0.1, ceiling: 0.05", "ceiling: x"],
+    [
+        "floor: 0.2",
+        "ceiling: 0.01",
+        "floor: 0",
+        "floor: -1",
+        "floor: .nan",
+        "floor: 0.1, ceiling: 0.05",
+        "ceiling: x",
+    ],
 )
 def test_a_learnable_temperature_starts_within_its_bounds(bounds: str) -> None:
     text = refusal(f"objective.temperature={{value: 0.05, learnable: true, {bounds}}}")
@@ -324,7 +373,11 @@ def test_a_long_value_is_cut_short_in_the_message() -> None:
 
 
 def test_parts_by_name_and_with_options() -> None:
-    config = made("objective.similarity=dot", "objective.masks=[same_id: ]", "objective.pools=[docs, back_queries]")
+    config = made(
+        "objective.similarity=dot",
+        "objective.masks=[same_id: ]",
+        "objective.pools=[docs, back_queries]",
+    )
     assert config.objective.similarity is dot
     assert config.objective.masks == (SameId(),)
     assert [pool.name for pool in config.objective.pools] == ["docs", "back_queries"]
@@ -337,7 +390,10 @@ def test_parts_by_name_and_with_options() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"precisions": ["int8", "binary"]}, {"matryoshka": {"widths": [2], "weights": [0.5]}, "precisions": ["binary"]}],
+    [
+        {"precisions": ["int8", "binary"]},
+        {"matryoshka": {"widths": [2], "weights": [0.5]}, "precisions": ["binary"]},
+    ],
 )
 def test_precisions_stand_beside_the_widths_or_alone(options: dict[str, Any]) -> None:
     config = build(Options({"objective": options}))
@@ -358,7 +414,10 @@ def test_every_preset_masks_equal_ids_unless_told_otherwise(preset: str) -> None
 @pytest.mark.parametrize("dial", ["0.07", "{value: 0.07, learnable: true}"])
 def test_resolved_options_resolve_to_themselves(preset: str, dial: str, tmp_path) -> None:
     first = made(
-        f"objective.preset={preset}", f"objective.temperature={dial}", "data.roots=[a, b]", "train.max_steps=3"
+        f"objective.preset={preset}",
+        f"objective.temperature={dial}",
+        "data.roots=[a, b]",
+        "train.max_steps=3",
     )
     file = tmp_path / "config.yaml"
     file.write_text(dump(first.resolved))
@@ -385,21 +444,46 @@ def test_resolved_options_are_plain_and_whole() -> None:
             return all(isinstance(key, str) and plain(item) for key, item in value.items())
         if isinstance(value, list):
             return all(map(plain, value))
-        return value is None or type(value) in (str, bool, int) or (type(value) is float and math.isfinite(value))
+        return (
+            value is None
+            or type(value) in (str, bool, int)
+            or (type(value) is float and math.isfinite(value))
+        )
 
     for preset in PRESETS:
         resolved = made(f"objective.preset={preset}").resolved
         assert plain(resolved), preset
-        assert {"preset", "similarity", "temperature", "pools", "masks", "partition", "hardest"} <= set(
-            resolved["objective"]
+        assert {
+            "preset",
+            "similarity",
+            "temperature",
+            "pools",
+            "masks",
+            "partition",
+            "hardest",
+        } <= set(resolved["objective"])
+        assert {"value", "learnable", "floor", "ceiling"} <= set(
+            resolved["objective"]["temperature"]
         )
-        assert {"value", "learnable", "floor", "ceiling"} <= set(resolved["objective"]["temperature"])
-        assert {"batch_size", "num_train_epochs", "max_steps", "learning_rate", "seed"} <= set(resolved["train"])
+        assert {"batch_size", "num_train_epochs", "max_steps", "learning_rate", "seed"} <= set(
+            resolved["train"]
+        )
 
 
 NAMES = st.sampled_from(
     [
-        *("data", "tower", "objective", "train", "evaluation", "source", "kind", "preset", "temperature", "scale"),
+        *(
+            "data",
+            "tower",
+            "objective",
+            "train",
+            "evaluation",
+            "source",
+            "kind",
+            "preset",
+            "temperature",
+            "scale",
+        ),
         *(
             "similarity",
             "pools",
@@ -412,7 +496,18 @@ NAMES = st.sampled_from(
             "floor",
             "roots",
         ),
-        *("same_id", "docs", "batch_size", "seed", "metrics", "bm25", "path", "dimensions", "max_steps", "mnr"),
+        *(
+            "same_id",
+            "docs",
+            "batch_size",
+            "seed",
+            "metrics",
+            "bm25",
+            "path",
+            "dimensions",
+            "max_steps",
+            "mnr",
+        ),
     ]
 )
 VALUES = st.recursive(
@@ -425,7 +520,8 @@ VALUES = st.recursive(
     | st.dates()
     | st.binary(max_size=4),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=5) | st.integers(), inner, max_size=4)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(NAMES | st.text(max_size=5) | st.integers(), inner, max_size=4)
     ),
     max_leaves=12,
 )
@@ -451,7 +547,12 @@ def test_any_options_are_built_or_refused(values: dict[str, Any]) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from([(section, key) for section, given in made().resolved.items() for key in given]), VALUES)
+@given(
+    st.sampled_from(
+        [(section, key) for section, given in made().resolved.items() for key in given]
+    ),
+    VALUES,
+)
 def test_any_value_of_an_option_is_built_or_refused(option: tuple[str, str], value: Any) -> None:
     built_or_refused({option[0]: {option[1]: value}})
 

@@ -55,7 +55,11 @@ def known(line: str) -> bool:
 
 def tree(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, with its content."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 QUICK = ["train.max_steps=1", "train.evaluations=0", "evaluation.bm25=false"]
@@ -68,21 +72,30 @@ def test_train_prints_one_json_document(
     tempera: Any, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    answer = tempera("train", *tiny, *QUICK[1:], "evaluation.bm25=true", "--output", "run", "--json")
+    answer = tempera(
+        "train", *tiny, *QUICK[1:], "evaluation.bm25=true", "--output", "run", "--json"
+    )
     assert answer.code == 0
     document = answer.document
     assert answer.out.count("\n") == 1
     assert document["output"] == str(tmp_path / "run")
     for system in ("untrained", "bm25", "trained"):
         assert 0 <= document["metrics"][system]["ndcg@10"] <= 1
-    assert {"read", "tokenise", "train", "evaluate", "embed", "refit", "publish"} == set(document["seconds"])
+    assert {"read", "tokenise", "train", "evaluate", "embed", "refit", "publish"} == set(
+        document["seconds"]
+    )
     assert document["peak_memory_bytes"] > 2**20
     assert json.loads((tmp_path / "run" / "metrics.json").read_text()).items() <= document.items()
     read, first, *others = answer.err.splitlines()
     assert read.endswith("pairs.jsonl holds pairs: query = query, doc = doc")
-    assert first == "300 pairs: 260 for training, 0 validation and 40 test queries against 300 documents"
+    assert (
+        first
+        == "300 pairs: 260 for training, 0 validation and 40 test queries against 300 documents"
+    )
     batch = "28 pairs a batch on 1 process (of at most 32; batches differ by one pair at most)"
-    assert others[0] == f"54 steps, 6 epochs; {batch}; each query is compared with 27 other documents"
+    assert (
+        others[0] == f"54 steps, 6 epochs; {batch}; each query is compared with 27 other documents"
+    )
     assert others[1].startswith("saved: the weights of the last step, 54, since ")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
@@ -93,7 +106,10 @@ def test_train_shows_a_table(tempera: Any, tiny: list[str], tmp_path: Path) -> N
     assert answer.code == 0
     for text in ("metric", "untrained", "trained", "ndcg@10", "recall@100", "peak memory"):
         assert text in answer.out
-    assert f"\nreport: {output}/report.html\nsearch: tempera search {shlex.quote(str(output))} " in answer.out
+    assert (
+        f"\nreport: {output}/report.html\nsearch: tempera search {shlex.quote(str(output))} "
+        in answer.out
+    )
     assert "bm25" not in answer.out
 
 
@@ -109,10 +125,15 @@ def test_search_prints_one_json_document(tempera: Any, tiny_run: Path) -> None:
 def test_search_reads_a_query_a_line_from_a_pipe(
     cold: Any, tempera: Any, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = cold("search", tiny_run, "-k", "2", input="kaban\n\nmicel \udcff\n", errors="surrogateescape")
+    answer = cold(
+        "search", tiny_run, "-k", "2", input="kaban\n\nmicel \udcff\n", errors="surrogateescape"
+    )
     assert (answer.code, answer.err) == (0, "") and len(answer.out.splitlines()) == 6
     first, *hits = answer.out.splitlines()[:3]
-    assert first == "search: kaban" and hits == tempera("search", tiny_run, "kaban", "-k", "2").out.splitlines()
+    assert (
+        first == "search: kaban"
+        and hits == tempera("search", tiny_run, "kaban", "-k", "2").out.splitlines()
+    )
     monkeypatch.setattr(sys, "stdin", io.StringIO("kaban\nmicel"))
     as_json = tempera("search", tiny_run, "-k", "1", "--json", "--hybrid")
     assert [json.loads(line)["query"] for line in as_json.out.splitlines()] == ["kaban", "micel"]
@@ -122,7 +143,11 @@ def test_search_marks_the_words_of_the_query() -> None:
     from tempera.cli.searching import marked
 
     line = marked("How dates are parsed: parseDate(x)", "parsing the date, how?")
-    assert [line.plain[span.start : span.end] for span in line.spans] == ["dates", "parsed", "parseDate"]
+    assert [line.plain[span.start : span.end] for span in line.spans] == [
+        "dates",
+        "parsed",
+        "parseDate",
+    ]
 
 
 def test_search_shows_rank_score_and_place(tempera: Any, tiny_run: Path, pairs_file: Path) -> None:
@@ -143,20 +168,30 @@ def test_search_shows_rank_score_and_place(tempera: Any, tiny_run: Path, pairs_f
     assert len(tempera("search", tiny_run, doc, "-k", "9999").out.splitlines()) == 300
 
 
-def test_an_export_is_told_in_words_and_replaced_only_when_asked(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
+def test_an_export_is_told_in_words_and_replaced_only_when_asked(
+    tempera: Any, tiny_run: Path, tmp_path: Path
+) -> None:
     command = ["export", tiny_run, "--to", "parquet", "--output", tmp_path / "out"]
-    assert tempera(*command).out.splitlines() == [f"written: {tmp_path / 'out'}", "documents: 300", "dimensions: 16"]
+    assert tempera(*command).out.splitlines() == [
+        f"written: {tmp_path / 'out'}",
+        "documents: 300",
+        "dimensions: 16",
+    ]
     refused(tempera(*command), "--overwrite")
     assert tempera(*command, "--overwrite").code == 0
 
 
-def test_the_report_shows_the_text_of_documents_without_a_name(tiny_run: Path, pairs_file: Path) -> None:
+def test_the_report_shows_the_text_of_documents_without_a_name(
+    tiny_run: Path, pairs_file: Path
+) -> None:
     page = (tiny_run / "report.html").read_text()
     docs = [json.loads(line)["doc"] for line in pairs_file.read_text().splitlines()]
     assert sum(f"<code>{doc}</code>" in page for doc in docs) >= 10
 
 
-def test_a_query_of_bytes_that_are_no_text_is_searched_for_all_the_same(cold: Any, tiny_run: Path) -> None:
+def test_a_query_of_bytes_that_are_no_text_is_searched_for_all_the_same(
+    cold: Any, tiny_run: Path
+) -> None:
     answer = cold("search", tiny_run, b"kaban \xff", "--json", env={"PYTHONIOENCODING": "ascii"})
     assert (answer.code, answer.err) == (0, "")
     assert len(answer.document["hits"]) == 10
@@ -164,7 +199,13 @@ def test_a_query_of_bytes_that_are_no_text_is_searched_for_all_the_same(cold: An
 
 @pytest.mark.parametrize("preset", ["mnr", "symmetric"])
 def test_the_printed_configuration_prints_itself(tempera: Any, preset: str, tmp_path: Path) -> None:
-    given = ["train", "--print-config", f"objective.preset={preset}", "objective.scale=16", "train.seed=4"]
+    given = [
+        "train",
+        "--print-config",
+        f"objective.preset={preset}",
+        "objective.scale=16",
+        "train.seed=4",
+    ]
     answer = tempera(*given)
     assert (answer.code, answer.err) == (0, "")
     file = tmp_path / "config.yaml"
@@ -174,11 +215,16 @@ def test_the_printed_configuration_prints_itself(tempera: Any, preset: str, tmp_
     assert as_json.out.count("\n") == 1
     assert as_json.document == yaml.safe_load(answer.out)
     assert as_json.document["train"]["seed"] == 4
-    assert tempera("train", file, "train.seed=9", "--print-config", "--json").document["train"]["seed"] == 9
+    assert (
+        tempera("train", file, "train.seed=9", "--print-config", "--json").document["train"]["seed"]
+        == 9
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["train", "--help"], ["search", "-h"]])
+@pytest.mark.parametrize(
+    "arguments", [[], ["--help"], ["-h"], ["train", "--help"], ["search", "-h"]]
+)
 def test_help(tempera: Any, arguments: list[str]) -> None:
     answer = tempera(*arguments)
     assert (answer.code, answer.err) == (0, "")
@@ -203,7 +249,9 @@ def test_help_is_not_cut_and_names_every_option(tempera: Any) -> None:
 
 
 def test_a_reader_that_has_gone_is_no_reason_to_complain() -> None:
-    done = subprocess.run(f"{sys.executable} -m tempera --help | true", shell=True, capture_output=True, timeout=60)
+    done = subprocess.run(
+        f"{sys.executable} -m tempera --help | true", shell=True, capture_output=True, timeout=60
+    )
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -218,7 +266,12 @@ def test_a_reader_that_has_gone_before_the_hits_is_none_either(tiny_run: Path) -
 
 @pytest.mark.parametrize("name", ["a[v2]", "b[/x]"])
 def test_brackets_in_the_name_of_a_model_are_no_markup(
-    tempera: Any, tiny_run: Path, pairs_file: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tempera: Any,
+    tiny_run: Path,
+    pairs_file: Path,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(tiny_run / "model", name)
@@ -226,19 +279,24 @@ def test_brackets_in_the_name_of_a_model_are_no_markup(
     assert answer.code == 0 and f" {name} " in answer.out
 
 
-def test_options_that_nothing_reads_are_refused(tempera: Any, tiny_run: Path, pairs_file: Path, tmp_path: Path) -> None:
+def test_options_that_nothing_reads_are_refused(
+    tempera: Any, tiny_run: Path, pairs_file: Path, tmp_path: Path
+) -> None:
     run = shutil.copytree(tiny_run, tmp_path / "run")
     mine = ["mine", run, pairs_file, "--output", tmp_path / "mined.parquet"]
     for command in (["calibrate", run], ["calibrate", run, pairs_file], mine):
         refused(tempera(*command, "--split", "dev"), "--split is of a BEIR folder: give one")
     refused(
-        tempera(*mine, "--cross-margin", "0.1"), "--cross-margin is of a cross-encoder: give one as --cross-encoder"
+        tempera(*mine, "--cross-margin", "0.1"),
+        "--cross-margin is of a cross-encoder: give one as --cross-encoder",
     )
     assert list(tmp_path.iterdir()) == [run] and tree(run) == tree(tiny_run)
 
 
 @pytest.mark.parametrize("place", [0, 1, 3])
-def test_options_of_every_command_stand_before_or_behind_it(tempera: Any, tiny_run: Path, place: int) -> None:
+def test_options_of_every_command_stand_before_or_behind_it(
+    tempera: Any, tiny_run: Path, place: int
+) -> None:
     words = ["search", str(tiny_run), "kaban"]
     assert tempera(*words[:place], "--quiet", *words[place:]).out == tempera(*words).out
     assert tempera(*words[:place], "--version", *words[place:]).out.startswith("tempera ")
@@ -267,13 +325,21 @@ def test_an_error_of_ours_is_one_line_too(tempera: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr(cli, "app", broken)
     answer = tempera()
     assert (answer.code, answer.out) == (1, "")
-    assert answer.err == "tempera: unexpected IndexError: index 7 is out of bounds (--verbose shows where)\n"
+    assert (
+        answer.err
+        == "tempera: unexpected IndexError: index 7 is out of bounds (--verbose shows where)\n"
+    )
 
 
-def test_an_error_without_words_is_no_lack_of_memory(tempera: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_without_words_is_no_lack_of_memory(
+    tempera: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tempera import cli
 
-    for error, says in ((AssertionError(), "unexpected AssertionError: no message"), (MemoryError(), "out of memory")):
+    for error, says in (
+        (AssertionError(), "unexpected AssertionError: no message"),
+        (MemoryError(), "out of memory"),
+    ):
         monkeypatch.setattr(cli, "app", Mock(side_effect=error))
         assert tempera().err.startswith(f"tempera: {says}")
 
@@ -306,9 +372,18 @@ def test_a_wide_table_is_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
     ("paths", "heads"),
     [
         (("runs/a", "x" * 30 + "/lib/site/model"), ("runs/a", ".../site/model", "runs/a + BM25")),
-        (("y" * 40 + "/one/model", "x" * 40 + "/one/model"), ("y" * 40 + "/one/model", "x" * 40 + "/one/model")),
-        (("z" * 40 + "/run", "z" * 40 + "/run/evaluated"), ("z" * 40 + "/run", ".../run/evaluated")),
-        (("z" * 40 + "/a/run", "z" * 40 + "/a/run/model"), (".../a/run", ".../run/model", ".../a/run + BM25")),
+        (
+            ("y" * 40 + "/one/model", "x" * 40 + "/one/model"),
+            ("y" * 40 + "/one/model", "x" * 40 + "/one/model"),
+        ),
+        (
+            ("z" * 40 + "/run", "z" * 40 + "/run/evaluated"),
+            ("z" * 40 + "/run", ".../run/evaluated"),
+        ),
+        (
+            ("z" * 40 + "/a/run", "z" * 40 + "/a/run/model"),
+            (".../a/run", ".../run/model", ".../a/run + BM25"),
+        ),
     ],
     ids=["a long one", "alike", "one in the other", "both"],
 )
@@ -339,7 +414,12 @@ def test_long_paths_are_shown_by_their_ends(
         (0.5, 0.1, 0.3, "add --hybrid (weights"),
         (0.3, 0.1, 0.3, "--hybrid, here below the vectors alone (weights"),
         (0.5, 0.6, 0.3, "--hybrid, here below BM25 alone (weights"),
-        (0.4, 0.1, 1.0, "words add nothing on validation, so --hybrid ranks by the vectors alone (weights 1 and 0, "),
+        (
+            0.4,
+            0.1,
+            1.0,
+            "words add nothing on validation, so --hybrid ranks by the vectors alone (weights 1 and 0, ",
+        ),
     ],
 )
 def test_words_and_vectors_together_are_advised_where_they_are_no_worse(
@@ -364,7 +444,12 @@ def test_the_commands_that_are_shown_can_be_copied(capsys: pytest.CaptureFixture
     from tempera.cli.output import _print_end
 
     seconds = {"train": {"wall": 1.0, "cpu": 1.0}}
-    document = {"seconds": seconds, "replaying": 0.0, "peak_memory_bytes": 1, "output": "runs/with space"}
+    document = {
+        "seconds": seconds,
+        "replaying": 0.0,
+        "peak_memory_bytes": 1,
+        "output": "runs/with space",
+    }
     document["cautions"] = ["it may rain"]
     _print_end(document, "search: tempera search {output}")
     out = capsys.readouterr().out
@@ -373,10 +458,17 @@ def test_the_commands_that_are_shown_can_be_copied(capsys: pytest.CaptureFixture
     )
 
 
-def test_an_unknown_key_of_the_command_line(tempera: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_key_of_the_command_line(
+    tempera: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     answer = tempera("train", "objective.temprature=1", "--json")
-    refused(answer, "objective.temprature: no such option", " Did you mean temperature?", "(command line)")
+    refused(
+        answer,
+        "objective.temprature: no such option",
+        " Did you mean temperature?",
+        "(command line)",
+    )
     assert answer.document["error"].startswith("objective.temprature: ")
     assert answer.err.count("\n") == answer.out.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
@@ -434,7 +526,9 @@ def test_an_unknown_key_of_a_file(tempera: Any, tmp_path: Path) -> None:
         (["serach", "none", "words"], "No such command 'serach'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_done_is_one_line(tempera: Any, arguments: list[str], says: str, json_too: bool) -> None:
+def test_what_cannot_be_done_is_one_line(
+    tempera: Any, arguments: list[str], says: str, json_too: bool
+) -> None:
     answer = tempera(arguments[0], *(["--json"] if json_too else []), *arguments[1:])
     refused(answer, says)
     assert bool(answer.out) == json_too
@@ -451,12 +545,15 @@ def test_a_file_with_an_equals_sign_in_its_name_is_a_file(
     monkeypatch.chdir(tmp_path)
     for name in ("year=2024.csv", "data.query=x.csv"):
         Path(name).write_text("asked,answer\na,b\n")
-        shown = tempera("train", name, "data.query=asked", "--print-config", "--json").document["data"]
+        shown = tempera("train", name, "data.query=asked", "--print-config", "--json").document[
+            "data"
+        ]
         assert (shown["path"], shown["query"]) == (name, "asked")
         refused(tempera("evaluate", "none", name), "no such folder: none")
     refused(tempera("train", "year=2023.csv"), "year: no such option")
     refused(
-        tempera("evaluate", "none", "data.query=asked"), "give a table of pairs or a BEIR folder with data.query=asked"
+        tempera("evaluate", "none", "data.query=asked"),
+        "give a table of pairs or a BEIR folder with data.query=asked",
     )
 
 
@@ -468,11 +565,15 @@ def test_a_file_with_an_equals_sign_in_its_name_is_a_file(
         (["sweep", "--metric"], "Option '--metric' requires an argument."),
     ],
 )
-def test_no_option_of_a_configuration_is_meant(tempera: Any, arguments: list[str], says: str) -> None:
+def test_no_option_of_a_configuration_is_meant(
+    tempera: Any, arguments: list[str], says: str
+) -> None:
     assert refused(tempera(*arguments)).endswith(says)
 
 
-def test_a_search_in_what_is_no_run_and_for_nothing(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
+def test_a_search_in_what_is_no_run_and_for_nothing(
+    tempera: Any, tiny_run: Path, tmp_path: Path
+) -> None:
     refused(tempera("search", tmp_path, "words"), "is missing")
     refused(tempera("search", tiny_run / "metrics.json", "words"), "no such run")
     refused(tempera("search", tiny_run, ""), "the query is empty")
@@ -491,9 +592,12 @@ def test_depths_and_splits_that_mean_nothing(tempera: Any, tiny_run: Path, tmp_p
     for depth in ("0", "1,0", "-1", "ten"):
         refused(tempera("evaluate", tiny_run, table, "-k", depth), "give depths such as 1,10")
     refused(
-        tempera("evaluate", tiny_run, table, "--split", "dev"), "the split 'dev' is of a BEIR folder, and none is given"
+        tempera("evaluate", tiny_run, table, "--split", "dev"),
+        "the split 'dev' is of a BEIR folder, and none is given",
     )
-    refused(tempera("distill", tmp_path / "nope", table, "--output", tmp_path / "out"), "no such folder")
+    refused(
+        tempera("distill", tmp_path / "nope", table, "--output", tmp_path / "out"), "no such folder"
+    )
 
 
 @pytest.mark.parametrize(
@@ -507,10 +611,15 @@ def test_depths_and_splits_that_mean_nothing(tempera: Any, tiny_run: Path, tmp_p
         ("pairs.txt", "a b\n", "cannot read .txt"),
     ],
 )
-def test_data_that_cannot_be_trained_on(tempera: Any, tmp_path: Path, name: str, content: str, says: str) -> None:
+def test_data_that_cannot_be_trained_on(
+    tempera: Any, tmp_path: Path, name: str, content: str, says: str
+) -> None:
     (tmp_path / name).write_text(content)
     output = tmp_path / "run"
-    refused(tempera("train", "data.source=pairs", f"data.path={tmp_path / name}", "--output", output), says)
+    refused(
+        tempera("train", "data.source=pairs", f"data.path={tmp_path / name}", "--output", output),
+        says,
+    )
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
@@ -533,11 +642,16 @@ def test_a_batch_larger_than_the_data(tempera: Any, tiny: list[str], tmp_path: P
 def test_numbers_that_are_lost(tempera: Any, tiny: list[str], tmp_path: Path) -> None:
     lost = ["train.learning_rate=1e39", "tower.token_weights=false"]
     answer = tempera("train", *tiny, *lost, "--output", tmp_path / "run")
-    refused(answer, "of towers.embedding.weight are not finite, from an earlier step: lower train.learning_rate")
+    refused(
+        answer,
+        "of towers.embedding.weight are not finite, from an earlier step: lower train.learning_rate",
+    )
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_output_that_holds_a_run_is_replaced_only_when_asked(tempera: Any, tiny: list[str], tmp_path: Path) -> None:
+def test_an_output_that_holds_a_run_is_replaced_only_when_asked(
+    tempera: Any, tiny: list[str], tmp_path: Path
+) -> None:
     command = ["train", *tiny, *QUICK, "--output", tmp_path / "run"]
     assert tempera(*command).code == 0
     before = tree(tmp_path)
@@ -550,7 +664,9 @@ def test_an_output_that_holds_a_run_is_replaced_only_when_asked(tempera: Any, ti
     assert after["run/model/model.safetensors"] != before["run/model/model.safetensors"]
 
 
-def test_an_output_that_is_no_place_for_a_run(tempera: Any, tiny: list[str], tmp_path: Path) -> None:
+def test_an_output_that_is_no_place_for_a_run(
+    tempera: Any, tiny: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("x")
@@ -563,7 +679,9 @@ def test_an_output_that_is_no_place_for_a_run(tempera: Any, tiny: list[str], tmp
         "/": "--output / is a mount point",
     }.items():
         for overwrite in ([], ["--overwrite"]):
-            refused(tempera("train", *tiny, *QUICK, "--output", tmp_path / output, *overwrite), says)
+            refused(
+                tempera("train", *tiny, *QUICK, "--output", tmp_path / output, *overwrite), says
+            )
     assert tree(tmp_path) == before
 
 
@@ -585,7 +703,8 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)],
 )
 def test_a_stopped_training_leaves_a_checkpoint_and_nothing_else(
     tiny: list[str], number: signal.Signals, code: int, tmp_path: Path
@@ -593,7 +712,14 @@ def test_a_stopped_training_leaves_a_checkpoint_and_nothing_else(
     """In a process that is forked, and so has torch loaded."""
     folder, streams = tmp_path / "here", [tmp_path / "out", tmp_path / "err"]
     folder.mkdir()
-    command = ["train", *tiny, "train.max_steps=10000000", "--output", str(folder / "run"), "--json"]
+    command = [
+        "train",
+        *tiny,
+        "train.max_steps=10000000",
+        "--output",
+        str(folder / "run"),
+        "--json",
+    ]
     process = multiprocessing.get_context("fork").Process(target=main_in, args=(command, streams))
     process.start()
     try:
@@ -673,7 +799,9 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory, tiny_run: Path) -> Iter
     try:
         subprocess.run(mount, check=True, capture_output=True, text=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"a small disk cannot be mounted here: {getattr(error, 'stderr', None) or error}")
+        pytest.skip(
+            f"a small disk cannot be mounted here: {getattr(error, 'stderr', None) or error}"
+        )
     try:
         shutil.copytree(tiny_run, disk / "run")
         yield disk
@@ -682,7 +810,9 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory, tiny_run: Path) -> Iter
 
 
 @pytest.mark.parametrize("free", [0, 12, 20, 28, 48, 96])  # KiB, a run takes about 150
-def test_a_full_disk_keeps_the_run_that_was_there(tempera: Any, tiny: list[str], small_disk: Path, free: int) -> None:
+def test_a_full_disk_keeps_the_run_that_was_there(
+    tempera: Any, tiny: list[str], small_disk: Path, free: int
+) -> None:
     ballast = small_disk / "ballast"
     ballast.unlink(missing_ok=True)
     before = tree(small_disk)
@@ -695,7 +825,9 @@ def test_a_full_disk_keeps_the_run_that_was_there(tempera: Any, tiny: list[str],
     assert [path.name for path in small_disk.iterdir()] == ["run"]
 
 
-def test_with_room_again_the_run_is_replaced(tempera: Any, tiny: list[str], small_disk: Path) -> None:
+def test_with_room_again_the_run_is_replaced(
+    tempera: Any, tiny: list[str], small_disk: Path
+) -> None:
     assert tempera("train", *tiny, *QUICK, "--output", small_disk / "run", "--overwrite").code == 0
 
 
@@ -709,9 +841,18 @@ def test_with_room_again_the_run_is_replaced(tempera: Any, tiny: list[str], smal
             ["mine", "run", "x.csv", "--output", "o.parquet", "--depth", "abc"],
             "Invalid value for '--depth': abc was given. ",
         ),
-        (["search", "run", "q", "--threshold", "1.5"], "Invalid value for '--threshold': 1.5 was given. "),
+        (
+            ["search", "run", "q", "--threshold", "1.5"],
+            "Invalid value for '--threshold': 1.5 was given. ",
+        ),
     ],
 )
-def test_a_value_that_an_option_does_not_take_is_named(tempera: Any, arguments: list[str], says: str) -> None:
+def test_a_value_that_an_option_does_not_take_is_named(
+    tempera: Any, arguments: list[str], says: str
+) -> None:
     answer = tempera(*arguments)
-    assert answer.code == 2 and answer.err.startswith(f"tempera: {says}") and answer.err.count("\n") == 1
+    assert (
+        answer.code == 2
+        and answer.err.startswith(f"tempera: {says}")
+        and answer.err.count("\n") == 1
+    )

@@ -28,7 +28,8 @@ from tempera.towers.lora import Lora
 
 @pytest.fixture
 def refusal(tmp_path):
-    """Loads a file with the given content, which must be refused in one line; `{file}` in the answer is its path."""
+    """Loads a file with the given content, which must be refused in one line; `{file}` in the
+    answer is its path."""
 
     def message(content: str | bytes, *overrides: str) -> str:
         file = tmp_path / "conf.yaml"
@@ -51,15 +52,21 @@ def loaded(tmp_path):
         file.write_text(content)
         found = load(file, overrides)
         return Options(
-            found.values, {key: place.replace(str(file), "conf.yaml") for key, place in found.places.items()}
+            found.values,
+            {key: place.replace(str(file), "conf.yaml") for key, place in found.places.items()},
         )
 
     return options
 
 
 def test_values_and_their_lines(loaded) -> None:
-    options = loaded("# comment\nobjective:\n  temperature: 0.1\n\n  masks:\n    - same_id\ntrain: {seed: 3}\n")
-    assert options.values == {"objective": {"temperature": 0.1, "masks": ["same_id"]}, "train": {"seed": 3}}
+    options = loaded(
+        "# comment\nobjective:\n  temperature: 0.1\n\n  masks:\n    - same_id\ntrain: {seed: 3}\n"
+    )
+    assert options.values == {
+        "objective": {"temperature": 0.1, "masks": ["same_id"]},
+        "train": {"seed": 3},
+    }
     assert options.places == {
         "objective": "conf.yaml:2",
         "objective.temperature": "conf.yaml:3",
@@ -90,10 +97,14 @@ def test_no_file_at_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "holds"), [("- a\n", "list"), ("text", "str"), ("3", "int"), ("2.5", "float"), ("true", "bool")]
+    ("content", "holds"),
+    [("- a\n", "list"), ("text", "str"), ("3", "int"), ("2.5", "float"), ("true", "bool")],
 )
 def test_a_file_that_holds_no_mapping(refusal, content: str, holds: str) -> None:
-    assert refusal(content) == f"{{file}} holds {holds}; expected a mapping of sections, such as data: and train:"
+    assert (
+        refusal(content)
+        == f"{{file}} holds {holds}; expected a mapping of sections, such as data: and train:"
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,7 +184,9 @@ def test_aliases_repeat_and_may_hold_themselves(loaded) -> None:
     assert merged.values["c"] == {"b": 1, "d": 2} and merged.place("c.d").endswith(":4")
     itself = loaded("a: &x [*x]\n").values["a"]
     assert itself[0] is itself
-    nested = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 5))
+    nested = "a0: &a0 [x]\n" + "".join(
+        f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 5)
+    )
     assert len(loaded(nested).values) == 5
 
 
@@ -224,7 +237,10 @@ def test_an_override_below_an_empty_section(loaded) -> None:
 
 
 def test_an_override_changes_neither_an_alias_nor_the_callers_mapping(loaded) -> None:
-    assert loaded("a: &x {b: {c: 1}}\nd: *x\n", "a.b.c=2").values == {"a": {"b": {"c": 2}}, "d": {"b": {"c": 1}}}
+    assert loaded("a: &x {b: {c: 1}}\nd: *x\n", "a.b.c=2").values == {
+        "a": {"b": {"c": 2}},
+        "d": {"b": {"c": 1}},
+    }
     mine = {"a": {"b": 1}}
     assert of(mine, ["a.b=2", "c=3"]).values == {"a": {"b": 2}, "c": 3}
     assert mine == {"a": {"b": 1}}
@@ -322,17 +338,26 @@ def every_option() -> Iterator[tuple[str, Any, str | bool]]:
 OPTIONS = list(every_option())
 
 
-def test_the_words_of_every_option_stay_words_and_every_switch_can_be_said_in_four_ways(tmp_path: Path) -> None:
+def test_the_words_of_every_option_stay_words_and_every_switch_can_be_said_in_four_ways(
+    tmp_path: Path,
+) -> None:
     assert len({name for name, _, _ in OPTIONS}) > 60 and ("Training.mixed_precision", "no") in {
         o[::2] for o in OPTIONS
     }
     for name, hint, word in OPTIONS:
-        said = {True: ["true", "yes", "on", "True"], False: ["false", "no", "off", "False"]}.get(word, [word])
+        said = {True: ["true", "yes", "on", "True"], False: ["false", "no", "off", "False"]}.get(
+            word, [word]
+        )
         for text in said:
             (tmp_path / "c.yaml").write_text(f"a:\n  {text}: {text}\n  list: [{text}]\n")
-            from_file, from_override = load(tmp_path / "c.yaml").values, load(None, [f"a={text}"]).values
+            from_file, from_override = (
+                load(tmp_path / "c.yaml").values,
+                load(None, [f"a={text}"]).values,
+            )
             if isinstance(word, str):
-                assert from_file == {"a": {word: word, "list": [word]}} and from_override == {"a": word}, name
+                assert from_file == {"a": {word: word, "list": [word]}} and from_override == {
+                    "a": word
+                }, name
             else:
                 builder = Builder(Options())
                 assert builder.value(hint, from_override["a"], name) is word
@@ -343,7 +368,10 @@ def test_the_words_of_every_option_stay_words_and_every_switch_can_be_said_in_fo
 def test_a_documented_default_can_be_given(tmp_path: Path, word: str) -> None:
     (tmp_path / "c.yaml").write_text(f"train:\n  mixed_precision: {word}\n  fsdp: off\n")
     assert build(load(tmp_path / "c.yaml")).train.mixed_precision == word
-    assert build(load(None, [f"train.mixed_precision={word}", "train.fsdp=no"])).train.mixed_precision == word
+    assert (
+        build(load(None, [f"train.mixed_precision={word}", "train.fsdp=no"])).train.mixed_precision
+        == word
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -352,7 +380,9 @@ def test_any_content_gives_options_or_a_config_error(
     tmp_path_factory, content: str | bytes, overrides: list[str]
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "any.yaml"
-    file.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+    file.write_bytes(
+        content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass")
+    )
     try:
         options = load(file, overrides)
     except ConfigError:
@@ -371,8 +401,11 @@ def test_data_that_are_given_twice_are_refused(tmp_path: Path) -> None:
     """As is a word that was to be an option."""
     for path in ("pairs.csv", "train.1"):
         with pytest.raises(
-            ConfigError, match=rf"the data are given twice, as .*{path} and by data.path=other.csv: give one"
+            ConfigError,
+            match=rf"the data are given twice, as .*{path} and by data.path=other.csv: give one",
         ):
             load(tmp_path / path if path == "pairs.csv" else Path(path), ["data.path=other.csv"])
     (tmp_path / "config.yaml").write_text("data: {path: pairs.csv}")
-    assert load(tmp_path / "config.yaml", ["data.path=other.csv"]).values["data"] == {"path": "other.csv"}
+    assert load(tmp_path / "config.yaml", ["data.path=other.csv"]).values["data"] == {
+        "path": "other.csv"
+    }

@@ -34,25 +34,42 @@ def test_the_diagnosis_prints_what_the_page_says(capsys: pytest.CaptureFixture[s
 
 
 PAGES = ("evaluation", "index", "migration", "recommenders", "temperature")
-SHORTER = {'"0.005:1:log:20"': '"0.05:0.1:log:2"', "seeds=3": "seeds=1"}  # a sweep of two runs instead of sixty
+SHORTER = {
+    '"0.005:1:log:20"': '"0.05:0.1:log:2"',
+    "seeds=3": "seeds=1",
+}  # a sweep of two runs instead of sixty
 
 
 @pytest.fixture(scope="module")
-def shared_folder(pairs_file: Path, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared_folder(
+    pairs_file: Path, tiny_run: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """What the examples of the pages read, in small: runs, pairs, a BEIR folder, configurations."""
     folder = tmp_path_factory.mktemp("pages")
     for name in ("first", "second", "t0.02"):
         shutil.copytree(tiny_run, folder / "runs" / name)
     shutil.copy(pairs_file, folder / "pairs.jsonl")
     words = [a + b for a in ("ka", "lo", "mi", "nu") for b in ("ban", "cel", "dor", "fin", "gar")]
-    rows = [{"query": f"how to {a} a {b}", "doc": f"first {a} and then the {b}"} for a in words for b in words]
-    (folder / "faq.csv").write_text("asked,reply\n" + "".join(f"{r['query']},{r['doc']}\n" for r in rows))
-    (faq,) = re.findall(r"```yaml\n(data: .*?)```", (DOCS / "index.md").read_text(encoding="utf-8"), re.S)
+    rows = [
+        {"query": f"how to {a} a {b}", "doc": f"first {a} and then the {b}"}
+        for a in words
+        for b in words
+    ]
+    (folder / "faq.csv").write_text(
+        "asked,reply\n" + "".join(f"{r['query']},{r['doc']}\n" for r in rows)
+    )
+    (faq,) = re.findall(
+        r"```yaml\n(data: .*?)```", (DOCS / "index.md").read_text(encoding="utf-8"), re.S
+    )
     (folder / "faq.yaml").write_text(faq.replace("faq.csv", str(folder / "faq.csv")))
-    (folder / "config.yaml").write_text(dump(yaml.safe_load((tiny_run / "config.yaml").read_text())))
+    (folder / "config.yaml").write_text(
+        dump(yaml.safe_load((tiny_run / "config.yaml").read_text()))
+    )
     beir = folder / "data" / "scifact"
     (beir / "qrels").mkdir(parents=True)
-    texts = {"corpus": [{"_id": str(i), "title": "", "text": r["doc"]} for i, r in enumerate(rows[:50])]}
+    texts = {
+        "corpus": [{"_id": str(i), "title": "", "text": r["doc"]} for i, r in enumerate(rows[:50])]
+    }
     texts["queries"] = [{"_id": str(i), "text": row["query"]} for i, row in enumerate(rows[:20])]
     for name, lines in texts.items():
         (beir / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -80,7 +97,9 @@ def shared_folder(pairs_file: Path, tiny_run: Path, tmp_path_factory: pytest.Tem
 
 @pytest.mark.usefixtures("inline")
 @pytest.mark.parametrize("name", PAGES)
-def test_the_examples_of_a_page_run(name: str, shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_a_page_run(
+    name: str, shared_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import numpy as np
 
     monkeypatch.chdir(shared_folder)
@@ -93,7 +112,9 @@ def test_the_examples_of_a_page_run(name: str, shared_folder: Path, monkeypatch:
         for name, n in (("query_vectors", asked), ("item_vectors", 20))
     }
     around = {"tempera": tempera, **events, **vectors}
-    examples = re.findall(r"```python\n(.*?)```", (DOCS / f"{name}.md").read_text(encoding="utf-8"), re.S)
+    examples = re.findall(
+        r"```python\n(.*?)```", (DOCS / f"{name}.md").read_text(encoding="utf-8"), re.S
+    )
     assert examples
     for example in examples:
         for long, short in SHORTER.items():
@@ -102,7 +123,9 @@ def test_the_examples_of_a_page_run(name: str, shared_folder: Path, monkeypatch:
 
 
 def test_every_page_with_python_is_run() -> None:
-    pages = {page.stem for page in DOCS.glob("*.md") if "```python" in page.read_text(encoding="utf-8")}
+    pages = {
+        page.stem for page in DOCS.glob("*.md") if "```python" in page.read_text(encoding="utf-8")
+    }
     assert pages == {*PAGES, "objective"}
 
 
@@ -140,11 +163,17 @@ def tables(page: str) -> dict[str, dict[str, str]]:
 def test_every_option_is_on_its_page_and_explained(pages: ModuleType) -> None:
     from tempera import names
 
-    assert pages.PAGE.read_text(encoding="utf-8") == pages.options(), "python docs/_pages.py writes the page again"
+    assert pages.PAGE.read_text(encoding="utf-8") == pages.options(), (
+        "python docs/_pages.py writes the page again"
+    )
     found = tables(pages.options())
     sections = dict(pages.PLAIN)
     for title, kind in {**pages.KINDS, "data": names.Source, "tower": names.TowerOptions}.items():
-        sections |= {f"{title}: {name}": make for name, make in names.PARTS[kind].items() if isinstance(make, type)}
+        sections |= {
+            f"{title}: {name}": make
+            for name, make in names.PARTS[kind].items()
+            if isinstance(make, type)
+        }
     sections |= {make.__name__.lower(): make for make in pages.STATES}
     sections["objective"] = pages.Objective
     for heading, make in sections.items():
@@ -160,7 +189,11 @@ def test_every_section_and_every_kind_of_part_is_on_the_page(pages: ModuleType) 
     page = pages.options()
     for section in build.build(build.Options()).resolved:
         assert f"\n## {section}\n" in page
-    named = [*pages.KINDS.values(), names.Feature, *(kind for kind, _, _ in names.SECTIONS.values())]
+    named = [
+        *pages.KINDS.values(),
+        names.Feature,
+        *(kind for kind, _, _ in names.SECTIONS.values()),
+    ]
     assert all(kind in named for kind in names.PARTS)
     for preset in names.PARTS[names.Objective]:
         assert f"| `{preset}` |" in page
@@ -172,7 +205,9 @@ def test_defaults_and_bounds_are_those_of_the_signature(pages: ModuleType) -> No
     assert "| `dropout` | number at least 0, below 1 | `0.1` |" in page
     assert "| `temperature` | number or [temperature](#temperature) | `0.05` |" in page
     assert "| `path` | text | required |" in page
-    assert "| `report_to` | list of `tensorboard` or `wandb` or `mlflow` or `trackio` | `[]` |" in page
+    assert (
+        "| `report_to` | list of `tensorboard` or `wandb` or `mlflow` or `trackio` | `[]` |" in page
+    )
 
 
 def test_a_notebook_becomes_a_page(pages: ModuleType) -> None:
@@ -183,20 +218,40 @@ def test_a_notebook_becomes_a_page(pages: ModuleType) -> None:
 
 def test_links_to_elsewhere_are_well_formed() -> None:
     for path in (*DOCS.glob("*.md"), DOCS.parent / "README.md"):
-        for link in re.findall(r"\]\((https?:[^)]*)\)|<(https?:[^>]*)>", path.read_text(encoding="utf-8")):
+        for link in re.findall(
+            r"\]\((https?:[^)]*)\)|<(https?:[^>]*)>", path.read_text(encoding="utf-8")
+        ):
             url = urlsplit("".join(link))
-            assert re.fullmatch(r"[\w.-]+\.[a-z]{2,}", url.netloc) and " " not in url.path, f"{path.name}: {link}"
+            assert re.fullmatch(r"[\w.-]+\.[a-z]{2,}", url.netloc) and " " not in url.path, (
+                f"{path.name}: {link}"
+            )
 
 
 @pytest.mark.long
-def test_the_site_is_built_and_loads_nothing_from_elsewhere(pages: ModuleType, tmp_path: Path) -> None:
-    """All links and anchors hold, else it would not be built; without a network it looks the same."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+def test_the_site_is_built_and_loads_nothing_from_elsewhere(
+    pages: ModuleType, tmp_path: Path
+) -> None:
+    """All links and anchors hold, else it would not be built; without a network it looks the
+    same."""
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     built = list(tmp_path.rglob("*.html"))
-    assert {"index.html", "options.html", "concepts.html", "api.html"} <= {path.name for path in built}
-    loads = re.compile(r"<(?:script|img|link|iframe|source)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"' >]+)")
+    assert {"index.html", "options.html", "concepts.html", "api.html"} <= {
+        path.name for path in built
+    }
+    loads = re.compile(
+        r"<(?:script|img|link|iframe|source)\b[^>]*?(?:src|href)=[\"']?((?:https?:)?//[^\"' >]+)"
+    )
     assert loads.search('<link rel="stylesheet" href="https://fonts.example/a.css">')
     for path in built:
         assert not loads.findall(path.read_text(encoding="utf-8")), path

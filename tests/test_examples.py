@@ -1,4 +1,5 @@
-"""Every recipe runs as its own comments say, at a small size: on made-up data, and on part of the real data if it is there."""
+"""Every recipe runs as its own comments say, at a small size: on made-up data, and on part of the
+real data if it is there."""
 
 from __future__ import annotations
 
@@ -24,10 +25,17 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 RECIPES = sorted(EXAMPLES.glob("*.yaml"))
 CODE = Path(__file__).parents[1] / "src" / "tempera" / "core"
 SYLLABLES = [
-    a + b for a in ("ka", "lo", "mi", "nu", "ra", "to", "vi", "zu") for b in ("ban", "cel", "dor", "fin", "gar")
+    a + b
+    for a in ("ka", "lo", "mi", "nu", "ra", "to", "vi", "zu")
+    for b in ("ban", "cel", "dor", "fin", "gar")
 ]
 # Little in the made-up queries stands in their answers, so that few steps need a high rate.
-STATIC = ["tower.kind=static", "tower.dimensions=16", "tower.vocabulary=300", "train.learning_rate=0.03"]
+STATIC = [
+    "tower.kind=static",
+    "tower.dimensions=16",
+    "tower.vocabulary=300",
+    "train.learning_rate=0.03",
+]
 SMALL = ["train.batch_size=16", "train.max_steps=40", "evaluation.queries=30"]
 # How each recipe is made small; towers by name in folders that the test makes.
 SHRUNK = {
@@ -41,11 +49,21 @@ SHRUNK = {
     ],
 }
 RECOMMENDER = [
-    *("train.batch_size=256", "train.max_steps=160", "train.learning_rate=0.01", "evaluation.queries=100"),
+    *(
+        "train.batch_size=256",
+        "train.max_steps=160",
+        "train.learning_rate=0.01",
+        "evaluation.queries=100",
+    ),
     *("tower.dimensions=16", "tower.query_layers=[32]"),
 ]
-SHRUNK |= dict.fromkeys(("movielens", "movielens_cold", "movielens_time", "movielens_tfrs"), RECOMMENDER)
-SHRUNK["movielens_cold"] = [*RECOMMENDER, "train.keep_best=false"]  # so few steps help with new items alone
+SHRUNK |= dict.fromkeys(
+    ("movielens", "movielens_cold", "movielens_time", "movielens_tfrs"), RECOMMENDER
+)
+SHRUNK["movielens_cold"] = [
+    *RECOMMENDER,
+    "train.keep_best=false",
+]  # so few steps help with new items alone
 QUICK = ("duplicates", "movielens")  # one of texts and one of interactions; the others are `long`
 Columns = dict[str, list[object]]
 
@@ -57,12 +75,15 @@ def text(draw: random.Random, common: list[str], kept: int) -> str:
 
 
 def made_up(count: int) -> Columns:
-    """An answer has three words of its query, what contradicts it one; both are written backwards, which is to be learned."""
+    """An answer has three words of its query, what contradicts it one; both are written backwards,
+    which is to be learned."""
     draw = random.Random(count)
     words = [draw.sample(SYLLABLES, 3) for _ in range(count)]
     backwards = [[word[::-1] for word in common] for common in words]
     sides = {"anchor": (words, 3), "positive": (backwards, 3), "negative": (backwards, 1)}
-    return {name: [text(draw, common, kept) for common in side] for name, (side, kept) in sides.items()}
+    return {
+        name: [text(draw, common, kept) for common in side] for name, (side, kept) in sides.items()
+    }
 
 
 def made_up_data(folder: Path) -> None:
@@ -77,7 +98,11 @@ def made_up_data(folder: Path) -> None:
         save(folder / name / "test.parquet", held_out)
     draw = random.Random(0)
     starts = [draw.randrange(40) for _ in range(60)]
-    taken = [(user, (7 * (start + i) + draw.randrange(3)) % 40) for user, start in enumerate(starts) for i in range(20)]
+    taken = [
+        (user, (7 * (start + i) + draw.randrange(3)) % 40)
+        for user, start in enumerate(starts)
+        for i in range(20)
+    ]
     interactions(folder, taken, [f"{SYLLABLES[item]} {SYLLABLES[-item]}" for item in range(40)])
 
 
@@ -89,14 +114,21 @@ def interactions(folder: Path, taken: list[tuple[int, int]], titles: list[str]) 
     save(folder / "movielens" / "interactions.parquet", columns)
     genres = ["Comedy|Drama" if i % 2 else "Drama" for i in range(len(titles))]
     ids: list[object] = list(range(len(titles)))
-    save(folder / "movielens" / "items.parquet", {"item_id": ids, "title": list(titles), "genres": list(genres)})
+    save(
+        folder / "movielens" / "items.parquet",
+        {"item_id": ids, "title": list(titles), "genres": list(genres)},
+    )
     new_items(folder)
 
 
 def new_items(folder: Path) -> None:
     """Two that nobody has taken."""
     titles = [" ".join(SYLLABLES[:3]), SYLLABLES[5]]
-    columns: Columns = {"item_id": [10**6, 10**6 + 1], "title": [*titles], "genres": ["Drama", None]}
+    columns: Columns = {
+        "item_id": [10**6, 10**6 + 1],
+        "title": [*titles],
+        "genres": ["Drama", None],
+    }
     save(folder / "movielens" / "new_items.parquet", columns)
 
 
@@ -120,7 +152,10 @@ def real_data(folder: Path) -> None:
         save(folder / name / "test.parquet", table.slice(300, 80).to_pydict())
     for name in ("interactions", "items"):
         table = parquet.read_table(source / "movielens-100k" / f"{name}.parquet")
-        save(folder / "movielens" / f"{name}.parquet", {k: v for k, v in table.to_pydict().items() if k != "rating"})
+        save(
+            folder / "movielens" / f"{name}.parquet",
+            {k: v for k, v in table.to_pydict().items() if k != "rating"},
+        )
     new_items(folder)
 
 
@@ -133,7 +168,9 @@ def tiny_transformer(folder: Path) -> None:
     """A random one, far enough from zero that texts differ."""
     torch.manual_seed(0)
     texts = [str(value) for column in made_up(50).values() for value in column]
-    tower = Transformer(layers=1, width=32, heads=2, vocabulary=300, max_length=64, dropout=0.0).build(texts)
+    tower = Transformer(
+        layers=1, width=32, heads=2, vocabulary=300, max_length=64, dropout=0.0
+    ).build(texts)
     for parameter in tower.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.3)
@@ -164,9 +201,14 @@ def test_every_recipe_is_tried() -> None:
 
 @pytest.mark.parametrize(
     "recipe",
-    [pytest.param(r, id=r.stem, marks=() if r.stem in QUICK else pytest.mark.long) for r in RECIPES],
+    [
+        pytest.param(r, id=r.stem, marks=() if r.stem in QUICK else pytest.mark.long)
+        for r in RECIPES
+    ],
 )
-def test_a_recipe_runs_as_it_says(recipe: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recipe_runs_as_it_says(
+    recipe: Path, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("sentence_transformers")
     steps = commands(recipe)
     assert f"examples/{recipe.name}" in [argument for step in steps for argument in step]

@@ -45,7 +45,10 @@ def test_pairs_whatever_the_case_of_their_columns(put: Put) -> None:
     path = put("faq.csv", "Question,ANSWER,id\na,b,1\n")
     chosen = options(path)
     assert (chosen["source"], chosen["path"], chosen["metadata"]) == ("pairs", str(path), ["*"])
-    assert options(path, "data.source=pairs", "data.metadata=[id]") == {**chosen, "metadata": ["id"]}
+    assert options(path, "data.source=pairs", "data.metadata=[id]") == {
+        **chosen,
+        "metadata": ["id"],
+    }
     config = build(load(None, [f"data.path={path}"]))
     assert config.resolved["data"] == build(load(path)).resolved["data"]
     pairs, _ = config.data.read()
@@ -54,15 +57,20 @@ def test_pairs_whatever_the_case_of_their_columns(put: Put) -> None:
 
 def test_columns_that_are_named(put: Put) -> None:
     path = put("faq.csv", "asked,reply,year\na,b,1\n")
-    assert options(path, "data.query=asked", "data.doc=reply", "data.metadata=[year]")["metadata"] == ["year", "*"]
+    assert options(path, "data.query=asked", "data.doc=reply", "data.metadata=[year]")[
+        "metadata"
+    ] == ["year", "*"]
     with pytest.raises(
-        DataError, match=r"has the columns asked, reply, year, with no usual name for .* data.query=COLUMN"
+        DataError,
+        match=r"has the columns asked, reply, year, with no usual name for .* data.query=COLUMN",
     ):
         build(load(path))
     with pytest.raises(DataError, match=r"empty.json holds rows without columns: give each row"):
         build(load(put("empty.json", "{}")))
     inside = put("inside.json", '{"data": [{"query": "a", "doc": "b"}]}')
-    with pytest.raises(DataError, match=r"if the rows stand inside of 'data', write them as an array of their own"):
+    with pytest.raises(
+        DataError, match=r"if the rows stand inside of 'data', write them as an array of their own"
+    ):
         build(load(inside))
 
 
@@ -73,9 +81,12 @@ LONG = "a text of many words that is the document"
     ("content", "overrides", "roles"),
     [
         (f"heading,section\nhow to read,{LONG}\n", [], ("heading", "section")),
-        (f"id,first,second,year\n7,{LONG},how to read a file,1999\n", [], ("first", "second")),  # alike: in their order
-        (f"section,heading\n{LONG} {LONG},how to read\n", [], ("heading", "section")),  # more than twice as long
-        (f"question,solution,tag\nhow?,{LONG},x\n", [], (None, "solution")),  # the other has a usual name
+        # alike: in their order
+        (f"id,first,second,year\n7,{LONG},how to read a file,1999\n", [], ("first", "second")),
+        # more than twice as long
+        (f"section,heading\n{LONG} {LONG},how to read\n", [], ("heading", "section")),
+        # the other has a usual name
+        (f"question,solution,tag\nhow?,{LONG},x\n", [], (None, "solution")),
         (f"asked,reply,why\nhow?,{LONG},no words at all\n", ["data.query=asked", "data.metadata=[why]"], ("asked", "reply")),
         (f"query_id,heading,section\n1,how to read,{LONG}\n", ["data.query_id=query_id"], ("heading", "section")),
     ],
@@ -87,7 +98,9 @@ def test_columns_that_are_known_by_their_texts(
     chosen = options(path, *overrides)
     assert (chosen["source"], chosen.get("query"), chosen["doc"]) == ("pairs", *roles)
     pairs, _ = build(load(path, overrides)).data.read()
-    assert f"doc = {roles[1]}" in pairs.about and pairs.texts("doc")[0].startswith(("a text", "how to"))
+    assert f"doc = {roles[1]}" in pairs.about and pairs.texts("doc")[0].startswith(
+        ("a text", "how to")
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,9 +120,13 @@ def test_columns_that_are_not_known_by_their_texts(put: Put, content: str) -> No
 
 def test_a_table_without_a_line_of_names_is_told(put: Put) -> None:
     path = put("pairs.tsv", "how do I reset the password of my account?\tby the link below\na\tb\n")
-    with pytest.raises(DataError, match=r"or begin the file with a line of names, if its first line holds none$"):
+    with pytest.raises(
+        DataError, match=r"or begin the file with a line of names, if its first line holds none$"
+    ):
         build(load(path))
-    with pytest.raises(DataError, match=r"name one with data.query=COLUMN, or begin the file with a line of names"):
+    with pytest.raises(
+        DataError, match=r"name one with data.query=COLUMN, or begin the file with a line of names"
+    ):
         PairsFile(str(path)).read()
 
 
@@ -119,19 +136,25 @@ def test_ids_are_read_only_if_they_are_named(put: Put) -> None:
     assert options(path, "data.doc_id=doc_id")["doc_id"] == "doc_id"
 
 
-@pytest.mark.parametrize(("time", "split"), [("timestamp", "global_time"), ("position", "leave_last_out")])
+@pytest.mark.parametrize(
+    ("time", "split"), [("timestamp", "global_time"), ("position", "leave_last_out")]
+)
 def test_interactions(put: Put, time: str, split: str) -> None:
     config = build(load(put("events.csv", f"user_id,movieId,{time},device\n1,2,3,x\n")))
     assert isinstance(config.data, Interactions) and config.resolved["tower"]["kind"] == "features"
     assert split in describe(config.data.read().source)["interactions"]["split"]
     assert (
-        config.data.read().about.endswith(f"user = user_id, item = movieId, time = {time}; not read: device")
+        config.data.read().about.endswith(
+            f"user = user_id, item = movieId, time = {time}; not read: device"
+        )
         or split[0] == "l"
     )
 
 
 def test_ratings_need_an_option(put: Put) -> None:
-    with pytest.raises(DataError, match=r"add data.metadata=\[rating\] to take all rows, data.min_rating=4"):
+    with pytest.raises(
+        DataError, match=r"add data.metadata=\[rating\] to take all rows, data.min_rating=4"
+    ):
         build(load(put("events.csv", "user_id,item_id,rating\n1,2,3\n"))).data.read()
 
 
@@ -140,7 +163,8 @@ def test_a_beir_folder_and_its_splits(put: Put) -> None:
     for name in ("test", "dev"):
         put(f"set/qrels/{name}.tsv")
     with pytest.raises(
-        DataError, match=r"has the splits dev, test, none of which is called train: give data.split=SPLIT"
+        DataError,
+        match=r"has the splits dev, test, none of which is called train: give data.split=SPLIT",
     ):
         build(load(folder))
     assert options(folder, "data.split=dev", "data.test=test")["split"] == "dev"
@@ -160,12 +184,16 @@ def test_a_beir_folder_and_its_splits(put: Put) -> None:
 def saved(folder: Path, rows: int) -> None:
     """Write a data set as `save_to_disk` does, with a file of a cache beside it."""
     folder.mkdir(parents=True)
-    table = pa.table({"anchor": [f"a{i}" for i in range(rows)], "positive": [f"b{i}" for i in range(rows)]})
+    table = pa.table(
+        {"anchor": [f"a{i}" for i in range(rows)], "positive": [f"b{i}" for i in range(rows)]}
+    )
     names = [f"data-0000{i}-of-00002.arrow" for i in range(2)]
     for i, name in enumerate([*names, "cache-1.arrow"]):
         with pa.ipc.new_stream(str(folder / name), table.schema) as stream:
             stream.write_table(table.slice(i * rows // 2, rows // 2))
-    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    (folder / "state.json").write_text(
+        json.dumps({"_data_files": [{"filename": name} for name in names]})
+    )
     (folder / "dataset_info.json").write_text("{}")
 
 
@@ -202,11 +230,15 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such file: .*none.csv"):
         build(load(tmp_path / "none.csv"))
     with pytest.raises(
-        DataError, match=r"holds no file to read: give a folder of tables, .* of texts .* or of Python sources"
+        DataError,
+        match=r"holds no file to read: give a folder of tables, .* of texts .* or of Python sources",
     ):
         build(load(tmp_path))
     (tmp_path / "a.js").write_text("let x = 1")
-    with pytest.raises(DataError, match=r"set data\.source=documents data\.rule=heading to read other files of text"):
+    with pytest.raises(
+        DataError,
+        match=r"set data\.source=documents data\.rule=heading to read other files of text",
+    ):
         build(load(tmp_path))
     (tmp_path / "a.xlsx").write_text("x")
     with pytest.raises(DataError, match=r"cannot read .xlsx; give one of .parquet"):
@@ -217,7 +249,11 @@ def test_tables_of_items_and_users_beside_the_interactions(put: Put, tmp_path: P
     put("log.csv", "user,item,time\n1,a,3\n1,b,4\n"), put("things.csv", "item,title\na,A\nb,B\n")
     put("people.csv", "user,age\n1,30\n")
     chosen = options(tmp_path)
-    assert [Path(chosen[name]).name for name in ("path", "items", "users")] == ["log.csv", "things.csv", "people.csv"]
+    assert [Path(chosen[name]).name for name in ("path", "items", "users")] == [
+        "log.csv",
+        "things.csv",
+        "people.csv",
+    ]
     put("more.csv", "user,item,time\n2,a,3\n")
     assert "items" not in options(tmp_path) and options(tmp_path)["path"] == str(tmp_path)
 
@@ -226,7 +262,8 @@ def test_a_run_is_no_data(put: Put, tmp_path: Path) -> None:
     for name in ("config.yaml", "metrics.json", "pairs.csv"):
         put(name, "question,answer\na,b\n")
     with pytest.raises(
-        DataError, match=r"is a run, not data: give data, or .*config\.yaml to train with its options again"
+        DataError,
+        match=r"is a run, not data: give data, or .*config\.yaml to train with its options again",
     ):
         build(load(tmp_path))
 

@@ -30,7 +30,11 @@ def loaded(importtime: str) -> set[str]:
 
 def python(code: str) -> set[str]:
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-X", "importtime", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
     return loaded(done.stderr)
 
@@ -56,10 +60,14 @@ def test_help_loads_no_heavy_library(cold: Any, arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["train", "--help"], ["search", "--help"], ["nonsense"]])
-def test_reading_the_command_line_loads_what_typer_loads_only(cold: Any, arguments: list[str]) -> None:
+def test_reading_the_command_line_loads_what_typer_loads_only(
+    cold: Any, arguments: list[str]
+) -> None:
     answer = cold(*arguments, python=["-X", "importtime"])
     assert answer.code == (2 if arguments == ["nonsense"] else 0)
-    assert sorted(loaded(answer.err) & (HEAVY - {"pydantic"})) == []  # typer checks arguments with pydantic
+    assert (
+        sorted(loaded(answer.err) & (HEAVY - {"pydantic"})) == []
+    )  # typer checks arguments with pydantic
 
 
 def test_search_in_a_static_run_loads_no_torch(cold: Any, tiny_run: Path) -> None:
@@ -67,7 +75,13 @@ def test_search_in_a_static_run_loads_no_torch(cold: Any, tiny_run: Path) -> Non
     assert answer.code == 0 and answer.out
     seen = loaded(answer.err)
     assert {"numpy", "tokenizers"} <= seen
-    assert sorted(seen & {"torch", "transformers", "sentence_transformers", "matplotlib", "optuna", "faiss"}) == []
+    assert (
+        sorted(
+            seen
+            & {"torch", "transformers", "sentence_transformers", "matplotlib", "optuna", "faiss"}
+        )
+        == []
+    )
 
 
 TRAINED = """

@@ -18,14 +18,24 @@ def printed(path: Path, folder: Path) -> str:
     pytest.importorskip("ipykernel")
     read: Any = nbformat.read(path, as_version=4)
     nbformat.validate(read)
-    nbclient.NotebookClient(read, timeout=500, resources={"metadata": {"path": str(folder)}}).execute()
+    nbclient.NotebookClient(
+        read, timeout=500, resources={"metadata": {"path": str(folder)}}
+    ).execute()
     outputs = [output for cell in read.cells if cell.cell_type == "code" for output in cell.outputs]
-    return "".join(output.text for output in outputs if output.output_type == "stream" and output.name == "stdout")
+    return "".join(
+        output.text
+        for output in outputs
+        if output.output_type == "stream" and output.name == "stdout"
+    )
 
 
 def scores(text: str) -> dict[str, float]:
     """nDCG@10 by system."""
-    lines = [line.split() for line in text.splitlines() if line.split()[1:2] == ["nDCG@10"] and len(line.split()) == 3]
+    lines = [
+        line.split()
+        for line in text.splitlines()
+        if line.split()[1:2] == ["nDCG@10"] and len(line.split()) == 3
+    ]
     return {system: float(score) for system, _, score in lines}
 
 
@@ -41,7 +51,11 @@ def test_text(folder: Path) -> None:
     found = scores(text)
     assert found["trained"] > found["untrained"]
     assert "objective.temperature" in text and "logistic" in text
-    hits = [line.split("  ") for line in text.splitlines() if line[:2] in ("0.", "1.") and line[4:6] == "  "]
+    hits = [
+        line.split("  ")
+        for line in text.splitlines()
+        if line[:2] in ("0.", "1.") and line[4:6] == "  "
+    ]
     assert len(hits) == 6 and all(0 <= float(score) <= 1 for score, _ in hits)
 
 

@@ -1,4 +1,5 @@
-"""The README's Python example runs as it stands, its commands exist, and CONTRIBUTING's map has every module."""
+"""The README's Python example runs as it stands, its commands exist, and CONTRIBUTING's map has
+every module."""
 
 import csv
 import importlib.util
@@ -13,7 +14,16 @@ from tempera.cli import EVERYWHERE, app
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-TOPICS = ["password", "invoice", "delivery", "refund", "address", "subscription", "language", "warranty"]
+TOPICS = [
+    "password",
+    "invoice",
+    "delivery",
+    "refund",
+    "address",
+    "subscription",
+    "language",
+    "warranty",
+]
 ACTIONS = [
     "reset",
     "change",
@@ -48,17 +58,26 @@ def test_the_python_example_runs(
     assert "password" in answer
 
 
-@pytest.mark.parametrize("page", [README, *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [README, *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.stem
+)
 def test_every_command_exists_with_its_options(page: Path) -> None:
     commands: Any = vars(typer.main.get_command(app))["commands"]
-    # A command is a line, and the lines behind each \ at its end; [ ] are around what may be left out.
-    for line in re.findall(r"(?<![\w./])tempera ((?:[^`\n\\]|\\\n)+)", page.read_text(encoding="utf-8")):
+    # A command is a line, and the lines behind each \ at its end; [ ] are around what may be left
+    # out.
+    for line in re.findall(
+        r"(?<![\w./])tempera ((?:[^`\n\\]|\\\n)+)", page.read_text(encoding="utf-8")
+    ):
         name, *words = line.split("  #")[0].replace("\\\n", " ").split()
         used = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", " ".join(words)))
         if name not in commands:
             assert not used, f"no command: tempera {line}"
             continue
-        known = {option for field in commands[name].params for option in (*field.opts, *field.secondary_opts)}
+        known = {
+            option
+            for field in commands[name].params
+            for option in (*field.opts, *field.secondary_opts)
+        }
         assert used <= known | {*EVERYWHERE, "--help"}, f"tempera {line}"
 
 
@@ -70,5 +89,7 @@ def test_the_map_names_every_module() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert module.filled(page) == page, "python docs/_map.py writes the map again"
     package = ROOT / "src" / "tempera"
-    rooms = {path.relative_to(package).parts[0].removesuffix(".py") for path in package.rglob("*.py")}
+    rooms = {
+        path.relative_to(package).parts[0].removesuffix(".py") for path in package.rglob("*.py")
+    }
     assert rooms - {"__init__", "__main__"} == {name for floor in module.FLOORS for name in floor}

@@ -1,4 +1,5 @@
-"""The voice of the project: docstrings say what is returned or done, names are nouns, and numbers have a leading zero."""
+"""The voice of the project: docstrings say what is returned or done, names are nouns, and numbers
+have a leading zero."""
 
 from __future__ import annotations
 
@@ -30,25 +31,47 @@ CLEAN = {
     "text",
     "towers",
 }  # rooms and root modules; add each one cleaned
-RIDDLES = {"what", "how", "whether", "where", "which", "who", "of", "as", "with"}  # docstrings begin with none of them
+RIDDLES = {
+    "what",
+    "how",
+    "whether",
+    "where",
+    "which",
+    "who",
+    "of",
+    "as",
+    "with",
+}  # docstrings begin with none of them
 PARTICIPLES = {"found", "given", "told", "there", "asked"}  # no names for what is held
 BARE = re.compile(r"(?:^|[\s(\[|*±])[-+]?\.\d+(?![\dfge%])")  # .504, but not the format .3f
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").iterdir())]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "examples").iterdir()),
+]
 
 
 def riddles(tree: ast.Module) -> Iterator[str]:
-    """Yield docstrings of modules and of public definitions that begin with the next noun's pronoun."""
+    """Yield docstrings of modules and of public definitions that begin with the next noun's
+    pronoun."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = "" if getattr(node, "name", "").startswith("_") else ast.get_docstring(node) or ""
+            text = (
+                "" if getattr(node, "name", "").startswith("_") else ast.get_docstring(node) or ""
+            )
             if text.split(maxsplit=1)[:1] and re.split(r"\W", text)[0].lower() in RIDDLES:
                 yield f"{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
 
 
 def participles(tree: ast.Module) -> Iterator[str]:
-    """Yield names that are assigned, looped over or taken as arguments, and say nothing of what they hold."""
+    """Yield names that are assigned, looped over or taken as arguments, and say nothing of what
+    they hold."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in PARTICIPLES:
+        if (
+            isinstance(node, ast.Name)
+            and isinstance(node.ctx, ast.Store)
+            and node.id in PARTICIPLES
+        ):
             yield f"{node.lineno}: {node.id} = ..."
         if isinstance(node, ast.arg) and node.arg in PARTICIPLES:
             yield f"{node.lineno}: {node.arg} is an argument"
@@ -57,7 +80,11 @@ def participles(tree: ast.Module) -> Iterator[str]:
 def bare_numbers(tree: ast.Module) -> Iterator[str]:
     """Yield strings, docstrings among them, with a number that begins with its point."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and BARE.search(node.value):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and BARE.search(node.value)
+        ):
             yield f"{node.lineno}: {node.value[:80]}"
 
 
@@ -65,13 +92,20 @@ def faults(paths: Iterable[Path], *rules: Callable[[ast.Module], Iterator[str]])
     """Return the faults of modules by the rules, with their places."""
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
     return [
-        f"{path.relative_to(ROOT)}:{fault}" for path, tree in trees.items() for rule in rules for fault in rule(tree)
+        f"{path.relative_to(ROOT)}:{fault}"
+        for path, tree in trees.items()
+        for rule in rules
+        for fault in rule(tree)
     ]
 
 
 @pytest.mark.parametrize("room", sorted(CLEAN))
 def test_docstrings_and_names(room: str) -> None:
-    paths = [PACKAGE / f"{room}.py"] if (PACKAGE / f"{room}.py").is_file() else sorted((PACKAGE / room).rglob("*.py"))
+    paths = (
+        [PACKAGE / f"{room}.py"]
+        if (PACKAGE / f"{room}.py").is_file()
+        else sorted((PACKAGE / room).rglob("*.py"))
+    )
     assert paths
     wrong = faults(paths, riddles, participles)
     assert not wrong, "\n" + "\n".join(wrong)

@@ -1,6 +1,8 @@
-"""Contrastive training of retrieval models (bi-encoders, two-towers), with first-class temperature tuning.
+"""Contrastive training of retrieval models (bi-encoders, two-towers), with first-class temperature
+tuning.
 
-The names below are the public interface; each is loaded when it is first used, so that `import tempera` costs nothing.
+The names below are the public interface; each is loaded when it is first used, so that `import
+tempera` costs nothing.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_NAMES = {  # by the module that defines them; `pools` is a module itself, whose names say little alone
+# by the module that defines them; `pools` is a module itself, whose names say little alone
+_NAMES = {
     "artifacts.run_folder": "Run",
     "core.batch": "Batch Side",
     "core.corrections": "Hardness LogQ Margin",
@@ -103,7 +106,8 @@ __all__ = ["__version__", *_HOME]
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'tempera' has no attribute {name!r}")
-    # A function may have its module's name, so the module is imported before it is asked for its content.
+    # A function may have its module's name, so the module is imported before it is asked for its
+    # content.
     value = getattr(import_module(f".{_HOME[name]}", __name__), name)
     globals()[name] = value
     return value

@@ -1,4 +1,5 @@
-"""Arguments of public functions, held against their annotations, so that a wrong kind ends in a line of its own."""
+"""Arguments of public functions, held against their annotations, so that a wrong kind ends in a
+line of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ _NAMES = {
 
 
 def refuse_other_kinds(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments of another kind than a function's annotations name; what these do not name is taken as it is.
+    """Refuse arguments of another kind than a function's annotations name; what these do not name
+    is taken as it is.
 
     Args:
         arguments: its `locals()`, while they are what it was called with.
@@ -66,8 +68,8 @@ def _hints(function: Callable[..., Any]) -> dict[str, tuple[Any, bool]]:
 def fits(hint: Any, value: object) -> bool:
     """Return False if a value is shown to be of another kind than an annotation names.
 
-    Numbers of NumPy are numbers, truth values are none; a text is no list, nor is an array; whatever names a file to Python is a
-    path.
+    Numbers of NumPy are numbers, truth values are none; a text is no list, nor is an array;
+    whatever names a file to Python is a path.
 
     >>> fits(str | Path, "pairs.csv"), fits(str | Path, None), fits(Sequence[int], [1, 2.5]), fits(Literal["a", "b"], "b")
     (True, False, False, True)
@@ -82,19 +84,33 @@ def fits(hint: Any, value: object) -> bool:
     if hint is bool:
         return isinstance(value, bool | np.bool_)
     if hint in (int, float):
-        return is_whole(value) if hint is int else isinstance(value, Real) and not isinstance(value, bool)
+        return (
+            is_whole(value)
+            if hint is int
+            else isinstance(value, Real) and not isinstance(value, bool)
+        )
     if hint is Path:
         return isinstance(value, os.PathLike)
     if origin is tuple:  # of as many
-        return isinstance(value, tuple | list) and len(value) == len(inner) and all(map(fits, inner, value))
+        return (
+            isinstance(value, tuple | list)
+            and len(value) == len(inner)
+            and all(map(fits, inner, value))
+        )
     if origin in _LISTS:
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
             return False
         if isinstance(value, Sequence | Set):
             return all(fits(inner[0], each) for each in value)
-        return origin is Iterable or inner[0] is Any  # what can be read once; and arrays and columns of any kind
+        return (
+            origin is Iterable or inner[0] is Any
+        )  # what can be read once; and arrays and columns of any kind
     known = origin or hint
-    return not isinstance(known, type) or getattr(known, "_is_protocol", False) or isinstance(value, known)
+    return (
+        not isinstance(known, type)
+        or getattr(known, "_is_protocol", False)
+        or isinstance(value, known)
+    )
 
 
 def kind(hint: Any) -> str:

@@ -12,7 +12,18 @@ from .core.corrections import LogQ
 from .core.objective import Objective
 from .engine.training_options import COLUMNS
 from .forms import with_source
-from .names import AUTO, PARTS, PLAIN, RECIPE, SECTIONS, WRAPPER, describe, name_and_options, of_wrapper, options_of
+from .names import (
+    AUTO,
+    PARTS,
+    PLAIN,
+    RECIPE,
+    SECTIONS,
+    WRAPPER,
+    describe,
+    name_and_options,
+    of_wrapper,
+    options_of,
+)
 from .ranking.resolved import Config as Config
 from .recommend.interactions import Handed, Interactions
 from .text.made_rows import obstacle
@@ -53,7 +64,10 @@ def build(options: Options, data: Any = None) -> Config:
         if name == "train":
             section.setdefault("mixed_precision", getattr(made["tower"], "mixed_precision", "no"))
         if name == "objective" and _section(options, "train").get("teacher") is not None:
-            own, whole = section.get("teacher", {}), {"weight": 1.0} if _is_unpaired(made["data"]) else {}
+            own, whole = (
+                section.get("teacher", {}),
+                {"weight": 1.0} if _is_unpaired(made["data"]) else {},
+            )
             by = {"by": "scores"} if options.values["train"]["teacher"] == COLUMNS else {}
             section["teacher"] = {**whole, **by, **own} if isinstance(own, Mapping) else own
         if plain is not None:
@@ -85,10 +99,18 @@ def _refuse_misfits(config: Config, builder: Builder) -> None:
     """Refuse options that are right by themselves and wrong together."""
     if (config.base.teacher is None) != (config.train.teacher is None):
         builder.fail(
-            "objective.teacher", "needs what teaches: give the folder of a model, or columns, as train.teacher"
+            "objective.teacher",
+            "needs what teaches: give the folder of a model, or columns, as train.teacher",
         )
-    if config.base.teacher is not None and config.train.teacher == COLUMNS and config.base.teacher.by == "vectors":
-        builder.fail("objective.teacher.by", "is vectors, but train.teacher is columns of scores: give scores")
+    if (
+        config.base.teacher is not None
+        and config.train.teacher == COLUMNS
+        and config.base.teacher.by == "vectors"
+    ):
+        builder.fail(
+            "objective.teacher.by",
+            "is vectors, but train.teacher is columns of scores: give scores",
+        )
     if config.train.select != 1:
         if _is_events(config.data) or _is_unpaired(config.data):
             what = "interactions" if _is_events(config.data) else "documents without pairs"
@@ -109,9 +131,15 @@ def _refuse_misfits(config: Config, builder: Builder) -> None:
                 "documents have no pairs: give the folder of an embedding model that teaches, or make pairs by data.rule",
             )
         if {teacher.weight, teacher.final} - {1.0, None}:
-            builder.fail("objective.teacher", "its weight has to be 1 throughout: documents have no pairs to train on")
+            builder.fail(
+                "objective.teacher",
+                "its weight has to be 1 throughout: documents have no pairs to train on",
+            )
         if teacher.own or teacher.loss == "margin_mse":
-            builder.fail("objective.teacher", "documents have no answers and no negatives: use kl over pools, or align")
+            builder.fail(
+                "objective.teacher",
+                "documents have no answers and no negatives: use kl over pools, or align",
+            )
 
 
 def _refuse_idle(config: Config, builder: Builder) -> None:
@@ -130,14 +158,20 @@ def _refuse_idle(config: Config, builder: Builder) -> None:
         }
     else:
         whose, what = "recommenders", "texts"
-        idle = {"evaluation.cold_items": evaluation.cold_items > 0, "evaluation.baselines": evaluation.baselines}
+        idle = {
+            "evaluation.cold_items": evaluation.cold_items > 0,
+            "evaluation.baselines": evaluation.baselines,
+        }
     for path in (path for path, is_idle in idle.items() if is_idle):
         builder.fail(path, f"is for {whose}, and the data are {what}")
     base = config.base
     pools = (*base.pools, *(base.teacher.pools if base.teacher else ()))
-    if train.sampled and not any(candidate == "sampled" for pool in pools for _, candidate in pool.blocks):
+    if train.sampled and not any(
+        candidate == "sampled" for pool in pools for _, candidate in pool.blocks
+    ):
         builder.fail(
-            "train.sampled", "draws candidates, but no pool of the objective has them: add sampled to objective.pools"
+            "train.sampled",
+            "draws candidates, but no pool of the objective has them: add sampled to objective.pools",
         )
 
 
@@ -161,14 +195,21 @@ def _with_source(section: Mapping[str, Any]) -> dict[str, Any]:
     """Return a `data:` section that names its source, which the path determines."""
     if "source" in section or section.get("path") is None:
         return dict(section)
-    return with_source(section["path"], {key: value for key, value in section.items() if key != "path"})
+    return with_source(
+        section["path"], {key: value for key, value in section.items() if key != "path"}
+    )
 
 
 def kind_of_tower(options: Options) -> Any:
-    """Return the class of the options of the tower that is trained, by its name or else by the data; None if that is no name."""
+    """Return the class of the options of the tower that is trained, by its name or else by the
+    data; None if that is no name."""
     tower, data = (_section(options, name) for name in ("tower", "data"))
-    interactions = isinstance(data.get("path", ""), str) and _with_source(data).get("source") == "interactions"
-    chosen = PARTS[TowerOptions].get(tower.get(SECTIONS["tower"][1], _default_tower(tower, interactions)))
+    interactions = (
+        isinstance(data.get("path", ""), str) and _with_source(data).get("source") == "interactions"
+    )
+    chosen = PARTS[TowerOptions].get(
+        tower.get(SECTIONS["tower"][1], _default_tower(tower, interactions))
+    )
     if chosen is TwoTowers and isinstance(query := tower.get("query"), Mapping):
         return PARTS[QuerySide].get(name_and_options(QuerySide, query)[0])
     return chosen
@@ -181,15 +222,22 @@ def _default_tower(section: Mapping[str, Any], interactions: bool) -> str:
 
 
 def with_options(config: Config, values: Mapping[str, Any]) -> Config:
-    """Return a configuration with other values of some options, by their dotted names; its objective is a new one."""
+    """Return a configuration with other values of some options, by their dotted names; its
+    objective is a new one."""
     sections = {name: dict(section) for name, section in config.resolved.items()}
     sections["train"] = describe(config.train)  # with what a limit of time has become
     for path, value in values.items():
         name, _, key = path.partition(".")
         sections[name][key] = value
-    made = build(Options({name: section for name, section in sections.items() if name != "data"}), config.data)
+    made = build(
+        Options({name: section for name, section in sections.items() if name != "data"}),
+        config.data,
+    )
     resolved = {**made.resolved, "data": config.resolved["data"]}
-    resolved["train"] = {**config.resolved["train"], **{key: resolved["train"][key] for key in _keys("train", values)}}
+    resolved["train"] = {
+        **config.resolved["train"],
+        **{key: resolved["train"][key] for key in _keys("train", values)},
+    }
     return replace(made, resolved=resolved)
 
 
@@ -198,7 +246,8 @@ def _keys(section: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def build_roles(options: Options) -> Roles | None:
-    """Return roles of a table's columns from a `data:` section that names no source; None without options.
+    """Return roles of a table's columns from a `data:` section that names no source; None without
+    options.
 
     Raises:
         ConfigError: an unknown or wrong option.

@@ -1,4 +1,5 @@
-"""Options become objects: each is checked against the signature that takes it, and named with its place if it is wrong.
+"""Options become objects: each is checked against the signature that takes it, and named with its
+place if it is wrong.
 
 There is no second declaration of options.
 """
@@ -64,8 +65,13 @@ class Builder:
             if key not in known:
                 full = f"{path}.{key}" if path else str(key)
                 kind, tag, _ = SECTIONS.get(path, (None, "", ""))
-                if others := [name for name, make in PARTS.get(kind, {}).items() if key in hints_of(make)]:
-                    self.fail(full, f"this {tag} has no such option; it belongs to {path}.{tag}={' or '.join(others)}")
+                if others := [
+                    name for name, make in PARTS.get(kind, {}).items() if key in hints_of(make)
+                ]:
+                    self.fail(
+                        full,
+                        f"this {tag} has no such option; it belongs to {path}.{tag}={' or '.join(others)}",
+                    )
                 takes = f"; {path or 'a configuration'} takes {', '.join(known) or 'no options'}"
                 hint = did_you_mean(str(key), known) or ("" if path else _in_a_section(str(key)))
                 self.fail(full, f"no such option{'.' if hint else takes}{hint}")
@@ -78,7 +84,13 @@ class Builder:
             self.fail(path, f"no {shown(name)}; there is {known}.{did_you_mean(str(name), names)}")
         return names[name]
 
-    def call(self, make: Callable[..., Any], options: dict[Any, Any], path: str, besides: Sequence[str] = ()) -> Any:
+    def call(
+        self,
+        make: Callable[..., Any],
+        options: dict[Any, Any],
+        path: str,
+        besides: Sequence[str] = (),
+    ) -> Any:
         """Call with options of its signature; names in `besides` are known to exist too."""
         if _makes_objective(make):
             options, besides = self._one_dial(options, path), (*besides, "scale", *WRAPPER)
@@ -87,23 +99,37 @@ class Builder:
         for name, parameter in inspect.signature(make).parameters.items():
             if parameter.default is parameter.empty and name in hints and name not in options:
                 self.fail(f"{path}.{name}", "is required")
-        arguments = {key: self.value(hints[key], value, f"{path}.{key}") for key, value in options.items()}
+        arguments = {
+            key: self.value(hints[key], value, f"{path}.{key}") for key, value in options.items()
+        }
         try:
             if _makes_objective(make) and "masks" not in arguments:
-                arguments["masks"] = (masks.SameId(), *make(**arguments).masks)  # the rows of a run always have ids
+                arguments["masks"] = (
+                    masks.SameId(),
+                    *make(**arguments).masks,
+                )  # the rows of a run always have ids
             return make(**arguments)
         except ConfigError as error:
             self.fail(path, str(error))
 
     def wrapped(self, objective: Objective, options: Mapping[str, Any]) -> Matryoshka:
-        """Return an objective at several widths, a list of them or a mapping with their weights, and at several precisions."""
+        """Return an objective at several widths, a list of them or a mapping with their weights,
+        and at several precisions."""
         widths, precisions = options["matryoshka"], options["precisions"]
         chosen = self.value(_Precisions, precisions or [], "objective.precisions")
 
-        def nested(widths: tuple[int, ...] | None = None, weights: tuple[float, ...] | None = None) -> Matryoshka:
+        def nested(
+            widths: tuple[int, ...] | None = None, weights: tuple[float, ...] | None = None
+        ) -> Matryoshka:
             return Matryoshka(objective, widths, weights, chosen)
 
-        values = dict(widths) if isinstance(widths, Mapping) else {} if widths is None else {"widths": widths}
+        values = (
+            dict(widths)
+            if isinstance(widths, Mapping)
+            else {}
+            if widths is None
+            else {"widths": widths}
+        )
         made: Matryoshka = self.call(nested, values, "objective.matryoshka")
         return made
 
@@ -125,7 +151,11 @@ class Builder:
         if _is_kind(hint):
             return self.part(hint, value, path)
         state = next(
-            (kind for kind in (Temperature, Memory, Lora, History, Teacher) if hint is kind or kind in get_args(hint)),
+            (
+                kind
+                for kind in (Temperature, Memory, Lora, History, Teacher)
+                if hint is kind or kind in get_args(hint)
+            ),
             None,
         )
         if state is not None:
@@ -133,11 +163,15 @@ class Builder:
                 return value
             # One number, or a mapping of all options; the number sets the first option.
             first = next(iter(hints_of(state)))
-            return self.call(state, dict(value) if isinstance(value, Mapping) else {first: value}, path)
+            return self.call(
+                state, dict(value) if isinstance(value, Mapping) else {first: value}, path
+            )
         if get_origin(hint) is Sequence and _is_kind(get_args(hint)[0]):
             if not isinstance(value, Sequence) or isinstance(value, str):
                 self.fail(path, f"is {shown(value)}; expected a list")
-            return tuple(self.part(get_args(hint)[0], item, f"{path}[{i}]") for i, item in enumerate(value))
+            return tuple(
+                self.part(get_args(hint)[0], item, f"{path}[{i}]") for i, item in enumerate(value)
+            )
         return self._checked(hint, value, path)
 
     def part(self, kind: Any, value: Any, path: str) -> Any:
@@ -159,22 +193,37 @@ class Builder:
         return self.call(part, dict(options), f"{path}.{name}")
 
     def _checked(self, hint: Any, value: Any, path: str) -> Any:
-        if isinstance(value, bool) and bool not in (hint, *get_args(hint)) and get_origin(hint) is not typing.Literal:
-            self.fail(path, f"is {shown(value)}, but this option is not true or false")  # would count as 1 or 0
+        if (
+            isinstance(value, bool)
+            and bool not in (hint, *get_args(hint))
+            and get_origin(hint) is not typing.Literal
+        ):
+            self.fail(
+                path, f"is {shown(value)}, but this option is not true or false"
+            )  # would count as 1 or 0
         try:
             return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False)).validate_python(value)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             inner = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
-            words = [word for each in get_args(hint) if get_origin(each) is typing.Literal for word in get_args(each)]
+            words = [
+                word
+                for each in get_args(hint)
+                if get_origin(each) is typing.Literal
+                for word in get_args(each)
+            ]
             example = f"[{value if value in words or not words else words[0]}]" + (
                 ", or [] for none" if value == "none" else ""
             )
             words += [AUTO] if path in self.open and value != AUTO and AUTO not in words else []
-            others = "".join(f" or {word}" for word in words if first["type"] != "literal_error" and not inner)
+            others = "".join(
+                f" or {word}" for word in words if first["type"] != "literal_error" and not inner
+            )
             if isinstance(value, str) and first["type"].startswith(("tuple", "list", "sequence")):
                 others = f", such as {example}"
-            self.fail(f"{path}{inner}", f"is {shown(first['input'])}; expected {_expected(first)}{others}")
+            self.fail(
+                f"{path}{inner}", f"is {shown(first['input'])}; expected {_expected(first)}{others}"
+            )
 
 
 def _expected(error: Mapping[str, Any]) -> str:
@@ -197,7 +246,11 @@ def _in_a_section(word: str) -> str:
     (' Did you mean train.learning_rate?', ' Did you mean objective.temperature?', ' Did you mean evaluation.metrics?')
     """
     sections = {"objective": Objective, **PLAIN}
-    options = {name: f"{section}.{name}" for section in reversed(sections) for name in hints_of(sections[section])}
+    options = {
+        name: f"{section}.{name}"
+        for section in reversed(sections)
+        for name in hints_of(sections[section])
+    }
     near = nearest(word, list(options))
     return f" Did you mean {options[near]}?" if near else ""
 

@@ -11,7 +11,8 @@ from numbers import Integral
 _LONGEST = 1000  # letters of a message, which may quote its input
 _MOST = 10_000  # known words that are compared with one letter by letter
 _LONG = 160  # letters of a value that a message shows
-# Control characters, line ends, writing directions, surrogates: a terminal obeys or cannot show them.
+# Control characters, line ends, writing directions, surrogates: a terminal obeys or cannot show
+# them.
 _HIDDEN = {"Cc", "Cf", "Zl", "Zp", "Cs"}
 
 _NOUN = re.compile(r"\b\w+s\b")
@@ -49,7 +50,8 @@ class OutputError(TemperaError):
 
 
 def one_line(text: str) -> str:
-    """Return a text as one line that is safe on a terminal: line ends become spaces, control characters are escaped.
+    """Return a text as one line that is safe on a terminal: line ends become spaces, control
+    characters are escaped.
 
     >>> print(one_line("a\x1b[2J\\nb"))
     a\\x1b[2J b
@@ -58,7 +60,8 @@ def one_line(text: str) -> str:
         return text
     plain = "".join(" " if letter in "\n\r\t" else letter for letter in text)
     return "".join(
-        ascii(x)[1:-1] if unicodedata.category(x) in _HIDDEN and x not in "\u200d\u200c" else x for x in plain
+        ascii(x)[1:-1] if unicodedata.category(x) in _HIDDEN and x not in "\u200d\u200c" else x
+        for x in plain
     )
 
 
@@ -70,7 +73,11 @@ def quantity(count: int, what: str) -> str:
     """
     if count == 1 and (noun := _NOUN.search(what)):
         one = re.sub("ies$", "ys", noun[0])[:-1]
-        what = what[: noun.start()] + one + _VERB.sub(lambda verb: verb[1] + _VERBS[verb[2]], what[noun.end() :])
+        what = (
+            what[: noun.start()]
+            + one
+            + _VERB.sub(lambda verb: verb[1] + _VERBS[verb[2]], what[noun.end() :])
+        )
     return f"{count:,} {what}"
 
 
@@ -87,9 +94,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Sequence[str]) -> str | None:
-    """Return the known word that has the letters of this one as initials, is spelt like it, or holds it; None if there is none."""
+    """Return the known word that has the letters of this one as initials, is spelt like it, or
+    holds it; None if there is none."""
     near = [name for name in known if word == "".join(part[:1] for part in name.split("_"))]
-    alike = known if len(known) <= _MOST else [name for name in known if name[:2] == word[:2]][:_MOST]
+    alike = (
+        known if len(known) <= _MOST else [name for name in known if name[:2] == word[:2]][:_MOST]
+    )
     near += difflib.get_close_matches(word, alike, n=1, cutoff=0.6)
     near += [name for name in known if word in name and len(word) > 2]
     return near[0] if near else None
@@ -106,7 +116,9 @@ def refuse_unknown(name: str, value: object, *known: str) -> None:
     tempera.errors.ConfigError: partition is joint or per_direction, not 'per-direction'. Did you mean per_direction?
     """
     if value not in known:
-        raise ConfigError(f"{name} is {' or '.join(known)}, not {value!r}.{did_you_mean(str(value), known)}")
+        raise ConfigError(
+            f"{name} is {' or '.join(known)}, not {value!r}.{did_you_mean(str(value), known)}"
+        )
 
 
 def is_whole(value: object) -> bool:
@@ -130,4 +142,6 @@ def refuse_other(name: str, value: object, fits: bool, expected: str) -> None:
     """
     if not fits:
         shown = one_line(repr(value))
-        raise ConfigError(f"{name} is {expected}, not {shown if len(shown) <= _LONG else shown[:_LONG] + '...'}")
+        raise ConfigError(
+            f"{name} is {expected}, not {shown if len(shown) <= _LONG else shown[:_LONG] + '...'}"
+        )

@@ -1,4 +1,5 @@
-"""The form of the data that a path names: pairs, interactions, a BEIR folder, texts or Python sources."""
+"""The form of the data that a path names: pairs, interactions, a BEIR folder, texts or Python
+sources."""
 
 from __future__ import annotations
 
@@ -22,16 +23,22 @@ from .text.roles import TABLE as PAIRS
 from .text.text_files import is_text_file
 
 _CALLED = {"query": "queries", "doc": "documents that answer"}
-_USUAL = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+_USUAL = {
+    "train": ("train",),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test",),
+}
 
 
 def with_source(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a `data:` section that reads a path, where `options` names no source.
 
-    A folder is a BEIR set or one that `save_to_disk` has written, by the names of its files; else it has the form of most of
-    its files: tables, texts or Python sources. A table holds pairs or interactions, by the names of its columns, and tables of
-    users and items may lie beside the one of interactions. Columns without a role are not read, and neither are ids of
-    texts unless an option names them. Where names tell no form, two columns that hold texts of some words are a pair's.
+    A folder is a BEIR set or one that `save_to_disk` has written, by the names of its files; else
+    it has the form of most of its files: tables, texts or Python sources. A table holds pairs or
+    interactions, by the names of its columns, and tables of users and items may lie beside the one
+    of interactions. Columns without a role are not read, and neither are ids of texts unless an
+    option names them. Where names tell no form, two columns that hold texts of some words are a
+    pair's.
 
     Args:
         path: the file or folder.
@@ -47,7 +54,8 @@ def with_source(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def source_of(data: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a `data:` section for rows of Python, which hold interactions or pairs, by the names of their columns.
+    """Return the options of a `data:` section for rows of Python, which hold interactions or pairs,
+    by the names of their columns.
 
     Options that name a source say it themselves; rows that do not tell their columns are pairs.
 
@@ -57,7 +65,10 @@ def source_of(data: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     names = [str(name) for name in getattr(data, "column_names", getattr(data, "columns", ()))]
     if "source" in options:
-        return {**options, "source": "interactions" if options["source"] == "interactions" else "given"}
+        return {
+            **options,
+            "source": "interactions" if options["source"] == "interactions" else "given",
+        }
     if PAIRS.suits(options, names) or not EVENTS.suits(options, names):
         return {**options, "source": "given"}
     return {"metadata": ["*"], **options, "source": "interactions"}
@@ -89,11 +100,15 @@ def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         return tables
     if form == "python":
         return {"source": "installed_python", "roots": [path]}
-    return {"path": path, **({"source": "text_files"} if form == "texts" else _of_table(path, options))}
+    return {
+        "path": path,
+        **({"source": "text_files"} if form == "texts" else _of_table(path, options)),
+    }
 
 
 def _form(path: Path) -> str | None:
-    """Return the form of a file, or that of most files in a folder; read-me files say nothing about it."""
+    """Return the form of a file, or that of most files in a folder; read-me files say nothing about
+    it."""
     if not path.is_dir():
         return "texts" if is_text_file(path) else "table"
     files = (file for file in visible_files(path) if not file.name.lower().startswith("readme"))
@@ -105,22 +120,32 @@ def _form(path: Path) -> str | None:
 def _parts(path: str, names: Sequence[str], remedy: str) -> dict[str, str]:
     """Return which splits of a data set are train, validation and test; a single one is train."""
     parts = {
-        part: next(name for name in usual if name in names) for part, usual in _USUAL.items() if {*usual} & {*names}
+        part: next(name for name in usual if name in names)
+        for part, usual in _USUAL.items()
+        if {*usual} & {*names}
     }
     if len(names) == 1:
         parts = {"train": names[0]}
     if names and "train" not in parts:
-        raise DataError(f"{path} has the splits {', '.join(names)}, none of which is called train: give {remedy}")
+        raise DataError(
+            f"{path} has the splits {', '.join(names)}, none of which is called train: give {remedy}"
+        )
     return parts
 
 
 def _interactions(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for one table of interactions beside tables of features; nothing if a folder holds others."""
+    """Return the options for one table of interactions beside tables of features; nothing if a
+    folder holds others."""
     columns = {str(file): _columns(file, options) for file in files_of(folder)}
     events = [file for file, names in columns.items() if EVENTS.suits(options, names)]
     if len(columns) == 1 or len(events) != 1:
         return {}
-    features = {f"{role}s": file for role in EVENTS.needed for file in columns if _is_about(role, columns[file])}
+    features = {
+        f"{role}s": file
+        for role in EVENTS.needed
+        for file in columns
+        if _is_about(role, columns[file])
+    }
     return {"path": events[0], **features, **_of_table(events[0], options)}
 
 
@@ -141,7 +166,8 @@ def _first_rows(path: Path, options: Mapping[str, Any]) -> pa.Table:
 
 
 def _by_texts(rows: pa.Table, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return columns of pairs that are known by their texts; rows of a user or an item are no pairs."""
+    """Return columns of pairs that are known by their texts; rows of a user or an item are no
+    pairs."""
     events = any(EVENTS.has(role, options, rows.column_names) for role in EVENTS.needed)
     return {} if events else known_by_texts(rows, options)
 
@@ -155,12 +181,20 @@ def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     names, by_texts = rows.column_names, _by_texts(rows, options)
     if PAIRS.suits({**options, **by_texts}, names):  # texts are told apart by their content
         named = {role: name for role in IDS if (name := options.get(role))}
-        return {"source": "pairs", **by_texts, "metadata": [*Roles(**named).told_by_content(names).metadata]}
+        return {
+            "source": "pairs",
+            **by_texts,
+            "metadata": [*Roles(**named).told_by_content(names).metadata],
+        }
     if EVENTS.suits(options, names):
         return {"source": "interactions", "metadata": ["*"]}
     if not names:
         raise DataError(f"{path} holds rows without columns: give each row its values by name")
-    missing = [name for role, name in _CALLED.items() if not (options.get(role) or PAIRS.usual_columns(role, names))]
+    missing = [
+        name
+        for role, name in _CALLED.items()
+        if not (options.get(role) or PAIRS.usual_columns(role, names))
+    ]
     raise DataError(
         f"{path} has the columns {', '.join(names)}, with no usual name for {' or '.join(missing)}: name those "
         "of pairs with data.query=COLUMN data.doc=COLUMN, those of interactions with data.user=COLUMN data.item=COLUMN, or read "

@@ -1,4 +1,5 @@
-"""The names of a configuration: what they stand for, and how what is made of them is written again."""
+"""The names of a configuration: what they stand for, and how what is made of them is written
+again."""
 
 from __future__ import annotations
 
@@ -20,7 +21,15 @@ from .core.temperature import Temperature
 from .engine.training_options import Training
 from .ranking.ranking import Evaluation
 from .ranking.showcase import Labels
-from .recommend.division import AtRandom, Divide, Fitting, GlobalTime, LeaveLastOut, NamedFiles, Undivided
+from .recommend.division import (
+    AtRandom,
+    Divide,
+    Fitting,
+    GlobalTime,
+    LeaveLastOut,
+    NamedFiles,
+    Undivided,
+)
 from .recommend.encoders import FEATURES, Elapsed, Feature, OfUser
 from .recommend.features import Features
 from .recommend.interactions import Interactions
@@ -43,7 +52,11 @@ PARTS: dict[Any, dict[str, Any]] = {
     similarity.Similarity: {"cosine": similarity.cosine, "dot": similarity.dot},
     Pool: {pool.name: pool for pool in POOLS},
     Correction: {"log_q": LogQ, "hardness": Hardness, "margin": Margin},
-    masks.Mask: {"same_id": masks.SameId, "known_positives": masks.KnownPositives, "guided": masks.Guided},
+    masks.Mask: {
+        "same_id": masks.SameId,
+        "known_positives": masks.KnownPositives,
+        "guided": masks.Guided,
+    },
     Source: {
         "installed_python": InstalledPython,
         "pairs": PairsFile,
@@ -61,7 +74,12 @@ PARTS: dict[Any, dict[str, Any]] = {
         "features": Features,
         "two": TwoTowers,
     },
-    QuerySide: {"head": Head, "static": Static, "pretrained": Pretrained, "transformer": Transformer},
+    QuerySide: {
+        "head": Head,
+        "static": Static,
+        "pretrained": Pretrained,
+        "transformer": Transformer,
+    },
     DocSide: {"index": KeptIndex, "pretrained": FrozenModel},
     Divide: {
         "auto": Fitting,
@@ -74,7 +92,10 @@ PARTS: dict[Any, dict[str, Any]] = {
     Feature: dict(FEATURES),
     OfUser: {**FEATURES, "elapsed": Elapsed},
     Pooling: dict(POOLINGS),
-    Objective: {**{preset.__name__: preset for preset in presets.PRESETS}, "infonce": presets.infonce},
+    Objective: {
+        **{preset.__name__: preset for preset in presets.PRESETS},
+        "infonce": presets.infonce,
+    },
 }
 # Sections of one part: its kind, the key that names it, and the default name.
 SECTIONS: dict[str, tuple[Any, str, str]] = {
@@ -83,24 +104,38 @@ SECTIONS: dict[str, tuple[Any, str, str]] = {
     "objective": (Objective, "preset", "mnr"),
 }
 WRAPPER = ("matryoshka", "precisions")  # options of an objective that a Matryoshka takes
-RECIPE, AUTO = "recipe", "auto"  # whether `tempera train` chooses what is open; the others keep defaults
+RECIPE, AUTO = (
+    "recipe",
+    "auto",
+)  # whether `tempera train` chooses what is open; the others keep defaults
 # Sections without a choice.
-PLAIN: dict[str, Any] = {"train": Training, "evaluation": Evaluation, "mining": RepeatedMining, "card": Labels}
+PLAIN: dict[str, Any] = {
+    "train": Training,
+    "evaluation": Evaluation,
+    "mining": RepeatedMining,
+    "card": Labels,
+}
 
 
 @cache
 def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return parameters and their annotations; those of a preset include every part that it may replace."""
+    """Return parameters and their annotations; those of a preset include every part that it may
+    replace."""
     target = make.__init__ if inspect.isclass(make) else make
     hints = typing.get_type_hints(target, include_extras=True)
     parameters = inspect.signature(make).parameters.values()
     own = {p.name: hints[p.name] for p in parameters if p.kind is not p.VAR_KEYWORD}
-    rest = {} if len(own) == len(parameters) else {k: v for k, v in hints_of(Objective).items() if k not in own}
+    rest = (
+        {}
+        if len(own) == len(parameters)
+        else {k: v for k, v in hints_of(Objective).items() if k not in own}
+    )
     return types.MappingProxyType({**own, **rest})
 
 
 def name_and_options(kind: Any, value: Mapping[Any, Any]) -> tuple[Any, Any]:
-    """Return name and options of a part: {kind: NAME, ...}, {NAME: {...}}, or {NAME: TEXT, ...} with its first option."""
+    """Return name and options of a part: {kind: NAME, ...}, {NAME: {...}}, or {NAME: TEXT, ...}
+    with its first option."""
     rest = dict(value)
     if "kind" in rest:
         return rest.pop("kind"), rest
@@ -123,7 +158,11 @@ def options_of(made: Any) -> dict[str, Any]:
 
 def of_wrapper(made: Matryoshka) -> dict[str, Any]:
     """Return the options of widths and precisions."""
-    widths = {} if made.widths is None else {"matryoshka": {"widths": [*made.widths], "weights": [*made.weights]}}
+    widths = (
+        {}
+        if made.widths is None
+        else {"matryoshka": {"widths": [*made.widths], "weights": [*made.weights]}}
+    )
     return {**widths, **({"precisions": [*made.precisions]} if made.precisions else {})}
 
 

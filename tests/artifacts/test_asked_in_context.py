@@ -1,4 +1,5 @@
-"""A run with behaviours, dislikes and contexts: many users are answered as each is, and other events are judged as its own."""
+"""A run with behaviours, dislikes and contexts: many users are answered as each is, and other
+events are judged as its own."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ READ: dict[str, Any] = {
 
 def interactions() -> pa.Table:
     draw, events = np.random.default_rng(5), ["view", "view", "cart", "buy", "buy", "skip"]
-    columns: dict[str, list[Any]] = {name: [] for name in ("user", "item", "time", "event", "device", "price")}
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("user", "item", "time", "event", "device", "price")
+    }
     for user in range(USERS):
         for when in np.sort(draw.choice(200, 14, replace=False)).tolist():
             device = ["phone", "desk", None][draw.integers(3)]
@@ -53,7 +56,9 @@ def interactions() -> pa.Table:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     events = interactions()
-    share = float((events.filter(pc.not_equal(events["event"], "skip"))["time"].to_numpy() >= CUT).mean())
+    share = float(
+        (events.filter(pc.not_equal(events["event"], "skip"))["time"].to_numpy() >= CUT).mean()
+    )
     protocols = {"test_share": share, "validation_share": 0, "least": 2, "rolling": 3}
     device, price = {"category": {"column": "device"}}, {"number": {"column": "price"}}
     options = {
@@ -113,17 +118,25 @@ def test_many_users_are_answered_as_each_of_them(
     whole.recommend_all(tmp_path / "all.parquet", users, **options)
     rows = parquet.read_table(tmp_path / "all.parquet").to_pylist()
     expected = [(user, hit) for user in users for hit in whole.recommend(user, **options).hits]
-    assert [(row["user"], row["rank"], row["item"]) for row in rows] == [(u, hit.rank, hit.id) for u, hit in expected]
-    np.testing.assert_allclose([row["score"] for row in rows], [hit.score for _, hit in expected], atol=1e-5)
+    assert [(row["user"], row["rank"], row["item"]) for row in rows] == [
+        (u, hit.rank, hit.id) for u, hit in expected
+    ]
+    np.testing.assert_allclose(
+        [row["score"] for row in rows], [hit.score for _, hit in expected], atol=1e-5
+    )
     for user in users if exclude_seen else ():  # by the definition
         own = interactions().filter(pc.equal(interactions()["user"], user)).to_pylist()
         left_out = {row["item"] for row in own if row["event"] != "view"}
-        assert {row["item"] for row in rows if row["user"] == user} == {f"i{i:02}" for i in range(ITEMS)} - left_out
+        assert {row["item"] for row in rows if row["user"] == user} == {
+            f"i{i:02}" for i in range(ITEMS)
+        } - left_out
 
 
 def test_the_context_of_the_query_and_those_of_histories_count(whole: Run, tmp_path: Path) -> None:
     recommender = whole.recommender
-    of_users = recommender.vectors_of(range(USERS), recommender.stored.rows(recommender.users.table["id"][:-1]))
+    of_users = recommender.vectors_of(
+        range(USERS), recommender.stored.rows(recommender.users.table["id"][:-1])
+    )
     each = [recommender.vectors_of([user], recommender.past(user))[0] for user in range(USERS)]
     np.testing.assert_allclose(of_users, each, atol=1e-6)
     blind = recommender.vectors_of([0], PastEvents(recommender.past(0).items))
@@ -132,26 +145,53 @@ def test_the_context_of_the_query_and_those_of_histories_count(whole: Run, tmp_p
     whole.export("parquet", tmp_path / "out")
     table = parquet.read_table(tmp_path / "out" / "users.parquet")
     np.testing.assert_allclose(np.array(table["vector"].to_pylist()), of_users, atol=1e-6)
-    with pytest.raises(ConfigError, match="a user tower with the time since the latest event cannot be exported"):
+    with pytest.raises(
+        ConfigError, match="a user tower with the time since the latest event cannot be exported"
+    ):
         whole.export("onnx", tmp_path / "onnx")
 
 
 def test_a_note_says_that_no_context_is_named(whole: Run, tmp_path: Path, tempera: Any) -> None:
     answer = tempera("recommend", whole.folder, "--all", "-o", tmp_path / "a.parquet")
-    assert answer.code == 0 and "\nnote: the model reads what a user asks in, and it is not given" in answer.out
-    inside = tempera("recommend", whole.folder, "--all", "-o", tmp_path / "b.parquet", "--context", "device=phone")
+    assert (
+        answer.code == 0
+        and "\nnote: the model reads what a user asks in, and it is not given" in answer.out
+    )
+    inside = tempera(
+        "recommend",
+        whole.folder,
+        "--all",
+        "-o",
+        tmp_path / "b.parquet",
+        "--context",
+        "device=phone",
+    )
     assert inside.code == 0 and "note:" not in inside.out
     unseen = tempera("recommend", whole.folder, "--user", "u01", "--context", "device=Phone")
-    assert "note: training has seen no device=Phone, which stands for an unknown one\n" in unseen.out
-    refused = tempera("recommend", whole.folder, "--all", "-o", tmp_path / "c.parquet", "--context", "price=high")
-    assert refused.code == 2 and "context price: expected int64" in refused.err and refused.err.count("\n") == 1
+    assert (
+        "note: training has seen no device=Phone, which stands for an unknown one\n" in unseen.out
+    )
+    refused = tempera(
+        "recommend", whole.folder, "--all", "-o", tmp_path / "c.parquet", "--context", "price=high"
+    )
+    assert (
+        refused.code == 2
+        and "context price: expected int64" in refused.err
+        and refused.err.count("\n") == 1
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "value", "says"),
-    [("contexts", 10_000, "names contexts"), ("targets", 3, "names targets"), ("dislikes", ITEMS, "names dislikes")],
+    [
+        ("contexts", 10_000, "names contexts"),
+        ("targets", 3, "names targets"),
+        ("dislikes", ITEMS, "names dislikes"),
+    ],
 )
-def test_damaged_histories_are_one_line(whole: Run, name: str, value: int, says: str, tmp_path: Path) -> None:
+def test_damaged_histories_are_one_line(
+    whole: Run, name: str, value: int, says: str, tmp_path: Path
+) -> None:
     lists = parquet.read_table(whole.folder / "histories.parquet")[name].to_pylist()
     wrong = pa.array([[value] * len(each) for each in lists], pa.large_list(pa.int32()))
     run = damaged(whole, tmp_path / "run", **{name: wrong})
@@ -163,8 +203,15 @@ def test_damaged_histories_are_one_line(whole: Run, name: str, value: int, says:
 
 def test_lists_of_other_lengths_are_damage(whole: Run, tmp_path: Path) -> None:
     lists = parquet.read_table(whole.folder / "histories.parquet")["targets"].to_pylist()
-    short = damaged(whole, tmp_path / "run", targets=pa.array([each[1:] for each in lists], pa.large_list(pa.uint8())))
-    for ask in (lambda: short.recommend("u01"), lambda: short.recommend_all(tmp_path / "all.parquet")):
+    short = damaged(
+        whole,
+        tmp_path / "run",
+        targets=pa.array([each[1:] for each in lists], pa.large_list(pa.uint8())),
+    )
+    for ask in (
+        lambda: short.recommend("u01"),
+        lambda: short.recommend_all(tmp_path / "all.parquet"),
+    ):
         with pytest.raises(DataError, match="has other targets than items: it is damaged"):
             ask()
 
@@ -178,7 +225,9 @@ def earlier(whole: Run, tmp_path: Path) -> Run:
     line = replace(line, dislikes=None).kept(line.time < CUT)
     assert line.time is not None and line.target is not None and line.context is not None
     lists = {"items": line.item, "targets": line.target, "contexts": line.context}
-    columns = {name: pa.LargeListArray.from_arrays(line.offsets, values) for name, values in lists.items()}
+    columns = {
+        name: pa.LargeListArray.from_arrays(line.offsets, values) for name, values in lists.items()
+    }
     table = pa.table({"id": line.user_ids, **columns, "time": line.time[line.offsets[1:] - 1]})
     parquet.write_table(table, tmp_path / "earlier" / "histories.parquet")
     return Run(tmp_path / "earlier")
@@ -194,24 +243,45 @@ def test_later_events_are_judged_as_the_run_judged_them(whole: Run, earlier: Run
         for name, own in protocols.items():
             rows, theirs = (
                 [
-                    (row["seen"], row["which"], row["queries"], [each["mean"] for each in row["metrics"].values()])
+                    (
+                        row["seen"],
+                        row["which"],
+                        row["queries"],
+                        [each["mean"] for each in row["metrics"].values()],
+                    )
                     for row in of
                 ]
                 for of in (own["rows"], expected[system][name]["rows"])
             )
             assert rows == theirs, (system, name)
     assert finding.metrics["trained"]["rolling"]["hit@3"] > 0 and not finding.cautions
-    line, asked, rows = finding.events.timeline, finding.events.test["rolling"], interactions().to_pylist()
+    line, asked, rows = (
+        finding.events.timeline,
+        finding.events.test["rolling"],
+        interactions().to_pylist(),
+    )
     assert line.time is not None
     taken = [  # by the definition
-        len([r for r in rows if r["user"] == user and r["time"] < when and r["event"] in READ["targets"]])
-        for user, when in zip(line.user_ids.take(pa.array(line.user_of(asked))).to_pylist(), line.time[asked].tolist())
+        len(
+            [
+                r
+                for r in rows
+                if r["user"] == user and r["time"] < when and r["event"] in READ["targets"]
+            ]
+        )
+        for user, when in zip(
+            line.user_ids.take(pa.array(line.user_of(asked))).to_pylist(), line.time[asked].tolist()
+        )
     ]
     assert finding.reached["trained"]["rolling"].lengths.tolist() == taken
     without = later.filter(pc.not_equal(later["event"], "cart"))  # a file may lack a behaviour
-    assert len(earlier.evaluate(without).events.test["rolling"]) == len(finding.events.test["rolling"])
+    assert len(earlier.evaluate(without).events.test["rolling"]) == len(
+        finding.events.test["rolling"]
+    )
     looked_at = later.filter(pc.equal(later["event"], "view"))
-    with pytest.raises(DataError, match="no event of a behaviour that is evaluated is left that has a history"):
+    with pytest.raises(
+        DataError, match="no event of a behaviour that is evaluated is left that has a history"
+    ):
         earlier.evaluate(looked_at)
     with pytest.raises(DataError, match=r"has no column 'device' for data\.context"):
         earlier.evaluate(later.drop_columns(["device"]))

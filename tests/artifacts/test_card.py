@@ -1,4 +1,5 @@
-"""The card of a model: a head that is YAML, tables that hold, and nothing of the data taken for markup."""
+"""The card of a model: a head that is YAML, tables that hold, and nothing of the data taken for
+markup."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ CARD = Card(
     recipe="data:\n  path: '````'\n",
     metrics={
         "untrained": {"ndcg@10": Difference(0.25, 0.2, 0.3, 0.95)},
-        "trained": {"ndcg@10": Difference(0.5, 0.45, 0.55, 0.95), "mrr@10": Difference(0.4, 0.3, 0.5, 0.95)},
+        "trained": {
+            "ndcg@10": Difference(0.5, 0.45, 0.55, 0.95),
+            "mrr@10": Difference(0.4, 0.3, 0.5, 0.95),
+        },
     },
     subject=TEXTS,
     license="mit",
@@ -62,4 +66,6 @@ def test_metrics_with_intervals_and_licences() -> None:
 def test_a_run_has_a_card(tiny_run: Path) -> None:
     text = (tiny_run / "model" / "README.md").read_text(encoding="utf-8")
     assert head(text)["license"] == "unknown"
-    assert "| trained |" in text.replace("| metric | untrained | bm25 ", "") and "preset: mnr" in text
+    assert (
+        "| trained |" in text.replace("| metric | untrained | bm25 ", "") and "preset: mnr" in text
+    )

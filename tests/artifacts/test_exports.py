@@ -24,7 +24,11 @@ from tempera.towers.stamp import Stamp
 from tempera.towers.static import StaticTower
 from tempera.towers.tokenizer import train_tokenizer
 
-WORDS = [a + b for a in ("ka", "lo", "mi", "nu", "ra", "to", "vi") for b in ("ban", "cel", "dor", "fin", "gar")]
+WORDS = [
+    a + b
+    for a in ("ka", "lo", "mi", "nu", "ra", "to", "vi")
+    for b in ("ban", "cel", "dor", "fin", "gar")
+]
 COUNT, WIDTH = 600, 16
 
 
@@ -43,7 +47,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).float()
     tower.save(run / "model")
     docs = texts_of(COUNT, 0)
-    table = pa.table({"doc_id": np.arange(COUNT), "name": docs, "place": [f"f:{i}" for i in range(COUNT)], "doc": docs})
+    table = pa.table(
+        {
+            "doc_id": np.arange(COUNT),
+            "name": docs,
+            "place": [f"f:{i}" for i in range(COUNT)],
+            "doc": docs,
+        }
+    )
     vectors = load(run / "model", "doc")(docs)
     write_index(run / "index", vectors, table, Stamp(fingerprint(run / "model"), WIDTH))
     (run / "metrics.json").write_text("{}")
@@ -70,12 +81,15 @@ def test_the_model_of_an_index_is_known(run: Path) -> None:
     assert Run(run).search("kaban locel")
     other_model(run)
     with pytest.raises(
-        DataError, match=rf"^{run}/index holds vectors of another model \(\w+; this model is \w+\): build"
+        DataError,
+        match=rf"^{run}/index holds vectors of another model \(\w+; this model is \w+\): build",
     ):
         Run(run).search("kaban locel")
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "modules.json", "1_Normalize/config.json", "model.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["tokenizer.json", "modules.json", "1_Normalize/config.json", "model.safetensors"]
+)
 def test_every_file_that_decides_vectors_is_in_the_fingerprint(run: Path, name: str) -> None:
     path = run / "model" / name
     seen = [fingerprint(run / "model")]
@@ -92,9 +106,14 @@ def test_an_index_without_a_stamp_is_searched(run: Path) -> None:
     bare.mkdir()
     np.save(bare / "vectors.npy", index.vectors)
     table = index.documents.replace_schema_metadata(None)
-    with pa.OSFile(str(bare / "documents.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+    with (
+        pa.OSFile(str(bare / "documents.arrow"), "wb") as file,
+        pa.ipc.new_file(file, table.schema) as writer,
+    ):
         writer.write_table(table)
-    assert Index(bare).stamp is None and Run(run).search("kaban", index=bare) == Run(run).search("kaban")
+    assert Index(bare).stamp is None and Run(run).search("kaban", index=bare) == Run(run).search(
+        "kaban"
+    )
 
 
 def test_parquet_holds_ids_and_vectors_and_finds_the_same(run: Path) -> None:
@@ -104,10 +123,17 @@ def test_parquet_holds_ids_and_vectors_and_finds_the_same(run: Path) -> None:
     table = parquet.read_table(place / "vectors.parquet")
     assert table.column_names == ["id", "name", "place", "preview", "vector"]
     assert table["vector"].type == pa.list_(pa.float32(), WIDTH)
-    assert np.array_equal(np.array(table["vector"].to_pylist(), np.float32), Index(run / "index").vectors)
+    assert np.array_equal(
+        np.array(table["vector"].to_pylist(), np.float32), Index(run / "index").vectors
+    )
     stamp = json.loads(table.schema.metadata[b"tempera"])
     assert len(stamp.pop("checksum")) == 16
-    assert stamp == {"model": fingerprint(run / "model"), "dimensions": WIDTH, "metric": "cosine", "normalised": True}
+    assert stamp == {
+        "model": fingerprint(run / "model"),
+        "dimensions": WIDTH,
+        "metric": "cosine",
+        "normalised": True,
+    }
     for query in texts_of(5, 1):
         assert Run(run).search(query, 7, index=place) == Run(run).search(query, 7)
     other_model(run)
@@ -115,12 +141,18 @@ def test_parquet_holds_ids_and_vectors_and_finds_the_same(run: Path) -> None:
         Run(run).search("kaban", index=place)
 
 
-@pytest.mark.parametrize(("kind", "least"), [("hnsw", 0.99), ("ivf_pq", 0.3), ("int8", 0.95), ("binary", 0.95)])
+@pytest.mark.parametrize(
+    ("kind", "least"), [("hnsw", 0.99), ("ivf_pq", 0.3), ("int8", 0.95), ("binary", 0.95)]
+)
 def test_faiss_finds_nearly_the_same(run: Path, kind: str, least: float) -> None:
     pytest.importorskip("faiss")
     facts = export(run, "faiss", run / "out", kind)
     assert facts["overlap@10"] >= least and facts["kind"] == kind and facts["documents"] == COUNT
-    assert sorted(p.name for p in (run / "out").iterdir()) == ["documents.arrow", "index.faiss", "metrics.json"]
+    assert sorted(p.name for p in (run / "out").iterdir()) == [
+        "documents.arrow",
+        "index.faiss",
+        "metrics.json",
+    ]
     same = total = 0
     opened = Run(run)
     for query in texts_of(20, 1):
@@ -133,7 +165,9 @@ def test_faiss_finds_nearly_the_same(run: Path, kind: str, least: float) -> None
             scores = {hit.id: hit.score for hit in opened.search(query, COUNT)}
             assert all(hit.score == pytest.approx(scores[hit.id], abs=1e-5) for hit in near)
     assert same / total >= least - 0.1
-    assert len(opened.search("kaban", COUNT // 2, index=run / "out")) == COUNT // 2  # more than one cluster holds
+    assert (
+        len(opened.search("kaban", COUNT // 2, index=run / "out")) == COUNT // 2
+    )  # more than one cluster holds
     other_model(run)
     with pytest.raises(DataError, match="another model"):
         Run(run).search("kaban", index=run / "out")
@@ -150,13 +184,17 @@ def test_cut_vectors_are_found_by_cut_queries(run: Path, to: str) -> None:
     for query in texts_of(5, 1):
         vector = opened.encode([query])[0, :6]
         hits = opened.search(query, index=run / "out")
-        assert hits[0].score == pytest.approx(float((vectors @ vector / np.linalg.norm(vector)).max()), abs=0.02)
+        assert hits[0].score == pytest.approx(
+            float((vectors @ vector / np.linalg.norm(vector)).max()), abs=0.02
+        )
     if to == "parquet":
         assert int(hits[0].id) == int(np.argmax(vectors @ vector))
         assert opened.search(query, index=run / "out", hybrid=False)[0].probability is None
     with pytest.raises(DataError, match="a threshold is for similarities of whole vectors"):
         opened.search("kaban", index=run / "out", threshold=0.5)
-    with pytest.raises(DataError, match=r"the width is 17; the vectors of .* have 1 to 16 numbers to keep"):
+    with pytest.raises(
+        DataError, match=r"the width is 17; the vectors of .* have 1 to 16 numbers to keep"
+    ):
         export(run, to, run / "wide", width=17)
     with pytest.raises(ConfigError, match="a width is for vectors"):
         export(run, "onnx", run / "narrow", width=3)
@@ -167,7 +205,11 @@ def test_few_documents_are_all_rescored(run: Path) -> None:
     vectors = np.asarray(Index(run / "index").vectors)[:50]
     approximate.write(run / "few", vectors, "binary")
     scores, positions = approximate.Approximate(run / "few").top(vectors[:3], 50)
-    assert np.sort(positions, 1).tolist() == [list(range(50))] * 3 and positions[:, 0].tolist() == [0, 1, 2]
+    assert np.sort(positions, 1).tolist() == [list(range(50))] * 3 and positions[:, 0].tolist() == [
+        0,
+        1,
+        2,
+    ]
     np.testing.assert_allclose(scores[:, 0], 1, atol=0.01)
 
 
@@ -184,7 +226,8 @@ def test_how_much_is_found_is_measured(run: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_what_cannot_be_exported(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        ConfigError, match=r"cannot export to 'onxx'; choose one of onnx, faiss, parquet, beir. Did you mean onnx\?"
+        ConfigError,
+        match=r"cannot export to 'onxx'; choose one of onnx, faiss, parquet, beir. Did you mean onnx\?",
     ):
         export(run, "onxx")
     with pytest.raises(DataError, match="no such run"):
@@ -192,7 +235,9 @@ def test_what_cannot_be_exported(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(DataError, match="is not an index"):
         export(run / "model", "parquet", run / "out")
     for width in (True, 2.5, "8"):
-        with pytest.raises(ConfigError, match=f"width is a number of dimensions or None, not {width!r}"):
+        with pytest.raises(
+            ConfigError, match=f"width is a number of dimensions or None, not {width!r}"
+        ):
             export(run, "parquet", width=width)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="cannot export to None; choose one of"):
         export(run, None)  # type: ignore[arg-type]
@@ -201,10 +246,14 @@ def test_what_cannot_be_exported(run: Path, monkeypatch: pytest.MonkeyPatch) -> 
         export(run, "parquet")
     if pytest.importorskip("faiss"):
         with pytest.raises(
-            ConfigError, match="unknown approximate index 'flat'; choose one of hnsw, ivf_pq, int8, binary"
+            ConfigError,
+            match="unknown approximate index 'flat'; choose one of hnsw, ivf_pq, int8, binary",
         ):
             export(run, "faiss", kind="flat")
-        with pytest.raises(DataError, match="IVF-PQ needs at least 256 documents, but there are 9; give --kind hnsw"):
+        with pytest.raises(
+            DataError,
+            match="IVF-PQ needs at least 256 documents, but there are 9; give --kind hnsw",
+        ):
             approximate.write(run / "x", np.eye(9, dtype=np.float32), "ivf_pq")
         (run / "bad").mkdir()
         (run / "bad" / "index.faiss").write_bytes(b"no index")
@@ -221,11 +270,14 @@ def test_the_commands(run: Path, tempera: Callable[..., Any]) -> None:
     assert done.code == 0 and done.document["documents"] == COUNT
     found = tempera("search", run, "kaban locel", "--index", run / "export" / "parquet", "--json")
     assert (
-        found.document == tempera("search", run, "kaban locel", "--json").document and len(found.document["hits"]) == 10
+        found.document == tempera("search", run, "kaban locel", "--json").document
+        and len(found.document["hits"]) == 10
     )
     wrong = tempera("export", run, "--to", "tar")
     assert (
-        wrong.code == 2 and wrong.err == "tempera: cannot export to 'tar'; choose one of onnx, faiss, parquet, beir.\n"
+        wrong.code == 2
+        and wrong.err
+        == "tempera: cannot export to 'tar'; choose one of onnx, faiss, parquet, beir.\n"
     )
 
 
@@ -233,7 +285,9 @@ def test_a_run_is_never_replaced_by_its_own_export(run: Path) -> None:
     before = sorted(run.rglob("*"))
     for output in (run, run.parent):
         (run.parent / "metrics.json").write_text("{}")
-        with pytest.raises(OutputError, match=r"is, or holds, .*, which this command reads; give another folder"):
+        with pytest.raises(
+            OutputError, match=r"is, or holds, .*, which this command reads; give another folder"
+        ):
             export(run, "parquet", output, overwrite=True)
     with pytest.raises(OutputError, match="model, whose files tell it from others"):
         export(run, "parquet", run / "model" / "vectors")
@@ -255,18 +309,21 @@ def test_a_file_of_an_export_is_no_index(run: Path, tempera: Callable[..., Any])
     export(run, "parquet")
     file = run / "export" / "parquet" / "vectors.parquet"
     with pytest.raises(
-        DataError, match=r"is not a readable index: it is a file; give the folder of an index, or of an export$"
+        DataError,
+        match=r"is not a readable index: it is a file; give the folder of an index, or of an export$",
     ):
         Index(file)
     assert tempera("search", run, "kaban", "--index", file).code == 2
 
 
 def test_a_graph_finds_many_hits_as_well_as_few(tmp_path: Path) -> None:
-    """A search keeps four documents for each hit, and not as many as there are hits: those lost a tenth of 400."""
+    """A search keeps four documents for each hit, and not as many as there are hits: those lost a
+    tenth of 400."""
     pytest.importorskip("faiss")
     draw = np.random.default_rng(0)
     vectors = (
-        draw.standard_normal((50, 64))[draw.integers(0, 50, 6000)] + 1.2 * draw.standard_normal((6000, 64))
+        draw.standard_normal((50, 64))[draw.integers(0, 50, 6000)]
+        + 1.2 * draw.standard_normal((6000, 64))
     ).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     approximate.write(tmp_path / "index", vectors, "hnsw")

@@ -20,12 +20,20 @@ from tempera.text.pairs import Pairs
 from tempera.towers.stamp import Stamp
 
 COUNT, WIDTH = 12, 5
-DOCS = [f"def f{i}():\n    return {i}" for i in range(COUNT - 2)] + ["ä" * 399 + "ßx", "漢字 " * 300]
+DOCS = [f"def f{i}():\n    return {i}" for i in range(COUNT - 2)] + [
+    "ä" * 399 + "ßx",
+    "漢字 " * 300,
+]
 
 
 def documents() -> pa.Table:
     """A table as a run writes it, with more columns than are kept."""
-    pairs = Pairs.of([f"q{i}" for i in range(COUNT)], DOCS, [f"m.f{i}" for i in range(COUNT)], list("abcdefghijkl"))
+    pairs = Pairs.of(
+        [f"q{i}" for i in range(COUNT)],
+        DOCS,
+        [f"m.f{i}" for i in range(COUNT)],
+        list("abcdefghijkl"),
+    )
     assert pairs.table.num_columns > 4
     return pairs.table
 
@@ -65,12 +73,20 @@ def test_what_was_written_is_there(written: Path, vectors: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("to", ["exact", "parquet", "hnsw"])
-def test_hits_have_the_users_ids_and_documents_are_found_by_keys(to: str, vectors: np.ndarray, tmp_path: Path) -> None:
+def test_hits_have_the_users_ids_and_documents_are_found_by_keys(
+    to: str, vectors: np.ndarray, tmp_path: Path
+) -> None:
     if to == "hnsw":
         pytest.importorskip("faiss")
     table = documents()
-    given = [f"url{i}" if i % 3 else None for i in range(COUNT)]  # as in a mixture, where one source has ids
-    write_index(tmp_path / "index", vectors, table.append_column("given_doc_id", pa.array(given, pa.large_string())))
+    given = [
+        f"url{i}" if i % 3 else None for i in range(COUNT)
+    ]  # as in a mixture, where one source has ids
+    write_index(
+        tmp_path / "index",
+        vectors,
+        table.append_column("given_doc_id", pa.array(given, pa.large_string())),
+    )
     folder = tmp_path / "index"
     if to == "parquet":
         write_parquet(folder := tmp_path / to, Index(tmp_path / "index"))
@@ -110,21 +126,27 @@ def test_an_index_is_not_written_over(written: Path, vectors: np.ndarray) -> Non
         write_index(written, vectors, documents())
 
 
-def test_vectors_of_another_layout_are_stored_as_floats(tmp_path: Path, vectors: np.ndarray) -> None:
+def test_vectors_of_another_layout_are_stored_as_floats(
+    tmp_path: Path, vectors: np.ndarray
+) -> None:
     write_index(tmp_path / "index", np.asfortranarray(vectors, np.float64), documents())
     found = Index(tmp_path / "index").vectors
     assert found.dtype == np.float32 and found.flags.c_contiguous and np.array_equal(found, vectors)
 
 
 @pytest.mark.parametrize("k", [1, 3, COUNT, COUNT + 1, 1000])
-def test_the_nearest_documents_are_found_in_their_order(written: Path, vectors: np.ndarray, k: int) -> None:
+def test_the_nearest_documents_are_found_in_their_order(
+    written: Path, vectors: np.ndarray, k: int
+) -> None:
     index = Index(written)
     rows = index.documents.to_pylist()
     for seed in range(10):
         query = np.random.default_rng(seed).integers(-3, 4, WIDTH).astype(np.float32)
         scores = [sum(float(a) * float(b) for a, b in zip(query, vector)) for vector in vectors]
         order = sorted(range(COUNT), key=lambda i: (-scores[i], i))[:k]
-        assert index.search(query, k) == [Found(r, scores[i], **rows[i]) for r, i in enumerate(order, 1)]
+        assert index.search(query, k) == [
+            Found(r, scores[i], **rows[i]) for r, i in enumerate(order, 1)
+        ]
     assert len(index.search(query)) == 10  # unless another number is asked for
 
 
@@ -133,7 +155,14 @@ def test_a_document_as_json(written: Path, vectors: np.ndarray) -> None:
     doc_id = documents()["doc_id"][0].as_py()
     score = 9 * float(vectors[0] @ vectors[0])
     preview = "def f0():\n    return 0"
-    expected = {"rank": 1, "score": score, "id": str(doc_id), "name": "m.f0", "place": "a", "preview": preview}
+    expected = {
+        "rank": 1,
+        "score": score,
+        "id": str(doc_id),
+        "name": "m.f0",
+        "place": "a",
+        "preview": preview,
+    }
     assert found.json() == expected
     assert [type(value) for value in found.json().values()] == [int, float, str, str, str, str]
 
@@ -142,10 +171,15 @@ def test_a_document_as_json(written: Path, vectors: np.ndarray) -> None:
 def test_a_model_of_another_width(written: Path, width: int) -> None:
     with pytest.raises(DataError) as error:
         Index(written).search(np.ones(width, np.float32))
-    assert str(error.value) == f"{written}: the model has {width} dimensions, but the index has {WIDTH}"
+    assert (
+        str(error.value)
+        == f"{written}: the model has {width} dimensions, but the index has {WIDTH}"
+    )
 
 
-@pytest.mark.parametrize("change", [lambda v: v[::-1], lambda v: np.where(v == v[0, 0], v + 1e-6, v)])
+@pytest.mark.parametrize(
+    "change", [lambda v: v[::-1], lambda v: np.where(v == v[0, 0], v + 1e-6, v)]
+)
 def test_vectors_that_were_changed_are_refused(
     vectors: np.ndarray, tmp_path: Path, change: Callable[[np.ndarray], np.ndarray]
 ) -> None:
@@ -160,10 +194,14 @@ def test_vectors_that_were_changed_are_refused(
 def test_a_damaged_stamp_is_named(vectors: np.ndarray, tmp_path: Path, stamp: bytes) -> None:
     write_index(tmp_path / "index", vectors, documents())
     path = tmp_path / "index" / DOCUMENTS
-    table = pa.ipc.open_file(path.read_bytes()).read_all().replace_schema_metadata({b"tempera": stamp})
+    table = (
+        pa.ipc.open_file(path.read_bytes()).read_all().replace_schema_metadata({b"tempera": stamp})
+    )
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(DataError, match="index is damaged: what it says of its vectors is not readable"):
+    with pytest.raises(
+        DataError, match="index is damaged: what it says of its vectors is not readable"
+    ):
         Index(tmp_path / "index")
 
 
@@ -180,7 +218,10 @@ def other_vectors(*shape: int) -> Callable[[Path], object]:
 
 def other_columns(folder: Path) -> None:
     table = pa.table({"id": ["1"] * COUNT, "text": ["2"] * COUNT})
-    with pa.OSFile(str(folder / DOCUMENTS), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+    with (
+        pa.OSFile(str(folder / DOCUMENTS), "wb") as file,
+        pa.ipc.new_file(file, table.schema) as writer,
+    ):
         writer.write_table(table)
 
 
@@ -196,7 +237,10 @@ UNREADABLE = "{0} is not a readable index: "
     ("damage", "message"),
     [
         (shutil.rmtree, "{0} is not an index: {0}/vectors.npy is missing"),
-        (lambda folder: (folder / VECTORS).unlink(), "{0} is not an index: {0}/vectors.npy is missing"),
+        (
+            lambda folder: (folder / VECTORS).unlink(),
+            "{0} is not an index: {0}/vectors.npy is missing",
+        ),
         (lambda folder: (folder / DOCUMENTS).unlink(), "{0} is not an index: "),
         (lambda folder: (shutil.rmtree(folder), folder.write_text("")), UNREADABLE),
         (lambda folder: ((folder / DOCUMENTS).unlink(), (folder / DOCUMENTS).mkdir()), UNREADABLE),

@@ -1,4 +1,5 @@
-"""What users write is text on every page: titles, queries and ids with markup, scripts and escapes in them."""
+"""What users write is text on every page: titles, queries and ids with markup, scripts and escapes
+in them."""
 
 from __future__ import annotations
 
@@ -40,7 +41,14 @@ def report(text: str) -> RunReport:
     noise = np.random.default_rng(0).normal(0, 0.1, (2, 20)).astype(np.float32)
     hits = (Hit(text, text, 0.9, True), Hit(text, text, 0.8, False))
     log: list[dict[str, Any]] = [
-        {"event": "step", "step": i, "loss": 1.0, "temperature": 0.1, "learning_rate": 0.1, "grad_norm": 1.0}
+        {
+            "event": "step",
+            "step": i,
+            "loss": 1.0,
+            "temperature": 0.1,
+            "learning_rate": 0.1,
+            "grad_norm": 1.0,
+        }
         for i in (1, 2)
     ]
     return RunReport(
@@ -89,7 +97,9 @@ def test_a_page_has_the_elements_of_its_template_only(text: str) -> None:
 
 
 def test_a_browser_runs_nothing_of_what_is_shown(tmp_path: Path) -> None:
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    browser = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if browser is None:
         pytest.skip("there is no browser")
     doms = []
@@ -98,9 +108,18 @@ def test_a_browser_runs_nothing_of_what_is_shown(tmp_path: Path) -> None:
             "default-src 'none'; ", ""
         )  # the text has to be harmless without the policy too
         (tmp_path / f"{name}.html").write_text(page, encoding="utf-8")
-        options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/{name}", "--dump-dom"]
+        options = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={tmp_path}/{name}",
+            "--dump-dom",
+        ]
         shown = subprocess.run(
-            [browser, *options, f"file://{tmp_path}/{name}.html"], capture_output=True, text=True, timeout=120
+            [browser, *options, f"file://{tmp_path}/{name}.html"],
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         assert shown.returncode == 0, shown.stderr[-500:]
         doms.append(Elements(shown.stdout))
@@ -130,7 +149,9 @@ def test_a_card_has_a_head_that_is_yaml_and_no_html(text: str) -> None:
     assert page.count("\n# ") == 1 and "\nlicense: h" not in outside
 
 
-def test_a_terminal_is_shown_no_control_characters(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
+def test_a_terminal_is_shown_no_control_characters(
+    tempera: Any, tiny_run: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run)
     path = run / "index" / "documents.arrow"
@@ -138,7 +159,9 @@ def test_a_terminal_is_shown_no_control_characters(tempera: Any, tiny_run: Path,
         table = file.read_all()
     for name in ("name", "place"):
         at = table.column_names.index(name)
-        table = table.set_column(at, name, pa.array([NASTY] * len(table), table.schema.field(name).type))
+        table = table.set_column(
+            at, name, pa.array([NASTY] * len(table), table.schema.field(name).type)
+        )
     path.unlink()
     with pa.OSFile(str(path), "wb") as out, pa.ipc.new_file(out, table.schema) as writer:
         writer.write_table(table)

@@ -34,7 +34,8 @@ def static(folder: Path) -> Path:
 
 
 def transformer(folder: Path) -> Path:
-    """A BERT of two layers with prompts, pooling and a length of its own, and without a normalisation module."""
+    """A BERT of two layers with prompts, pooling and a length of its own, and without a
+    normalisation module."""
     pytest.importorskip("sentence_transformers")
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Pooling, Transformer
@@ -44,8 +45,15 @@ def transformer(folder: Path) -> Path:
     torch.manual_seed(0)
     base = folder / "base"
     base.mkdir(parents=True)
-    (base / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ask", ":", *WORDS]))
-    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    (base / "vocab.txt").write_text(
+        "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ask", ":", *WORDS])
+    )
+    size = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
     BertModel(BertConfig(vocab_size=13, max_position_embeddings=24, **size)).save_pretrained(base)
     words = BertWordPieceTokenizer(str(base / "vocab.txt"))
     words.save(str(base / "tokenizer.json"))
@@ -99,15 +107,21 @@ def test_surrogates_are_replaced_as_the_saved_model_does(network: Path) -> None:
     np.testing.assert_array_equal(model.encode(["a\udcffb"]), model.encode(["a?b"]))
 
 
-def test_a_network_of_another_model_is_not_kept(network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_of_another_model_is_not_kept(
+    network: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = tmp_path / "other"
     static(other)
     weights = load_file(other / "model.safetensors")
     (name,) = weights
     weights[name][3:] += 0.01
     save_file(weights, other / "model.safetensors")
-    monkeypatch.setattr(onnx, "write_module", lambda path, *_: shutil.copy(network / "out" / "model.onnx", path))
-    with pytest.raises(OutputError, match=r"differs from it by 0.\d+ in a coordinate, so it is not kept"):
+    monkeypatch.setattr(
+        onnx, "write_module", lambda path, *_: shutil.copy(network / "out" / "model.onnx", path)
+    )
+    with pytest.raises(
+        OutputError, match=r"differs from it by 0.\d+ in a coordinate, so it is not kept"
+    ):
         export(other, "onnx", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -116,7 +130,9 @@ def test_a_model_of_queries_alone_is_compared_by_them(tmp_path: Path) -> None:
     model = static(tmp_path / "model")
     Kept("0" * 16, None, 5, 8).write(model)
     assert onnx.write_onnx(tmp_path / "onnx", model) < 1e-5
-    assert np.allclose(OnnxModel(tmp_path / "onnx").encode(["the date"]), load(model)(["the date"]), atol=1e-5)
+    assert np.allclose(
+        OnnxModel(tmp_path / "onnx").encode(["the date"]), load(model)(["the date"]), atol=1e-5
+    )
 
 
 def test_a_folder_that_is_no_export(tmp_path: Path) -> None:

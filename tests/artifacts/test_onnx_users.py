@@ -1,4 +1,5 @@
-"""The users' tower as ONNX gives the vectors of the tower, for all histories alone and together; what cannot is refused."""
+"""The users' tower as ONNX gives the vectors of the tower, for all histories alone and together;
+what cannot is refused."""
 
 from __future__ import annotations
 
@@ -23,20 +24,45 @@ for library in ("onnx", "onnxscript", "onnxruntime"):
 
 ITEMS, USERS = 20, 30
 POOLS = [
-    *({"max": {"last": 3}}, {"ages": {"last": 4}}, {"mean": {"last": 2}}, {"attention": {"last": 5}}),
+    *(
+        {"max": {"last": 3}},
+        {"ages": {"last": 4}},
+        {"mean": {"last": 2}},
+        {"attention": {"last": 5}},
+    ),
     *({"mean": {"last": 6, "decay": 0.7}}, {"ages": {"last": 2}}),
 ]
 
 
-def trained(folder: Path, pools: list[Any] | None, query: list[Any], similarity: str = "cosine", **options: Any) -> Run:
+def trained(
+    folder: Path,
+    pools: list[Any] | None,
+    query: list[Any],
+    similarity: str = "cosine",
+    **options: Any,
+) -> Run:
     draw = np.random.default_rng(2)
-    rows = [(f"u{u}", f"i{i:02}", t) for u in range(USERS) for t, i in enumerate(draw.integers(0, ITEMS, 8).tolist())]
-    table = pa.table({name: list(column) for name, column in zip(("user", "item", "time"), zip(*rows))})
+    rows = [
+        (f"u{u}", f"i{i:02}", t)
+        for u in range(USERS)
+        for t, i in enumerate(draw.integers(0, ITEMS, 8).tolist())
+    ]
+    table = pa.table(
+        {name: list(column) for name, column in zip(("user", "item", "time"), zip(*rows))}
+    )
     folder.mkdir(exist_ok=True)
     parquet.write_table(table, folder / "events.parquet")
-    users = {"user": [f"u{u}" for u in range(USERS)], "town": ["ab"[u % 2] for u in range(USERS)], "age": range(USERS)}
+    users = {
+        "user": [f"u{u}" for u in range(USERS)],
+        "town": ["ab"[u % 2] for u in range(USERS)],
+        "age": range(USERS),
+    }
     parquet.write_table(pa.table({k: list(v) for k, v in users.items()}), folder / "users.parquet")
-    data = {"source": "interactions", "path": str(folder / "events.parquet"), "users": str(folder / "users.parquet")}
+    data = {
+        "source": "interactions",
+        "path": str(folder / "events.parquet"),
+        "users": str(folder / "users.parquet"),
+    }
     tower = {
         "kind": "features",
         "dimensions": 8,
@@ -56,7 +82,9 @@ def trained(folder: Path, pools: list[Any] | None, query: list[Any], similarity:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return trained(tmp_path_factory.mktemp("runs"), POOLS, ["id", {"category": {"column": "town"}}], "dot")
+    return trained(
+        tmp_path_factory.mktemp("runs"), POOLS, ["id", {"category": {"column": "town"}}], "dot"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +97,11 @@ def out(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_vectors_are_those_of_the_tower(run: Run, out: Path) -> None:
     facts = json.loads((out / "metrics.json").read_text())
-    assert 0 <= facts["largest_difference"] < 1e-5 and facts["items"] == ITEMS and facts["tried_on"] == USERS + 2
+    assert (
+        0 <= facts["largest_difference"] < 1e-5
+        and facts["items"] == ITEMS
+        and facts["tried_on"] == USERS + 2
+    )
     exported = OnnxUsers(out)
     assert exported.fingerprint == run.recommender.fingerprint
     draw = np.random.default_rng(4)
@@ -89,14 +121,21 @@ def test_users_and_items_of_the_export_score_as_the_run_does(run: Run, out: Path
     vectors = np.array(items["vector"].to_pylist(), np.float32)
     history = [2, 5, 11]
     user = OnnxUsers(out).encode([np.array(history)], [None])[0]
-    found = run.recommend("nobody", history=[items["id"][code].as_py() for code in history], k=4).hits
-    best = [code for code in np.argsort(-(vectors @ user), kind="stable").tolist() if code not in history][:4]
+    found = run.recommend(
+        "nobody", history=[items["id"][code].as_py() for code in history], k=4
+    ).hits
+    best = [
+        code
+        for code in np.argsort(-(vectors @ user), kind="stable").tolist()
+        if code not in history
+    ][:4]
     assert [hit.id for hit in found] == [items["id"][code].as_py() for code in best]
     np.testing.assert_allclose([hit.score for hit in found], (vectors @ user)[best], atol=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("pool", "data"), [({"mean": {"last": 3}}, {}), ({"bag": {"power": 0.7}}, {"split": "random", "ordered": False})]
+    ("pool", "data"),
+    [({"mean": {"last": 3}}, {}), ({"bag": {"power": 0.7}}, {"split": "random", "ordered": False})],
 )
 def test_without_features_of_users_there_is_one_input(pool: Any, data: Any, tmp_path: Path) -> None:
     run = trained(tmp_path, [pool], [], **data)
@@ -122,16 +161,26 @@ def test_users_id_by_id_have_one_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pools", "query", "says"),
     [
-        ([{"mean": {"last": 2}}, {"gru": {"last": 4}}], [], "a user tower with the pool gru cannot be exported"),
+        (
+            [{"mean": {"last": 2}}, {"gru": {"last": 4}}],
+            [],
+            "a user tower with the pool gru cannot be exported",
+        ),
         (
             [{"transformer": {"last": 4}}],
             [],
             "with the pool causal cannot be exported: pools may be mean, max, ages, attention, bag",
         ),
-        ([{"mean": {"last": 2}}], ["elapsed"], "with the time since the latest event cannot be exported"),
+        (
+            [{"mean": {"last": 2}}],
+            ["elapsed"],
+            "with the time since the latest event cannot be exported",
+        ),
     ],
 )
-def test_what_cannot_be_exported_is_one_line(pools: Any, query: Any, says: str, tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_one_line(
+    pools: Any, query: Any, says: str, tmp_path: Path
+) -> None:
     run = trained(tmp_path, pools, query)
     with pytest.raises(ConfigError, match=says):
         run.export("onnx", tmp_path / "out")
@@ -143,13 +192,19 @@ def test_a_network_that_differs_is_not_kept(
     run: Run, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encode = OnnxUsers.encode
-    monkeypatch.setattr(onnx, "write_module", lambda path, *_: shutil.copy(out / "model.onnx", path))
+    monkeypatch.setattr(
+        onnx, "write_module", lambda path, *_: shutil.copy(out / "model.onnx", path)
+    )
     monkeypatch.setattr(OnnxUsers, "encode", lambda *given: encode(*given) + 0.01)
-    with pytest.raises(OutputError, match=r"differs from the tower by 0\.01 in a coordinate, so it is not kept"):
+    with pytest.raises(
+        OutputError, match=r"differs from the tower by 0\.01 in a coordinate, so it is not kept"
+    ):
         run.export("onnx", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_is_no_export(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"is not an exported user tower: .*tempera.json is missing"):
+    with pytest.raises(
+        DataError, match=r"is not an exported user tower: .*tempera.json is missing"
+    ):
         OnnxUsers(tmp_path)

@@ -43,10 +43,17 @@ def step(i: int) -> dict[str, Any]:
 
 
 def evaluation(i: int) -> dict[str, Any]:
-    return {"event": "evaluation", "step": i, "metrics": {"ndcg@10": 0.4 + i / 1000, "recall@1": 0.3}}
+    return {
+        "event": "evaluation",
+        "step": i,
+        "metrics": {"ndcg@10": 0.4 + i / 1000, "recall@1": 0.3},
+    }
 
 
-HITS = (Hit("json.dumps", "json/__init__.py:183", 0.91, True), Hit("json.dump", "json/__init__.py:120", 0.83, False))
+HITS = (
+    Hit("json.dumps", "json/__init__.py:183", 0.91, True),
+    Hit("json.dump", "json/__init__.py:120", 0.83, False),
+)
 EXAMPLES = (
     Example("Serialize to a JSON string.", ("json.dumps",), HITS, 4, 1),
     Example("Nobody finds this.", ("lost",), HITS[1:], None, None),
@@ -81,7 +88,11 @@ def test_the_share_that_goes_backward_is_drawn_where_not_all_rows_do() -> None:
 
 def trained(ndcg: float, bm25: float, difference: Difference | None = None) -> str:
     return headline(
-        replace(REPORT, systems={"bm25": {"ndcg@10": bm25}, "trained": {"ndcg@10": ndcg}}, difference=difference)
+        replace(
+            REPORT,
+            systems={"bm25": {"ndcg@10": bm25}, "trained": {"ndcg@10": ndcg}},
+            difference=difference,
+        )
     )
 
 
@@ -91,9 +102,7 @@ def page() -> str:
 
 
 def test_headline(page: str) -> None:
-    expected = (
-        "nDCG@10 0.451: 24 % above BM25 (95 % interval of the difference 0.071 to 0.098), 3.1× the untrained model"
-    )
+    expected = "nDCG@10 0.451: 24 % above BM25 (95 % interval of the difference 0.071 to 0.098), 3.1× the untrained model"
     assert headline(REPORT) == expected
     assert escape(expected) in page
 
@@ -115,7 +124,8 @@ def test_headline_states_ratios(ndcg: float, bm25: float, expected: str) -> None
 def test_headline_doubts_an_interval_around_nothing() -> None:
     text = trained(0.408, 0.4, Difference(0.008, -0.01, 0.026, 0.9))
     assert (
-        text == "nDCG@10 0.408: 2 % above BM25 (which may be chance: 90 % interval of the difference -0.010 to 0.026)"
+        text
+        == "nDCG@10 0.408: 2 % above BM25 (which may be chance: 90 % interval of the difference -0.010 to 0.026)"
     )
 
 
@@ -170,15 +180,21 @@ def test_markup_is_text() -> None:
         "place",
         "config",
     ]
-    assert [field for field in fields if f"&lt;img id={field}&gt;$x_1$&lt;/pre&gt;" not in page] == []
+    assert [
+        field for field in fields if f"&lt;img id={field}&gt;$x_1$&lt;/pre&gt;" not in page
+    ] == []
     assert "<img" not in page
     assert page.count("</pre>") == 1
-    drawn = re.findall(r">&lt;img id=(\w+)&gt;\$x_1\$", "".join(re.findall("<svg.*?</svg>", page, re.S)))
+    drawn = re.findall(
+        r">&lt;img id=(\w+)&gt;\$x_1\$", "".join(re.findall("<svg.*?</svg>", page, re.S))
+    )
     assert set(drawn) == {"system", "metric", "logged", "spread"}
 
 
 def test_page_asks_nothing_of_the_network(page: str) -> None:
-    for found in re.findall(r"""(?:src|href|srcset|action|data)\s*=\s*["']?([^"'\s>]+)|url\(["']?([^"')]+)""", page):
+    for found in re.findall(
+        r"""(?:src|href|srcset|action|data)\s*=\s*["']?([^"'\s>]+)|url\(["']?([^"')]+)""", page
+    ):
         assert "".join(found).startswith("#"), found
     assert "@import" not in page
     assert "<script" not in page
@@ -211,7 +227,9 @@ def test_same_report_same_bytes(page: str) -> None:
 
 
 def test_a_temperature_that_stays_has_no_axis() -> None:
-    assert "temperature (right)" not in render(replace(REPORT, log=[{**step(i), "temperature": 0.05} for i in (1, 2)]))
+    assert "temperature (right)" not in render(
+        replace(REPORT, log=[{**step(i), "temperature": 0.05} for i in (1, 2)])
+    )
 
 
 def test_a_long_run_stays_small() -> None:
@@ -224,7 +242,15 @@ def test_a_long_run_stays_small() -> None:
     ("added", "pictures", "absent"),
     [
         ({}, 1, "Held-out queries and their results"),
-        ({"systems": {"trained": {"ndcg@10": 0.4}}, "difference": None, "examples": EXAMPLES[:1]}, 1, "BM25"),
+        (
+            {
+                "systems": {"trained": {"ndcg@10": 0.4}},
+                "difference": None,
+                "examples": EXAMPLES[:1],
+            },
+            1,
+            "BM25",
+        ),
         ({"log": [step(1)]}, 2, "Held-out queries during training"),
         ({"log": [evaluation(0)]}, 2, "Training, step by step"),
         ({"examples": [Example("q", (), (), None, None)]}, 1, "<li>"),
@@ -258,21 +284,28 @@ def test_a_race_is_shown_as_a_table_and_a_picture() -> None:
     ]
     recipe = {"metric": "ndcg@10", "tried": tried, "chosen": tried[-1]["values"]}
     bare = replace(REPORT, systems={}, difference=None, log=[], spreads={}, examples=[])
-    page = render(replace(bare, log=[{"event": "recipe", **recipe}], tables=tables({"recipe": recipe})))
+    page = render(
+        replace(bare, log=[{"event": "recipe", **recipe}], tables=tables({"recipe": recipe}))
+    )
     assert "<h2>What was tried</h2>" in page and "By protocol" not in page
     (svg,) = re.findall("<svg.*?</svg>", page, re.S)
     assert all(
-        f">{text}</text>" in svg for text in ("after 20 steps", "after 40 steps", "learning_rate=0.01", "nDCG@10")
+        f">{text}</text>" in svg
+        for text in ("after 20 steps", "after 40 steps", "learning_rate=0.01", "nDCG@10")
     )
     assert page.count('<th scope="row">learning_rate=0.01, chosen</th>') == 2
 
 
 def test_opens_in_a_browser(tmp_path: Path) -> None:
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    browser = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if browser is None:
         pytest.skip("no chromium, chromium-browser or google-chrome on the path")
     file = tmp_path / "report.html"
-    example = Example("Parse <h6>markup</h6><script>document.title='run'</script>", ("a",), HITS, 1, 1)
+    example = Example(
+        "Parse <h6>markup</h6><script>document.title='run'</script>", ("a",), HITS, 1, 1
+    )
     file.write_text(render(replace(REPORT, examples=[example])), encoding="utf-8")
     quiet = "--disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update"
     options = [

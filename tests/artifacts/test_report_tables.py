@@ -18,7 +18,9 @@ def reached(seed: int, queries: int = 60, items: int = 40) -> Recommended:
     offsets = np.concatenate([[0], draw.integers(0, 9, queries).cumsum()])
     seen = Histories.of(draw.integers(0, items, offsets[-1]), offsets)
     target = draw.integers(0, items, queries)
-    return Recommended.of(lambda rows: scores[rows].copy(), target, seen, Popularity(draw.integers(0, 50, items)))
+    return Recommended.of(
+        lambda rows: scores[rows].copy(), target, seen, Popularity(draw.integers(0, 50, items))
+    )
 
 
 LEAD = {"metric": "ndcg@10", "mean": 0.0123, "low": -0.001, "high": 0.0251, "confidence": 0.95}
@@ -37,21 +39,29 @@ def document() -> dict[str, Any]:
 
 
 def cells(table: ReportTable, heading: str) -> dict[str, list[float]]:
-    return {name: [float(cell.split("±")[0]) for cell in values] for name, *values in table.sections[heading]}
+    return {
+        name: [float(cell.split("±")[0]) for cell in values]
+        for name, *values in table.sections[heading]
+    }
 
 
 def test_tables_say_what_was_reached() -> None:
     found = tables(document())["protocols"]
-    assert [table.title.split(":")[0].split(",")[0] for table in found] == ["next"] * 4 + ["rolling"] * 3 + [
-        "items never trained on"
-    ]
+    assert [table.title.split(":")[0].split(",")[0] for table in found] == ["next"] * 4 + [
+        "rolling"
+    ] * 3 + ["items never trained on"]
     ours, theirs = reached(0), reached(1)
     assert found[0].head == ("", *METRICS)
-    for seen, heading in (("", "seen items left out"), (", seen included", "seen items ranked too")):
+    for seen, heading in (
+        ("", "seen items left out"),
+        (", seen included", "seen items ranked too"),
+    ):
         rows = cells(found[0], heading)
         assert list(rows) == ["EASE", "trained"]  # ours is the last
         for name, system in (("trained", ours), ("EASE", theirs)):
-            np.testing.assert_allclose(rows[name], [system.metrics[metric + seen] for metric in METRICS], atol=5e-4)
+            np.testing.assert_allclose(
+                rows[name], [system.metrics[metric + seen] for metric in METRICS], atol=5e-4
+            )
     assert found[1].head == ("", "ndcg@10", "95 % interval")
     assert found[1].sections[""] == [("EASE", "+0.012", "-0.001 to +0.025")]
     parts = cells(found[2], "")

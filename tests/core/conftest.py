@@ -1,4 +1,5 @@
-"""Makes `examples`, beside the tests, importable: batches, and choices of the parts of an objective."""
+"""Makes `examples`, beside the tests, importable: batches, and choices of the parts of an
+objective."""
 
 import sys
 from pathlib import Path

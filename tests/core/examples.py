@@ -1,4 +1,5 @@
-"""Batches in which everything happens, and choices of every part of an objective, to be tried in combination."""
+"""Batches in which everything happens, and choices of every part of an objective, to be tried in
+combination."""
 
 from __future__ import annotations
 
@@ -24,9 +25,16 @@ from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature
 
 T, WEIGHT, STRENGTH, MARGIN = 0.3, 0.8, 3.0, 0.7
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6))]  # of samples of all combinations
+SEEDS = [
+    0,
+    *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6)),
+]  # of samples of all combinations
 POOLS = tuple(pool.name for pool in pools.POOLS)
-GUIDES = {"absolute": Guided(0.1), "relative": Guided(0.2, "relative"), "self": Guided(0.15, "relative", by="self")}
+GUIDES = {
+    "absolute": Guided(0.1),
+    "relative": Guided(0.2, "relative"),
+    "self": Guided(0.15, "relative", by="self"),
+}
 TEACHERS = {
     None: None,
     "alone": Teacher(weight=1.0, temperature=0.2),
@@ -35,7 +43,9 @@ TEACHERS = {
     "own": Teacher(weight=0.7, over="own", temperature=0.4, student_temperature=0.1),
     "scores": Teacher(weight=0.5, by="scores", student_temperature=0.2),
     "margins": Teacher(weight=0.5, loss="margin_mse", over="pools", temperature=0.5),
-    "margins of scores": Teacher(weight=0.5, loss="margin_mse", by="scores", student_temperature=0.5),
+    "margins of scores": Teacher(
+        weight=0.5, loss="margin_mse", by="scores", student_temperature=0.5
+    ),
     "margins of the own": Teacher(weight=1.0, loss="margin_mse", temperature=0.7),
     "aligned": Teacher(weight=0.4, loss="align"),
 }
@@ -70,11 +80,15 @@ class Parts:
         return not apart and bool("docs" in self.pools or (backward and not forward))
 
 
-def made(seed: int, n: int = 7, width: int = 5, bare: bool = False, shared: bool = False) -> Batch[Tensor]:
-    """Draw a batch in which everything happens: equal ids, accidental hits, rows with 0 to 3 negatives.
+def made(
+    seed: int, n: int = 7, width: int = 5, bare: bool = False, shared: bool = False
+) -> Batch[Tensor]:
+    """Draw a batch in which everything happens: equal ids, accidental hits, rows with 0 to 3
+    negatives.
 
-    In a shared one rows share documents, each of which has an id of its own; one answers no row. A bare one has pairs with
-    ids and nothing else: no negatives, nothing sampled, an empty memory, no weights.
+    In a shared one rows share documents, each of which has an id of its own; one answers no row. A
+    bare one has pairs with ids and nothing else: no negatives, nothing sampled, an empty memory, no
+    weights.
     """
     draw, said = random.Random(seed), random.Random(seed)
 
@@ -97,7 +111,11 @@ def made(seed: int, n: int = 7, width: int = 5, bare: bool = False, shared: bool
     query, doc, memory = side(n, n + 2), side(n, docs), side(0 if bare else 3, docs)
     apart: dict[str, Side[Tensor]] = {}
     if not bare:
-        owner = [i for i, count in enumerate(draw.sample([k % 4 for k in range(n)], n)) for _ in range(count)]
+        owner = [
+            i
+            for i, count in enumerate(draw.sample([k % 4 for k in range(n)], n))
+            for _ in range(count)
+        ]
         draw.shuffle(owner)
         apart = {"negatives": side(len(owner), docs, owner), "sampled": side(4, docs)}
     answer = None
@@ -106,21 +124,36 @@ def made(seed: int, n: int = 7, width: int = 5, bare: bool = False, shared: bool
         answer = doc.ids[[draw.randrange(4) for _ in range(n)]]
     known = Ragged.of([[draw.randrange(docs) for _ in range(draw.randrange(3))] for _ in range(n)])
     weight = None if bare else torch.tensor([draw.random() for _ in range(n)], dtype=torch.float64)
-    return Batch(query, doc, **apart, memory=memory, weight=weight, known=None if bare else known, answer=answer)
+    return Batch(
+        query,
+        doc,
+        **apart,
+        memory=memory,
+        weight=weight,
+        known=None if bare else known,
+        answer=answer,
+    )
 
 
 def batch_of(
-    batch: Batch[Tensor], dtype: torch.dtype = torch.float64, span: range | None = None, grad: bool = False
+    batch: Batch[Tensor],
+    dtype: torch.dtype = torch.float64,
+    span: range | None = None,
+    grad: bool = False,
 ) -> Batch[Tensor]:
     """Copy a batch; with `grad`, all embeddings but the memory's are leaves of autograd."""
     sides = {
-        role: side.of(side.rows.detach().clone().to(dtype).requires_grad_(grad and role != "memory"))
+        role: side.of(
+            side.rows.detach().clone().to(dtype).requires_grad_(grad and role != "memory")
+        )
         for role, side in batch.sides().items()
     }
     return replace(batch, **sides, span=span)
 
 
-def with_sides(batch: Batch[Tensor], change: Callable[[Side[Tensor]], Side[Tensor]]) -> Batch[Tensor]:
+def with_sides(
+    batch: Batch[Tensor], change: Callable[[Side[Tensor]], Side[Tensor]]
+) -> Batch[Tensor]:
     """The batch with every side changed."""
     return replace(batch, **{role: change(side) for role, side in batch.sides().items()})
 
@@ -162,7 +195,8 @@ def defined(batch: Batch[Tensor], parts: Parts) -> Tensor:
     return defined_losses(objective_of(parts), batch)
 
 
-# Choices of parts --------------------------------------------------------------------------------------------------
+# Choices of parts
+# --------------------------------------------------------------------------------------------------
 
 
 def subsets(names: Sequence[str]) -> Iterator[tuple[str, ...]]:

@@ -1,4 +1,5 @@
-"""Every part in combination with every other, against the definition in loops: losses of each row to 1e-10."""
+"""Every part in combination with every other, against the definition in loops: losses of each row
+to 1e-10."""
 
 from __future__ import annotations
 
@@ -30,12 +31,17 @@ MASKS = list(itertools.product(CHOICES["same_id"], CHOICES["known"], CHOICES["gu
 CORRECTIONS = list(itertools.product(CHOICES["logq"], CHOICES["hardness"], CHOICES["margin"]))
 
 
-def wrong(combinations: Iterable[tuple[Batch[Tensor], Parts, range | None]]) -> tuple[int, list[str]]:
+def wrong(
+    combinations: Iterable[tuple[Batch[Tensor], Parts, range | None]],
+) -> tuple[int, list[str]]:
     """Return how many combinations there are, and which are off by more than 1e-10."""
     off, count = [], 0
     for batch, parts, span in combinations:
         objective = examples.objective_of(parts)
-        losses, expected = objective(replace(batch, span=span)).tolist(), defined_losses(objective, batch).tolist()
+        losses, expected = (
+            objective(replace(batch, span=span)).tolist(),
+            defined_losses(objective, batch).tolist(),
+        )
         expected = expected if span is None else expected[span.start : span.stop]
         assert len(losses) == len(expected)
         count += 1
@@ -47,7 +53,9 @@ def wrong(combinations: Iterable[tuple[Batch[Tensor], Parts, range | None]]) -> 
 
 @pytest.mark.parametrize("fills", [False, True])
 @pytest.mark.parametrize("seed", examples.SEEDS)
-def test_a_sample_of_all_combinations(seed: int, fills: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_of_all_combinations(
+    seed: int, fills: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also of vectors that are filled up with zeros, as oneDNN takes large ones."""
     monkeypatch.setattr(tiles, "onednn_takes", lambda *_: fills)
     chosen = zip(examples.sampled(seed, 120), itertools.cycle(WHOLE), itertools.cycle(SPANS))
@@ -86,11 +94,32 @@ def every_classic() -> Iterator[tuple[Batch[Tensor], Parts, range | None]]:
         CHOICES["similarity"], (None, "classic"), (None, "others"), (False, True), (False, True), (None, "absolute"),
         CHOICES["partition"], CHOICES["hardest"], CHOICES["tile"],
     )  # fmt: skip
-    for pools, (similarity, logq, hardness, margin, ids, guide, partition, hardest, tile) in itertools.product(
-        extra, rest
-    ):
+    for pools, (
+        similarity,
+        logq,
+        hardness,
+        margin,
+        ids,
+        guide,
+        partition,
+        hardest,
+        tile,
+    ) in itertools.product(extra, rest):
         chosen = ("docs", *pools)
-        parts = Parts(similarity, chosen, logq, hardness, margin, ids, False, guide, partition, "one", hardest, tile)
+        parts = Parts(
+            similarity,
+            chosen,
+            logq,
+            hardness,
+            margin,
+            ids,
+            False,
+            guide,
+            partition,
+            "one",
+            hardest,
+            tile,
+        )
         if parts.allowed:
             yield WHOLE[1], parts, None
 
@@ -102,22 +131,29 @@ def test_every_combination_of_the_classic_parts() -> None:
     assert found[:5] == []
 
 
-def every(same_id: bool, known: bool, guided: str | None) -> Iterator[tuple[Batch[Tensor], Parts, range | None]]:
+def every(
+    same_id: bool, known: bool, guided: str | None
+) -> Iterator[tuple[Batch[Tensor], Parts, range | None]]:
     """All pools x all corrections; what is left is drawn."""
     draw = random.Random(f"{same_id} {known} {guided}")
     for pools, correction in itertools.product(CHOICES["pools"], CORRECTIONS):
         kind, partition, numerator, hardest = (
-            draw.choice(CHOICES[name]) for name in ("similarity", "partition", "numerator", "hardest")
+            draw.choice(CHOICES[name])
+            for name in ("similarity", "partition", "numerator", "hardest")
         )
         tile = draw.choice((None, None, None, None, None, 100))
-        parts = Parts(kind, pools, *correction, same_id, known, guided, partition, numerator, hardest, tile)
+        parts = Parts(
+            kind, pools, *correction, same_id, known, guided, partition, numerator, hardest, tile
+        )
         parts = parts if parts.allowed else replace(parts, partition="joint")
         yield draw.choice(WHOLE), parts, draw.choice(SPANS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mask", MASKS, ids=["-".join(map(str, mask)) for mask in MASKS])
-def test_every_combination_of_pools_corrections_and_masks(mask: tuple[bool, bool, str | None]) -> None:
+def test_every_combination_of_pools_corrections_and_masks(
+    mask: tuple[bool, bool, str | None],
+) -> None:
     count, found = wrong(every(*mask))
     assert count == 192 * 24
     assert found[:5] == []
@@ -140,6 +176,8 @@ def test_the_data_make_every_part_matter(data: Batch[Tensor]) -> None:
         assert moved(pools=tuple(name for name in examples.POOLS if name != pool)) >= 2, pool
     # Masked positives: what is left out somewhere is a positive elsewhere.
     both = replace(base, same_id=True, known=True)
-    assert not examples.defined(data, both).equal(examples.defined(data, replace(both, numerator="mean")))
+    assert not examples.defined(data, both).equal(
+        examples.defined(data, replace(both, numerator="mean"))
+    )
     owners = data.negatives.owner.tolist()
     assert sorted(owners.count(i) for i in range(len(data))) == [0, 0, 1, 1, 2, 2, 3]

@@ -15,12 +15,18 @@ from tempera.core.definition import Definition, defined_losses
 from tempera.core.matryoshka import Matryoshka
 from tempera.core.ragged import Ragged
 
-# Two pairs and a hard negative of the first; inner products are read off: 1 and 0 among the pairs, 0.5 with the negative.
+# Two pairs and a hard negative of the first; inner products are read off: 1 and 0 among the pairs,
+# 0.5 with the negative.
 PAIRS = torch.eye(2, dtype=torch.float64)
 BATCH = Batch(
     Side(PAIRS, ids=torch.tensor([1, 2])),
     Side(PAIRS, ids=torch.tensor([5, 6]), logq=torch.tensor([-1.0, -2.0])),
-    Side(torch.tensor([[0.5, 0.5]]), ids=torch.tensor([6]), logq=torch.tensor([-3.0]), owner=torch.tensor([0])),
+    Side(
+        torch.tensor([[0.5, 0.5]]),
+        ids=torch.tensor([6]),
+        logq=torch.tensor([-3.0]),
+        owner=torch.tensor([0]),
+    ),
     known=Ragged.of([[6], []]),
 )
 
@@ -42,7 +48,11 @@ BOTH = ("docs", "negatives")
     [
         (Parts("dot"), ALONE, ALONE),
         (Parts("dot", BOTH), WITH_HARD, WITH_HARD),
-        (Parts("dot", logq="classic"), log_sum(OWN + 0.8, 1.6) - OWN - 0.8, log_sum(OWN + 1.6, 0.8) - OWN - 1.6),
+        (
+            Parts("dot", logq="classic"),
+            log_sum(OWN + 0.8, 1.6) - OWN - 0.8,
+            log_sum(OWN + 1.6, 0.8) - OWN - 1.6,
+        ),
         (Parts("dot", logq="refined"), log_sum(OWN, 1.6) - OWN, log_sum(OWN, 0.8) - OWN),
         (Parts("dot", BOTH, hardness="own"), log_sum(OWN, 0, HARD + 1.5) - OWN, WITH_HARD),
         (Parts("dot", BOTH, hardness="others"), WITH_HARD, log_sum(OWN, 0, HARD + 1.5) - OWN),
@@ -57,7 +67,9 @@ BOTH = ("docs", "negatives")
     ],
 )
 def test_each_part_by_hand(parts: Parts, first: float, second: float) -> None:
-    assert examples.defined(BATCH, parts).tolist() == pytest.approx([first, second], rel=1e-12, abs=1e-12)
+    assert examples.defined(BATCH, parts).tolist() == pytest.approx(
+        [first, second], rel=1e-12, abs=1e-12
+    )
 
 
 def test_gradients_are_those_of_finite_differences() -> None:

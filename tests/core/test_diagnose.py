@@ -29,18 +29,22 @@ EACH_ROW = ("rank", "probability", "effective_negatives", "hardest_share", "posi
 
 
 def expected(definition: Definition) -> list[dict[str, float]]:
-    """What the first softmax shows of each row: its positive against all that is no positive of it."""
+    """What the first softmax shows of each row: its positive against all that is no positive of
+    it."""
     blocks = definition.softmaxes()[0]
     held = next(block for block in blocks if holds_positive(block))
     similarities = {block: definition.similarities(block).tolist() for block in blocks}
     logits = {block: definition.logits(block, False).tolist() for block in blocks}
     own = definition.logits(held, True).tolist()
     candidates = {
-        block: definition.negatives(block, definition.positives(block, several=block == held)) for block in blocks
+        block: definition.negatives(block, definition.positives(block, several=block == held))
+        for block in blocks
     }
     rows = []
     for i, place in enumerate(definition.places(held[1])):
-        negatives = [(logits[b][i][c], similarities[b][i][c]) for b in blocks for c in candidates[b][i]]
+        negatives = [
+            (logits[b][i][c], similarities[b][i][c]) for b in blocks for c in candidates[b][i]
+        ]
         if definition.objective.hardest is not None:
             negatives = sorted(negatives, reverse=True)[: definition.objective.hardest]
         positive, weights = own[i][place], [math.exp(logit) for logit, _ in negatives]
@@ -49,7 +53,9 @@ def expected(definition: Definition) -> list[dict[str, float]]:
             {
                 "rank": 1 + sum(logit > positive for logit, _ in negatives),
                 "probability": math.exp(positive) / (math.exp(positive) + sum(weights)),
-                "effective_negatives": math.exp(-sum(p * math.log(p) for p in shares)) if shares else 0.0,
+                "effective_negatives": math.exp(-sum(p * math.log(p) for p in shares))
+                if shares
+                else 0.0,
                 "hardest_share": max(shares, default=math.nan),
                 "positive": similarities[held][i][place],
                 "hardest": max((s for _, s in negatives), default=math.nan),
@@ -61,14 +67,18 @@ def expected(definition: Definition) -> list[dict[str, float]]:
 @pytest.mark.parametrize("tile", [None, 60])
 def test_each_number_of_each_row(tile: int | None) -> None:
     spans = itertools.cycle((None, range(2, 6)))
-    for parts, data, span in zip(examples.sampled(400, 50 if tile is None else 25), itertools.cycle(WHOLE), spans):
+    for parts, data, span in zip(
+        examples.sampled(400, 50 if tile is None else 25), itertools.cycle(WHOLE), spans
+    ):
         objective = examples.objective_of(replace(parts, tile=tile))
         found = diagnose(objective, examples.batch_of(data, span=span))
         want = expected(Definition(objective, data, objective.temperature.scale()))
         want = want if span is None else want[span.start : span.stop]
         for name in EACH_ROW:
             got = getattr(found, name).tolist()
-            assert got == pytest.approx([row[name] for row in want], rel=1e-9, abs=1e-9, nan_ok=True), (name, parts)
+            assert got == pytest.approx(
+                [row[name] for row in want], rel=1e-9, abs=1e-9, nan_ok=True
+            ), (name, parts)
         assert found.temperature == pytest.approx(examples.T, rel=1e-12)
 
 
@@ -77,13 +87,18 @@ def test_the_share_that_each_mask_leaves_out(data: Batch[Tensor]) -> None:
     chosen = ("docs", "negatives", "sampled", "memory")
     masks = {"SameId": SameId(), "KnownPositives": KnownPositives(), "Guided": Guided(0.1)}
     objective = Objective(
-        pools=[getattr(pools, name) for name in chosen], masks=list(masks.values()), memory=Memory(3), tile_elements=20
+        pools=[getattr(pools, name) for name in chosen],
+        masks=list(masks.values()),
+        memory=Memory(3),
+        tile_elements=20,
     )
     whole = Definition(objective, data, objective.temperature.scale())
     found = diagnose(objective, examples.batch_of(data)).masked
     assert list(found) == list(masks)
     for name, mask in masks.items():
-        alone = Definition(Objective(pools=objective.pools, masks=[mask], memory=Memory(3)), data, whole.scale)
+        alone = Definition(
+            Objective(pools=objective.pools, masks=[mask], memory=Memory(3)), data, whole.scale
+        )
         (blocks,) = whole.softmaxes()
         count = out = 0
         for block in blocks:
@@ -92,26 +107,44 @@ def test_the_share_that_each_mask_leaves_out(data: Batch[Tensor]) -> None:
             count += sum(len(data.sides()[block[1]]) - len(never) for never in nothing)
             out += sum(len(masked[i] - positives[i] - nothing[i]) for i in range(len(data)))
         assert found[name] == pytest.approx(out / count, rel=1e-12) and out
-    counted = Objective(pools=objective.pools, masks=[KnownPositives()], numerator="mean", memory=Memory(3))
+    counted = Objective(
+        pools=objective.pools, masks=[KnownPositives()], numerator="mean", memory=Memory(3)
+    )
     asked = Definition(counted, data, whole.scale)
     out = sum(
-        len(asked.masked(block)[i] - asked.positives(block, several=True)[i] - whole.no_candidates(block)[i])
+        len(
+            asked.masked(block)[i]
+            - asked.positives(block, several=True)[i]
+            - whole.no_candidates(block)[i]
+        )
         for block in asked.softmaxes()[0]
         for i in range(len(data))
     )
-    assert diagnose(counted, examples.batch_of(data)).masked["KnownPositives"] == pytest.approx(out / count, rel=1e-12)
+    assert diagnose(counted, examples.batch_of(data)).masked["KnownPositives"] == pytest.approx(
+        out / count, rel=1e-12
+    )
     assert out / count < found["KnownPositives"]
     assert diagnose(presets.mnr(), examples.batch_of(data)).masked == {}
-    twice = diagnose(Objective(masks=[Guided(0.5), SameId(), Guided(0.0)]), examples.batch_of(data)).masked
+    twice = diagnose(
+        Objective(masks=[Guided(0.5), SameId(), Guided(0.0)]), examples.batch_of(data)
+    ).masked
     each = [
-        diagnose(Objective(masks=[Guided(margin)]), examples.batch_of(data)).masked["Guided"] for margin in (0.5, 0.0)
+        diagnose(Objective(masks=[Guided(margin)]), examples.batch_of(data)).masked["Guided"]
+        for margin in (0.5, 0.0)
     ]
-    assert list(twice) == ["Guided", "SameId", "Guided 2"] and [twice["Guided"], twice["Guided 2"]] == each
+    assert (
+        list(twice) == ["Guided", "SameId", "Guided 2"]
+        and [twice["Guided"], twice["Guided 2"]] == each
+    )
 
 
 def random_documents(found: Diagnosis, batch: Batch[Tensor], objective: Objective) -> list[int]:
     """The document that each row's random similarity was taken with."""
-    table = Definition(objective, batch, objective.temperature.scale()).similarities(("query", "doc")).tolist()
+    table = (
+        Definition(objective, batch, objective.temperature.scale())
+        .similarities(("query", "doc"))
+        .tolist()
+    )
     drawn = []
     for i, value in enumerate(found.random.tolist()):
         near = [j for j in range(len(batch)) if abs(table[i][j] - value) < 1e-12]
@@ -137,7 +170,9 @@ def test_alignment_and_uniformity(kind: str) -> None:
         aligned = [distance(unit("query", i), unit("doc", i)) for i in range(len(data))]
         assert found.alignment == pytest.approx(sum(aligned) / len(data), rel=1e-12)
         drawn = random_documents(found, batch, objective)
-        apart = [math.exp(-2 * distance(unit("doc", i), unit("doc", j))) for i, j in enumerate(drawn)]
+        apart = [
+            math.exp(-2 * distance(unit("doc", i), unit("doc", j))) for i, j in enumerate(drawn)
+        ]
         assert found.uniformity == pytest.approx(math.log(sum(apart) / len(data)), rel=1e-12)
         assert diagnose(objective, batch, seed=seed).random.equal(found.random)
         seen.add(tuple(drawn))
@@ -185,7 +220,10 @@ def test_nothing_is_changed() -> None:
     assert torch.get_rng_state().equal(random)
     assert list(state) == list(objective.state_dict())
     assert all(value.equal(state[name]) for name, value in objective.state_dict().items())
-    assert all(side.rows.grad is None and side.rows.equal(rows[role]) for role, side in batch.sides().items())
+    assert all(
+        side.rows.grad is None and side.rows.equal(rows[role])
+        for role, side in batch.sides().items()
+    )
     assert objective.temperature.log_scale.grad is None and torch.is_grad_enabled()
     assert not any(getattr(found, name).requires_grad for name in (*EACH_ROW, "random"))
 
@@ -199,7 +237,8 @@ def test_a_temperature_out_of_bounds_is_not_changed() -> None:
 
 
 def test_a_pair_seen_from_both_sides_is_no_negative() -> None:
-    """All directions in one softmax, pairs closer than anything else: the hardest negative is not the pair itself."""
+    """All directions in one softmax, pairs closer than anything else: the hardest negative is not
+    the pair itself."""
     batch = Batch(Side(torch.eye(6)), Side(torch.eye(6)))
     found = diagnose(presets.gte(0.1), batch)
     assert found.hardest.tolist() == [0.0] * 6
@@ -225,11 +264,17 @@ def test_the_objective_of_all_widths_sees_whole_embeddings() -> None:
 def test_embeddings_that_are_not_finite_have_no_rank(value: float) -> None:
     docs = torch.eye(4)
     docs[2, 1] = value
-    with pytest.raises(DataError, match=r"^the doc embeddings are not finite \(1 of 4 rows, the first is row 2\), "):
+    with pytest.raises(
+        DataError, match=r"^the doc embeddings are not finite \(1 of 4 rows, the first is row 2\), "
+    ):
         diagnose(presets.mnr(), torch.eye(4), docs)
 
 
 def test_one_row_has_no_random_document() -> None:
     one = diagnose(presets.mnr(), torch.eye(2)[:1], torch.eye(2)[:1])
-    assert bool(one.random.isnan().all()) and one.random.shape == (1,) and one.positive.tolist() == [1.0]
+    assert (
+        bool(one.random.isnan().all())
+        and one.random.shape == (1,)
+        and one.positive.tolist() == [1.0]
+    )
     assert bool(diagnose(presets.mnr(), torch.eye(2), torch.eye(2)).random.isfinite().all())

@@ -1,4 +1,5 @@
-"""Gradients of every embedding and of the temperature against autograd through the definition; precision of the inputs."""
+"""Gradients of every embedding and of the temperature against autograd through the definition;
+precision of the inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +20,16 @@ from tempera.core.definition import defined_losses
 from tempera.core.masks import Guided, KnownPositives, SameId
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
-from tempera.core.pools import POOLS, back_docs, back_queries, docs, memory, negatives, queries, sampled
+from tempera.core.pools import (
+    POOLS,
+    back_docs,
+    back_queries,
+    docs,
+    memory,
+    negatives,
+    queries,
+    sampled,
+)
 from tempera.core.similarity import cosine, dot
 from tempera.core.temperature import Temperature
 
@@ -64,22 +74,35 @@ def by_autograd(batch: Batch[Tensor], parts: Parts) -> Gradients:
 
 def off(got: Gradients, want: Gradients, tolerance: float) -> list[str]:
     """The leaves whose gradients differ by more than a share of their largest number."""
-    assert list(got) == list(want) and all(bool(g.isfinite().all()) for g in (*got.values(), *want.values()))
+    assert list(got) == list(want) and all(
+        bool(g.isfinite().all()) for g in (*got.values(), *want.values())
+    )
     largest = {role: float(w.abs().max()) if w.numel() else 0.0 for role, w in want.items()}
-    error = {role: float((got[role].double() - w).abs().max()) if w.numel() else 0.0 for role, w in want.items()}
-    return [f"{role}: {error[role]}" for role in want if error[role] > tolerance * max(1.0, largest[role])]
+    error = {
+        role: float((got[role].double() - w).abs().max()) if w.numel() else 0.0
+        for role, w in want.items()
+    }
+    return [
+        f"{role}: {error[role]}"
+        for role in want
+        if error[role] > tolerance * max(1.0, largest[role])
+    ]
 
 
 @pytest.mark.parametrize("seed", examples.SEEDS)
 @pytest.mark.parametrize("fills", [False, True])
-def test_gradients_of_a_sample_of_all_combinations(seed: int, fills: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_of_a_sample_of_all_combinations(
+    seed: int, fills: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also of vectors that are filled up with zeros, as oneDNN takes large ones."""
     monkeypatch.setattr(tiles, "onednn_takes", lambda *_: fills)
     spans = itertools.cycle((None, None, range(0, 3), range(2, 6), range(6, 7)))
     for parts, data, span in zip(examples.sampled(100 + seed, 65), itertools.cycle(WHOLE), spans):
         want = reference(examples.batch_of(data, span=span, grad=True), parts)
         for run in (by_propagate, by_autograd):
-            assert off(run(examples.batch_of(data, span=span, grad=True), parts), want, 1e-10) == [], (run, parts, span)
+            assert (
+                off(run(examples.batch_of(data, span=span, grad=True), parts), want, 1e-10) == []
+            ), (run, parts, span)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -92,12 +115,20 @@ def test_embeddings_of_length_0_are_alike_to_nothing_and_have_no_gradient(seed: 
             want = reference(examples.batch_of(data, grad=True), parts)
             assert not want["query"][2].any() and not want["doc"][3].any() and want["query"].any()
             for run in (by_propagate, by_autograd):
-                assert off(run(examples.batch_of(data, grad=True), parts), want, 1e-10) == [], (run, parts)
+                assert off(run(examples.batch_of(data, grad=True), parts), want, 1e-10) == [], (
+                    run,
+                    parts,
+                )
 
 
 def test_every_leaf_has_a_gradient_to_compare() -> None:
-    want = reference(examples.batch_of(WHOLE[0], grad=True), Parts(pools=examples.POOLS, similarity="dot"))
-    assert all(float(grad.abs().max()) > 1e-3 for grad in want.values()) and set(want) == {*LEAVES, "temperature"}
+    want = reference(
+        examples.batch_of(WHOLE[0], grad=True), Parts(pools=examples.POOLS, similarity="dot")
+    )
+    assert all(float(grad.abs().max()) > 1e-3 for grad in want.values()) and set(want) == {
+        *LEAVES,
+        "temperature",
+    }
 
 
 def test_propagate_gives_the_losses_and_adds_to_what_is_there() -> None:
@@ -107,7 +138,10 @@ def test_propagate_gives_the_losses_and_adds_to_what_is_there() -> None:
     losses = objective.propagate(batch, batch.shares())
     assert not losses.requires_grad
     torch.testing.assert_close(losses, objective(batch).detach(), rtol=1e-14, atol=1e-14)
-    once = {role: grad.clone() for role, grad in gradients(batch, objective.temperature.log_scale).items()}
+    once = {
+        role: grad.clone()
+        for role, grad in gradients(batch, objective.temperature.log_scale).items()
+    }
     objective.propagate(batch, batch.shares())
     twice = gradients(batch, objective.temperature.log_scale)
     assert off(twice, {role: 2 * grad for role, grad in once.items()}, 1e-12) == []
@@ -140,7 +174,10 @@ def test_embeddings_of_a_tower_are_reached_through_their_graph() -> None:
 
 @pytest.mark.parametrize(
     ("similarity", "numerator"),
-    [(dot, "mean"), *(pytest.param(cosine, numerator, marks=pytest.mark.long) for numerator in ("one", "sum"))],
+    [
+        (dot, "mean"),
+        *(pytest.param(cosine, numerator, marks=pytest.mark.long) for numerator in ("one", "sum")),
+    ],
 )
 def test_gradcheck(similarity: object, numerator: str) -> None:
     """Numerical differences, without the parts that are held constant."""
@@ -160,11 +197,16 @@ def test_gradcheck(similarity: object, numerator: str) -> None:
         assert dial is objective.temperature.log_scale
         sides = {"query": query, "doc": doc, "negatives": hard, "sampled": drawn}
         return objective(
-            replace(plain, **{role: replace(plain.sides()[role], rows=rows) for role, rows in sides.items()})
+            replace(
+                plain,
+                **{role: replace(plain.sides()[role], rows=rows) for role, rows in sides.items()},
+            )
         )
 
     inputs = [plain.sides()[role].rows.clone().requires_grad_() for role in LEAVES]
-    assert torch.autograd.gradcheck(losses, (*inputs, objective.temperature.log_scale), atol=1e-6, rtol=1e-5)
+    assert torch.autograd.gradcheck(
+        losses, (*inputs, objective.temperature.log_scale), atol=1e-6, rtol=1e-5
+    )
 
 
 def double(rows: Tensor) -> Tensor:
@@ -178,7 +220,8 @@ HALVES = [(torch.float32, 2e-5, 2e-5), (torch.bfloat16, 2e-5, 1e-2), (torch.floa
 def test_logits_are_float32_whatever_the_precision_of_the_embeddings(
     dtype: torch.dtype, tolerance: float, gradient_tolerance: float
 ) -> None:
-    """Close to the float64 result of the same rounded numbers; gradients come back in the embeddings' precision."""
+    """Close to the float64 result of the same rounded numbers; gradients come back in the
+    embeddings' precision."""
     for parts, data in zip(examples.sampled(200, 35), itertools.cycle(WHOLE)):
         low = examples.batch_of(data, dtype, grad=True)
         exact = examples.with_sides(low, lambda side: replace(side, rows=double(side.rows)))
@@ -186,7 +229,9 @@ def test_logits_are_float32_whatever_the_precision_of_the_embeddings(
         objective = examples.objective_of(parts, Temperature(examples.T, learnable=True))
         got = objective.propagate(low, low.shares())
         assert got.dtype == torch.float32
-        torch.testing.assert_close(got.double(), want, rtol=tolerance, atol=tolerance, msg=str(parts))
+        torch.testing.assert_close(
+            got.double(), want, rtol=tolerance, atol=tolerance, msg=str(parts)
+        )
         reached = gradients(low, objective.temperature.log_scale, objective)
         assert all(reached[role].dtype == dtype for role in LEAVES if role in reached)
         assert off(reached, gradient, gradient_tolerance) == [], parts
@@ -207,13 +252,19 @@ def test_no_nan_where_everything_is_left_out(similarity: object, t: float) -> No
     """All ids equal: every row's loss is exactly 0 and so is every gradient."""
     data = examples.made(5)
     batch = examples.batch_of(data, grad=True)
-    same = examples.with_sides(batch, lambda side: replace(side, ids=torch.zeros(len(side), dtype=torch.int64)))
+    same = examples.with_sides(
+        batch, lambda side: replace(side, ids=torch.zeros(len(side), dtype=torch.int64))
+    )
     dial = Temperature(t, learnable=True, floor=1e-4, ceiling=1e4)
     chosen = [pool for pool in POOLS if pool.name != "back_queries"]
-    objective = Objective(similarity, dial, chosen, (LogQ(),), (SameId(),), memory=Memory(3), tile_elements=90)
+    objective = Objective(
+        similarity, dial, chosen, (LogQ(),), (SameId(),), memory=Memory(3), tile_elements=90
+    )
     assert objective.propagate(same, same.shares()).tolist() == [0.0] * len(same)
     found = gradients(same, dial.log_scale)
-    assert set(found) == {*LEAVES, "temperature"} and all(not bool(grad.any()) for grad in found.values())
+    assert set(found) == {*LEAVES, "temperature"} and all(
+        not bool(grad.any()) for grad in found.values()
+    )
 
 
 def test_autocast_does_not_lower_the_precision_of_the_loss() -> None:
@@ -233,7 +284,9 @@ def test_autocast_does_not_reach_the_backward_pass() -> None:
     found = []
     for autocast in (False, True):
         batch = examples.batch_of(WHOLE[0], torch.float32, grad=True)
-        objective = examples.objective_of(Parts(pools=("docs", "negatives")), Temperature(examples.T, learnable=True))
+        objective = examples.objective_of(
+            Parts(pools=("docs", "negatives")), Temperature(examples.T, learnable=True)
+        )
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             objective(batch).sum().backward()
         found.append(gradients(batch, objective.temperature.log_scale))
@@ -241,9 +294,14 @@ def test_autocast_does_not_reach_the_backward_pass() -> None:
 
 
 def test_a_second_derivative_is_an_error_and_not_0() -> None:
-    queries, docs = torch.randn(4, 3, dtype=torch.float64, requires_grad=True), torch.randn(4, 3, dtype=torch.float64)
+    queries, docs = (
+        torch.randn(4, 3, dtype=torch.float64, requires_grad=True),
+        torch.randn(4, 3, dtype=torch.float64),
+    )
     (slope,) = torch.autograd.grad(Objective()(queries, docs).mean(), queries, create_graph=True)
-    with pytest.raises(RuntimeError, match="this gradient was written by hand, and has none of its own"):
+    with pytest.raises(
+        RuntimeError, match="this gradient was written by hand, and has none of its own"
+    ):
         slope.square().sum().backward()
     with pytest.raises(RuntimeError, match="differentiate once"):
         torch.autograd.functional.hvp(
@@ -258,7 +316,9 @@ def test_a_guide_that_is_not_finite_shows_in_the_loss(role: str, wrong: float) -
     rows = {each: torch.eye(4, requires_grad=True) for each in ("query", "doc")}
     guide = {each: torch.eye(4) for each in rows}
     objective = Objective(masks=[Guided()])
-    assert objective(Batch(*(Side(rows[each], guide=guide[each]) for each in rows))).isfinite().all()
+    assert (
+        objective(Batch(*(Side(rows[each], guide=guide[each]) for each in rows))).isfinite().all()
+    )
     guide[role][2, 1] = wrong
     losses = objective(Batch(*(Side(rows[each], guide=guide[each]) for each in rows)))
     assert losses.isnan().all()

@@ -1,4 +1,5 @@
-"""Ragged rows, matches, the memory, Matryoshka widths and presets, each against the plainest thing that it stands for."""
+"""Ragged rows, matches, the memory, Matryoshka widths and presets, each against the plainest thing
+that it stands for."""
 
 from __future__ import annotations
 
@@ -44,18 +45,25 @@ def test_a_mask_may_answer_with_booleans(teacher: str | None) -> None:
     """True is what is left out, in lists and in whole blocks."""
 
     def mask(block: pools.Block) -> list[pools.Exclusion]:
-        out = torch.arange(len(block.rows) * len(block.candidates)).reshape(len(block.rows), -1) % 3 == 1
+        out = (
+            torch.arange(len(block.rows) * len(block.candidates)).reshape(len(block.rows), -1) % 3
+            == 1
+        )
         return [lambda tile: out[tile]]
 
     def addends(block: pools.Block) -> list[pools.Exclusion]:
         return [lambda tile: torch.zeros(1).masked_fill(mask(block)[0](tile), -torch.inf)]
 
-    losses = [Objective(masks=[each], teacher=examples.TEACHERS[teacher])(examples.made(0)) for each in (mask, addends)]
+    losses = [
+        Objective(masks=[each], teacher=examples.TEACHERS[teacher])(examples.made(0))
+        for each in (mask, addends)
+    ]
     assert losses[0].equal(losses[1])
     assert not losses[0].equal(Objective(teacher=examples.TEACHERS[teacher])(examples.made(0)))
 
 
-# Ragged and matches ------------------------------------------------------------------------------------------------
+# Ragged and matches
+# ------------------------------------------------------------------------------------------------
 
 
 def rows_of(ragged: Ragged) -> list[list[int]]:
@@ -66,7 +74,9 @@ def rows_of(ragged: Ragged) -> list[list[int]]:
 
 @fixed
 @given(lists, lists, st.data())
-def test_ragged_is_a_list_of_lists(rows: list[list[int]], more: list[list[int]], data: st.DataObject) -> None:
+def test_ragged_is_a_list_of_lists(
+    rows: list[list[int]], more: list[list[int]], data: st.DataObject
+) -> None:
     ragged = Ragged.of(rows)
     assert rows_of(ragged) == rows and ragged.lengths.tolist() == [len(row) for row in rows]
     assert ragged.values.dtype == ragged.offsets.dtype == torch.int64
@@ -75,7 +85,9 @@ def test_ragged_is_a_list_of_lists(rows: list[list[int]], more: list[list[int]],
     a, b = data.draw(st.integers(0, 8)), data.draw(st.integers(0, 8))
     assert rows_of(ragged[a:b]) == rows[a:b]
     keep = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
-    assert rows_of(ragged[torch.tensor(keep, dtype=torch.bool)]) == list(itertools.compress(rows, keep))
+    assert rows_of(ragged[torch.tensor(keep, dtype=torch.bool)]) == list(
+        itertools.compress(rows, keep)
+    )
     if rows:
         order = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=6))
         assert rows_of(ragged[torch.tensor(order, dtype=torch.int64)]) == [rows[i] for i in order]
@@ -85,8 +97,12 @@ def test_ragged_is_a_list_of_lists(rows: list[list[int]], more: list[list[int]],
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=8))
 def test_spread_counts_on_from_each_start(rows: list[tuple[int, int]]) -> None:
     starts, lengths = (torch.tensor([row[k] for row in rows], dtype=torch.int64) for k in (0, 1))
-    assert spread(starts, lengths).tolist() == [start + k for start, length in rows for k in range(length)]
-    assert from_lengths(lengths).tolist() == [sum(length for _, length in rows[:k]) for k in range(len(rows) + 1)]
+    assert spread(starts, lengths).tolist() == [
+        start + k for start, length in rows for k in range(length)
+    ]
+    assert from_lengths(lengths).tolist() == [
+        sum(length for _, length in rows[:k]) for k in range(len(rows) + 1)
+    ]
 
 
 @fixed
@@ -97,7 +113,11 @@ def test_matches_are_all_equal_pairs(
     if flat:
         rows = [[row[0] if row else 9] for row in rows]
     keys = torch.tensor([key for row in rows for key in row], dtype=torch.int64)
-    columns = data.draw(st.permutations(range(len(candidates)))) if renamed else list(range(len(candidates)))
+    columns = (
+        data.draw(st.permutations(range(len(candidates))))
+        if renamed
+        else list(range(len(candidates)))
+    )
     found = match(
         keys,
         torch.tensor(candidates, dtype=torch.int64),
@@ -130,10 +150,20 @@ def test_integers_of_any_kind_are_ids_and_owners(dtype: torch.dtype, apart: int)
         negatives = Side(rows[2], ids.to(kind), owner=owner.to(kind), score=score[1])
         known = Ragged(ids.to(kind), torch.arange(5))
         batch = Batch(query, doc, negatives, known=known, answer=ids.clamp_max(apart).to(kind))
-        taught, backward = Objective(teacher=Teacher(by="scores")), presets.gte(masks=[KnownPositives()])
+        taught, backward = (
+            Objective(teacher=Teacher(by="scores")),
+            presets.gte(masks=[KnownPositives()]),
+        )
         chosen = take(batch, torch.tensor([3, 1]))
         losses.append(
-            torch.cat([masked(batch), masked(chosen), taught(batch), backward(replace(batch, negatives=None))])
+            torch.cat(
+                [
+                    masked(batch),
+                    masked(chosen),
+                    taught(batch),
+                    backward(replace(batch, negatives=None)),
+                ]
+            )
         )
     assert losses[0].equal(losses[1]) and bool(losses[0].isfinite().all())
 
@@ -166,7 +196,8 @@ def test_known_lists_that_rows_share_leave_out_what_each_row_s_own_list_does(
     torch.testing.assert_close(examples.objective_of(parts)(batch), want, rtol=1e-12, atol=1e-12)
 
 
-# Memory ------------------------------------------------------------------------------------------------------------
+# Memory
+# ------------------------------------------------------------------------------------------------------------
 
 
 def documents(first: int, count: int, grad: bool = False) -> Side[Tensor]:
@@ -174,7 +205,9 @@ def documents(first: int, count: int, grad: bool = False) -> Side[Tensor]:
     numbers = torch.arange(first, first + count)
     rows = numbers[:, None].float() * torch.tensor([1.0, 10.0])
     vectors = numbers[:, None].float() + 0.5
-    return Side(rows.requires_grad_(grad), numbers, numbers.float() / 4, vectors, teacher=vectors + 1)
+    return Side(
+        rows.requires_grad_(grad), numbers, numbers.float() / 4, vectors, teacher=vectors + 1
+    )
 
 
 def held(memory: Memory) -> list[int]:
@@ -248,7 +281,9 @@ def test_without_logq_or_guide_there_is_none_to_remember() -> None:
     memory.push(Side(torch.eye(2), ids=torch.tensor([1, 2])))
     assert memory.side().logq is None and memory.side().guide is None
     for name, more in (("ids", Side(torch.eye(2))), ("logq", documents(0, 1))):
-        with pytest.raises(DataError, match=f"with and without {name} cannot be remembered together"):
+        with pytest.raises(
+            DataError, match=f"with and without {name} cannot be remembered together"
+        ):
             Memory.push(memory, more)
 
 
@@ -266,7 +301,9 @@ def test_an_objective_recalls_what_it_was_told_to_remember() -> None:
     objective = Objective(pools=(pools.docs, pools.memory), memory=Memory(20), masks=(SameId(),))
     assert objective.recall(batch).memory is None
     plain = Objective(pools=(pools.docs,), masks=(SameId(),))
-    assert objective(objective.recall(batch)).equal(plain(batch))  # nothing remembered is an empty pool
+    assert objective(objective.recall(batch)).equal(
+        plain(batch)
+    )  # nothing remembered is an empty pool
     objective.remember(batch)
     objective.remember(batch)
     recalled = objective.recall(batch)
@@ -274,13 +311,16 @@ def test_an_objective_recalls_what_it_was_told_to_remember() -> None:
     assert recalled.memory.rows[-len(batch) :].equal(batch.doc.rows)
     assert recalled.memory.logq[: len(batch)].equal(batch.doc.logq)
     sampled = Objective(pools=(pools.docs, pools.sampled), masks=(SameId(),))
-    torch.testing.assert_close(objective(recalled), sampled(replace(batch, sampled=recalled.memory)))
+    torch.testing.assert_close(
+        objective(recalled), sampled(replace(batch, sampled=recalled.memory))
+    )
     assert not torch.allclose(objective(recalled), plain(batch))
     assert plain.recall(batch) is batch
     plain.remember(batch)  # without a memory nothing happens
 
 
-# Matryoshka --------------------------------------------------------------------------------------------------------
+# Matryoshka
+# --------------------------------------------------------------------------------------------------------
 
 
 def cut(batch: Batch[Tensor], width: int) -> Batch[Tensor]:
@@ -300,14 +340,30 @@ def test_matryoshka_is_the_sum_over_slices(weights: tuple[float, ...] | None, se
             nested = Matryoshka(objective, widths, weights)
             assert nested.temperature is dial
             if how == "sum":
-                each = [w * objective(cut(batch, d)) for w, d in zip(weights or (1, 1, 1), widths, strict=True)]
+                each = [
+                    w * objective(cut(batch, d))
+                    for w, d in zip(weights or (1, 1, 1), widths, strict=True)
+                ]
                 losses = sum(each)
             else:
-                losses = nested(batch) if how == "autograd" else nested.propagate(batch, batch.shares())
+                losses = (
+                    nested(batch) if how == "autograd" else nested.propagate(batch, batch.shares())
+                )
             if how != "propagate":
                 (batch.shares() * losses).sum().backward()
-            leaves = [batch.query.rows, batch.doc.rows, batch.negatives.rows, batch.sampled.rows, dial.log_scale]
-            found.append([losses.detach(), *(torch.zeros(1) if leaf.grad is None else leaf.grad for leaf in leaves)])
+            leaves = [
+                batch.query.rows,
+                batch.doc.rows,
+                batch.negatives.rows,
+                batch.sampled.rows,
+                dial.log_scale,
+            ]
+            found.append(
+                [
+                    losses.detach(),
+                    *(torch.zeros(1) if leaf.grad is None else leaf.grad for leaf in leaves),
+                ]
+            )
         for others in found[1:]:
             for a, b in zip(others, found[0], strict=True):
                 if bool(a.any()) or bool(b.any()):
@@ -339,7 +395,10 @@ def test_matryoshka_refuses(widths: tuple[int, ...], weights: tuple[float, ...] 
     ("parts", "said"),
     [
         ({"widths": 4}, "matryoshka: widths is a list of numbers such as [32, 64], or None, not 4"),
-        ({"widths": ["4"]}, "matryoshka: widths is a list of numbers such as [32, 64], or None, not ['4']"),
+        (
+            {"widths": ["4"]},
+            "matryoshka: widths is a list of numbers such as [32, 64], or None, not ['4']",
+        ),
         (
             {"widths": [4], "weights": 1.0},
             "matryoshka: weights is a list of numbers such as [32, 64], or None, not 1.0",
@@ -358,14 +417,21 @@ def test_precisions_are_added_as_they_are_defined() -> None:
         found = []
         for how in ("defined", "autograd", "propagate"):
             batch = examples.batch_of(data, grad=True)
-            nested = Matryoshka(examples.objective_of(parts), (2, 5), (0.5, 2.0), ("int8", "binary"))
+            nested = Matryoshka(
+                examples.objective_of(parts), (2, 5), (0.5, 2.0), ("int8", "binary")
+            )
             if how == "propagate":
                 losses = nested.propagate(batch, batch.shares())
             else:
                 losses = nested(batch) if how == "autograd" else defined_losses(nested, batch)
                 (batch.shares() * losses).sum().backward()
             leaves = [batch.query.rows, batch.doc.rows, batch.negatives.rows, batch.sampled.rows]
-            found.append([losses.detach(), *(torch.zeros(1) if leaf.grad is None else leaf.grad for leaf in leaves)])
+            found.append(
+                [
+                    losses.detach(),
+                    *(torch.zeros(1) if leaf.grad is None else leaf.grad for leaf in leaves),
+                ]
+            )
         for others in found[1:]:
             for a, b in zip(others, found[0], strict=True):
                 if bool(a.any()) or bool(b.any()):
@@ -374,24 +440,32 @@ def test_precisions_are_added_as_they_are_defined() -> None:
 
 @pytest.mark.parametrize("precision", ["int8", "binary"])
 def test_the_gradient_of_a_rounded_row_is_that_at_what_it_is_rounded_to(precision: str) -> None:
-    """Rounding counts as adding a constant: gradients are finite differences of the plain loss at the rounded rows."""
+    """Rounding counts as adding a constant: gradients are finite differences of the plain loss at
+    the rounded rows."""
     queries, documents = (examples.made(4 + i).query.rows for i in range(2))
     objective = presets.mnr(0.3)
     rows = queries.clone().requires_grad_()
-    only = Matryoshka(objective, precisions=(precision,))(rows, documents) - objective(rows, documents)
+    only = Matryoshka(objective, precisions=(precision,))(rows, documents) - objective(
+        rows, documents
+    )
     only.sum().backward()
     at, others, step = at_precision(queries, precision), at_precision(documents, precision), 1e-6
     for place in [(0, 0), (3, 2), (6, 4)]:
         moved = torch.zeros_like(at)
         moved[place] = step
-        slope = (objective(at + moved, others).sum() - objective(at - moved, others).sum()) / (2 * step)
+        slope = (objective(at + moved, others).sum() - objective(at - moved, others).sum()) / (
+            2 * step
+        )
         torch.testing.assert_close(rows.grad[place], slope, rtol=1e-7, atol=1e-9)
 
 
 def test_a_precision_keeps_lengths_and_zeros() -> None:
     rows = torch.tensor([[3.0, -4.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
     assert at_precision(rows, "float32") is rows
-    assert at_precision(rows, "int8").tolist() == [[round(127 * 3 / 4) * 4 / 127, -4.0, 0.0], [0.0] * 3]
+    assert at_precision(rows, "int8").tolist() == [
+        [round(127 * 3 / 4) * 4 / 127, -4.0, 0.0],
+        [0.0] * 3,
+    ]
     torch.testing.assert_close(at_precision(rows, "binary").norm(dim=1), rows.norm(dim=1))
     assert at_precision(rows.bfloat16(), "int8").dtype == torch.float32
 
@@ -406,19 +480,36 @@ def test_matryoshka_refuses_a_width_that_is_not_there() -> None:
         Matryoshka(Objective(), (2, 6))(examples.batch_of(examples.made(2)))
 
 
-# Presets -----------------------------------------------------------------------------------------------------------
+# Presets
+# -----------------------------------------------------------------------------------------------------------
 
 FORWARD = ("docs", "negatives", "sampled")
 LOGQ = {"corrections": (LogQ("classic", examples.WEIGHT),)}
 PRESETS = {
     presets.mnr: (0.05, {}, Parts(pools=FORWARD)),
-    presets.symmetric: (0.05, {}, Parts(pools=(*FORWARD, "back_queries"), partition="per_direction")),
+    presets.symmetric: (
+        0.05,
+        {},
+        Parts(pools=(*FORWARD, "back_queries"), partition="per_direction"),
+    ),
     presets.gte: (0.01, {}, Parts(pools=(*FORWARD, "queries", "back_queries", "back_docs"))),
-    presets.gist: (0.01, {"margin": 0.1}, Parts(pools=(*FORWARD, "queries", "back_positives"), guided="absolute")),
+    presets.gist: (
+        0.01,
+        {"margin": 0.1},
+        Parts(pools=(*FORWARD, "queries", "back_positives"), guided="absolute"),
+    ),
     presets.simcse: (0.05, {}, Parts(pools=("docs", "negatives"))),
     presets.sampled_softmax: (1.0, LOGQ, Parts("dot", FORWARD, logq="classic", same_id=True)),
-    presets.mixed_negatives: (0.05, LOGQ, Parts("cosine", ("docs", "sampled"), logq="classic", same_id=True)),
-    presets.hardness: (0.05, {"strength": examples.STRENGTH}, Parts(pools=FORWARD, hardness="others")),
+    presets.mixed_negatives: (
+        0.05,
+        LOGQ,
+        Parts("cosine", ("docs", "sampled"), logq="classic", same_id=True),
+    ),
+    presets.hardness: (
+        0.05,
+        {"strength": examples.STRENGTH},
+        Parts(pools=FORWARD, hardness="others"),
+    ),
 }
 
 
@@ -438,7 +529,11 @@ def test_objectives_are_pickled(similarity: Similarity) -> None:
 
 
 def test_the_defaults_of_presets() -> None:
-    assert presets.sampled_softmax().corrections == presets.mixed_negatives().corrections == (LogQ("classic", 1.0),)
+    assert (
+        presets.sampled_softmax().corrections
+        == presets.mixed_negatives().corrections
+        == (LogQ("classic", 1.0),)
+    )
     assert presets.sampled_softmax().masks == presets.mixed_negatives().masks == (SameId(),)
     assert presets.gist().masks == (Guided(0.0, "absolute", "guide"),)
     assert presets.hardness().corrections == (Hardness(9.0, "others"),)
@@ -462,7 +557,12 @@ def test_every_part_of_a_preset_can_be_replaced(preset: object) -> None:
     )  # fmt: skip
     assert made.temperature is dial and made.similarity is not preset().similarity
     assert made.pools == (pools.docs, pools.memory) and made.corrections == made.masks == ()
-    assert (made.partition, made.numerator, made.hardest, made.tile_elements) == ("joint", "mean", 7, 64)
+    assert (made.partition, made.numerator, made.hardest, made.tile_elements) == (
+        "joint",
+        "mean",
+        7,
+        64,
+    )
 
 
 def test_rows_that_all_weigh_nothing_have_no_share() -> None:

@@ -1,6 +1,7 @@
 """The same numbers as sentence-transformers 6 and as the formula of TFRS `Retrieval`.
 
-Peers are given the embeddings in place of models; everything is float64, and values and gradients agree to 1e-10.
+Peers are given the embeddings in place of models; everything is float64, and values and gradients
+agree to 1e-10.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ DIRECTIONS = {
     "doc_to_query": pools.back_queries,
     "doc_to_doc": pools.back_docs,
 }
-HARDNESS = {None: None, "others": "in_batch_negatives", "own": "hard_negatives", "all": "all_negatives"}
+HARDNESS = {
+    None: None,
+    "others": "in_batch_negatives",
+    "own": "hard_negatives",
+    "all": "all_negatives",
+}
 
 
 def columns(count: int, seed: int = 0) -> list[Tensor]:
@@ -38,7 +44,9 @@ def columns(count: int, seed: int = 0) -> list[Tensor]:
 
 def batch_of(embs: list[Tensor], guides: list[Tensor] | None = None) -> Batch[Tensor]:
     """The columns as a batch."""
-    query, doc, *hard = (Side(emb, guide=None if guides is None else guides[k]) for k, emb in enumerate(embs))
+    query, doc, *hard = (
+        Side(emb, guide=None if guides is None else guides[k]) for k, emb in enumerate(embs)
+    )
     if not hard:
         return Batch(query, doc)
     guide = None if guides is None else torch.cat([side.guide for side in hard])
@@ -46,7 +54,9 @@ def batch_of(embs: list[Tensor], guides: list[Tensor] | None = None) -> Batch[Te
     return Batch(query, doc, Side(rows, guide=guide, owner=owner))
 
 
-def assert_same(ours: Callable[[], Tensor], theirs: Callable[[], Tensor], leaves: list[Tensor]) -> float:
+def assert_same(
+    ours: Callable[[], Tensor], theirs: Callable[[], Tensor], leaves: list[Tensor]
+) -> float:
     """The same mean loss and the same gradients; gives the loss."""
     found = []
     for run in (ours, theirs):
@@ -60,7 +70,8 @@ def assert_same(ours: Callable[[], Tensor], theirs: Callable[[], Tensor], leaves
     return float(found[0][0])
 
 
-# sentence-transformers: MultipleNegativesRankingLoss ---------------------------------------------------------------
+# sentence-transformers: MultipleNegativesRankingLoss
+# ---------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +81,9 @@ def peer() -> Any:
 
 CASES = [
     (chosen, partition)
-    for chosen in itertools.chain.from_iterable(itertools.combinations(DIRECTIONS, k) for k in range(4))
+    for chosen in itertools.chain.from_iterable(
+        itertools.combinations(DIRECTIONS, k) for k in range(4)
+    )
     for partition in ("joint", "per_direction")
     if partition == "joint" or set(chosen) <= {"doc_to_query"}
 ]
@@ -128,7 +141,8 @@ def test_presets_are_the_peers_losses(peer: Any, negatives: int) -> None:
         )
 
 
-# sentence-transformers: GISTEmbedLoss ------------------------------------------------------------------------------
+# sentence-transformers: GISTEmbedLoss
+# ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -163,7 +177,8 @@ def guides_of(embs: list[Tensor], alike: float = 0.5) -> list[Tensor]:
 
 @pytest.mark.parametrize("negatives", [0, 1])
 @pytest.mark.parametrize(
-    ("kind", "margin"), [("absolute", 0.0), ("absolute", 0.2), ("relative", 0.05), ("relative", 0.5)]
+    ("kind", "margin"),
+    [("absolute", 0.0), ("absolute", 0.2), ("relative", 0.05), ("relative", 0.5)],
 )
 def test_gist(gist: Callable[..., Tensor], kind: str, margin: float, negatives: int) -> None:
     embs = columns(2 + negatives, seed=2)
@@ -175,7 +190,9 @@ def test_gist(gist: Callable[..., Tensor], kind: str, margin: float, negatives: 
         embs,
     )
     with torch.no_grad():
-        assert abs(value - float(presets.gist(0.05, masks=())(batch_of(embs)).mean())) > 0.1  # the guide had a say
+        assert (
+            abs(value - float(presets.gist(0.05, masks=())(batch_of(embs)).mean())) > 0.1
+        )  # the guide had a say
     if kind == "absolute":
         torch.testing.assert_close(
             presets.gist(0.05, margin)(batch_of(embs, guides)).mean(), torch.tensor(value).double()
@@ -183,34 +200,57 @@ def test_gist(gist: Callable[..., Tensor], kind: str, margin: float, negatives: 
 
 
 @pytest.mark.parametrize(("anchors", "positives"), [(False, False), (True, False), (False, True)])
-def test_gist_without_one_of_its_kinds(gist: Callable[..., Tensor], anchors: bool, positives: bool) -> None:
+def test_gist_without_one_of_its_kinds(
+    gist: Callable[..., Tensor], anchors: bool, positives: bool
+) -> None:
     embs = columns(3, seed=3)
     guides = guides_of(embs)
-    chosen = (pools.docs, pools.negatives, *[pools.queries] * anchors, *[pools.back_positives] * positives)
+    chosen = (
+        pools.docs,
+        pools.negatives,
+        *[pools.queries] * anchors,
+        *[pools.back_positives] * positives,
+    )
     ours = presets.gist(pools=chosen)
     theirs = {"contrast_anchors": anchors, "contrast_positives": positives}
-    assert_same(lambda: ours(batch_of(embs, guides)).mean(), lambda: gist(embs, guides, **theirs), embs)
+    assert_same(
+        lambda: ours(batch_of(embs, guides)).mean(), lambda: gist(embs, guides, **theirs), embs
+    )
 
 
-def test_an_anchor_that_its_guide_takes_for_its_pair_is_not_its_own_negative(gist: Callable[..., Tensor]) -> None:
-    """A documented difference: GIST drops an anchor from its own kind only where guide(self) = 1 > guide(pair)."""
+def test_an_anchor_that_its_guide_takes_for_its_pair_is_not_its_own_negative(
+    gist: Callable[..., Tensor],
+) -> None:
+    """A documented difference: GIST drops an anchor from its own kind only where guide(self) = 1 >
+    guide(pair)."""
     embs = columns(2, seed=4)
     exact = torch.eye(6, dtype=torch.float64).repeat(2, 1)[:N]  # guide(pair) is 1 without rounding
     guides = [exact, exact]
     ours = presets.gist(0.05)(batch_of(embs, guides))
     theirs = gist(embs, guides, temperature=0.05)
     assert float(theirs.detach() - ours.mean().detach()) > 1.0
-    # Here are the same losses without the anchor and the document themselves, whose cosine of 1 the peer counts.
+    # Here are the same losses without the anchor and the document themselves, whose cosine of 1 the
+    # peer counts.
     query, doc = (F.normalize(emb, dim=1) for emb in embs)
     every = (
-        torch.cat([query @ doc.T, *(x @ x.T - torch.diag(torch.full((N,), torch.inf)) for x in (query, doc))], 1) / 0.05
+        torch.cat(
+            [
+                query @ doc.T,
+                *(x @ x.T - torch.diag(torch.full((N,), torch.inf)) for x in (query, doc)),
+            ],
+            1,
+        )
+        / 0.05
     )
     torch.testing.assert_close(ours, every.logsumexp(1) - every.diagonal(), rtol=1e-10, atol=1e-10)
     every = torch.cat([query @ doc.T, query @ query.T, doc @ doc.T], 1) / 0.05
-    torch.testing.assert_close(theirs, F.cross_entropy(every, torch.arange(N)), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        theirs, F.cross_entropy(every, torch.arange(N)), rtol=1e-10, atol=1e-10
+    )
 
 
-# TFRS: tensorflow_recommenders.tasks.Retrieval, its body written out -----------------------------------------------
+# TFRS: tensorflow_recommenders.tasks.Retrieval, its body written out
+# -----------------------------------------------
 
 
 def retrieval(
@@ -237,7 +277,9 @@ def retrieval(
 @pytest.mark.parametrize("hardest", [None, 1, 5, 1000])
 @pytest.mark.parametrize("extra", [0, 10])
 @pytest.mark.parametrize("t", [0.5, 1.0])
-def test_tfrs_with_logq_accidental_hits_sampled_hardest_and_weights(hardest: int | None, extra: int, t: float) -> None:
+def test_tfrs_with_logq_accidental_hits_sampled_hardest_and_weights(
+    hardest: int | None, extra: int, t: float
+) -> None:
     query, doc, *_ = columns(2, seed=5)
     torch.manual_seed(8)
     more = torch.randn(extra, D, dtype=torch.float64, requires_grad=True)
@@ -253,8 +295,12 @@ def test_tfrs_with_logq_accidental_hits_sampled_hardest_and_weights(hardest: int
     objective = presets.sampled_softmax(t, hardest=hardest)
     every = torch.cat([ids, more_ids])
     assert_same(
-        lambda: (batch.shares() * objective(batch)).sum() * weight.sum(),  # TFRS sums where a mean is taken here
-        lambda: retrieval(query, torch.cat([doc, more]), t, probability[every], every, hardest, weight),
+        lambda: (
+            (batch.shares() * objective(batch)).sum() * weight.sum()
+        ),  # TFRS sums where a mean is taken here
+        lambda: retrieval(
+            query, torch.cat([doc, more]), t, probability[every], every, hardest, weight
+        ),
         [query, doc, more] if extra else [query, doc],
     )
     without = presets.sampled_softmax(t, hardest=hardest, masks=())(batch)

@@ -1,4 +1,5 @@
-"""Products of matrices by MKL or oneDNN: alike, where it pays, and without a trace of the switch."""
+"""Products of matrices by MKL or oneDNN: alike, where it pays, and without a trace of the
+switch."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def laid_out(rows: int, columns: int, by_row: bool) -> Tensor:
 
 
 @pytest.mark.parametrize("by_row", [(True, True), (True, False), (False, True), (False, False)])
-@pytest.mark.parametrize("shape", [(128, 128, 128), (257, 33, 1001), (1, 4096, 600), (2000, 1100, 1)])
+@pytest.mark.parametrize(
+    "shape", [(128, 128, 128), (257, 33, 1001), (1, 4096, 600), (2000, 1100, 1)]
+)
 def test_products_are_those_of_float64_however_their_factors_are_laid_out(
     shape: tuple[int, int, int], by_row: tuple[bool, bool], onednn: list[str]
 ) -> None:
@@ -39,7 +42,9 @@ def test_products_are_those_of_float64_however_their_factors_are_laid_out(
         got.append(torch.ones(m, o).addmm_(x, y) - 1)
     assert len(onednn) == 5 and got[1].data_ptr() == room.data_ptr()
     for each in got:
-        assert (each.double() - want).abs().max() < 1e-5 * k**0.5 * 4 and each.dtype == torch.float32
+        assert (
+            each.double() - want
+        ).abs().max() < 1e-5 * k**0.5 * 4 and each.dtype == torch.float32
 
 
 def test_small_products_and_other_precisions_stay_with_torch(onednn: list[str]) -> None:
@@ -51,7 +56,9 @@ def test_small_products_and_other_precisions_stay_with_torch(onednn: list[str]) 
     assert onednn == []
 
 
-def test_the_switch_is_back_after_an_error_and_keeps_what_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_switch_is_back_after_an_error_and_keeps_what_the_user_has_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     matmul = torch.backends.mkldnn.matmul
     monkeypatch.setattr(products, "onednn_gain", lambda: 2.0)
     x = torch.ones(200, 200)
@@ -76,7 +83,9 @@ def test_a_library_that_rounds_or_is_locked_or_has_been_chosen_by_the_user_is_no
 
     try:
         began = time.perf_counter()
-        assert gain() >= 0 and onednn_gain() == onednn_gain() and onednn_gain.cache_info().misses == 1
+        assert (
+            gain() >= 0 and onednn_gain() == onednn_gain() and onednn_gain.cache_info().misses == 1
+        )
         assert time.perf_counter() - began < 1
         with monkeypatch.context() as patch:
             patch.setattr(products, "_is_exact", lambda shape: shape[0] != 256)
@@ -111,7 +120,9 @@ def test_the_switch_is_off_when_the_last_thread_has_left() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         for _ in range(10):
-            assert set(pool.map(multiply, range(40))) == {"bf16"} and matmul.fp32_precision == "none"
+            assert (
+                set(pool.map(multiply, range(40))) == {"bf16"} and matmul.fp32_precision == "none"
+            )
 
 
 def test_several_threads_measure_once() -> None:
@@ -122,7 +133,9 @@ def test_several_threads_measure_once() -> None:
             assert {gain > 0 for gain in pool.map(lambda _: onednn_gain(), range(4))} == {want}
 
 
-def test_what_a_run_began_with_is_kept_where_it_is_exact(onednn: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_run_began_with_is_kept_where_it_is_exact(
+    onednn: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = torch.ones(200, 200)
     for gain, choice, takes in ((1.0, True, True), (2.0, False, False), (0.0, True, False)):
         monkeypatch.setattr(products, "onednn_gain", lambda gain=gain: gain)
@@ -142,7 +155,9 @@ def test_the_gain_is_that_of_numbers_of_the_cpu(changes: Callable[[], Any]) -> N
     onednn_gain.cache_clear()
     torch.set_default_dtype(torch.float64)
     try:
-        assert (onednn_gain() >= 1.5) == (onednn_gain() > 0 and products.onednn_pays()) and (onednn_gain() > 0) == want
+        assert (onednn_gain() >= 1.5) == (onednn_gain() > 0 and products.onednn_pays()) and (
+            onednn_gain() > 0
+        ) == want
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -180,7 +195,9 @@ def test_losses_and_gradients_by_onednn_are_those_of_float64(
     found = []
     for dtype in (torch.float32, torch.float64):
         leaves = [each.to(dtype).detach().requires_grad_() for each in (anchors, docs)]
-        losses = objective.propagate(Batch(*map(Side, leaves)), torch.full((1200,), 1 / 1200, dtype=dtype))
+        losses = objective.propagate(
+            Batch(*map(Side, leaves)), torch.full((1200,), 1 / 1200, dtype=dtype)
+        )
         found.append([losses, *(leaf.grad for leaf in leaves)])
     assert len(onednn) >= 6 and found[0][1].shape == found[0][2].shape == (1200, 64)
     for got, want in zip(*found, strict=True):

@@ -1,4 +1,5 @@
-"""What is missing or does not go together is told in one sentence that says what to do; what is not needed is not asked for."""
+"""What is missing or does not go together is told in one sentence that says what to do; what is not
+needed is not asked for."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def test_logq_is_asked_of_the_candidates(role: str, pool: str) -> None:
     batch, chosen = lacking("logq", role), tuple({pools.docs: 0, getattr(pools, pool): 0})
     for kind in ("classic", "refined"):
         said = refusal(batch, pools=chosen, corrections=(LogQ(kind),))
-        assert f"log_q needs logq of the {role} candidates" in said and "drop the correction" in said
+        assert (
+            f"log_q needs logq of the {role} candidates" in said and "drop the correction" in said
+        )
     # Of no other side.
     others = [side for side in batch.sides() if side not in (role, "doc")]
     memory = Memory(3) if pool == "memory" else None
@@ -66,7 +69,9 @@ def test_ids_are_asked_of_what_is_compared() -> None:
     for role in ("negatives", "sampled", "memory"):
         chosen = (pools.docs, getattr(pools, role))
         for mask in (SameId(), KnownPositives()):
-            assert f"has no ids of {role}: give ids=" in refusal(lacking("ids", role), pools=chosen, masks=(mask,))
+            assert f"has no ids of {role}: give ids=" in refusal(
+                lacking("ids", role), pools=chosen, masks=(mask,)
+            )
     assert "has no ids of doc" in refusal(lacking("ids", "doc"), masks=(KnownPositives(),))
     for numerator in ("mean", "sum"):
         assert "ids of neither" in refusal(replace(none, known=None), numerator=numerator)
@@ -77,7 +82,9 @@ def test_ids_are_asked_of_what_is_compared() -> None:
 
 
 def test_known_positives_ask_for_known() -> None:
-    assert "give the batch known=Ragged" in refusal(replace(WHOLE, known=None), masks=(KnownPositives(),))
+    assert "give the batch known=Ragged" in refusal(
+        replace(WHOLE, known=None), masks=(KnownPositives(),)
+    )
 
 
 @pytest.mark.parametrize("role", ["query", "doc", "negatives", "sampled", "memory"])
@@ -98,7 +105,9 @@ def test_a_teacher_is_asked_of_every_side_that_it_compares(role: str) -> None:
 
 @pytest.mark.parametrize("role", ["query", "negatives"])
 def test_a_teacher_by_scores_asks_for_them(role: str) -> None:
-    assert f"{role} has none: give score=" in refusal(lacking("score", role), teacher=Teacher(by="scores"))
+    assert f"{role} has none: give score=" in refusal(
+        lacking("score", role), teacher=Teacher(by="scores")
+    )
     one = Objective(teacher=Teacher(loss="margin_mse", by="scores"))
     assert bool(one(lacking("score", "doc", "sampled", "memory")).isfinite().all())
 
@@ -111,10 +120,19 @@ def test_a_teacher_by_scores_asks_for_them(role: str) -> None:
         ({"temperature": 0.0}, "the temperature must be above 0"),
         ({"student_temperature": -1.0}, "the temperature must be above 0"),
         ({"pools": ()}, "no pools"),
-        ({"by": "scores", "over": "pools"}, "scores are of each row's own document and negatives; use over: own"),
-        ({"over": "own", "pools": (pools.docs,)}, "own lists have no pools: drop pools, or set over: pools"),
+        (
+            {"by": "scores", "over": "pools"},
+            "scores are of each row's own document and negatives; use over: own",
+        ),
+        (
+            {"over": "own", "pools": (pools.docs,)},
+            "own lists have no pools: drop pools, or set over: pools",
+        ),
         ({"by": "scores", "loss": "align"}, "align needs vectors: use by: vectors"),
-        ({"loss": "margin_mse", "over": "pools", "pools": (pools.docs, pools.back_docs)}, "add docs or back_queries"),
+        (
+            {"loss": "margin_mse", "over": "pools", "pools": (pools.docs, pools.back_docs)},
+            "add docs or back_queries",
+        ),
     ],
 )
 def test_teachers_that_are_none(wrong: dict[str, Any], said: str) -> None:
@@ -125,8 +143,12 @@ def test_teachers_that_are_none(wrong: dict[str, Any], said: str) -> None:
 def test_what_no_part_asks_for_may_be_missing() -> None:
     bare = replace(WHOLE, known=None, weight=None)
     for field in ("ids", "logq", "guide", "teacher", "score"):
-        bare = replace(bare, **{r: replace(side, **{field: None}) for r, side in bare.sides().items()})
-    assert Objective(pools=EVERY, memory=Memory(3))(bare).equal(Objective(pools=EVERY, memory=Memory(3))(WHOLE))
+        bare = replace(
+            bare, **{r: replace(side, **{field: None}) for r, side in bare.sides().items()}
+        )
+    assert Objective(pools=EVERY, memory=Memory(3))(bare).equal(
+        Objective(pools=EVERY, memory=Memory(3))(WHOLE)
+    )
 
 
 def test_batches_that_are_none() -> None:
@@ -144,7 +166,8 @@ def test_expected_counts_of_sampled_documents_need_their_proposal() -> None:
         expected_logq(10, torch.tensor([0.1]), 5)
     torch.testing.assert_close(expected_logq(10, torch.tensor([0.1])), torch.tensor([0.0]))
     torch.testing.assert_close(
-        expected_logq(10, torch.tensor([0.1, 0.0]), 5, torch.tensor([0.2, 0.4])).exp(), torch.tensor([2.0, 2.0])
+        expected_logq(10, torch.tensor([0.1, 0.0]), 5, torch.tensor([0.2, 0.4])).exp(),
+        torch.tensor([2.0, 2.0]),
     )
 
 
@@ -183,13 +206,22 @@ def test_parts_that_do_not_go_together(parts: dict[str, object], said: str) -> N
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (lambda: Objective(partition="per-direction"), "partition is joint or per_direction, not 'per-direction'. Did"),
+        (
+            lambda: Objective(partition="per-direction"),
+            "partition is joint or per_direction, not 'per-direction'. Did",
+        ),
         (lambda: Objective(numerator="average"), "numerator is one or "),
-        (lambda: Hardness(9.0, "othrs"), "hardness: on is others or own or all, not 'othrs'. Did you mean others?"),
+        (
+            lambda: Hardness(9.0, "othrs"),
+            "hardness: on is others or own or all, not 'othrs'. Did you mean others?",
+        ),
         (lambda: LogQ("clasic"), "log_q: kind is classic or refined"),
         (lambda: Guided(kind="rel"), "guided: kind is absolute or relative"),
         (lambda: Guided(by="model"), "guided: by is guide or self"),
-        (lambda: Temperature(0.1, final=0.02, schedule="lin"), "temperature: schedule is linear or cosine"),
+        (
+            lambda: Temperature(0.1, final=0.02, schedule="lin"),
+            "temperature: schedule is linear or cosine",
+        ),
         (lambda: Teacher(loss="mse"), "teacher: loss is kl or margin_mse or align"),
         (lambda: Teacher(by="scors"), "teacher: by is vectors or scores"),
         (lambda: Teacher(over="pool"), "teacher: over is pools or own"),
@@ -201,7 +233,10 @@ def test_parts_that_do_not_go_together(parts: dict[str, object], said: str) -> N
             lambda: Teacher(loss="align", temperature=0.1, student_temperature=1.0),
             "teacher: align compares no candidates and has no temperature: drop temperature, student_temperature",
         ),
-        (lambda: Teacher(turn=0.5), "teacher: turn is the moment from which final holds: give final, or drop turn"),
+        (
+            lambda: Teacher(turn=0.5),
+            "teacher: turn is the moment from which final holds: give final, or drop turn",
+        ),
     ],
 )
 def test_words_that_are_not_known(made: Any, said: str) -> None:
@@ -213,17 +248,23 @@ def test_words_that_are_not_known(made: Any, said: str) -> None:
 @pytest.mark.parametrize("word", ["Auto", "0.05"])
 def test_a_temperature_is_no_word(word: Any) -> None:
     for make in (lambda: Temperature(word), lambda: Temperature(0.1, final=word)):
-        with pytest.raises(ConfigError, match=f"a temperature is a number, or auto, and not {word!r}"):
+        with pytest.raises(
+            ConfigError, match=f"a temperature is a number, or auto, and not {word!r}"
+        ):
             make()
 
 
 def test_embeddings_are_rows_of_one_kind() -> None:
     rows = torch.eye(3)
     with pytest.raises(
-        DataError, match=r"embeddings are rows of vectors, \[n, D\], and those of query have the shape \[3\]"
+        DataError,
+        match=r"embeddings are rows of vectors, \[n, D\], and those of query have the shape \[3\]",
     ):
         Objective()(torch.ones(3), torch.ones(3))
-    with pytest.raises(DataError, match=r"all float64 or none, and these are query torch\.float64, doc torch\.float32"):
+    with pytest.raises(
+        DataError,
+        match=r"all float64 or none, and these are query torch\.float64, doc torch\.float32",
+    ):
         Objective()(rows.double(), rows)
     Objective()(rows.bfloat16(), rows)  # a frozen side may be in another one
     with pytest.raises(DataError, match="a batch without rows cannot be diagnosed"):
@@ -242,7 +283,9 @@ def test_embeddings_are_rows_of_one_kind() -> None:
 )  # fmt: skip
 def test_a_softmax_counts_each_candidate_once(chosen: list[pools.Pool], said: str) -> None:
     for make in (presets.mnr, lambda pools: Teacher(pools=pools)):
-        with pytest.raises(ConfigError, match=f"^{said}.* counts each candidate once: drop one of them$"):
+        with pytest.raises(
+            ConfigError, match=f"^{said}.* counts each candidate once: drop one of them$"
+        ):
             make(pools=chosen)
 
 
@@ -259,10 +302,19 @@ def test_a_softmax_counts_each_candidate_once(chosen: list[pools.Pool], said: st
         ({"hardest": 2.5}, "hardest is a whole number or None, not 2.5"),
         ({"tile_elements": 0}, "tile_elements is at least 1 and is 0"),
         ({"tile_elements": -5}, "tile_elements is at least 1 and is -5"),
-        ({"temperature": torch.tensor(0.05, requires_grad=True)}, "a temperature is a number, .* learnable=True"),
-        ({"temperature": torch.nn.Parameter(torch.tensor(0.05))}, "a temperature is a number, .* learnable=True"),
+        (
+            {"temperature": torch.tensor(0.05, requires_grad=True)},
+            "a temperature is a number, .* learnable=True",
+        ),
+        (
+            {"temperature": torch.nn.Parameter(torch.tensor(0.05))},
+            "a temperature is a number, .* learnable=True",
+        ),
         ({"temperature": None}, "a temperature is a number, or auto, and not None; usual values"),
-        ({"temperature": torch.tensor([0.05, 0.1])}, r"a temperature is a number, or auto, and not tensor\(\[0.05"),
+        (
+            {"temperature": torch.tensor([0.05, 0.1])},
+            r"a temperature is a number, or auto, and not tensor\(\[0.05",
+        ),
         ({"temperature": [0.05]}, r"a temperature is a number, or auto, and not \[0.05\]"),
     ],
 )
@@ -302,7 +354,8 @@ def test_what_is_known_of_rows_are_tensors(side: dict[str, Any], said: str) -> N
 @pytest.mark.parametrize("shape", [(), (3, 1), (3, 3)])
 @pytest.mark.parametrize("field", ["ids", "logq", "owner", "score", "weight", "answer"])
 def test_what_is_a_number_of_each_row_is_no_column(field: str, shape: tuple[int, ...]) -> None:
-    """A column would be added to every row of the logits, and the losses be wrong without a word."""
+    """A column would be added to every row of the logits, and the losses be wrong without a
+    word."""
     value, of_batch = torch.zeros(shape, dtype=torch.int64), field in ("weight", "answer")
     said = f"a {'batch' if of_batch else 'side'} has {field} of the shape {[*shape]}: give one number for each row"
     side = Side(torch.eye(3), ids=torch.arange(3))
@@ -312,7 +365,9 @@ def test_what_is_a_number_of_each_row_is_no_column(field: str, shape: tuple[int,
 
 @pytest.mark.parametrize("shape", [(), (3,), (3, 2, 1)])
 @pytest.mark.parametrize("field", ["guide", "teacher"])
-def test_what_is_a_vector_of_each_row_has_two_dimensions(field: str, shape: tuple[int, ...]) -> None:
+def test_what_is_a_vector_of_each_row_has_two_dimensions(
+    field: str, shape: tuple[int, ...]
+) -> None:
     said = f"a side has {field} of the shape {[*shape]}: give one vector for each row"
     with pytest.raises(DataError, match=f"^{re.escape(said)}$"):
         Side(torch.eye(3), **{field: torch.zeros(shape)})
@@ -322,38 +377,47 @@ def test_what_is_a_vector_of_each_row_has_two_dimensions(field: str, shape: tupl
 def test_vectors_of_another_model_have_one_width(field: str) -> None:
     sides = [Side(torch.eye(3), **{field: torch.eye(3)[:, :width]}) for width in (3, 2)]
     parts: dict[str, Any] = {"masks": (Guided(),)} if field == "guide" else {"teacher": Teacher()}
-    said = f"vectors of a {field} in one batch have one width, and these have {{'query': 3, 'doc': 2}}"
+    said = (
+        f"vectors of a {field} in one batch have one width, and these have {{'query': 3, 'doc': 2}}"
+    )
     assert refusal(Batch(*sides), **parts) == said
 
 
 def test_rows_and_known_answers_of_another_kind() -> None:
     side = Side(torch.eye(2))
     for rows in (torch.eye(2).numpy(), torch.eye(2).tolist()):
-        said = (
-            f"a side has rows of {type(rows).__name__}, and no tensor: write torch.as_tensor(rows), or Ragged.of(rows)"
-        )
+        said = f"a side has rows of {type(rows).__name__}, and no tensor: write torch.as_tensor(rows), or Ragged.of(rows)"
         with pytest.raises(DataError, match=f"^{re.escape(said)}$"):
             Side(rows)
-    with pytest.raises(DataError, match=r"^a batch has known of list: give a Ragged, such as Ragged.of\("):
+    with pytest.raises(
+        DataError, match=r"^a batch has known of list: give a Ragged, such as Ragged.of\("
+    ):
         Batch(side, side, known=[[0], [1]])  # type: ignore[arg-type]
     for role, sides in (
         ("query", (torch.eye(2), side)),
         ("doc", (side, None)),
         ("negatives", (side, side, torch.eye(2))),
     ):
-        with pytest.raises(DataError, match=f"^a batch has {role} of .*: give a Side, such as Side"):
+        with pytest.raises(
+            DataError, match=f"^a batch has {role} of .*: give a Side, such as Side"
+        ):
             Batch(*sides)  # type: ignore[arg-type]
 
 
 def test_answers_are_ids_that_documents_have() -> None:
     side = Side(torch.eye(3), ids=torch.arange(3))
-    with pytest.raises(DataError, match=r"^answer names the document of every query, by id: give doc its ids$"):
+    with pytest.raises(
+        DataError, match=r"^answer names the document of every query, by id: give doc its ids$"
+    ):
         Batch(side, Side(torch.eye(3)), answer=torch.arange(3))
-    with pytest.raises(DataError, match=r"^a batch of 3 rows has answer of 2: give one for each row$"):
+    with pytest.raises(
+        DataError, match=r"^a batch of 3 rows has answer of 2: give one for each row$"
+    ):
         Batch(side, side, answer=torch.arange(2))
     for wrong, kind in (([0, 1, 2], "list"), (torch.rand(3), "torch.float32")):
         with pytest.raises(
-            DataError, match=f"^a batch has answer of {kind}: give a tensor of integers, one for each row$"
+            DataError,
+            match=f"^a batch has answer of {kind}: give a tensor of integers, one for each row$",
         ):
             Batch(side, side, answer=wrong)  # type: ignore[arg-type]
 
@@ -371,11 +435,15 @@ def test_embeddings_are_floating_point(dtype: torch.dtype) -> None:
 def test_weights_and_owners_in_their_range() -> None:
     side = Side(torch.eye(3))
     for wrong in (-1.0, -float("inf")):
-        with pytest.raises(DataError, match=r"^a batch has a row of weight .*: give weights of 0 or more$"):
+        with pytest.raises(
+            DataError, match=r"^a batch has a row of weight .*: give weights of 0 or more$"
+        ):
             Batch(side, side, weight=torch.tensor([1.0, wrong, 2.0]))
     with pytest.raises(DataError, match=r"^a batch has weight of list"):
         Batch(side, side, weight=[1.0, 1.0, 1.0])  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=r"^a batch of 3 rows has a negative of row -2: count them from 0"):
+    with pytest.raises(
+        DataError, match=r"^a batch of 3 rows has a negative of row -2: count them from 0"
+    ):
         Batch(side, side, negatives=Side(torch.eye(3), owner=torch.tensor([0, -2, -1])))
     Batch(side, side, weight=torch.zeros(3))
 
@@ -399,16 +467,27 @@ def test_what_the_examples_allow_is_what_the_objective_allows() -> None:
 @pytest.mark.parametrize("other", [0, 2, 4])
 @pytest.mark.parametrize("field", ["ids", "logq", "guide", "owner", "teacher", "score"])
 def test_fields_of_a_side_are_as_long_as_its_rows(field: str, other: int) -> None:
-    with pytest.raises(DataError, match=f"^a side of 3 rows has {field} of {other}: give one for each row$"):
+    with pytest.raises(
+        DataError, match=f"^a side of 3 rows has {field} of {other}: give one for each row$"
+    ):
         Side(torch.eye(3), **{field: torch.zeros(other, dtype=torch.int64)})  # type: ignore[arg-type]
 
 
 def test_fields_of_a_batch_are_as_long_as_its_rows_and_negatives_are_of_these() -> None:
     side = Side(torch.eye(3))
-    for field, value in (("weight", torch.ones(2)), ("weight", torch.ones(4)), ("known", Ragged.of([[1], [2]]))):
-        with pytest.raises(DataError, match=f"^a batch of 3 rows has {field} of {len(value)}: give one for each row$"):
+    for field, value in (
+        ("weight", torch.ones(2)),
+        ("weight", torch.ones(4)),
+        ("known", Ragged.of([[1], [2]])),
+    ):
+        with pytest.raises(
+            DataError,
+            match=f"^a batch of 3 rows has {field} of {len(value)}: give one for each row$",
+        ):
             Batch(side, side, **{field: value})  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=r"^a batch of 3 rows has a negative of row 3: count them from 0$"):
+    with pytest.raises(
+        DataError, match=r"^a batch of 3 rows has a negative of row 3: count them from 0$"
+    ):
         Batch(side, side, negatives=Side(torch.eye(3), owner=torch.tensor([0, 3, -1])))
     Batch(side, side, negatives=Side(torch.eye(3), owner=torch.tensor([0, 2, -1])))
 
@@ -416,7 +495,9 @@ def test_fields_of_a_batch_are_as_long_as_its_rows_and_negatives_are_of_these() 
 def test_what_is_no_objective_and_no_batch_is_one_line() -> None:
     rows = torch.eye(3)
     for wrong in (torch.nn.CrossEntropyLoss(), torch.nn.Linear(2, 2)):
-        with pytest.raises(ConfigError, match=f"a {type(wrong).__name__} is no objective of tempera and holds none"):
+        with pytest.raises(
+            ConfigError, match=f"a {type(wrong).__name__} is no objective of tempera and holds none"
+        ):
             diagnose(wrong, rows, rows)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="a step takes an objective of tempera, such as mnr"):
         step(torch.nn.Linear(3, 2), torch.nn.CrossEntropyLoss(), Batch(Side(rows), Side(rows)))  # type: ignore[arg-type]

@@ -1,7 +1,9 @@
-"""What corrections are for: the gradient of a few sampled documents, averaged over draws, is that of the whole corpus.
+"""What corrections are for: the gradient of a few sampled documents, averaged over draws, is that
+of the whole corpus.
 
-30 documents with Zipf popularity p, 6 queries, pairs drawn from a fixed table of probabilities. The goal is the gradient of
-the expected loss with the softmax over all 30 documents. Errors are lengths of differences over the goal's length.
+30 documents with Zipf popularity p, 6 queries, pairs drawn from a fixed table of probabilities. The
+goal is the gradient of the expected loss with the softmax over all 30 documents. Errors are lengths
+of differences over the goal's length.
 """
 
 from __future__ import annotations
@@ -36,9 +38,12 @@ class World:
     docs: Tensor  # [K, D]
 
     def gradient(self, chance: Tensor) -> Tensor:
-        """Gradient of the expected loss over the whole corpus where pairs have this chance, [(Q + K) * D]."""
+        """Gradient of the expected loss over the whole corpus where pairs have this chance, [(Q +
+        K) * D]."""
         with torch.no_grad():
-            slope = (self.queries @ self.docs.T).softmax(1) * chance.sum(1, keepdim=True) - chance  # [Q, K]
+            slope = (self.queries @ self.docs.T).softmax(1) * chance.sum(
+                1, keepdim=True
+            ) - chance  # [Q, K]
             return torch.cat([(slope @ self.docs).flatten(), (slope.T @ self.queries).flatten()])
 
 
@@ -57,7 +62,12 @@ def world() -> World:
 
 
 def error(
-    objective: Objective, rows: int, logq: Tensor, drawn: int = 0, proposal: Tensor | None = None, draws: int = 600
+    objective: Objective,
+    rows: int,
+    logq: Tensor,
+    drawn: int = 0,
+    proposal: Tensor | None = None,
+    draws: int = 600,
 ) -> tuple[float, float]:
     """Error of the gradient averaged over draws of batches, and its standard error."""
     here, generator = world(), torch.Generator().manual_seed(1)
@@ -66,14 +76,17 @@ def error(
     for _ in range(draws):
         pairs = here.chance.flatten().multinomial(rows, replacement=True, generator=generator)
         query, doc = pairs // K, pairs % K
-        extra = proposal.multinomial(drawn, replacement=True, generator=generator) if drawn else ids[:0]
+        extra = (
+            proposal.multinomial(drawn, replacement=True, generator=generator) if drawn else ids[:0]
+        )
         batch = Batch(
             Side(here.queries[query]),
             Side(here.docs[doc], ids=ids[doc], logq=logq[doc]),
             sampled=Side(here.docs[extra], ids=ids[extra], logq=logq[extra]),
         )
         grads = torch.autograd.grad(objective(batch).mean(), (here.queries, here.docs))
-        # Less the whole corpus' gradient for the same pairs: its mean is the goal, and most of the noise is gone.
+        # Less the whole corpus' gradient for the same pairs: its mean is the goal, and most of the
+        # noise is gone.
         drawn_pairs = torch.bincount(pairs, minlength=Q * K).reshape(Q, K) / rows
         found.append(torch.cat([grad.flatten() for grad in grads]) - here.gradient(drawn_pairs))
     every, goal = torch.stack(found), here.gradient(here.chance)
@@ -85,7 +98,9 @@ def test_the_goal_is_the_gradient_of_the_full_softmax() -> None:
     here = world()
     losses = -(here.queries @ here.docs.T).log_softmax(1)
     grads = torch.autograd.grad((here.chance * losses).sum(), (here.queries, here.docs))
-    torch.testing.assert_close(here.gradient(here.chance), torch.cat([grad.flatten() for grad in grads]))
+    torch.testing.assert_close(
+        here.gradient(here.chance), torch.cat([grad.flatten() for grad in grads])
+    )
 
 
 def test_in_batch_negatives_converge_with_a_correction_and_not_without() -> None:
@@ -108,17 +123,20 @@ def test_a_wrong_sign_or_half_a_correction_does_not_converge() -> None:
 
 
 def of_one_row(objective: Objective, rows: int, draws: int = 600) -> tuple[Tensor, Tensor, Tensor]:
-    """What a row with a given document sees of the corpus when the other rows are drawn; all queries are query 0.
+    """What a row with a given document sees of the corpus when the other rows are drawn; all
+    queries are query 0.
 
-    Returns, for each document, [K]: exp(loss) x exp(s+) over the sum of the corpus; its standard error; the error of the
-    gradient of the query.
+    Returns, for each document, [K]: exp(loss) x exp(s+) over the sum of the corpus; its standard
+    error; the error of the gradient of the query.
     """
     here, generator, ids = world(), torch.Generator().manual_seed(2), torch.arange(K)
     query, docs = here.queries[0].detach(), here.docs.detach()
     logq = expected_logq(rows - 1, here.popularity)
     weights = (docs @ query).exp()  # [K]
     goal = weights @ docs / weights.sum() - docs  # [K, D]
-    seen, grads, ratios, squares = (torch.zeros(K, width, dtype=torch.float64) for width in (1, D, 1, 1))
+    seen, grads, ratios, squares = (
+        torch.zeros(K, width, dtype=torch.float64) for width in (1, D, 1, 1)
+    )
     for _ in range(draws):
         doc = here.popularity.multinomial(rows, replacement=True, generator=generator)
         leaf = query.expand(rows, -1).clone().requires_grad_()
@@ -138,7 +156,8 @@ def of_one_row(objective: Objective, rows: int, draws: int = 600) -> tuple[Tenso
 
 @pytest.mark.long  # the gradient's mean is tested in the next one
 def test_refined_counts_the_whole_corpus_whatever_the_positive() -> None:
-    """Unbiased in the sum over the corpus; classic counts the positive 1 / q times, which is many where it is rare."""
+    """Unbiased in the sum over the corpus; classic counts the positive 1 / q times, which is many
+    where it is rare."""
     here = world()
     q = expected_logq(15, here.popularity).exp()
     rare = here.popularity.argsort()[:10]
@@ -158,6 +177,9 @@ def test_mixed_sampling_needs_the_expected_count_of_both_sources() -> None:
     for objective in (REFINED, CLASSIC):
         off, noise = error(objective, 32, both, 32, uniform, draws=250)
         assert noise < 0.03 and off < 3 * noise
-    for one in (expected_logq(32, world().popularity), expected_logq(0, world().popularity, 32, uniform)):
+    for one in (
+        expected_logq(32, world().popularity),
+        expected_logq(0, world().popularity, 32, uniform),
+    ):
         off, noise = error(REFINED, 32, one, 32, uniform, draws=160)
         assert noise < 0.05 and off > 4 * noise

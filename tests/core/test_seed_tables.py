@@ -1,8 +1,9 @@
 """The printed losses of five similarity rows, figure by figure.
 
-The figures are those of sentence-transformers issue 3054 ("'scale' hyperparameter in MultipleNegativesRankingLoss"): one
-query, its positive and three negatives, at scales 0 to 29 and 50. The first two rows are the same similarities, once as a
-model gave them and once as constants; only the second is printed at scale 50.
+The figures are those of sentence-transformers issue 3054 ("'scale' hyperparameter in
+MultipleNegativesRankingLoss"): one query, its positive and three negatives, at scales 0 to 29 and
+50. The first two rows are the same similarities, once as a model gave them and once as constants;
+only the second is printed at scale 50.
 """
 
 from __future__ import annotations
@@ -56,18 +57,29 @@ PRINTED = {
     """,
 }
 AT_50 = {"great": "0.0000", "slightly_more": "0.1514", "slightly_less": "3.2294", "low": "14.7967"}
-FIGURES = [(row, scale, figure) for row, text in PRINTED.items() for scale, figure in enumerate(text.split())]
+FIGURES = [
+    (row, scale, figure)
+    for row, text in PRINTED.items()
+    for scale, figure in enumerate(text.split())
+]
 FIGURES += [(row, 50, figure) for row, figure in AT_50.items()]
 
 
 def batch(similarities: tuple[float, ...], dtype: torch.dtype) -> Batch[Tensor]:
-    """One query, its document and three hard negatives of its own, whose inner products are the similarities."""
-    rows = torch.tensor(similarities, dtype=dtype)[:, None] * torch.tensor([[1.0, 0.0]], dtype=dtype)  # [4, 2]
+    """One query, its document and three hard negatives of its own, whose inner products are the
+    similarities."""
+    rows = torch.tensor(similarities, dtype=dtype)[:, None] * torch.tensor(
+        [[1.0, 0.0]], dtype=dtype
+    )  # [4, 2]
     query = torch.tensor([[1.0, 0.0]], dtype=dtype)
-    return Batch(Side(query), Side(rows[:1]), negatives=Side(rows[1:], owner=torch.tensor([0, 0, 0])))
+    return Batch(
+        Side(query), Side(rows[:1]), negatives=Side(rows[1:], owner=torch.tensor([0, 0, 0]))
+    )
 
 
-def loss_at(scale: float, similarities: tuple[float, ...], dtype: torch.dtype = torch.float64) -> float:
+def loss_at(
+    scale: float, similarities: tuple[float, ...], dtype: torch.dtype = torch.float64
+) -> float:
     """Tempera's loss of one row."""
     return float(Objective(similarity=dot, temperature=1 / scale)(batch(similarities, dtype)))
 
@@ -79,13 +91,21 @@ def definition(scale: float, similarities: tuple[float, ...]) -> float:
 
 def misprinted(loss: Callable[[float, tuple[float, ...]], float], first: int = 1) -> list[str]:
     """The figures that a loss does not reproduce to 4 decimals."""
-    losses = [(row, s, figure, loss(s, SIMILARITIES[row])) for row, s, figure in FIGURES if s >= first]
-    return [f"{row} at {s}: {value:.6f}, not {figure}" for row, s, figure, value in losses if f"{value:.4f}" != figure]
+    losses = [
+        (row, s, figure, loss(s, SIMILARITIES[row])) for row, s, figure in FIGURES if s >= first
+    ]
+    return [
+        f"{row} at {s}: {value:.6f}, not {figure}"
+        for row, s, figure, value in losses
+        if f"{value:.4f}" != figure
+    ]
 
 
 def test_the_table_is_whole() -> None:
     assert len(FIGURES) == 5 * 30 + 4
-    assert {row: len(text.split()) for row, text in PRINTED.items()} == dict.fromkeys(SIMILARITIES, 30)
+    assert {row: len(text.split()) for row, text in PRINTED.items()} == dict.fromkeys(
+        SIMILARITIES, 30
+    )
 
 
 def test_the_definition_gives_the_printed_figures() -> None:
@@ -102,9 +122,12 @@ def test_a_wrong_scale_would_be_seen() -> None:
 
 
 def test_scale_0_is_the_limit_in_which_nothing_is_learned() -> None:
-    """Every logit is 0, so the loss is the log of the four candidates and no embedding has a gradient."""
+    """Every logit is 0, so the loss is the log of the four candidates and no embedding has a
+    gradient."""
     for row, similarities in SIMILARITIES.items():
-        assert PRINTED[row].split()[0] == f"{math.log(4):.4f}" == f"{loss_at(1e-9, similarities):.4f}"
+        assert (
+            PRINTED[row].split()[0] == f"{math.log(4):.4f}" == f"{loss_at(1e-9, similarities):.4f}"
+        )
     given = batch(SIMILARITIES["low"], torch.float64)
     leaf = given.query.rows.requires_grad_()
     Objective(similarity=dot, temperature=1e9)(given).sum().backward()
@@ -112,7 +135,9 @@ def test_scale_0_is_the_limit_in_which_nothing_is_learned() -> None:
 
 
 def test_scale_0_is_refused_with_the_reason() -> None:
-    with pytest.raises(ConfigError, match=r"scale of 0, makes every logit 0 .* nothing can be learned"):
+    with pytest.raises(
+        ConfigError, match=r"scale of 0, makes every logit 0 .* nothing can be learned"
+    ):
         Objective(temperature=math.inf)
 
 
@@ -121,6 +146,9 @@ def test_the_trainer_refuses_scale_0_with_the_reason(tempera, tmp_path) -> None:
     assert answer.code == 2
     assert answer.out == "" and answer.err.count("\n") == 1
     assert answer.err.startswith("tempera: objective.scale: 0:")
-    assert "every loss log(candidates) whatever the embeddings, so nothing can be learned" in answer.err
+    assert (
+        "every loss log(candidates) whatever the embeddings, so nothing can be learned"
+        in answer.err
+    )
     assert "(command line)" in answer.err
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,5 @@
-"""Memory: with all parts at once, nothing of the size of the square of the batch is ever allocated."""
+"""Memory: with all parts at once, nothing of the size of the square of the batch is ever
+allocated."""
 
 from __future__ import annotations
 
@@ -72,11 +73,24 @@ def batch_of(n: int, span: range | None) -> Batch[Tensor]:
 
     known = Ragged.of(torch.randint(0, 2 * n, (n, 3), generator=generator).tolist())
     negatives = side(n, owner=torch.arange(n).flip(0))
-    return Batch(side(n), side(n), negatives, side(n // 2), side(n // 2, grad=False), torch.rand(n), known, span)
+    return Batch(
+        side(n),
+        side(n),
+        negatives,
+        side(n // 2),
+        side(n // 2, grad=False),
+        torch.rand(n),
+        known,
+        span,
+    )
 
 
 def measured(
-    n: int, tile_elements: int, numerator: str = "one", autograd: bool = False, span: range | None = None
+    n: int,
+    tile_elements: int,
+    numerator: str = "one",
+    autograd: bool = False,
+    span: range | None = None,
 ) -> Meter:
     batch = batch_of(n, span)
     objective = Objective(
@@ -100,7 +114,8 @@ def measured(
     return meter
 
 
-# Every tile allocates the same, so a device's share of the rows is enough to see; its candidates are those of all rows.
+# Every tile allocates the same, so a device's share of the rows is enough to see; its candidates
+# are those of all rows.
 RUNS = [("one", False), ("sum", False), ("mean", True)]
 
 

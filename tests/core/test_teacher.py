@@ -1,4 +1,5 @@
-"""A teacher beside the pairs or in their place: what it does, apart from what every combination shows."""
+"""A teacher beside the pairs or in their place: what it does, apart from what every combination
+shows."""
 
 from __future__ import annotations
 
@@ -37,28 +38,39 @@ def test_a_student_with_the_teachers_similarities_has_no_loss_and_no_gradient() 
     losses = Objective(teacher=ALONE)(batch)
     losses.sum().backward()
     assert float(losses.detach().abs().max()) < 1e-12
-    assert all(float(side.rows.grad.abs().max()) < 1e-10 for role, side in batch.sides().items() if role != "memory")
+    assert all(
+        float(side.rows.grad.abs().max()) < 1e-10
+        for role, side in batch.sides().items()
+        if role != "memory"
+    )
     warmer = Objective(teacher=replace(ALONE, student_temperature=0.1))(copied(BATCH))
     assert float(warmer.min()) > 1e-3
 
 
 def test_no_pair_matters_to_a_teacher_alone() -> None:
-    """Rows may be any two texts: documents in another order are other rows of the same comparisons."""
+    """Rows may be any two texts: documents in another order are other rows of the same
+    comparisons."""
     order = torch.arange(len(BATCH)).roll(1)
     moved = replace(BATCH, doc=BATCH.doc[order], negatives=None)
     here = Objective(teacher=ALONE)(replace(BATCH, negatives=None))
-    torch.testing.assert_close(Objective(teacher=ALONE)(moved).sum(), here.sum(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        Objective(teacher=ALONE)(moved).sum(), here.sum(), rtol=1e-12, atol=1e-12
+    )
 
 
 def test_an_anchor_without_candidates_has_no_loss() -> None:
     """All rows are one query, so that nothing is left to compare it with."""
-    same = replace(BATCH, query=replace(BATCH.query, ids=torch.zeros(len(BATCH), dtype=torch.int64)))
+    same = replace(
+        BATCH, query=replace(BATCH.query, ids=torch.zeros(len(BATCH), dtype=torch.int64))
+    )
     objective = Objective(masks=[SameId()], teacher=replace(ALONE, pools=(pools.queries,)))
     for dtype in (torch.float64, torch.float32):
         batch = examples.batch_of(same, dtype, grad=True)
         losses = objective.propagate(batch, batch.shares())
         assert not losses.any() and not batch.query.rows.grad.any()
-    one = Batch(*(Side(side.rows[:1], teacher=side.teacher[:1]) for side in (BATCH.query, BATCH.doc)))
+    one = Batch(
+        *(Side(side.rows[:1], teacher=side.teacher[:1]) for side in (BATCH.query, BATCH.doc))
+    )
     assert Objective(teacher=replace(ALONE, pools=(pools.queries,)))(one).tolist() == [0.0]
 
 
@@ -68,7 +80,11 @@ def test_what_the_student_finds_impossible_counts_in_full(far: float) -> None:
     query = torch.eye(4, dtype=torch.float64)
     teacher = query.roll(1, 0)
     batch = Batch(Side(query, teacher=teacher), Side(query, teacher=query))
-    objective = Objective(teacher=replace(ALONE, pools=(pools.docs,), temperature=0.01, student_temperature=0.01 * far))
+    objective = Objective(
+        teacher=replace(
+            ALONE, pools=(pools.docs,), temperature=0.01, student_temperature=0.01 * far
+        )
+    )
     expected = defined_losses(objective, batch)
     torch.testing.assert_close(objective(batch), expected, rtol=1e-12, atol=1e-12)
     single = objective(examples.batch_of(batch, torch.float32))
@@ -96,7 +112,9 @@ def test_the_weight_follows_the_training() -> None:
 def test_pairs_alone_and_a_teacher_alone_are_the_ends_of_the_weight() -> None:
     plain, taught = Objective(), Objective(teacher=ALONE)
     both = Objective(teacher=Teacher(weight=0.25))(BATCH)
-    torch.testing.assert_close(both, 0.75 * plain(BATCH) + 0.25 * taught(BATCH), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        both, 0.75 * plain(BATCH) + 0.25 * taught(BATCH), rtol=1e-12, atol=1e-12
+    )
     assert Objective(teacher=Teacher(weight=0.0))(BATCH).equal(plain(BATCH))
 
 
@@ -104,34 +122,53 @@ def test_a_learned_temperature_is_that_of_the_pairs_alone() -> None:
     grads = []
     for teacher in (None, Teacher(weight=0.5), ALONE):
         dial = Temperature(0.2, learnable=True)
-        Objective(temperature=dial, teacher=teacher).propagate(batch := examples.batch_of(BATCH), batch.shares())
+        Objective(temperature=dial, teacher=teacher).propagate(
+            batch := examples.batch_of(BATCH), batch.shares()
+        )
         grads.append(0.0 if dial.log_scale.grad is None else float(dial.log_scale.grad))
     assert grads[1] == pytest.approx(grads[0] / 2, rel=1e-12) and grads[2] == 0.0
 
 
 def test_margins_of_scores_are_those_of_the_row_alone() -> None:
-    """Two own negatives, one of them masked; a row without any; and what belongs to nobody or to others."""
+    """Two own negatives, one of them masked; a row without any; and what belongs to nobody or to
+    others."""
     query, doc = torch.eye(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64)[[1, 1, 2]]
     negatives = torch.eye(3, dtype=torch.float64)[[0, 1, 0, 1, 2]]
-    owner, said = torch.tensor([0, 0, 1, 2, -1]), torch.tensor([1.0, 3.0, -2.0, 0.5, 100.0], dtype=torch.float64)
+    owner, said = (
+        torch.tensor([0, 0, 1, 2, -1]),
+        torch.tensor([1.0, 3.0, -2.0, 0.5, 100.0], dtype=torch.float64),
+    )
     batch = Batch(
         Side(query, score=torch.tensor([6.0, 4.0, 5.0], dtype=torch.float64)),
         Side(doc, ids=torch.tensor([7, 8, 9])),
         Side(negatives, ids=torch.tensor([1, 7, 2, 3, 4]), owner=owner, score=said),
     )
     teacher = Teacher(1.0, loss="margin_mse", by="scores", student_temperature=0.5)
-    # Row 0: cosines 0 and 1, 0; scores 6 and 1, 3. Row 1: 1 and 0; 4 and -2. Row 2: 1 and 0; 5 and 0.5.
-    rows = [((0 - 2) - (6 - 1)) ** 2, ((0 - 0) - (6 - 3)) ** 2, ((2 - 0) - (4 + 2)) ** 2, ((2 - 0) - (5 - 0.5)) ** 2]
+    # Row 0: cosines 0 and 1, 0; scores 6 and 1, 3. Row 1: 1 and 0; 4 and -2. Row 2: 1 and 0; 5 and
+    # 0.5.
+    rows = [
+        ((0 - 2) - (6 - 1)) ** 2,
+        ((0 - 0) - (6 - 3)) ** 2,
+        ((2 - 0) - (4 + 2)) ** 2,
+        ((2 - 0) - (5 - 0.5)) ** 2,
+    ]
     assert Objective(teacher=teacher)(batch).tolist() == [(rows[0] + rows[1]) / 2, rows[2], rows[3]]
-    assert Objective(teacher=teacher, masks=[SameId()])(batch).tolist() == [rows[0], rows[2], rows[3]]
-    without = replace(batch, negatives=batch.negatives[torch.tensor([True, True, False, True, True])])
+    assert Objective(teacher=teacher, masks=[SameId()])(batch).tolist() == [
+        rows[0],
+        rows[2],
+        rows[3],
+    ]
+    without = replace(
+        batch, negatives=batch.negatives[torch.tensor([True, True, False, True, True])]
+    )
     assert Objective(teacher=teacher)(without).tolist() == [(rows[0] + rows[1]) / 2, 0.0, rows[3]]
     for over in (teacher, replace(teacher, loss="kl")):
         assert Objective(teacher=over)(replace(batch, negatives=None)).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_a_list_is_softened_without_what_is_masked() -> None:
-    """The teacher's softmax over a row's own list is renormalised; corrections for sampling are no matter of it."""
+    """The teacher's softmax over a row's own list is renormalised; corrections for sampling are no
+    matter of it."""
     query, doc = torch.eye(2, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
     batch = Batch(
         Side(query, score=torch.tensor([2.0, 2.0], dtype=torch.float64)),
@@ -146,13 +183,20 @@ def test_a_list_is_softened_without_what_is_masked() -> None:
     )
     teacher = Teacher(1.0, by="scores", student_temperature=1.0)
     losses = Objective(teacher=teacher, masks=[SameId()], corrections=[LogQ()])(batch)
-    p, q = torch.tensor([2.0, 1.0]).double().softmax(0), torch.tensor([1.0, 0.0]).double().softmax(0)
-    torch.testing.assert_close(losses, torch.stack([(p * (p / q).log()).sum(), 0 * p[0]]), rtol=1e-12, atol=1e-12)
+    p, q = (
+        torch.tensor([2.0, 1.0]).double().softmax(0),
+        torch.tensor([1.0, 0.0]).double().softmax(0),
+    )
+    torch.testing.assert_close(
+        losses, torch.stack([(p * (p / q).log()).sum(), 0 * p[0]]), rtol=1e-12, atol=1e-12
+    )
 
 
 def test_scores_far_apart_have_a_loss() -> None:
     """The teacher's probability of the second candidate is 0 in float64."""
-    side = Side(torch.eye(2, dtype=torch.float64), score=torch.tensor([900.0, 0.0], dtype=torch.float64))
+    side = Side(
+        torch.eye(2, dtype=torch.float64), score=torch.tensor([900.0, 0.0], dtype=torch.float64)
+    )
     objective = Objective(teacher=Teacher(1.0, by="scores"))
     batch = Batch(side, side)
     losses = objective(batch)
@@ -163,19 +207,28 @@ def test_scores_far_apart_have_a_loss() -> None:
 
 @pytest.mark.parametrize("loss", ["kl", "margin_mse"])
 def test_vectors_in_single_precision_are_compared_in_that_of_the_embeddings(loss: Any) -> None:
-    batch = examples.with_sides(copied(BATCH), lambda side: replace(side, teacher=side.teacher.float()))
+    batch = examples.with_sides(
+        copied(BATCH), lambda side: replace(side, teacher=side.teacher.float())
+    )
     objective = Objective(teacher=Teacher(0.5, loss=loss))
-    torch.testing.assert_close(objective(batch), defined_losses(objective, batch), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        objective(batch), defined_losses(objective, batch), rtol=1e-12, atol=1e-12
+    )
 
 
 def test_a_student_that_copies_its_teacher_has_nothing_to_align_or_to_widen() -> None:
     batch = examples.batch_of(copied(BATCH), grad=True)
-    for teacher in (Teacher(1.0, loss="align"), Teacher(1.0, loss="margin_mse"), Teacher(1.0, over="own")):
+    for teacher in (
+        Teacher(1.0, loss="align"),
+        Teacher(1.0, loss="margin_mse"),
+        Teacher(1.0, over="own"),
+    ):
         objective = Objective(teacher=teacher)
         losses = objective.propagate(batch, batch.shares())
         assert float(losses.abs().max()) < 1e-10, teacher
         assert all(
-            side.rows.grad is None or float(side.rows.grad.abs().max()) < 1e-10 for side in batch.sides().values()
+            side.rows.grad is None or float(side.rows.grad.abs().max()) < 1e-10
+            for side in batch.sides().values()
         )
 
 
@@ -185,11 +238,16 @@ def test_the_map_is_the_identity_of_equal_widths_and_learned_otherwise() -> None
     assert equal.alignment is not None and not equal.alignment.requires_grad
     assert equal.alignment.equal(torch.eye(5))
     with pytest.raises(
-        DataError, match=r"width 5 with vectors of width 4: .* Objective.settle\(width, teacher_width\)"
+        DataError,
+        match=r"width 5 with vectors of width 4: .* Objective.settle\(width, teacher_width\)",
     ):
         other(BATCH)
     other.settle(5, 4)
-    assert other.alignment is not None and other.alignment.requires_grad and other.alignment.shape == (4, 5)
+    assert (
+        other.alignment is not None
+        and other.alignment.requires_grad
+        and other.alignment.shape == (4, 5)
+    )
     before = other.alignment
     other.settle(5, 4)
     assert other.alignment is before and "alignment" in other.state_dict()
@@ -198,7 +256,10 @@ def test_the_map_is_the_identity_of_equal_widths_and_learned_otherwise() -> None
     assert plain.alignment is None
     zero = replace(BATCH, query=replace(BATCH.query, rows=0 * BATCH.query.rows))
     batch = examples.batch_of(zero, grad=True)
-    assert bool(other.propagate(batch, batch.shares()).isfinite().all()) and not batch.query.rows.grad.any()
+    assert (
+        bool(other.propagate(batch, batch.shares()).isfinite().all())
+        and not batch.query.rows.grad.any()
+    )
 
 
 @pytest.mark.parametrize("name", ["own", "scores", "margins", "margins of scores", "aligned"])
@@ -218,13 +279,17 @@ def test_numerical_differences(name: str) -> None:
 
 
 def test_documents_that_rows_share_are_their_own_each() -> None:
-    """A batch in which documents stand once has the losses of one in which each row has its own copy."""
+    """A batch in which documents stand once has the losses of one in which each row has its own
+    copy."""
     shared = examples.made(2, shared=True)
     copies = replace(shared, doc=shared.doc[shared.answers], answer=None)
     for name in ("own", "scores", "margins of scores", "aligned"):
         parts = examples.Parts(pools=("docs",), teacher=name)
         teacher = replace(examples.TEACHERS[name], weight=1.0)
-        one, other = (replace_teacher(examples.objective_of(parts), teacher)(batch) for batch in (shared, copies))
+        one, other = (
+            replace_teacher(examples.objective_of(parts), teacher)(batch)
+            for batch in (shared, copies)
+        )
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 

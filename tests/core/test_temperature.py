@@ -1,4 +1,5 @@
-"""The temperature: fixed, scheduled, learned, taken from the run; what it refuses, what is saved; cautions."""
+"""The temperature: fixed, scheduled, learned, taken from the run; what it refuses, what is saved;
+cautions."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def test_an_infinite_temperature_is_refused_with_its_reason() -> None:
 @pytest.mark.parametrize("value", [1e-40, 1e-39, 1e39])
 def test_what_float32_cannot_hold_is_refused_with_usual_values(value: float) -> None:
     with pytest.raises(
-        ConfigError, match=r"float32 cannot hold the scale of a temperature of .* usual values lie between"
+        ConfigError,
+        match=r"float32 cannot hold the scale of a temperature of .* usual values lie between",
     ):
         Temperature(value)
 
@@ -65,22 +67,34 @@ def test_what_is_far_from_usual_has_a_caution(value: float) -> None:
 
 
 def test_a_schedule_ends_at_a_number() -> None:
-    with pytest.raises(ConfigError, match=r"^temperature: final is a number, since auto is .* begin with, not 'auto'$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^temperature: final is a number, since auto is .* begin with, not 'auto'$",
+    ):
         Temperature(0.1, final="auto")  # type: ignore[arg-type]
 
 
 def test_choices_that_do_not_go_together() -> None:
     with pytest.raises(ConfigError, match="learned or follows a schedule, not both"):
         Temperature(0.1, learnable=True, final=0.05)
-    for value, floor, ceiling in ((0.005, 0.01, 1), (2.0, 0.01, 1), (0.1, 0.5, 0.05), (0.1, 0, 1), (0.1, -1, 1)):
+    for value, floor, ceiling in (
+        (0.005, 0.01, 1),
+        (2.0, 0.01, 1),
+        (0.1, 0.5, 0.05),
+        (0.1, 0, 1),
+        (0.1, -1, 1),
+    ):
         with pytest.raises(ConfigError, match=r"starts within \[floor, ceiling\]"):
             Temperature(value, learnable=True, floor=floor, ceiling=ceiling)
-    assert Temperature(0.01, learnable=True).learnable and Temperature(1.0, learnable=True).learnable
+    assert (
+        Temperature(0.01, learnable=True).learnable and Temperature(1.0, learnable=True).learnable
+    )
     with pytest.raises(ConfigError, match=r"starts within \[floor, ceiling\]"):
         Temperature("auto", learnable=True, floor=2.0)
 
 
-# Learned -----------------------------------------------------------------------------------------------------------
+# Learned
+# -----------------------------------------------------------------------------------------------------------
 
 
 def step(dial: Temperature, slope: float) -> float:
@@ -96,7 +110,9 @@ def step(dial: Temperature, slope: float) -> float:
 def test_freezing_a_model_and_unfreezing_it_leaves_a_fixed_temperature_fixed() -> None:
     objective = presets.mnr(0.005)
     objective.requires_grad_(False).requires_grad_(True)
-    assert objective.temperature.value == pytest.approx(0.005) and not objective.temperature.learnable
+    assert (
+        objective.temperature.value == pytest.approx(0.005) and not objective.temperature.learnable
+    )
     assert not list(objective.parameters())
     learned = Temperature(0.05, learnable=True).requires_grad_(False)
     assert not learned.learnable and learned.requires_grad_(True).learnable
@@ -111,14 +127,18 @@ def test_a_learned_temperature_stays_within_its_bounds_and_returns() -> None:
     assert path[17] == at(0.5) and max(path) <= 0.5 * (1 + 1e-12)
     assert path[18] == at(0.5 * math.exp(-0.3))
     assert dial.value == at(path[-1])
-    for left, value in ((9.0, 0.1), (-9.0, 0.5)):  # as an optimiser may leave it: what is reported is what will be used
+    for left, value in (
+        (9.0, 0.1),
+        (-9.0, 0.5),
+    ):  # as an optimiser may leave it: what is reported is what will be used
         with torch.no_grad():
             dial.log_scale.fill_(left)
         assert dial.value == at(value) == at(1 / float(dial.scale().detach()))
 
 
 def test_a_learned_temperature_follows_the_gradient_of_the_loss() -> None:
-    """Pairs that are alike are served by a lower temperature, pairs that are not by a higher one."""
+    """Pairs that are alike are served by a lower temperature, pairs that are not by a higher
+    one."""
     for docs, lower in ((torch.eye(4), True), (torch.eye(4).roll(1, 0), False)):
         dial = Temperature(0.3, learnable=True)
         batch = Batch(Side(torch.eye(4)), Side(docs))
@@ -133,19 +153,31 @@ def test_a_learned_temperature_follows_the_gradient_of_the_loss() -> None:
 
 def test_the_parameter_is_float64_and_the_only_one() -> None:
     objective = presets.mnr(Temperature(0.05, learnable=True))
-    assert [(name, p.dtype) for name, p in objective.named_parameters()] == [("temperature.log_scale", torch.float64)]
+    assert [(name, p.dtype) for name, p in objective.named_parameters()] == [
+        ("temperature.log_scale", torch.float64)
+    ]
     assert not [p for p in presets.mnr().parameters() if p.requires_grad]
 
 
-# Scheduled ---------------------------------------------------------------------------------------------------------
+# Scheduled
+# ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("schedule", "quarter"), [("linear", 0.25), ("cosine", (1 - math.sqrt(0.5)) / 2)])
+@pytest.mark.parametrize(
+    ("schedule", "quarter"), [("linear", 0.25), ("cosine", (1 - math.sqrt(0.5)) / 2)]
+)
 @pytest.mark.parametrize(("start", "final"), [(0.1, 0.02), (0.02, 0.1), (1.0, 1.0)])
-def test_a_schedule_goes_from_one_end_to_the_other(start: float, final: float, schedule: str, quarter: float) -> None:
+def test_a_schedule_goes_from_one_end_to_the_other(
+    start: float, final: float, schedule: str, quarter: float
+) -> None:
     dial = Temperature(start, final=final, schedule=schedule)
     assert dial.value == at(start)
-    places = {0.0: start, 0.25: start * (final / start) ** quarter, 0.5: math.sqrt(start * final), 1.0: final}
+    places = {
+        0.0: start,
+        0.25: start * (final / start) ** quarter,
+        0.5: math.sqrt(start * final),
+        1.0: final,
+    }
     for progress, value in places.items():
         dial.advance(progress)
         assert dial.value == at(value) and float(dial.scale()) == at(1 / value)
@@ -156,7 +188,8 @@ def test_a_schedule_goes_from_one_end_to_the_other(start: float, final: float, s
     assert path == sorted(path, reverse=final < start)
 
 
-# Auto --------------------------------------------------------------------------------------------------------------
+# Auto
+# --------------------------------------------------------------------------------------------------------------
 
 
 def test_the_rule_of_the_starting_value() -> None:
@@ -192,7 +225,8 @@ def test_auto_is_where_a_schedule_starts() -> None:
         assert dial.value == at(value)
 
 
-# Checkpoints -------------------------------------------------------------------------------------------------------
+# Checkpoints
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("learnable", [False, True])
@@ -203,8 +237,14 @@ def test_a_checkpoint_restores_the_temperature(learnable: bool) -> None:
         step(before, -1.0)
     file = io.BytesIO()
     torch.save(before.state_dict(), file)
-    for state in (torch.load(io.BytesIO(file.getvalue()), weights_only=True), load(save(before.state_dict()))):
-        for after in (Temperature(0.5, learnable=learnable), Temperature("auto", learnable=learnable)):
+    for state in (
+        torch.load(io.BytesIO(file.getvalue()), weights_only=True),
+        load(save(before.state_dict())),
+    ):
+        for after in (
+            Temperature(0.5, learnable=learnable),
+            Temperature("auto", learnable=learnable),
+        ):
             after.load_state_dict(state)
             assert after.value == before.value and after.learnable == learnable
             after.settle(7, True)  # is settled already
@@ -232,19 +272,26 @@ def test_a_schedule_from_auto_goes_on_after_a_checkpoint() -> None:
     assert after.value == before.value
 
 
-# A batch's own ------------------------------------------------------------------------------------------------------
+# A batch's own
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dial", [0.07, Temperature(0.07, learnable=True), Temperature("auto")])
 def test_a_batch_may_have_its_own(dial: float | Temperature) -> None:
-    for parts, data in zip(examples.sampled(90, 6), itertools.cycle([examples.made(4), examples.made(5, shared=True)])):
+    for parts, data in zip(
+        examples.sampled(90, 6), itertools.cycle([examples.made(4), examples.made(5, shared=True)])
+    ):
         objective, ordinary = examples.objective_of(parts, dial), examples.objective_of(parts)
         want = examples.defined(data, parts)
         batch, other = (examples.batch_of(data, grad=True) for _ in range(2))
         batch = replace(batch, temperature=examples.T)
         torch.testing.assert_close(objective(batch), want, rtol=1e-11, atol=1e-11)
-        torch.testing.assert_close(defined_losses(objective, batch).detach(), want, rtol=1e-11, atol=1e-11)
-        torch.testing.assert_close(objective.propagate(batch, batch.shares()), want, rtol=1e-11, atol=1e-11)
+        torch.testing.assert_close(
+            defined_losses(objective, batch).detach(), want, rtol=1e-11, atol=1e-11
+        )
+        torch.testing.assert_close(
+            objective.propagate(batch, batch.shares()), want, rtol=1e-11, atol=1e-11
+        )
         ordinary.propagate(other, other.shares())
         (batch.shares() * objective(batch)).sum().backward()  # a second time, by autograd
         for role, side in other.sides().items():
@@ -267,7 +314,8 @@ def test_what_a_batch_cannot_have() -> None:
             Batch(side, side, temperature=wrong)
 
 
-# Cautions ----------------------------------------------------------------------------------------------------------
+# Cautions
+# ----------------------------------------------------------------------------------------------------------
 
 
 def heads(objective: Objective, **given: object) -> list[str]:
@@ -288,7 +336,9 @@ def test_dot_with_a_low_temperature() -> None:
     start = "dot with temperature 0.05 on embeddings that are not normalised"
     assert heads(Objective(dot, 0.05)) == [start]
     assert heads(Objective(dot, Temperature(1.0, final=0.05))) == [start]
-    falls = start.replace("temperature 0.05", "a temperature that may fall to 0.05 (temperature.floor)")
+    falls = start.replace(
+        "temperature 0.05", "a temperature that may fall to 0.05 (temperature.floor)"
+    )
     assert heads(Objective(dot, Temperature(1.0, learnable=True, floor=0.05))) == [falls]
     assert heads(Objective(dot, Temperature(0.05, learnable=True, floor=0.05))) == [start]
     for silent in (0.5, 1.0, 2.0, Temperature(1.0, learnable=True, floor=0.5)):
@@ -301,12 +351,22 @@ def test_dot_with_a_low_temperature() -> None:
     ("dtype", "below", "above"),
     [(torch.bfloat16, 0.007, 0.01), (torch.float16, 0.0009, 0.002), (torch.float32, 1e-8, 1e-6)],
 )
-def test_a_temperature_below_what_the_precision_holds(dtype: torch.dtype, below: float, above: float) -> None:
+def test_a_temperature_below_what_the_precision_holds(
+    dtype: torch.dtype, below: float, above: float
+) -> None:
     name = str(dtype).removeprefix("torch.")
     head = f"temperature {below:g} is below what {name} embeddings hold"
-    falls = head.replace(f"temperature {below:g}", f"a temperature that may fall to {below:g} (temperature.floor)")
-    for dial in (below, Temperature(0.1, final=below), Temperature(0.1, learnable=True, floor=below)):
-        assert heads(Objective(cosine, dial), dtype=dtype) == [falls if getattr(dial, "learnable", False) else head]
+    falls = head.replace(
+        f"temperature {below:g}", f"a temperature that may fall to {below:g} (temperature.floor)"
+    )
+    for dial in (
+        below,
+        Temperature(0.1, final=below),
+        Temperature(0.1, learnable=True, floor=below),
+    ):
+        assert heads(Objective(cosine, dial), dtype=dtype) == [
+            falls if getattr(dial, "learnable", False) else head
+        ]
     assert heads(Objective(cosine, above), dtype=dtype) == []
     assert heads(Objective(dot, below), dtype=dtype, normalised=True) == [head]
     assert heads(Objective(dot, 1.0), dtype=dtype) == []

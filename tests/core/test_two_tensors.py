@@ -15,18 +15,25 @@ def test_two_tensors_are_a_batch_of_pairs(objective: Objective | Matryoshka) -> 
     generator = torch.Generator().manual_seed(0)
     queries, documents = (torch.randn(6, 4, generator=generator).requires_grad_() for _ in "qd")
     losses = objective(queries, documents)
-    assert losses.shape == (6,) and torch.equal(losses, objective(Batch(Side(queries), Side(documents))))
+    assert losses.shape == (6,) and torch.equal(
+        losses, objective(Batch(Side(queries), Side(documents)))
+    )
     losses.mean().backward()
-    assert queries.grad is not None and documents.grad is not None and float(queries.grad.norm()) > 0
+    assert (
+        queries.grad is not None and documents.grad is not None and float(queries.grad.norm()) > 0
+    )
 
 
 @pytest.mark.parametrize("widths", [None, (2, 4)])
 def test_a_memory_is_asked_for_what_it_was_given(widths: tuple[int, ...] | None) -> None:
-    """Nothing at first; then the documents of past batches are negatives, and count as those of a batch do."""
+    """Nothing at first; then the documents of past batches are negatives, and count as those of a
+    batch do."""
     objective = mnr(pools=(pools.docs, pools.memory), memory=Memory(6))
     wrapped = objective if widths is None else Matryoshka(objective, widths)
     plain = mnr() if widths is None else Matryoshka(mnr(), widths)
-    past, queries, documents = torch.randn(3, 6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    past, queries, documents = torch.randn(
+        3, 6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
     assert torch.equal(wrapped(queries, documents), plain(queries, documents))
     wrapped.remember(Batch(Side(queries), Side(past)))
     sampled = mnr(pools=(pools.docs, pools.sampled))

@@ -1,4 +1,5 @@
-"""A real accelerator in the place of the pretend one, for the tests marked `gpu`: numbers are close, and nothing is counted.
+"""A real accelerator in the place of the pretend one, for the tests marked `gpu`: numbers are
+close, and nothing is counted.
 
 TEMPERA_TESTS=gpu pytest -m gpu -o python_files='on_*.py' tests/devices
 """

@@ -1,4 +1,5 @@
-"""The files `on_*.py` are tests on the pretend accelerator, in a process of their own: see `test_pretend_accelerator.py`.
+"""The files `on_*.py` are tests on the pretend accelerator, in a process of their own: see
+`test_pretend_accelerator.py`.
 
 With TEMPERA_TESTS=gpu, those marked `gpu` run on a real one: see `card.py`.
 """
@@ -18,6 +19,9 @@ if (mode := os.environ.get("TEMPERA_TESTS")) in ("pretend", "gpu"):
     else:
         import pretend  # noqa: F401
 
-    collect_ignore = ["card.py", "pretend.py"]  # a device is registered once, not once more by its doctests
+    collect_ignore = [
+        "card.py",
+        "pretend.py",
+    ]  # a device is registered once, not once more by its doctests
 else:
     collect_ignore_glob = ["on_*.py", "card.py", "pretend.py"]

@@ -50,8 +50,12 @@ def test_a_step_has_the_gradients_of_the_other_librarys(monkeypatch: pytest.Monk
     torch.manual_seed(0)
     losses = gpu.against(TOY, 24, torch.device("cpu"))
     assert len(losses) == 5 and max(losses.values()) - min(losses.values()) < 0.1
-    turns = list(gpu.against(TOY, 24, torch.device("cpu"), 2).values())[:4]  # two of ours and two of theirs
-    assert turns[:2] == pytest.approx(turns[2:], abs=0.02) and turns[0] != pytest.approx(turns[1], abs=0.02)
+    turns = list(gpu.against(TOY, 24, torch.device("cpu"), 2).values())[
+        :4
+    ]  # two of ours and two of theirs
+    assert turns[:2] == pytest.approx(turns[2:], abs=0.02) and turns[0] != pytest.approx(
+        turns[1], abs=0.02
+    )
     assert gpu.same_gradients(TOY, torch.device("cpu")).met
 
 

@@ -1,4 +1,5 @@
-"""A step on paper has the launches and the bytes that the pretend accelerator counts, stage by stage."""
+"""A step on paper has the launches and the bytes that the pretend accelerator counts, stage by
+stage."""
 
 from __future__ import annotations
 
@@ -19,7 +20,15 @@ from tempera.engine.cost import META, Ledger
 from tempera.engine.devices import Devices
 from tempera.engine.distributed import ALONE
 from tempera.engine.optim import adam, total_norm
-from tempera.engine.stages import BACKWARD, FIRST, LOSS, OPTIMISER, loss_on_paper, objective_on_paper, step_on_paper
+from tempera.engine.stages import (
+    BACKWARD,
+    FIRST,
+    LOSS,
+    OPTIMISER,
+    loss_on_paper,
+    objective_on_paper,
+    step_on_paper,
+)
 from tempera.io.documents import JsonLines
 from tempera.run.prepare import prepare
 
@@ -94,11 +103,18 @@ def each_stage(tower: Any, objective: Any, rows: Batch[Any], options: Any) -> di
     return counts
 
 
-SMALL = {**TEXT["tower"][1]["tower"], "dropout": 0.0}  # attention draws its dropout in a kernel of each device
+SMALL = {
+    **TEXT["tower"][1]["tower"],
+    "dropout": 0.0,
+}  # attention draws its dropout in a kernel of each device
 STEPS: list[Choice] = [
     {**TEXT["tower"][0], "objective.preset": "symmetric"},
     {"tower": SMALL, "objective.preset": "gte", "train.cache": "always"},
-    {"tower": SMALL, "train.micro_batch_tokens": 100, "objective.temperature": {"value": 0.05, "learnable": True}},
+    {
+        "tower": SMALL,
+        "train.micro_batch_tokens": 100,
+        "objective.temperature": {"value": 0.05, "learnable": True},
+    },
     {**ITEMS["doc"][0], **ITEMS["history"][0], **ITEMS["objective"][0]},
 ]
 
@@ -110,5 +126,9 @@ def test_each_stage_of_a_step_on_paper_is_the_one_that_runs(choice: Choice, tmp_
     data, options, objective = run.task.data, run.config.train, run.config.objective
     rows = data.batch(next(iter(data.sampler(0, 1))), 0)
     paper = step_on_paper(data.tower, objective, rows, options, 80 * GIB)
-    counts = {name: (stage.launches, stage.total("bytes")) for name, stage in paper.stages.items() if stage.launches}
+    counts = {
+        name: (stage.launches, stage.total("bytes"))
+        for name, stage in paper.stages.items()
+        if stage.launches
+    }
     assert counts == each_stage(copy.deepcopy(data.tower), copy.deepcopy(objective), rows, options)

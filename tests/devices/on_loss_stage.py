@@ -1,4 +1,5 @@
-"""The loss stage on a device: the CPU's bits, no wait, and launches that grow with the number of tiles alone."""
+"""The loss stage on a device: the CPU's bits, no wait, and launches that grow with the number of
+tiles alone."""
 
 from __future__ import annotations
 
@@ -24,20 +25,31 @@ LEARNED: dict[str, Callable[[], Objective]] = {
     "symmetric": lambda: symmetric(temperature=Temperature(0.05, learnable=True)),
     "gte": lambda: gte(temperature=0.05),
     "guided": lambda: Objective(masks=[SameId(), Guided()], corrections=[LogQ(), Hardness(9.0)]),
-    "self-guided": lambda: Objective(masks=[Guided(by="self", kind="relative")], corrections=[Hardness(9.0, on="own")]),
-    "recommender": lambda: Objective(dot, 1.0, masks=[SameId(), KnownPositives()], corrections=[LogQ("refined")]),
-    "several positives": lambda: Objective(numerator="mean", masks=[SameId()], corrections=[Margin(0.3)], hardest=9),
+    "self-guided": lambda: Objective(
+        masks=[Guided(by="self", kind="relative")], corrections=[Hardness(9.0, on="own")]
+    ),
+    "recommender": lambda: Objective(
+        dot, 1.0, masks=[SameId(), KnownPositives()], corrections=[LogQ("refined")]
+    ),
+    "several positives": lambda: Objective(
+        numerator="mean", masks=[SameId()], corrections=[Margin(0.3)], hardest=9
+    ),
     "summed": lambda: Objective(
         numerator="sum", masks=[KnownPositives()], temperature=Temperature(0.05, learnable=True)
     ),
-    "both ways": lambda: Objective(pools=[pools.docs, pools.back_queries], partition="per_direction", masks=[SameId()]),
+    "both ways": lambda: Objective(
+        pools=[pools.docs, pools.back_queries], partition="per_direction", masks=[SameId()]
+    ),
     "taught": lambda: Objective(masks=[SameId()], teacher=Teacher(0.3)),
-    "memory": lambda: Objective(pools=[pools.docs, pools.memory], memory=Memory(64), masks=[SameId()]),
+    "memory": lambda: Objective(
+        pools=[pools.docs, pools.memory], memory=Memory(64), masks=[SameId()]
+    ),
 }
 
 
 def batch(rows: int = ROWS, width: int = 8, shared: bool = False) -> Batch[Tensor]:
-    """Rows with everything that a part may look at; with `shared`, half as many documents as rows."""
+    """Rows with everything that a part may look at; with `shared`, half as many documents as
+    rows."""
     generator = torch.Generator().manual_seed(0)
 
     def side(count: int, ids: Tensor) -> Side[Tensor]:
@@ -51,7 +63,11 @@ def batch(rows: int = ROWS, width: int = 8, shared: bool = False) -> Batch[Tenso
     docs = torch.arange(rows) if shared else ids
     answer = docs[torch.randint(rows, (rows,), generator=generator)] if shared else None
     return Batch(
-        side(rows, ids), side(rows, docs), known=known, answer=answer, weight=torch.rand(rows, generator=generator)
+        side(rows, ids),
+        side(rows, docs),
+        known=known,
+        answer=answer,
+        weight=torch.rand(rows, generator=generator),
     )
 
 
@@ -76,7 +92,9 @@ def on(used: Accelerator, rows: Batch[Tensor]) -> Batch[Tensor]:
 @pytest.mark.gpu
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("name", LEARNED)
-def test_losses_and_gradients_have_the_bits_of_the_cpu_and_nothing_waits(name: str, shared: bool) -> None:
+def test_losses_and_gradients_have_the_bits_of_the_cpu_and_nothing_waits(
+    name: str, shared: bool
+) -> None:
     want = gradients(LEARNED[name](), batch(shared=shared))
     with Accelerator() as used:
         rows, objective = on(used, batch(shared=shared)), LEARNED[name]().to(used.device)
@@ -90,7 +108,9 @@ def test_losses_and_gradients_have_the_bits_of_the_cpu_and_nothing_waits(name: s
 
 
 @pytest.mark.parametrize("name", ["guided", "several positives"])
-def test_a_device_without_float64_or_an_answer_about_its_memory_computes_the_same(name: str) -> None:
+def test_a_device_without_float64_or_an_answer_about_its_memory_computes_the_same(
+    name: str,
+) -> None:
     want = gradients(LEARNED[name](), batch())
     with Accelerator(memory=None, float64=False) as used:
         got = gradients(LEARNED[name]().to(used.device), on(used, batch()))
@@ -99,7 +119,9 @@ def test_a_device_without_float64_or_an_answer_about_its_memory_computes_the_sam
 
 def counted(objective: Objective, rows: int, tiles: int) -> int:
     """Return the launches of a warm pass over `rows` in some tiles."""
-    blocks = len({pair for pool in objective.pools for pair in pool.blocks if set(pair) <= {"query", "doc"}})
+    blocks = len(
+        {pair for pool in objective.pools for pair in pool.blocks if set(pair) <= {"query", "doc"}}
+    )
     with Accelerator() as used:
         objective.tile_elements = -(-rows // tiles) * rows * blocks
         moved = on(used, batch(rows, 16))
@@ -149,7 +171,9 @@ class Planted:
             table = torch.zeros(tile.stop - tile.start, len(block.candidates), device=block.device)
             if self.plant == "wait":
                 table.sum().item()  # planted wait
-            return table + torch.zeros(len(block.candidates)) if self.plant == "mixed" else table  # planted mixed
+            return (
+                table + torch.zeros(len(block.candidates)) if self.plant == "mixed" else table
+            )  # planted mixed
 
         return (nobody,)
 
@@ -160,7 +184,12 @@ def test_what_is_planted_in_a_mask_fails_with_its_line() -> None:
         used.clear()
         Objective(masks=[Planted("wait")]).propagate(rows, rows.shares())
         copies = {"core/abilities.py placed": 1, "core/objective.py Objective._term": 1}
-        with pytest.raises(AssertionError, match=r"1 waits, tests/devices/on_loss_stage.py:\d+ .*# planted wait"):
+        with pytest.raises(
+            AssertionError, match=r"1 waits, tests/devices/on_loss_stage.py:\d+ .*# planted wait"
+        ):
             used.within(waits={}, copies=copies, launches=99)
-        with pytest.raises(RuntimeError, match=r"two devices, at tests/devices/on_loss_stage.py:\d+ .*# planted mixed"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"two devices, at tests/devices/on_loss_stage.py:\d+ .*# planted mixed",
+        ):
             Objective(masks=[Planted("mixed")]).propagate(rows, rows.shares())

@@ -1,4 +1,5 @@
-"""The pretend accelerator finds what it is for: waits, copies and mixed devices, with their lines, in backward passes too."""
+"""The pretend accelerator finds what it is for: waits, copies and mixed devices, with their lines,
+in backward passes too."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def test_a_value_that_is_read_in_a_tower_or_a_backward_pass_is_a_wait_of_its_lin
             tower = Tower(plant).to(used.device)
             tower(torch.ones(2, 4, device=used.device)).sum().backward()
         with pytest.raises(
-            AssertionError, match=rf"1 waits, tests/devices/on_pretend.py:\d+ .*# planted in the {plant}"
+            AssertionError,
+            match=rf"1 waits, tests/devices/on_pretend.py:\d+ .*# planted in the {plant}",
         ):
             used.within(waits={}, copies={"tests/devices/on_pretend.py *": 9}, launches=99)
 
@@ -85,7 +87,10 @@ def test_a_mistake_in_a_backward_pass_is_an_error_with_its_line() -> None:
 
 
 def test_float64_on_a_device_without_it_is_an_error_with_its_line() -> None:
-    with Accelerator(float64=False) as used, pytest.raises(TypeError, match=r"no float64, at .*planted"):
+    with (
+        Accelerator(float64=False) as used,
+        pytest.raises(TypeError, match=r"no float64, at .*planted"),
+    ):
         torch.ones(2, device=used.device).double()  # planted
 
 

@@ -1,4 +1,5 @@
-"""Runs on the pretend accelerator end with the CPU's bits: towers, presets and parts of both worlds, chosen to meet in pairs."""
+"""Runs on the pretend accelerator end with the CPU's bits: towers, presets and parts of both
+worlds, chosen to meet in pairs."""
 
 from __future__ import annotations
 
@@ -37,7 +38,14 @@ from tempera.towers.transformer import Transformer
 
 Choice = dict[str, Any]  # options by their dotted names
 LEARNED = {"value": 0.05, "learnable": True}
-SMALL = {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "vocabulary": 200, "max_length": 16}
+SMALL = {
+    "kind": "transformer",
+    "layers": 1,
+    "width": 16,
+    "heads": 2,
+    "vocabulary": 200,
+    "max_length": 16,
+}
 TEXT: dict[str, list[Choice]] = {
     "tower": [
         {"tower": {"kind": "static", "dimensions": 8, "vocabulary": 200, "init": "normal"}},
@@ -53,7 +61,11 @@ TEXT: dict[str, list[Choice]] = {
         {"objective.preset": "sampled_softmax"},
         {"objective.masks": ["same_id", {"guided": {"by": "self"}}]},
         {"objective.pools": ["docs", "memory"], "objective.memory": 32},
-        {"objective.masks": ["known_positives"], "objective.numerator": "mean", "objective.hardest": 5},
+        {
+            "objective.masks": ["known_positives"],
+            "objective.numerator": "mean",
+            "objective.hardest": 5,
+        },
     ],
     "temperature": [{"objective.temperature": 0.05}, {"objective.temperature": LEARNED}],
     "widths": [{}, {"objective.matryoshka": [4, 8]}],
@@ -80,7 +92,11 @@ ITEMS: dict[str, list[Choice]] = {
     "objective": [
         {"objective.corrections": ["log_q"], "objective.masks": ["same_id", "known_positives"]},
         {"objective.preset": "sampled_softmax", "objective.similarity": "dot"},
-        {"objective.preset": "mixed_negatives", "train.sampled": 8, "objective.temperature": LEARNED},
+        {
+            "objective.preset": "mixed_negatives",
+            "train.sampled": 8,
+            "objective.temperature": LEARNED,
+        },
     ],
     "tables": [{"train.table_optimizer": "adamw"}, {"train.table_optimizer": "rowwise_adagrad"}],
     "query": [{"tower.query_layers": []}, {"tower.query": ["id"], "tower.query_layers": [8]}],
@@ -88,9 +104,13 @@ ITEMS: dict[str, list[Choice]] = {
 
 
 def covering(factors: Mapping[str, list[Choice]], most: int) -> Iterator[Choice]:
-    """Yield configurations of which each has as many new pairs of choices as possible, until all pairs are there."""
+    """Yield configurations of which each has as many new pairs of choices as possible, until all
+    pairs are there."""
     draw, names = random.Random(0), list(factors)
-    every = [dict(zip(names, chosen, strict=True)) for chosen in product(*(range(len(factors[n])) for n in names))]
+    every = [
+        dict(zip(names, chosen, strict=True))
+        for chosen in product(*(range(len(factors[n])) for n in names))
+    ]
     draw.shuffle(every)
     seen: set[tuple[tuple[str, int], tuple[str, int]]] = set()
     for _ in range(most):
@@ -109,9 +129,14 @@ def sections(choice: Choice) -> dict[str, Any]:
 
 
 def pairs() -> pa.Table:
-    draw, words = random.Random(0), [a + b for a in ("ka", "lo", "mi") for b in ("ban", "cel", "dor", "fin")]
+    draw, words = (
+        random.Random(0),
+        [a + b for a in ("ka", "lo", "mi") for b in ("ban", "cel", "dor", "fin")],
+    )
     rows = [draw.sample(words, 4) for _ in range(60)]
-    return pa.Table.from_pylist([{"query": " ".join(row[:3]), "doc": " ".join(row[1:])} for row in rows])
+    return pa.Table.from_pylist(
+        [{"query": " ".join(row[:3]), "doc": " ".join(row[1:])} for row in rows]
+    )
 
 
 def events() -> tuple[pa.Table, pa.Table]:
@@ -122,7 +147,12 @@ def events() -> tuple[pa.Table, pa.Table]:
         for i in range(draw.randrange(4, 9))
     ]
     items = [
-        {"item": i, "title": f"the {draw.choice('abc')} {i}", "genre": draw.choice("xyz"), "price": draw.random()}
+        {
+            "item": i,
+            "title": f"the {draw.choice('abc')} {i}",
+            "genre": draw.choice("xyz"),
+            "price": draw.random(),
+        }
         for i in range(20)
     ]
     return pa.Table.from_pylist(rows), pa.Table.from_pylist(items)
@@ -139,7 +169,11 @@ def config_of(choice: Choice) -> Any:
     }
     if "doc" in options["tower"]:
         table, items = events()
-        options["data"] = {"source": "interactions", "split": "leave_last_out", **options.get("data", {})}
+        options["data"] = {
+            "source": "interactions",
+            "split": "leave_last_out",
+            **options.get("data", {}),
+        }
         options["tower"] = {"kind": "features", "dimensions": 8, **options["tower"]}
         options["evaluation"] = {"metrics": ["hit@10"]}
         config = build(of(options))
@@ -180,7 +214,8 @@ def ended(choice: Choice, folder: Path, device: torch.device, precision: Precisi
 
 @pytest.fixture(autouse=True)
 def cut_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Micro-batches, and texts that are read, are cut as on a CPU; as on a device, autograd sums tables' gradients, torch draws."""
+    """Micro-batches, and texts that are read, are cut as on a CPU; as on a device, autograd sums
+    tables' gradients, torch draws."""
     monkeypatch.setattr(cache, "start_tokens", lambda device, tower, half: 32)
     monkeypatch.setattr(modules, "_ENCODED_ON_DEVICE", modules._ENCODED_AT_ONCE)
     monkeypatch.setattr(lookup, "_plain", lambda table: False)
@@ -192,11 +227,14 @@ CHOICES = [*covering(TEXT, 12), *covering(ITEMS, 10)]
 
 
 def name_of(choice: Choice) -> str:
-    return " ".join(f"{path.rpartition('.')[2]}={value}" for path, value in choice.items() if path != "tower")[:100]
+    return " ".join(
+        f"{path.rpartition('.')[2]}={value}" for path, value in choice.items() if path != "tower"
+    )[:100]
 
 
 EVERY = [
-    pytest.param(each, marks=[pytest.mark.long] if i % 2 else [], id=name_of(each)) for i, each in enumerate(CHOICES)
+    pytest.param(each, marks=[pytest.mark.long] if i % 2 else [], id=name_of(each))
+    for i, each in enumerate(CHOICES)
 ]
 
 
@@ -207,7 +245,9 @@ def test_a_run_ends_with_the_bits_of_the_cpu(choice: Choice, tmp_path: Path) -> 
     with Accelerator() as used:
         got = ended(choice, tmp_path / "device", used.device)
     assert got[1].keys() == want[1].keys() and (used.total("launches") > 100 or not used.exact)
-    if "gru" in name_of(choice) or not used.exact:  # devices have kernels of their own, which round otherwise
+    if (
+        "gru" in name_of(choice) or not used.exact
+    ):  # devices have kernels of their own, which round otherwise
         losses = [[step.loss for step in steps] for steps in (got[0], want[0])]
         assert losses[0] == pytest.approx(losses[1], rel=1e-4 if used.exact else 1e-2)
         return
@@ -244,7 +284,9 @@ def test_what_a_checkpoint_remembers_moves_to_the_device() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("by", ["guide", "learnability"])
 def test_a_guide_chooses_the_rows_that_it_chooses_on_the_cpu(by: str, tmp_path: Path) -> None:
-    Static(dimensions=6, vocabulary=200, init="normal").build(pairs()["query"].to_pylist()).save(tmp_path / "guide")
+    Static(dimensions=6, vocabulary=200, init="normal").build(pairs()["query"].to_pylist()).save(
+        tmp_path / "guide"
+    )
     train = {"train.guide": str(tmp_path / "guide"), "train.select": 0.6, "train.select_by": by}
     choice = {"tower": SMALL, "objective.preset": "symmetric", **train}
     losses_are_those_of_the_cpu(choice, tmp_path)
@@ -260,13 +302,17 @@ def test_a_run_in_half_precision_scales_its_gradients(tmp_path: Path) -> None:
 
 
 SOME = [
-    pytest.param(each, marks=[pytest.mark.slow] if i % 3 else [], id=name_of(each)) for i, each in enumerate(CHOICES)
+    pytest.param(each, marks=[pytest.mark.slow] if i % 3 else [], id=name_of(each))
+    for i, each in enumerate(CHOICES)
 ]
 
 
 @pytest.mark.parametrize("choice", SOME)
-def test_a_device_with_less_runs_and_its_line_says_what_is_missing(choice: Choice, tmp_path: Path) -> None:
-    """MPS has no float64 and no query of its memory; the device of the runs above is as XPU, without timed events."""
+def test_a_device_with_less_runs_and_its_line_says_what_is_missing(
+    choice: Choice, tmp_path: Path
+) -> None:
+    """MPS has no float64 and no query of its memory; the device of the runs above is as XPU,
+    without timed events."""
     with Accelerator() as used:
         assert ["timed" in text for text in abilities.missing(used.device)] == [True]
     with Accelerator(float64=False, memory=None, sparse=False) as used:
@@ -277,7 +323,8 @@ def test_a_device_with_less_runs_and_its_line_says_what_is_missing(choice: Choic
     assert len(lacks) == 4 and all(word in text for word, text in zip(words, lacks, strict=True))
 
 
-# One step ------------------------------------------------------------------------------------------------------------
+# One step
+# ------------------------------------------------------------------------------------------------------------
 
 
 def warm(choice: Choice, folder: Path, used: Accelerator, precision: Precision = "no") -> None:
@@ -289,7 +336,9 @@ def warm(choice: Choice, folder: Path, used: Accelerator, precision: Precision =
         devices = Devices(Group(device=used.device), precision)
         run = prepare(config, devices, folder, log)
     data, options = run.task.data, config.train
-    state = loop.begin(data.tower.to(used.device), run.config.objective.to(used.device), options, devices)
+    state = loop.begin(
+        data.tower.to(used.device), run.config.objective.to(used.device), options, devices
+    )
     batches = [data.batch(rows, i) for i, rows in enumerate(data.sampler(0, 2))]
     steps = loop.train(state, batches, 3, options, devices)
     next(steps)
@@ -304,10 +353,27 @@ READ = {"engine/loop.py _figures": 1}  # loss, norm and the temperature's gradie
 @pytest.mark.parametrize(
     ("choice", "copies", "launches"),
     [
-        ({**TEXT["tower"][0], "objective.temperature": LEARNED, "train.max_grad_norm": 0.01}, 10, 90),
-        ({**TEXT["tower"][0], "objective.temperature": LEARNED, "tower.token_weights": True}, 10, 94),
+        (
+            {**TEXT["tower"][0], "objective.temperature": LEARNED, "train.max_grad_norm": 0.01},
+            10,
+            90,
+        ),
+        (
+            {**TEXT["tower"][0], "objective.temperature": LEARNED, "tower.token_weights": True},
+            10,
+            94,
+        ),
         ({**TEXT["tower"][1], "objective.preset": "gte", "train.cache": "always"}, 16, 400),
-        ({**ITEMS["doc"][0], **ITEMS["history"][0], **ITEMS["objective"][0], "tower.query_layers": []}, 25, 190),
+        (
+            {
+                **ITEMS["doc"][0],
+                **ITEMS["history"][0],
+                **ITEMS["objective"][0],
+                "tower.query_layers": [],
+            },
+            25,
+            190,
+        ),
     ],
     ids=["static", "weights of tokens", "transformer", "items"],
 )
@@ -316,7 +382,9 @@ def test_a_warm_step_waits_once(
 ) -> None:
     with Accelerator() as used:
         warm(choice, tmp_path / "run", used, precision)
-    used.within(waits=READ, copies={where.place: copies for _, where in used.counts}, launches=launches)
+    used.within(
+        waits=READ, copies={where.place: copies for _, where in used.counts}, launches=launches
+    )
     assert used.total("copies") <= copies, list(used.by_line("copies"))
 
 
@@ -326,7 +394,9 @@ def test_a_warm_step_waits_twice_with_the_scaler_of_fp16(tmp_path: Path) -> None
     assert used.total("waits") <= 2, list(used.by_line("waits"))
 
 
-def test_what_is_planted_in_the_loop_fails_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_planted_in_the_loop_fails_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     norm = loop.total_norm
 
     def planted(*given: Any) -> Tensor:
@@ -337,19 +407,32 @@ def test_what_is_planted_in_the_loop_fails_with_its_line(tmp_path: Path, monkeyp
     monkeypatch.setattr(loop, "total_norm", planted)
     with Accelerator() as used:
         warm(TEXT["tower"][0], tmp_path / "run", used)
-    with pytest.raises(AssertionError, match=r"1 waits, tests/devices/on_runs.py:\d+ .*# planted in the loop"):
+    with pytest.raises(
+        AssertionError, match=r"1 waits, tests/devices/on_runs.py:\d+ .*# planted in the loop"
+    ):
         used.within(waits=READ, copies={where.place: 9 for _, where in used.counts}, launches=999)
 
 
-# A whole run ---------------------------------------------------------------------------------------------------------
+# A whole run
+# ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_takes_the_accelerator_and_resumes_and_its_files_are_those_of_the_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     choice = {**TEXT["tower"][0], "objective.temperature": LEARNED}
-    options = {**sections(choice), "recipe": "none", "evaluation": {"queries": 10, "validation": 0, "bm25": False}}
-    options["train"] = {"batch_size": 16, "max_steps": 4, "evaluations": 1, "learning_rate": 0.01, "save_steps": 1}
+    options = {
+        **sections(choice),
+        "recipe": "none",
+        "evaluation": {"queries": 10, "validation": 0, "bm25": False},
+    }
+    options["train"] = {
+        "batch_size": 16,
+        "max_steps": 4,
+        "evaluations": 1,
+        "learning_rate": 0.01,
+        "save_steps": 1,
+    }
     train(options, tmp_path / "cpu", ["train.device=cpu"], data=pairs())
     counted, add_gradients = iter(range(10**9)), loop.add_gradients
 
@@ -366,10 +449,14 @@ def test_a_run_takes_the_accelerator_and_resumes_and_its_files_are_those_of_the_
         run = train(options, tmp_path / "device", data=pairs())
         assert used.total("launches") > 100
         assert len(run.search("kaban lofin", k=3)) == 3
-    files = [path.relative_to(tmp_path / "cpu") for path in (tmp_path / "cpu").rglob("*.safetensors")]
+    files = [
+        path.relative_to(tmp_path / "cpu") for path in (tmp_path / "cpu").rglob("*.safetensors")
+    ]
     assert len(files) >= 2
     for file in files:
-        assert (tmp_path / "cpu" / file).read_bytes() == (tmp_path / "device" / file).read_bytes(), file
+        assert (tmp_path / "cpu" / file).read_bytes() == (
+            tmp_path / "device" / file
+        ).read_bytes(), file
 
 
 def test_a_device_is_chosen_by_name() -> None:
@@ -377,31 +464,53 @@ def test_a_device_is_chosen_by_name() -> None:
     with Accelerator() as used:
         assert Training().large_pays and not Training(device="cpu").large_pays
         assert start().group.device == start(device="pretend").group.device == used.device
-        assert start(device="cpu").group.device.type == start(device="cpu:0").group.device.type == "cpu"
-        for name, message in (("cuda", "torch finds pretend and a CPU here"), ("pretend:7", "there are 1 of pretend")):
+        assert (
+            start(device="cpu").group.device.type
+            == start(device="cpu:0").group.device.type
+            == "cpu"
+        )
+        for name, message in (
+            ("cuda", "torch finds pretend and a CPU here"),
+            ("pretend:7", "there are 1 of pretend"),
+        ):
             with pytest.raises(ConfigError, match=message):
                 start(device=name)
     assert start().group.device.type == "cpu"
-    for name, message in (("xpu", "torch finds a CPU only here"), ("nonsense", "which torch does not know")):
+    for name, message in (
+        ("xpu", "torch finds a CPU only here"),
+        ("nonsense", "which torch does not know"),
+    ):
         with pytest.raises(ConfigError, match=message):
             start(device=name)
 
 
 def through_contrastive_loss(device: torch.device) -> tuple[float, Tensor, list[Tensor]]:
-    """Return loss and gradients of a model and its temperature, as the other library's trainer has them."""
+    """Return loss and gradients of a model and its temperature, as the other library's trainer has
+    them."""
     from tempera.integrations.sentence_transformers import ContrastiveLoss
 
     torch.manual_seed(0)
     texts = [pairs()[name].to_pylist()[:8] for name in ("query", "doc")]
-    tower: Any = Transformer(layers=1, width=16, heads=2, vocabulary=100, max_length=16).build([*texts[0], *texts[1]])
+    tower: Any = Transformer(layers=1, width=16, heads=2, vocabulary=100, max_length=16).build(
+        [*texts[0], *texts[1]]
+    )
     dial = Temperature(0.05, learnable=True)
     loss = ContrastiveLoss(tower.model, mnr(temperature=dial))
     tower.model.to(device)
     features = [tower.model.preprocess(column) for column in texts]
-    value = loss([{k: v.to(device) if isinstance(v, Tensor) else v for k, v in each.items()} for each in features])
+    value = loss(
+        [
+            {k: v.to(device) if isinstance(v, Tensor) else v for k, v in each.items()}
+            for each in features
+        ]
+    )
     value.backward()
     assert dial.log_scale.grad is not None
-    return value.item(), dial.log_scale.grad, [p.grad.cpu() for p in tower.parameters() if p.grad is not None]
+    return (
+        value.item(),
+        dial.log_scale.grad,
+        [p.grad.cpu() for p in tower.parameters() if p.grad is not None],
+    )
 
 
 def test_the_loss_of_another_librarys_trainer() -> None:
@@ -416,7 +525,9 @@ def test_the_loss_of_another_librarys_trainer() -> None:
 def test_texts_are_attended_to_without_cudnn() -> None:
     tower: Any = Transformer(1, 16, 2, 200, 16).build(["a b", "c"])
     rows, allowed = tower.features(["a b", "c"]), []
-    tower.model.register_forward_pre_hook(lambda *_: allowed.append(torch.backends.cuda.cudnn_sdp_enabled()))
+    tower.model.register_forward_pre_hook(
+        lambda *_: allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
+    )
     with Accelerator() as used:
         for device in (torch.device("cpu"), used.device):
             tower.to(device)(rows.to(device))

@@ -1,4 +1,5 @@
-"""Whole runs with mining, guides and teachers, of a pretrained tower too, and the commands that use them, as on a CPU."""
+"""Whole runs with mining, guides and teachers, of a pretrained tower too, and the commands that use
+them, as on a CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +12,19 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 import torch
-from on_runs import ITEMS, LEARNED, SMALL, TEXT, Choice, config_of, cut_alike, events, pairs, sections, warm  # noqa: F401
+from on_runs import (  # noqa: F401
+    ITEMS,
+    LEARNED,
+    SMALL,
+    TEXT,
+    Choice,
+    config_of,
+    cut_alike,
+    events,
+    pairs,
+    sections,
+    warm,
+)
 from pretend import Accelerator
 from typer import Typer
 
@@ -30,13 +43,26 @@ pytestmark = pytest.mark.long
 
 HELD_OUT = {"evaluation": {"queries": 24, "validation": 0, "bm25": False}}
 GUIDED = {"objective.masks": ["same_id", {"guided": {"kind": "relative", "margin": 0.1}}]}
-MINED = {"mining.every": 2, "mining.negatives": 2, "mining.depth": 12, "mining.relative_margin": None}
+MINED = {
+    "mining.every": 2,
+    "mining.negatives": 2,
+    "mining.depth": 12,
+    "mining.relative_margin": None,
+}
 STATIC = TEXT["tower"][0]
 # Without dropout, a CPU has a kernel for attention that rounds otherwise.
 PRETRAINED = {"tower": {"kind": "pretrained", "model": "STUDENT", "attn_implementation": "eager"}}
-# Each way to mine, to guide and to teach at least once, and with each kind of tower; GUIDE and STUDENT are saved models.
+# Each way to mine, to guide and to teach at least once, and with each kind of tower; GUIDE and
+# STUDENT are saved models.
 TEXTS: list[Choice] = [
-    {**STATIC, **MINED, **GUIDED, "train.guide": "self", "train.guide_every": 2, "train.teacher": "GUIDE"},
+    {
+        **STATIC,
+        **MINED,
+        **GUIDED,
+        "train.guide": "self",
+        "train.guide_every": 2,
+        "train.teacher": "GUIDE",
+    },
     {
         **PRETRAINED,
         **MINED,
@@ -45,9 +71,19 @@ TEXTS: list[Choice] = [
         "train.mixed_precision": "no",
         "objective.temperature": LEARNED,
     },
-    {"tower": SMALL, "train.teacher": "GUIDE", "objective.teacher": {"weight": 1.0}, "objective.preset": "gte"},
+    {
+        "tower": SMALL,
+        "train.teacher": "GUIDE",
+        "objective.teacher": {"weight": 1.0},
+        "objective.preset": "gte",
+    },
 ]
-RECOMMENDER = {**ITEMS["doc"][1], **ITEMS["history"][1], **ITEMS["objective"][0], "tower.kind": "features"}
+RECOMMENDER = {
+    **ITEMS["doc"][1],
+    **ITEMS["history"][1],
+    **ITEMS["objective"][0],
+    "tower.kind": "features",
+}
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +95,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     )
     torch.manual_seed(0)
     Static(dimensions=8, vocabulary=200).build(texts).save(folder / "guide")
-    Transformer(layers=1, width=16, heads=2, vocabulary=200, max_length=16, dropout=0.0).build(texts).save(
-        folder / "student"
-    )
+    Transformer(layers=1, width=16, heads=2, vocabulary=200, max_length=16, dropout=0.0).build(
+        texts
+    ).save(folder / "student")
     return {"GUIDE": str(folder / "guide"), "STUDENT": str(folder / "student")}
 
 
@@ -73,7 +109,9 @@ def named(value: Any, models: dict[str, str]) -> Any:
 
 
 @pytest.fixture
-def answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
     from tempera.cli import app
 
     def said(*command: object) -> str:
@@ -86,7 +124,8 @@ def answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 
 def both(folder: Path, options: dict[str, Any], data: Any = None) -> Iterator[Path]:
-    """Yield the folder of a run on a CPU, and then that of one on the device, while the device is there."""
+    """Yield the folder of a run on a CPU, and then that of one on the device, while the device is
+    there."""
     (folder / "cpu").mkdir()
     yield train(options, folder / "cpu" / "run", ["train.device=cpu"], data=data).folder
     with Accelerator() as used:
@@ -111,9 +150,12 @@ def test_runs_that_mine_are_guided_and_taught_and_their_commands(
     choice: Choice, models: dict[str, str], tmp_path: Path, answer: Callable[..., str]
 ) -> None:
     options = {**named(sections(choice), models), "recipe": "none", **HELD_OUT}
-    options["train"] = {"batch_size": 16, "max_steps": 5, "evaluations": 1, "learning_rate": 0.01} | options.get(
-        "train", {}
-    )
+    options["train"] = {
+        "batch_size": 16,
+        "max_steps": 5,
+        "evaluations": 1,
+        "learning_rate": 0.01,
+    } | options.get("train", {})
     said = []
     parquet.write_table(pairs(), tmp_path / "pairs.parquet")
     options["data"] = {"path": str(tmp_path / "pairs.parquet")}
@@ -138,7 +180,9 @@ def test_texts_are_read_on_the_device(models: dict[str, str], tmp_path: Path) ->
         assert used.total("launches") > 10
         with JsonLines(tmp_path / "log.jsonl") as log:
             run = prepare(config, Devices(Group(device=used.device)), tmp_path, log)
-        assert {each.device.type for each in run.task.data.tower.parameters()} == {used.device.type}  # and judged there
+        assert {each.device.type for each in run.task.data.tower.parameters()} == {
+            used.device.type
+        }  # and judged there
     np.testing.assert_allclose(got, want, atol=1e-6)
     for vectors in (encoded, by_run):
         np.testing.assert_allclose(vectors, load(student, "query")(texts[:2]), atol=1e-6)
@@ -151,7 +195,9 @@ def test_a_recommender_answers_alike(tmp_path: Path, answer: Callable[..., str])
     options = {**options, "recipe": "none", "evaluation": {"metrics": ["hit@10"]}}
     options["data"] |= {"source": "interactions", "split": "leave_last_out"}
     options["train"] = {"batch_size": 16, "max_steps": 5, "evaluations": 1, "learning_rate": 0.01}
-    said = [answer("recommend", run, "--user", 3, "-k", 5) for run in both(tmp_path, options, table)]
+    said = [
+        answer("recommend", run, "--user", 3, "-k", 5) for run in both(tmp_path, options, table)
+    ]
     assert said[0] == said[1] and len(said[0].splitlines()) >= 5
     assert_alike(tmp_path, 1)
 

@@ -1,15 +1,17 @@
-"""A pretend accelerator: numbers of the CPU behind a device of their own, so that a step can be judged without a GPU.
+"""A pretend accelerator: numbers of the CPU behind a device of their own, so that a step can be
+judged without a GPU.
 
-Tensors of two devices in one operation are an error that names its line, as is float64 on a device without it. What a GPU would
-wait for (values that the program reads, shapes that depend on values, copies of memory that is not pinned), copies to it and
-launches on it are counted by line; what runs in a backward pass counts for the line whose gradient it is. Views and new memory are
-no launches.
+Tensors of two devices in one operation are an error that names its line, as is float64 on a device
+without it. What a GPU would wait for (values that the program reads, shapes that depend on values,
+copies of memory that is not pinned), copies to it and launches on it are counted by line; what runs
+in a backward pass counts for the line whose gradient it is. Views and new memory are no launches.
 
     with Accelerator() as used:
         objective.propagate(batch.to(used.device), shares)
     used.within(waits={"engine/loop.py take": 1}, copies={}, launches=60)
 
-Importing this makes torch's PrivateUse1 the device `pretend`, which has to happen before the first backward pass of a process.
+Importing this makes torch's PrivateUse1 the device `pretend`, which has to happen before the first
+backward pass of a process.
 """
 
 from __future__ import annotations
@@ -51,7 +53,13 @@ _SHAPES = {
     _aten.bincount,
 }
 _SHAPES |= {_aten._coalesce}
-_INDEXED = {_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_impl_, _aten._unsafe_index}
+_INDEXED = {
+    _aten.index,
+    _aten.index_put,
+    _aten.index_put_,
+    _aten._index_put_impl_,
+    _aten._unsafe_index,
+}
 _FREE = {
     _aten.detach,
     _aten._unsafe_view,
@@ -61,14 +69,21 @@ _FREE = {
     _aten.empty_like,
     _aten.new_empty,
 }
-_FREE |= {_aten.new_empty_strided, _aten._values, _aten._indices, _aten._reshape_alias, _aten.is_same_size}
+_FREE |= {
+    _aten.new_empty_strided,
+    _aten._values,
+    _aten._indices,
+    _aten._reshape_alias,
+    _aten.is_same_size,
+}
 _SPARSE = torch.sparse_coo_tensor
 torch.utils._device._device_constructors()  # looked up once, before some of them are replaced
 _running: list[Accelerator] = []  # the innermost one last
 
 
 def _made(make: Any, sparse: bool, *data: Any, device: Any = None, **options: Any) -> Any:
-    """Make a tensor by a function that would not be dispatched: on the CPU, and then on its device."""
+    """Make a tensor by a function that would not be dispatched: on the CPU, and then on its
+    device."""
     here = any(isinstance(x, Pretend) for x in data)
     if make is _SPARSE and here:
         if not sparse:
@@ -82,7 +97,9 @@ def _made(make: Any, sparse: bool, *data: Any, device: Any = None, **options: An
 
 
 def _new_tensor(like: torch.Tensor, data: Any, dtype: Any = None, device: Any = None) -> Any:
-    return torch.tensor(data, dtype=dtype or like.dtype, device=like.device if device is None else device)
+    return torch.tensor(
+        data, dtype=dtype or like.dtype, device=like.device if device is None else device
+    )
 
 
 def _gru(own: Any, x: torch.Tensor, state: torch.Tensor, weights: Any, *options: Any) -> Any:
@@ -90,9 +107,16 @@ def _gru(own: Any, x: torch.Tensor, state: torch.Tensor, weights: Any, *options:
     if not isinstance(x, Pretend):
         return own(x, state, weights, *options)
     inward, recurrent, *biases = weights
-    of_input, h, states = torch.nn.functional.linear(x.transpose(0, 1), inward, biases[0]), state[0], []
+    of_input, h, states = (
+        torch.nn.functional.linear(x.transpose(0, 1), inward, biases[0]),
+        state[0],
+        [],
+    )
     for gates in of_input.unbind(0):
-        (r, z, n), (hr, hz, hn) = gates.chunk(3, 1), torch.nn.functional.linear(h, recurrent, biases[1]).chunk(3, 1)
+        (r, z, n), (hr, hz, hn) = (
+            gates.chunk(3, 1),
+            torch.nn.functional.linear(h, recurrent, biases[1]).chunk(3, 1),
+        )
         reset, update = (hr + r).sigmoid(), (hz + z).sigmoid()
         new = (n + hn * reset).tanh()
         h = (h - new) * update + new
@@ -141,7 +165,9 @@ class _Hook(backend_registration._DummyPrivateUse1Hook):  # type: ignore[misc]
         return bool(_running)
 
 
-backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module(), hook=_Hook())
+backend_registration._setup_privateuseone_for_python_backend(
+    NAME, backend_module=_Module(), hook=_Hook()
+)
 
 
 def _lowered(op: Any) -> Any:
@@ -149,8 +175,13 @@ def _lowered(op: Any) -> Any:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         dtype = torch.get_autocast_dtype(NAME)
-        lower = [x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype == torch.float32 else x for x in args]
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+        lower = [
+            x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype == torch.float32 else x
+            for x in args
+        ]
+        with torch._C._ExcludeDispatchKeyGuard(
+            torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+        ):
             return op(*lower, **kwargs)
 
     return run
@@ -196,7 +227,9 @@ class Pretend(torch.Tensor):
         return self.cpu().tolist()
 
     def numpy(self, *_: Any, **__: Any) -> Any:
-        raise TypeError(f"a tensor of the device is no array of numpy, at {line()}: copy it to the CPU first")
+        raise TypeError(
+            f"a tensor of the device is no array of numpy, at {line()}: copy it to the CPU first"
+        )
 
     def data_ptr(self) -> int:
         return self.raw.data_ptr()
@@ -261,7 +294,10 @@ class Accelerator(TorchDispatchMode):
         self.patch.setattr(torch.Tensor, "pin_memory", _pinned)
         for module in (abilities, clock):
             self.patch.setattr(module, "event", lambda device: None)
-        for name, make in (("tensor", torch.tensor), ("sparse_coo_tensor", torch.sparse_coo_tensor)):
+        for name, make in (
+            ("tensor", torch.tensor),
+            ("sparse_coo_tensor", torch.sparse_coo_tensor),
+        ):
             self.patch.setattr(torch, name, partial(_made, make, self.sparse))
         self.patch.setattr(torch.Tensor, "new_tensor", _new_tensor)
         self.patch.setattr(torch._VF, "gru", partial(_gru, torch._VF.gru))  # type: ignore[attr-defined]
@@ -296,28 +332,41 @@ class Accelerator(TorchDispatchMode):
                 yield f"{count} {kind}, {where}"
 
     def within(self, waits: Mapping[str, int], copies: Mapping[str, int], launches: int) -> None:
-        """Fail with the lines of what is above a budget: of waits and copies by file and function, of launches in all."""
+        """Fail with the lines of what is above a budget: of waits and copies by file and function,
+        of launches in all."""
         over = []
         for kind, budget in (("waits", waits), ("copies", copies)):
             spent: Counter[str] = Counter()
             for (each, where), count in self.counts.items():
                 spent[where.place] += count if each == kind else 0
             late = {place for place, count in spent.items() if count > budget.get(place, 0)}
-            over += [f"{n} {kind}, {at}" for (each, at), n in self.counts.items() if each == kind and at.place in late]
+            over += [
+                f"{n} {kind}, {at}"
+                for (each, at), n in self.counts.items()
+                if each == kind and at.place in late
+            ]
         if self.total("launches") > launches:
-            over += [f"{self.total('launches')} launches, not {launches}", *self.by_line("launches")]
+            over += [
+                f"{self.total('launches')} launches, not {launches}",
+                *self.by_line("launches"),
+            ]
         assert not over, "\n".join(["the budget is exceeded:", *over])
 
 
 def line() -> Line:
-    """Return the innermost line of the package or of a test that runs now; in a backward pass the one whose gradient runs."""
+    """Return the innermost line of the package or of a test that runs now; in a backward pass the
+    one whose gradient runs."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "_engine_run_backward":
         if (where := _placed(frame)) is not None:
             return where
         frame = frame.f_back
     node = torch._C._current_autograd_node()
-    if node is not None and _running and (forward := _running[-1].lines.get(node._sequence_nr())) is not None:
+    if (
+        node is not None
+        and _running
+        and (forward := _running[-1].lines.get(node._sequence_nr())) is not None
+    ):
         return forward._replace(backward=True)
     while frame is not None:  # of a backward pass in this thread
         if (where := _placed(frame)) is not None:
@@ -328,7 +377,9 @@ def line() -> Line:
 
 def _placed(frame: FrameType) -> Line | None:
     file = frame.f_code.co_filename
-    if file.startswith(PACKAGE) and frame.f_code is not abilities.sent.__code__:  # whoever calls it sends
+    if (
+        file.startswith(PACKAGE) and frame.f_code is not abilities.sent.__code__
+    ):  # whoever calls it sends
         return Line(file[len(PACKAGE) :], frame.f_lineno, frame.f_code.co_qualname)
     if file.startswith(TESTS) and file != __file__:
         return Line("tests/" + file[len(TESTS) :], frame.f_lineno, frame.f_code.co_qualname)
@@ -341,14 +392,17 @@ def _count(kind: str) -> None:
 
 
 def _count_copy(source: Any = None, non_blocking: bool = False) -> None:
-    """Count a copy from the host, for which a GPU waits unless the memory is pinned and the program asks it not to."""
+    """Count a copy from the host, for which a GPU waits unless the memory is pinned and the program
+    asks it not to."""
     _count("copies")
     if not (non_blocking and getattr(source, "pinned", False)):
         _count("waits")
 
 
 def _pinned(tensor: torch.Tensor) -> Any:
-    copy: Any = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)  # as torch's own
+    copy: Any = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(
+        tensor
+    )  # as torch's own
     copy.pinned = True
     return copy
 
@@ -379,7 +433,8 @@ def _is_here(device: Any) -> bool:
 
 
 def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Run an operation on the CPU's numbers; count it, or refuse it, where one of its tensors is on the device."""
+    """Run an operation on the CPU's numbers; count it, or refuse it, where one of its tensors is on
+    the device."""
     name, (flat, _) = op.overloadpacket, tree_flatten((args, kwargs))
     here = any(isinstance(x, Pretend) for x in flat)
     if not here and not _is_here(kwargs.get("device")):
@@ -413,7 +468,11 @@ def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         raw = tree_map(_raw, (args, kwargs))
-        out = _appended(*raw[0]) if op is _aten.add_.Tensor and raw[0][0].is_sparse else op(*raw[0], **raw[1])
+        out = (
+            _appended(*raw[0])
+            if op is _aten.add_.Tensor and raw[0][0].is_sparse
+            else op(*raw[0], **raw[1])
+        )
     if launched:
         _add_bytes(op, *raw, out)
     if op._schema.is_mutable:
@@ -429,7 +488,9 @@ def _run(op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 def _appended(rows: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
     """Add sparse rows as CUDA does: one behind the other, where a CPU merges them."""
     parts = [[each._indices(), each._values()] for each in (rows, more)]
-    indices, values = (torch.cat(part, dim) for part, dim in zip(zip(*parts, strict=True), (1, 0), strict=True))
+    indices, values = (
+        torch.cat(part, dim) for part, dim in zip(zip(*parts, strict=True), (1, 0), strict=True)
+    )
     return _SPARSE(indices, values, rows.shape, check_invariants=False)  # type: ignore[no-any-return]
 
 
@@ -449,11 +510,16 @@ def _copied(op: Any, args: Any, kwargs: dict[str, Any], here: bool) -> Any:
 
 
 def _refuse_strangers(name: Any, op: Any, args: Any, flat: list[Any]) -> None:
-    """Refuse tensors of the CPU beside those of the device, but for single numbers; the indices of a lookup are copied."""
-    strangers = [x for x in flat if isinstance(x, torch.Tensor) and not isinstance(x, Pretend) and x.dim()]
+    """Refuse tensors of the CPU beside those of the device, but for single numbers; the indices of
+    a lookup are copied."""
+    strangers = [
+        x for x in flat if isinstance(x, torch.Tensor) and not isinstance(x, Pretend) and x.dim()
+    ]
     if strangers and any(isinstance(x, Pretend) for x in flat):
         indices = (
-            {id(x) for x in tree_flatten(args[1])[0]} if name in _INDEXED and isinstance(args[0], Pretend) else set()
+            {id(x) for x in tree_flatten(args[1])[0]}
+            if name in _INDEXED and isinstance(args[0], Pretend)
+            else set()
         )
         if any(id(x) not in indices for x in strangers):
             raise RuntimeError(f"{op} has tensors of two devices, at {line()}")

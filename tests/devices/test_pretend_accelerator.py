@@ -1,7 +1,7 @@
 """Runs `on_*.py`, the tests on the pretend accelerator, in one process.
 
-An accelerator has to be there before the first backward pass of a process, and afterwards autograd has threads, with which no
-process can be forked that goes backward: other tests do that.
+An accelerator has to be there before the first backward pass of a process, and afterwards autograd
+has threads, with which no process can be forked that goes backward: other tests do that.
 
 To run one of them: TEMPERA_TESTS=pretend pytest -o python_files='on_*.py' tests/devices -k name
 """
@@ -38,8 +38,14 @@ def test_everything_works_on_a_pretend_accelerator(marked: str) -> None:
         marked,
         str(folder),
     ]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+    }
     ended = subprocess.run(
-        command, cwd=folder.parents[1], env=environment | {"TEMPERA_TESTS": "pretend"}, capture_output=True, text=True
+        command,
+        cwd=folder.parents[1],
+        env=environment | {"TEMPERA_TESTS": "pretend"},
+        capture_output=True,
+        text=True,
     )
     assert ended.returncode == 0, f"{ended.stdout[-8000:]}\n{ended.stderr[-2000:]}"

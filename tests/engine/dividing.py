@@ -1,4 +1,5 @@
-"""What processes do with tables that are divided among them; in a module of its own, since each imports it."""
+"""What processes do with tables that are divided among them; in a module of its own, since each
+imports it."""
 
 from __future__ import annotations
 
@@ -37,7 +38,11 @@ from tempera.io.documents import JsonLines
 from tempera.run.fit import fit
 from tempera.run.prepare import prepare
 
-CASES: tuple[tuple[Mode, bool], ...] = (("always", True), ("auto", False), ("never", True))  # mode, sparse gradients
+CASES: tuple[tuple[Mode, bool], ...] = (
+    ("always", True),
+    ("auto", False),
+    ("never", True),
+)  # mode, sparse gradients
 END = 3  # steps
 ROWWISE = replace(OPTIONS, micro_batch_tokens=30)
 RECOMMENDER = {
@@ -53,7 +58,10 @@ RUNS = {"rowwise_adagrad": ROWWISE, "adamw": replace(ROWWISE, table_optimizer="a
 
 @cache
 def processes() -> list[Found]:
-    for library in ("torch._dynamo", "torch.distributed.tensor"):  # loaded once, before the processes are forked
+    for library in (
+        "torch._dynamo",
+        "torch.distributed.tensor",
+    ):  # loaded once, before the processes are forked
         import_module(library)
     return worlds.world(2, found)
 
@@ -75,7 +83,10 @@ def stepped(group: Group, mode: Mode, sparse: bool) -> Found:
     towers, objective = table_towers.made(sparse)
     towers = divided(towers, group, 1)
     batches = [worlds.part(table_towers.batch(seed), LAYOUTS[2], group.rank) for seed in range(2)]
-    losses = [step(towers, objective, batch, Cache(mode, memory=2000.0, tokens=20), group) for batch in batches]
+    losses = [
+        step(towers, objective, batch, Cache(mode, memory=2000.0, tokens=20), group)
+        for batch in batches
+    ]
     group.all_reduce_gradients([*towers.parameters(), *objective.parameters()])
     grads = worlds.gradients(towers, objective)
     return {"losses": losses, "gradients": {name: _dense(grad) for name, grad in grads.items()}}
@@ -87,7 +98,14 @@ def out_of_memory(group: Group, every: int) -> Found:
     for module in towers.modules():
         if isinstance(module, Table | torch.nn.Linear):  # between two lookups, and after them
             trap.laid(module)
-    return runs_out(group, towers, objective, worlds.part(table_towers.batch(), LAYOUTS[2], group.rank), trap, every)
+    return runs_out(
+        group,
+        towers,
+        objective,
+        worlds.part(table_towers.batch(), LAYOUTS[2], group.rank),
+        trap,
+        every,
+    )
 
 
 def _dense(grad: Tensor) -> Any:
@@ -106,7 +124,8 @@ def begun(group: Group, options: Training) -> State:
 
 
 def run(group: Group, options: Training) -> Found:
-    """Norms and weights of some steps at once, and in two runs, of which the second may be of one process."""
+    """Norms and weights of some steps at once, and in two runs, of which the second may be of one
+    process."""
     through, first, again, alone = (begun(each, options) for each in (group, group, group, ALONE))
     norms = table_towers.taken(through, END, group, options, torch.float64)
     table_towers.taken(first, 1, group, options, torch.float64)
@@ -120,7 +139,8 @@ def run(group: Group, options: Training) -> Found:
     table_towers.taken(again, END, group, options, torch.float64)
     table_towers.taken(alone, END, ALONE, options, torch.float64)
     return {"norms": norms} | {
-        name: weights(state) for name, state in {"through": through, "resumed": again, "alone": alone}.items()
+        name: weights(state)
+        for name, state in {"through": through, "resumed": again, "alone": alone}.items()
     }
 
 
@@ -129,13 +149,19 @@ def weights(state: State) -> dict[str, Tensor]:
 
 
 def held(group: Group) -> Found:
-    """Bytes of tables and accumulators on this process; then the towers they came from, released and brought back."""
+    """Bytes of tables and accumulators on this process; then the towers they came from, released
+    and brought back."""
     state, original = begun(group, ROWWISE), Pair().double()
     table_towers.taken(state, 1, group, ROWWISE, torch.float64)
     towers: Any = state.modules["towers"]
     bytes_of = {
-        "tables": [part(p).untyped_storage().nbytes() for p in (towers.query.first.weight, towers.query.words.weight)],
-        "sums": [part(each["sum"]).nbytes for each in state.optimizer.state.values() if "sum" in each],
+        "tables": [
+            part(p).untyped_storage().nbytes()
+            for p in (towers.query.first.weight, towers.query.words.weight)
+        ],
+        "sums": [
+            part(each["sum"]).nbytes for each in state.optimizer.state.values() if "sum" in each
+        ],
     }
     release(original, towers)
     empty = [len(original.query.first.weight), len(original.query.words.weight)]
@@ -145,18 +171,29 @@ def held(group: Group) -> Found:
 
 
 def recommender(group: Group) -> Found:
-    """Losses and weights of a run with log_q, shared histories, samples, and items that begin by co-occurrence."""
+    """Losses and weights of a run with log_q, shared histories, samples, and items that begin by
+    co-occurrence."""
     draw = np.random.default_rng(0)
     user, item = np.repeat(np.arange(110), 40), np.tile(draw.permutation(1100), 4)
     events = pa.table({"user": user, "item": item, "time": np.arange(len(item))})
     brands = [f"brand {i % 7}" for i in range(1100)]
     with tempfile.TemporaryDirectory() as place, JsonLines(Path(place) / "log.jsonl") as log:
         parquet.write_table(events, Path(place) / "events.parquet")
-        parquet.write_table(pa.table({"item": np.arange(1100), "brand": brands}), Path(place) / "items.parquet")
-        data = {"path": f"{place}/events.parquet", "items": f"{place}/items.parquet", "source": "interactions"}
+        parquet.write_table(
+            pa.table({"item": np.arange(1100), "brand": brands}), Path(place) / "items.parquet"
+        )
+        data = {
+            "path": f"{place}/events.parquet",
+            "items": f"{place}/items.parquet",
+            "source": "interactions",
+        }
         doc = [{"id": {"init": "cooccurrence"}}, {"category": {"column": "brand"}}]
         train = {**RECOMMENDER, "divide_tables": group.size > 1}
-        sections = {"data": data, "tower": {"kind": "features", "dimensions": 16, "doc": doc}, "train": train}
+        sections = {
+            "data": data,
+            "tower": {"kind": "features", "dimensions": 16, "doc": doc},
+            "train": train,
+        }
         prepared = prepare(build(configuration.of(sections)), Devices(group), Path(place), log)
         fit(prepared, looks=False)
         losses = [record["loss"] for record in log.records if record["event"] == "step"]

@@ -1,4 +1,5 @@
-"""What processes do with towers whose parameters are divided among them; in a module of its own, since each imports it."""
+"""What processes do with towers whose parameters are divided among them; in a module of its own,
+since each imports it."""
 
 from __future__ import annotations
 
@@ -40,7 +41,11 @@ MODES: tuple[Mode, ...] = ("always", "auto", "never")
 MEMORY, TOKENS = 12_000.0, 8  # of this, "auto" keeps some
 STEPS = 3
 OPTIONS = Training(
-    learning_rate=0.01, cache_memory=MEMORY, micro_batch_tokens=TOKENS, max_grad_norm=0.5, weight_decay=0.1
+    learning_rate=0.01,
+    cache_memory=MEMORY,
+    micro_batch_tokens=TOKENS,
+    max_grad_norm=0.5,
+    weight_decay=0.1,
 )
 
 
@@ -52,7 +57,9 @@ class Layered(nn.Module):
     def __init__(self, dropout: float) -> None:
         super().__init__()
         self.words = nn.Embedding(WORDS, 8, padding_idx=0)
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 6, dropout, batch_first=True) for _ in range(2))
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(8, 2, 6, dropout, batch_first=True) for _ in range(2)
+        )
         self.top = nn.Linear(8, WIDTH)
         self.calls: list[bool] = []  # whether with graph
 
@@ -91,7 +98,11 @@ class Towers(nn.Module):
         super().__init__()
         first = Layered(dropout)
         self.query = Headed(first) if kind == "heads" else first
-        self.doc = {"one": lambda: first, "two": lambda: Layered(dropout), "heads": lambda: Headed(first)}[kind]()
+        self.doc = {
+            "one": lambda: first,
+            "two": lambda: Layered(dropout),
+            "heads": lambda: Headed(first),
+        }[kind]()
 
     def of(self, role: str) -> nn.Module:
         return self.query if role == "query" else self.doc
@@ -131,7 +142,13 @@ def alone(kind: str, layout: Layout) -> Found:
 
 
 def stepped(
-    group: Group, layout: Layout, kind: str, mode: Mode, dropout: float, divided: bool = True, share: float = 1.0
+    group: Group,
+    layout: Layout,
+    kind: str,
+    mode: Mode,
+    dropout: float,
+    divided: bool = True,
+    share: float = 1.0,
 ) -> Found:
     """The same of the step; and how often the towers were called without and with graph."""
     towers, objective = made(kind, dropout)
@@ -147,19 +164,25 @@ def stepped(
 
 
 def lower(group: Group, layout: Layout, divided: bool) -> Found:
-    """Gradients of a step in float32, of whole towers; or under autocast to bf16, of divided ones."""
+    """Gradients of a step in float32, of whole towers; or under autocast to bf16, of divided
+    ones."""
     towers, objective = made("two", 0.0, torch.float32)
     if divided:
         shard([towers.query, towers.doc], group, torch.bfloat16)
     given = worlds.part(worlds.whole(layout, 0, torch.float32), layout, group.rank)
-    cache = Cache("auto", MEMORY, TOKENS, autocast=Devices(group, "bf16" if divided else "no").autocast)
+    cache = Cache(
+        "auto", MEMORY, TOKENS, autocast=Devices(group, "bf16" if divided else "no").autocast
+    )
     step(towers, objective, given, cache, group)  # type: ignore[arg-type]
     group.all_reduce_gradients([*towers.parameters(), *objective.parameters()])
     return gradients(towers, objective)
 
 
-def trained(group: Group, layout: Layout, divided: bool, folder: Path, stop: int = STEPS, begin: int = 0) -> Found:
-    """Norms and weights after some steps of the loop; they begin from a checkpoint, or leave one where they stop early."""
+def trained(
+    group: Group, layout: Layout, divided: bool, folder: Path, stop: int = STEPS, begin: int = 0
+) -> Found:
+    """Norms and weights after some steps of the loop; they begin from a checkpoint, or leave one
+    where they stop early."""
     towers, objective = made("two", 0.2)
     if divided:
         shard([towers.query, towers.doc], group)
@@ -167,8 +190,13 @@ def trained(group: Group, layout: Layout, divided: bool, folder: Path, stop: int
     state = loop.begin(towers, objective, OPTIONS, devices)  # type: ignore[arg-type]
     if begin:
         state.load(folder)
-    rows = [worlds.part(worlds.whole(layout, seed), layout, group.rank) for seed in range(state.step, STEPS)]
-    norms = [each.grad_norm for each in until(loop.train(state, rows, STEPS, OPTIONS, devices), stop)]
+    rows = [
+        worlds.part(worlds.whole(layout, seed), layout, group.rank)
+        for seed in range(state.step, STEPS)
+    ]
+    norms = [
+        each.grad_norm for each in until(loop.train(state, rows, STEPS, OPTIONS, devices), stop)
+    ]
     if stop < STEPS:
         state.save(folder)
         group.wait()
@@ -188,7 +216,9 @@ def parts(group: Group) -> Found:
     towers, objective = made("one", 0.0)
     shard([towers.query, towers.doc], group)
     state = loop.begin(towers, objective, OPTIONS, Devices(group))  # type: ignore[arg-type]
-    rows = worlds.part(worlds.whole(worlds.LAYOUTS[group.size], 0), worlds.LAYOUTS[group.size], group.rank)
+    rows = worlds.part(
+        worlds.whole(worlds.LAYOUTS[group.size], 0), worlds.LAYOUTS[group.size], group.rank
+    )
     next(loop.train(state, [rows], STEPS, OPTIONS, Devices(group)))
     held = [part(p).numel() for p in towers.parameters()]
     moments = [part(state.optimizer.state[p]["exp_avg"]).numel() for p in towers.parameters()]
@@ -196,7 +226,8 @@ def parts(group: Group) -> Found:
 
 
 def mistakes(group: Group, layout: Layout) -> list[str]:
-    """What is said of a group of one, and of memory that runs out within a divided tower; the last that processes do."""
+    """What is said of a group of one, and of memory that runs out within a divided tower; the last
+    that processes do."""
     said = []
     towers, objective = made("one", 0.0)
     rows = worlds.part(worlds.whole(layout, 0), layout, group.rank)
@@ -208,7 +239,9 @@ def mistakes(group: Group, layout: Layout) -> list[str]:
             step(towers, objective, rows, Cache(), group)  # type: ignore[arg-type]
         except TemperaError as error:
             said.append(str(error))
-    with unittest.mock.patch("tempera.engine.step.can_restart", return_value=False):  # as of torch 2.8
+    with unittest.mock.patch(
+        "tempera.engine.step.can_restart", return_value=False
+    ):  # as of torch 2.8
         try:
             step(towers, objective, rows, Cache(), group)  # type: ignore[arg-type]
         except TemperaError as error:
@@ -217,7 +250,8 @@ def mistakes(group: Group, layout: Layout) -> list[str]:
 
 
 class Trap:
-    """Runs out of memory at some of the moments at which layers begin, end or go backward, counted from 1."""
+    """Runs out of memory at some of the moments at which layers begin, end or go backward, counted
+    from 1."""
 
     def __init__(self, at: Container[int]) -> None:
         self.at, self.count = at, 0
@@ -228,9 +262,12 @@ class Trap:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
     def laid(self, module: nn.Module) -> None:
-        """Lay the trap before a module begins, within what divides it, and behind it, forward and backward."""
+        """Lay the trap before a module begins, within what divides it, and behind it, forward and
+        backward."""
         if isinstance(module, nn.TransformerEncoderLayer):
-            module.register_forward_pre_hook(lambda _, given: (_Trapped.apply(given[0], self), *given[1:]))  # type: ignore[no-untyped-call]
+            module.register_forward_pre_hook(
+                lambda _, given: (_Trapped.apply(given[0], self), *given[1:])
+            )  # type: ignore[no-untyped-call]
         module.register_forward_hook(lambda _, given, rows: _Trapped.apply(rows, self))  # type: ignore[no-untyped-call]
 
 
@@ -247,8 +284,11 @@ class _Trapped(torch.autograd.Function):
         return grad, None
 
 
-def runs_out(group: Group, towers: Any, objective: Any, rows: Batch[Any], trap: Trap, every: int) -> Found:
-    """How far a step is off that runs out of memory at every so manyth moment of each process, and its halvings.
+def runs_out(
+    group: Group, towers: Any, objective: Any, rows: Batch[Any], trap: Trap, every: int
+) -> Found:
+    """How far a step is off that runs out of memory at every so manyth moment of each process, and
+    its halvings.
 
     The same towers go on: nothing may be left of what has been interrupted.
     """
@@ -269,13 +309,18 @@ def runs_out(group: Group, towers: Any, objective: Any, rows: Batch[Any], trap: 
         (want, _), own = taken((), mode), trap.count  # moments, fewer where calls only keep pace
         moments = [group.all_reduce_max(own * (rank == group.rank)) for rank in range(group.size)]
         each = [
-            (rank, at) for rank, last in enumerate(moments) for at in range(1 + rank * (every // 2), last + 1, every)
+            (rank, at)
+            for rank, last in enumerate(moments)
+            for at in range(1 + rank * (every // 2), last + 1, every)
         ]
         for rank, at in each:
             got, halved = taken((at, at + 5) if rank == group.rank else (), mode)
             assert got.keys() == want.keys()
             off = [float((_dense(got[name]) - _dense(want[name])).abs().max()) for name in want]
-            found[f"{mode}, moment {at} of {moments[rank]} on rank {rank}"] = {"off": max(off), "halved": halved}
+            found[f"{mode}, moment {at} of {moments[rank]} on rank {rank}"] = {
+                "off": max(off),
+                "halved": halved,
+            }
     return found
 
 
@@ -288,9 +333,18 @@ def out_of_memory(group: Group, layout: Layout, kind: str, every: int) -> Found:
     towers, objective = made(kind, 0.0)
     shard([towers.query, towers.doc], group)
     trap = Trap(())
-    for layer in [module for module in towers.modules() if isinstance(module, nn.TransformerEncoderLayer)]:
+    for layer in [
+        module for module in towers.modules() if isinstance(module, nn.TransformerEncoderLayer)
+    ]:
         trap.laid(layer)
-    return runs_out(group, towers, objective, worlds.part(worlds.whole(layout, 0), layout, group.rank), trap, every)
+    return runs_out(
+        group,
+        towers,
+        objective,
+        worlds.part(worlds.whole(layout, 0), layout, group.rank),
+        trap,
+        every,
+    )
 
 
 def nobody(group: Group, layout: Layout) -> str:
@@ -307,15 +361,28 @@ def nobody(group: Group, layout: Layout) -> str:
 
 
 def recommended(group: Group) -> Found:
-    """Loss and gradients of a recommender's towers, of two rows that the first process has: their transformer reads two groups."""
+    """Loss and gradients of a recommender's towers, of two rows that the first process has: their
+    transformer reads two groups."""
     torch.manual_seed(1)
-    known = Entities(pa.table({"id": list("abcd"), "tags": ["x|y", "y", "", "z"]}), np.ones(4, np.int64))
+    known = Entities(
+        pa.table({"id": list("abcd"), "tags": ["x|y", "y", "", "z"]}), np.ones(4, np.int64)
+    )
     history = History((Mean(2), Gru(2), Causal(8, layers=2, heads=2, dropout=0.0)), targets=1)
-    towers = Features((Id(), Categories("tags")), (Id(), Elapsed()), history, WIDTH).build(known, known).double()
-    seen = Events.of(torch.tensor([1, 2, *[3, 1, 0, 2] * 2]), torch.tensor([0, 2]), torch.tensor([2, 10]))
-    users = Frame({"user": torch.arange(2), "history": seen, "elapsed": torch.tensor([1.0, torch.nan])})
+    towers = (
+        Features((Id(), Categories("tags")), (Id(), Elapsed()), history, WIDTH)
+        .build(known, known)
+        .double()
+    )
+    seen = Events.of(
+        torch.tensor([1, 2, *[3, 1, 0, 2] * 2]), torch.tensor([0, 2]), torch.tensor([2, 10])
+    )
+    users = Frame(
+        {"user": torch.arange(2), "history": seen, "elapsed": torch.tensor([1.0, torch.nan])}
+    )
     items = torch.tensor([0, 2])
-    batch = Batch(Side(users, ids=torch.arange(2)), Side(Frame({"item": items}), ids=items), answer=items)
+    batch = Batch(
+        Side(users, ids=torch.arange(2)), Side(Frame({"item": items}), ids=items), answer=items
+    )
     if group.size > 1:
         shard([towers.query, towers.doc], group)
         mine = slice(0, 2) if group.rank == 0 else slice(0, 0)
@@ -327,7 +394,8 @@ def recommended(group: Group) -> Found:
 
 
 def by_torch(group: Group) -> list[Tensor]:
-    """Gradients of a tower that a program divides by torch alone, which takes their mean unless it is told otherwise."""
+    """Gradients of a tower that a program divides by torch alone, which takes their mean unless it
+    is told otherwise."""
     torch.manual_seed(2)
     tower = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).double()
     batch = Batch(Side(torch.randn(8, 6).double()), Side(torch.randn(8, 6).double()))
@@ -345,7 +413,10 @@ def by_torch(group: Group) -> list[Tensor]:
 def all_work(group: Group, layout: Layout) -> Found:
     """Everything; the last takes the processes out of step."""
     found: Found = {
-        "plain": {f"{kind} {mode}": stepped(group, layout, kind, mode, 0.0) for kind, mode in CASES[group.size]},
+        "plain": {
+            f"{kind} {mode}": stepped(group, layout, kind, mode, 0.0)
+            for kind, mode in CASES[group.size]
+        },
         "parts": parts(group),
     }
     if group.size == 2:
@@ -354,7 +425,10 @@ def all_work(group: Group, layout: Layout) -> Found:
         found |= {"bf16": lower(group, layout, True), "float32": lower(group, layout, False)}
         found["training"] = training(group, layout)
         found["nobody"] = nobody(group, layout)
-        found["drawn"] = {share: stepped(group, layout, "two", "auto", 0.0, share=share) for share in (0.3, ALMOST)}
+        found["drawn"] = {
+            share: stepped(group, layout, "two", "auto", 0.0, share=share)
+            for share in (0.3, ALMOST)
+        }
         found |= {"recommended": recommended(group), "by torch": by_torch(group)}
         found["out of memory"] = out_of_memory(group, layout, "one", 24)
     return found | {"mistakes": mistakes(group, layout)}
@@ -363,13 +437,17 @@ def all_work(group: Group, layout: Layout) -> Found:
 @cache
 def found(size: int) -> list[Found]:
     """What every process of a world has found of everything, by rank."""
-    for library in ("torch._dynamo", "torch.distributed.fsdp"):  # loaded once, before the processes are forked
+    for library in (
+        "torch._dynamo",
+        "torch.distributed.fsdp",
+    ):  # loaded once, before the processes are forked
         import_module(library)
     return worlds.world(size, all_work, worlds.LAYOUTS[size], seconds=120)
 
 
 def training(group: Group, layout: Layout) -> Found:
-    """All steps at once, and in two runs; of towers that are divided, or are not, or only from the checkpoint on."""
+    """All steps at once, and in two runs; of towers that are divided, or are not, or only from the
+    checkpoint on."""
     with tempfile.TemporaryDirectory() as folder:
         place = [folder]
         dist.broadcast_object_list(place)  # the main process writes

@@ -1,4 +1,5 @@
-"""Towers of tables, runs of them, and what each of several processes does; every process imports it."""
+"""Towers of tables, runs of them, and what each of several processes does; every process imports
+it."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ OPTIONS = Training(
 
 
 class Tower(nn.Module):
-    """The first word's vector and the mean of all words', of tables that another tower may have as well, and a layer."""
+    """The first word's vector and the mean of all words', of tables that another tower may have as
+    well, and a layer."""
 
     padded = False
 
@@ -85,11 +87,20 @@ def begun(options: Training = OPTIONS, dropout: float = 0.3) -> State:
 
 
 def taken(
-    state: State, until: int, group: Group = ALONE, options: Training = OPTIONS, dtype: torch.dtype = torch.float32
+    state: State,
+    until: int,
+    group: Group = ALONE,
+    options: Training = OPTIONS,
+    dtype: torch.dtype = torch.float32,
 ) -> list[float | None]:
-    """Norms of the steps up to `until`, of two batches each; weights of rows are given, to no effect on the draws."""
+    """Norms of the steps up to `until`, of two batches each; weights of rows are given, to no
+    effect on the draws."""
     batches = [batch(seed, dtype) for seed in range(2 * state.step, 2 * STEPS)]
-    mine = batches if group.size == 1 else [worlds.part(each, LAYOUTS[2], group.rank) for each in batches]
+    mine = (
+        batches
+        if group.size == 1
+        else [worlds.part(each, LAYOUTS[2], group.rank) for each in batches]
+    )
     norms = []
     for progress in train(state, mine, STEPS, options, Devices(group)):
         norms.append(progress.grad_norm)
@@ -119,5 +130,10 @@ def processes_find(group: Group) -> Found:
     empty.grad = torch.zeros(4, 2).to_sparse(1)
     group.all_reduce_gradients([empty])
     nothing = empty.grad._nnz()
-    found = {"one has it": table.grad.to_dense(), "rows": table.grad._nnz(), "nothing": nothing, "merged": merged}
+    found = {
+        "one has it": table.grad.to_dense(),
+        "rows": table.grad._nnz(),
+        "nothing": nothing,
+        "merged": merged,
+    }
     return {"added": added, "weights": weights(state), "norms": norms, **found}

@@ -1,4 +1,5 @@
-"""A sample of the rows goes backward: its expectation is the exact gradient, with the dropout that rows were scored with."""
+"""A sample of the rows goes backward: its expectation is the exact gradient, with the dropout that
+rows were scored with."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from tempera.errors import ConfigError, TemperaError
 
 
 class Attention(nn.Module):
-    """A padded layer of attention with dropout on tokens, in attention and on rows, as transformers of Hugging Face have it."""
+    """A padded layer of attention with dropout on tokens, in attention and on rows, as transformers
+    of Hugging Face have it."""
 
     padded = True
 
@@ -38,8 +40,12 @@ class Attention(nn.Module):
         there = torch.arange(features.longest) < features.lengths[:, None]
         words = torch.zeros(there.shape, dtype=torch.int64).masked_scatter(there, features.values)
         x = self.drop(self.words(words))[:, None]
-        hidden = F.scaled_dot_product_attention(x, x, x, attn_mask=there[:, None, None], dropout_p=self.p)[:, 0]
-        rows: Tensor = self.top(self.drop((hidden * there[..., None]).sum(1) / features.lengths[:, None]))
+        hidden = F.scaled_dot_product_attention(
+            x, x, x, attn_mask=there[:, None, None], dropout_p=self.p
+        )[:, 0]
+        rows: Tensor = self.top(
+            self.drop((hidden * there[..., None]).sum(1) / features.lengths[:, None])
+        )
         return rows
 
 
@@ -81,7 +87,10 @@ def test_auto_adds_a_tenth_of_the_noise_between_batches() -> None:
     even = chances(torch.ones(6, dtype=torch.float64), torch.ones(6), "auto")
     torch.testing.assert_close(even, torch.full((6,), 1 / 1.1, dtype=torch.float64))
     nothing = torch.zeros(3, dtype=torch.float64)
-    assert not chances(nothing, torch.ones(3), "auto").any() and not chances(nothing, torch.ones(3), 0.5).any()
+    assert (
+        not chances(nothing, torch.ones(3), "auto").any()
+        and not chances(nothing, torch.ones(3), 0.5).any()
+    )
 
 
 def test_draws_are_as_frequent_as_their_chances_and_add_what_is_said() -> None:
@@ -103,8 +112,11 @@ def test_draws_are_as_frequent_as_their_chances_and_add_what_is_said() -> None:
         assert float(variance) == pytest.approx(float(added(pi, norms)), rel=0.15)
 
 
-def exact(modules: Any, objective: Any, batch: Batch[Ragged], seeds: list[Tensor]) -> dict[str, Tensor]:
-    """Return the gradients by the definition; each row is embedded alone, with a seed of its own."""
+def exact(
+    modules: Any, objective: Any, batch: Batch[Ragged], seeds: list[Tensor]
+) -> dict[str, Tensor]:
+    """Return the gradients by the definition; each row is embedded alone, with a seed of its
+    own."""
     roles: dict[int, list[Role]] = {}
     for role in batch.sides():
         roles.setdefault(id(modules.of(role)), []).append(role)
@@ -125,8 +137,11 @@ def exact(modules: Any, objective: Any, batch: Batch[Ragged], seeds: list[Tensor
 @pytest.mark.parametrize(("shared", "dropout"), [(True, 0.0), (True, 0.3), (False, 0.3)])
 @pytest.mark.parametrize("share", [0.4, "auto"])
 @pytest.mark.parametrize("mode", ["always", "auto"])
-def test_the_mean_over_all_draws_is_the_exact_gradient(shared: bool, dropout: float, share: Any, mode: Any) -> None:
-    """All draws of rows in 4 roles, each with its chance; and of micro-batches that keep their graph, where some fit."""
+def test_the_mean_over_all_draws_is_the_exact_gradient(
+    shared: bool, dropout: float, share: Any, mode: Any
+) -> None:
+    """All draws of rows in 4 roles, each with its chance; and of micro-batches that keep their
+    graph, where some fit."""
     batch = worlds.whole(LAYOUTS[2], 0)
     seeds: list[Tensor] = []
 
@@ -151,7 +166,9 @@ def test_the_mean_over_all_draws_is_the_exact_gradient(shared: bool, dropout: fl
     for start, chance in draws(*chances_and_order):
         for name, grad in gradients(start)[0].items():
             mean[name] = mean.get(name, 0) + chance * grad
-    for name, grad in exact(towers(shared, dropout, torch.float64), worlds.OBJECTIVES["gte"](), batch, seeds).items():
+    for name, grad in exact(
+        towers(shared, dropout, torch.float64), worlds.OBJECTIVES["gte"](), batch, seeds
+    ).items():
         torch.testing.assert_close(mean[name], grad, rtol=1e-10, atol=1e-12, msg=name)
 
 
@@ -175,7 +192,9 @@ class Heads(nn.Module):
 
     def forward(self, rows: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         x = F.dropout(rows, 0.4)[:, None]
-        return F.scaled_dot_product_attention(x, x, x, attn_mask=mask, dropout_p=0.3, is_causal=causal)[:, 0]
+        return F.scaled_dot_product_attention(
+            x, x, x, attn_mask=mask, dropout_p=0.3, is_causal=causal
+        )[:, 0]
 
 
 @pytest.mark.parametrize("left", [False, True])
@@ -188,7 +207,9 @@ def test_a_row_draws_the_same_in_whatever_company(left: bool, causal: bool) -> N
     def embedded(which: list[int], width: int) -> list[Tensor]:
         rows = torch.zeros(len(which), width, 4, dtype=torch.float64)
         there = torch.zeros(len(which), width, dtype=torch.bool)
-        spans = [slice(width - len(own[i]), width) if left else slice(0, len(own[i])) for i in which]
+        spans = [
+            slice(width - len(own[i]), width) if left else slice(0, len(own[i])) for i in which
+        ]
         for row, (i, span) in enumerate(zip(which, spans, strict=True)):
             rows[row, span], there[row, span] = own[i], True
         mask = None if causal else there[:, None, None]
@@ -218,7 +239,10 @@ def test_dropout_keeps_the_mean_and_its_share() -> None:
     ("work", "said"),
     [
         (lambda: torch.rand(3), "of another kind than dropout"),
-        (lambda: nn.MultiheadAttention(4, 2, 0.5)(*[torch.ones(2, 3, 4)] * 3), "of another kind than dropout"),
+        (
+            lambda: nn.MultiheadAttention(4, 2, 0.5)(*[torch.ones(2, 3, 4)] * 3),
+            "of another kind than dropout",
+        ),
         (lambda: F.dropout(torch.ones(5, 3), 0.5), "cannot be told apart"),
         (lambda: F.dropout(torch.ones(2), 0.5), "cannot be told apart"),
     ],
@@ -235,7 +259,10 @@ def test_options_that_rule_each_other_out() -> None:
 
 @pytest.mark.parametrize("share", [0.25, "auto"])
 def test_a_gradient_next_to_nothing_changes_no_other_chance(share: Any) -> None:
-    norms, cost = torch.tensor([4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1e-25], dtype=torch.float64), torch.ones(7)
+    norms, cost = (
+        torch.tensor([4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1e-25], dtype=torch.float64),
+        torch.ones(7),
+    )
     every, rest = chances(norms, cost, share), chances(norms[:-1], cost[:-1], share)
     if share == "auto":
         torch.testing.assert_close(every[:-1], rest)

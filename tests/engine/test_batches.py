@@ -1,4 +1,5 @@
-"""Every row once an epoch, in an order that the seed alone decides, in batches that differ by at most one row."""
+"""Every row once an epoch, in an order that the seed alone decides, in batches that differ by at
+most one row."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def rows_of(batches: list[torch.Tensor]) -> list[int]:
     return torch.cat(batches).tolist()
 
 
-@pytest.mark.parametrize(("rows", "size"), [(23, 4), (24, 4), (4, 4), (2, 2), (1000, 3), (2257, 2048), (5, 4)])
+@pytest.mark.parametrize(
+    ("rows", "size"), [(23, 4), (24, 4), (4, 4), (2, 2), (1000, 3), (2257, 2048), (5, 4)]
+)
 def test_every_row_comes_once_in_an_epoch(rows: int, size: int) -> None:
     shuffled = Shuffled(rows, size, seed=0)
     count = shuffled.batches_per_epoch
@@ -38,7 +41,9 @@ def test_a_resumed_run_sees_the_tail_of_the_whole(first: int) -> None:
     shuffled = Shuffled(ROWS, SIZE, seed=7)
     whole = list(shuffled(0, 12))
     assert len(rows_of(whole)) == 2 * ROWS
-    assert [batch.tolist() for batch in shuffled(first, 12)] == [batch.tolist() for batch in whole[first:]]
+    assert [batch.tolist() for batch in shuffled(first, 12)] == [
+        batch.tolist() for batch in whole[first:]
+    ]
 
 
 def test_epochs_and_seeds_differ_and_runs_do_not() -> None:
@@ -54,9 +59,21 @@ def test_epochs_and_seeds_differ_and_runs_do_not() -> None:
 @pytest.mark.parametrize(
     ("rows", "size", "message"),
     [
-        (10, 11, "train.batch_size is 11 and the data has 10 pairs to train on: give a batch_size of at most 10"),
-        (0, 2, "train.batch_size is 2 and the data has 0 pairs to train on: in-batch negatives need at least 2"),
-        (1, 2, "train.batch_size is 2 and the data has 1 pair to train on: in-batch negatives need at least 2"),
+        (
+            10,
+            11,
+            "train.batch_size is 11 and the data has 10 pairs to train on: give a batch_size of at most 10",
+        ),
+        (
+            0,
+            2,
+            "train.batch_size is 2 and the data has 0 pairs to train on: in-batch negatives need at least 2",
+        ),
+        (
+            1,
+            2,
+            "train.batch_size is 2 and the data has 1 pair to train on: in-batch negatives need at least 2",
+        ),
         (10, 1, "train.batch_size is 1, but in-batch negatives need at least 2 rows"),
         (10, 0, "train.batch_size is 0, but in-batch negatives need at least 2 rows"),
     ],
@@ -75,13 +92,23 @@ def test_a_batch_holds_the_features_and_ids_of_its_rows() -> None:
     assert len(examples) == 4
     batch = examples.batch(torch.tensor([3, 0, 2]))
     assert len(batch) == 3
-    lists = {role: [side.rows[i : i + 1].values.tolist() for i in range(3)] for role, side in batch.sides().items()}
+    lists = {
+        role: [side.rows[i : i + 1].values.tolist() for i in range(3)]
+        for role, side in batch.sides().items()
+    }
     assert lists == {"query": [[1, 2], [1, 2], [3]], "doc": [[5, 6], [4], [5, 6]]}
     assert batch.query.ids.tolist() == [100, 100, 102] and batch.doc.ids.tolist() == [201, 200, 201]
     assert batch.known is not None
     known = [sorted(batch.known[i : i + 1].values.tolist()) for i in range(3)]
-    assert known == [[200, 201], [200, 201], [201]]  # every document that a query is paired with, in the batch or not
-    for side, counts in ((batch.query, [2, 2, 1]), (batch.doc, [3, 1, 3])):  # of the four pairs, in batches of three
+    assert known == [
+        [200, 201],
+        [200, 201],
+        [201],
+    ]  # every document that a query is paired with, in the batch or not
+    for side, counts in (
+        (batch.query, [2, 2, 1]),
+        (batch.doc, [3, 1, 3]),
+    ):  # of the four pairs, in batches of three
         assert side.logq.tolist() == pytest.approx([math.log(3 * count / 4) for count in counts])
 
 
@@ -101,14 +128,24 @@ def with_negatives(**known: Any) -> Examples:
 
 
 def test_scores_are_of_each_pair_and_of_its_own_negatives() -> None:
-    examples = with_negatives(scores=(torch.tensor([0.5, 1.5, 2.5]), torch.tensor([-1.0, -2.0, -3.0])))
+    examples = with_negatives(
+        scores=(torch.tensor([0.5, 1.5, 2.5]), torch.tensor([-1.0, -2.0, -3.0]))
+    )
     batch = examples.batch(torch.tensor([2, 1, 0]))
-    assert batch.negatives is not None and batch.query.score is not None and batch.negatives.score is not None
+    assert (
+        batch.negatives is not None
+        and batch.query.score is not None
+        and batch.negatives.score is not None
+    )
     assert batch.query.score.tolist() == [2.5, 1.5, 0.5] and batch.doc.score is None
     assert batch.negatives.score.tolist() == [-2.0, -3.0, -1.0]
     assert batch.negatives.owner is not None and batch.negatives.owner.tolist() == [1, 1, 2]
     bare = replace(examples, negatives=None).batch(torch.tensor([1]))
-    assert bare.query.score is not None and bare.query.score.tolist() == [1.5] and bare.negatives is None
+    assert (
+        bare.query.score is not None
+        and bare.query.score.tolist() == [1.5]
+        and bare.negatives is None
+    )
 
 
 @pytest.mark.parametrize("model", ["guide", "teacher"])
@@ -125,7 +162,9 @@ def test_a_model_is_looked_up_for_every_side(model: str) -> None:
     torch.testing.assert_close(vectors["negatives"], tables["doc"][[0, 2, 3]])
     assert batch.sampled.ids is not None
     torch.testing.assert_close(vectors["sampled"], tables["doc"][batch.sampled.ids - 20])
-    assert getattr(replace(examples, **{model: None}).batch(torch.tensor([1, 0])).doc, model) is None
+    assert (
+        getattr(replace(examples, **{model: None}).batch(torch.tensor([1, 0])).doc, model) is None
+    )
 
 
 def test_draws_follow_the_proposal() -> None:
@@ -135,16 +174,21 @@ def test_draws_follow_the_proposal() -> None:
     drawn = draws(ends, 4)
     shares = drawn.bincount(minlength=6) / len(drawn)
     assert drawn.dtype == torch.int64 and shares[[0, 2, 5]].tolist() == [0, 0, 0]
-    torch.testing.assert_close(shares, proposal.float(), atol=0.015, rtol=0)  # four standard deviations
+    torch.testing.assert_close(
+        shares, proposal.float(), atol=0.015, rtol=0
+    )  # four standard deviations
     assert torch.equal(draws(ends, 4), drawn) and not torch.equal(draws(ends, 5), drawn)
 
 
 def test_draws_follow_the_proposal_of_ten_million_documents() -> None:
-    """Sums in float32 are off by a sixth there, by the place of a document, and leave rare ones out."""
+    """Sums in float32 are off by a sixth there, by the place of a document, and leave rare ones
+    out."""
     draws = Draws(400_000)
     ends = draws.ends(draws.proposal(torch.full((10_000_000,), 1e-7)))
     shares = draws(ends, 0).mul(8).floor_divide(10_000_000).bincount() / draws.count
-    torch.testing.assert_close(shares, torch.full((8,), 1 / 8), atol=0.0021, rtol=0)  # four standard deviations
+    torch.testing.assert_close(
+        shares, torch.full((8,), 1 / 8), atol=0.0021, rtol=0
+    )  # four standard deviations
     frequency = 1 / torch.arange(1.0, 1_000_001.0)
     proposal = Draws(power=1.0).proposal(frequency)
     stretches = torch.diff(draws.ends(proposal), prepend=torch.zeros(1, dtype=torch.float64))

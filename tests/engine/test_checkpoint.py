@@ -29,7 +29,11 @@ from tempera.errors import DataError
 
 STEPS = 4
 OPTIONS = Training(
-    learning_rate=0.02, cache_memory=5000.0, micro_batch_tokens=6, gradient_accumulation_steps=2, weight_decay=0.1
+    learning_rate=0.02,
+    cache_memory=5000.0,
+    micro_batch_tokens=6,
+    gradient_accumulation_steps=2,
+    weight_decay=0.1,
 )
 
 
@@ -42,7 +46,9 @@ def begun(dropout: float = 0.3, temperature: Any = None) -> State:
 
 def taken(state: State, until: int) -> list[float]:
     """Losses of the steps up to `until`."""
-    rows = [worlds.whole(LAYOUTS[2], seed, torch.float32) for seed in range(2 * state.step, 2 * STEPS)]
+    rows = [
+        worlds.whole(LAYOUTS[2], seed, torch.float32) for seed in range(2 * state.step, 2 * STEPS)
+    ]
     losses = []
     for progress in train(state, rows, STEPS, OPTIONS):
         losses.append(progress.loss)
@@ -75,10 +81,20 @@ def halfway(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_digest_is_of_the_numbers_whatever_their_strides() -> None:
-    several = [torch.arange(6).reshape(2, 3).T, torch.zeros(3, dtype=torch.bfloat16), torch.tensor(3.0)]
+    several = [
+        torch.arange(6).reshape(2, 3).T,
+        torch.zeros(3, dtype=torch.bfloat16),
+        torch.tensor(3.0),
+    ]
     assert digest(several) == 18016643459562861598  # which the checkpoints of earlier versions hold
-    assert digest([torch.from_numpy(np.empty(0, np.int64)), *several]) == digest([torch.empty(0), *several])
-    assert digest([torch.tensor([5]).expand(3)[:1]]) == digest([torch.tensor([5])]) != digest([torch.tensor([6])])
+    assert digest([torch.from_numpy(np.empty(0, np.int64)), *several]) == digest(
+        [torch.empty(0), *several]
+    )
+    assert (
+        digest([torch.tensor([5]).expand(3)[:1]])
+        == digest([torch.tensor([5])])
+        != digest([torch.tensor([6])])
+    )
     assert digest([torch.arange(9)[4:5]]) == digest([torch.tensor([4])])
 
 
@@ -109,12 +125,18 @@ def test_everything_in_it_is_needed(halfway: Path, lost: str) -> None:
     elif lost == "step":
         second.step = 1
     else:
-        kept = {name: value for name, value in weights(second).items() if not (lost == "memory" and "memory" in name)}
+        kept = {
+            name: value
+            for name, value in weights(second).items()
+            if not (lost == "memory" and "memory" in name)
+        }
         if lost == "temperature":
             kept |= {name: value for name, value in fresh.items() if "temperature" in name}
         second.modules.load_state_dict(kept)
     taken(second, STEPS)
-    assert any(not torch.equal(weights(second)[name], value) for name, value in uninterrupted()[1].items())
+    assert any(
+        not torch.equal(weights(second)[name], value) for name, value in uninterrupted()[1].items()
+    )
 
 
 def test_a_checkpoint_is_replaced_whole(tmp_path: Path) -> None:
@@ -128,7 +150,9 @@ def test_a_checkpoint_is_replaced_whole(tmp_path: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {"state.json", "state.safetensors"}
 
 
-def test_how_the_towers_were_cut_goes_with_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_how_the_towers_were_cut_goes_with_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first = begun()
     taken(first, 1)
     first.cache.halve()
@@ -151,7 +175,9 @@ def test_damaged_ones_are_refused_in_one_line(tmp_path: Path, name: str, how: st
     if how == "missing":
         (folder / name).unlink()
     else:
-        (folder / name).write_bytes({"cut": data[: len(data) // 2], "empty": b"", "noise": bytes(range(256))}[how])
+        (folder / name).write_bytes(
+            {"cut": data[: len(data) // 2], "empty": b"", "noise": bytes(range(256))}[how]
+        )
     with pytest.raises(DataError, match="checkpoint") as caught:
         begun().load(folder)
     assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
@@ -164,7 +190,9 @@ def test_one_flipped_bit_of_the_weights_is_noticed(tmp_path: Path) -> None:
     data = bytearray((folder / "state.safetensors").read_bytes())
     data[-20] ^= 1
     (folder / "state.safetensors").write_bytes(data)
-    with pytest.raises(DataError, match=r"damaged checkpoint: state\.safetensors is not as it was written"):
+    with pytest.raises(
+        DataError, match=r"damaged checkpoint: state\.safetensors is not as it was written"
+    ):
         begun().load(folder)
 
 
@@ -181,4 +209,6 @@ def test_shared_weights_are_read_back(tmp_path: Path) -> None:
     state = begun()
     taken(state, 1)
     state.save(tmp_path / "checkpoint")
-    assert set(load_file(tmp_path / "checkpoint" / "state.safetensors")) > {"modules.towers.tower.words.weight"}
+    assert set(load_file(tmp_path / "checkpoint" / "state.safetensors")) > {
+        "modules.towers.tower.words.weight"
+    }

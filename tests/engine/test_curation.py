@@ -1,4 +1,5 @@
-"""Rows that a guide chooses: the best by the definition, on any number of processes, and a step of them alone."""
+"""Rows that a guide chooses: the best by the definition, on any number of processes, and a step of
+them alone."""
 
 from __future__ import annotations
 
@@ -12,7 +13,20 @@ import torch
 from test_backward import towers as dropping
 from test_step import towers
 from torch import Tensor
-from worlds import LAYOUTS, OBJECTIVES, Cut, Found, Layout, Pair, Tower, gradients, made, part, whole, world
+from worlds import (
+    LAYOUTS,
+    OBJECTIVES,
+    Cut,
+    Found,
+    Layout,
+    Pair,
+    Tower,
+    gradients,
+    made,
+    part,
+    whole,
+    world,
+)
 
 from tempera.core import presets
 from tempera.core.batch import Batch, take
@@ -33,12 +47,14 @@ LAYOUT = LAYOUTS[2]
 UNTAUGHT = [
     name
     for name in OBJECTIVES
-    if name in {p.__name__ for p in presets.PRESETS} | {"everything", "several positives", "matryoshka"}
+    if name
+    in {p.__name__ for p in presets.PRESETS} | {"everything", "several positives", "matryoshka"}
 ]
 
 
 def best(objective: Any, modules: Any, batch: Batch[Ragged], share: float, by: By) -> list[int]:
-    """The rows with the best scores, by the definition in loops; the towers are as they are judged."""
+    """The rows with the best scores, by the definition in loops; the towers are as they are
+    judged."""
     guides: Any = batch.of({role: side.guide for role, side in batch.sides().items()})
     objective = base_of(copy.deepcopy(objective))
     objective.masks = tuple(mask for mask in objective.masks if not isinstance(mask, Guided))
@@ -46,7 +62,8 @@ def best(objective: Any, modules: Any, batch: Batch[Ragged], share: float, by: B
     if by == "learnability":
         modules.eval()
         scores += defined_losses(
-            objective, batch.of({role: modules.of(role)(side.rows) for role, side in batch.sides().items()})
+            objective,
+            batch.of({role: modules.of(role)(side.rows) for role, side in batch.sides().items()}),
         )
         modules.train()
     order = sorted(range(len(batch)), key=lambda row: -float(scores[row].detach()))
@@ -55,8 +72,14 @@ def best(objective: Any, modules: Any, batch: Batch[Ragged], share: float, by: B
 
 @pytest.mark.parametrize("by", ["guide", "learnability"])
 @pytest.mark.parametrize("name", UNTAUGHT)
-def test_the_rows_with_the_best_scores_are_kept_with_all_that_is_known_of_them(name: str, by: By) -> None:
-    objective, modules, batch = OBJECTIVES[name]().double(), towers(False, 0.3, torch.float64), whole(LAYOUT, 0)
+def test_the_rows_with_the_best_scores_are_kept_with_all_that_is_known_of_them(
+    name: str, by: By
+) -> None:
+    objective, modules, batch = (
+        OBJECTIVES[name]().double(),
+        towers(False, 0.3, torch.float64),
+        whole(LAYOUT, 0),
+    )
     for share in (0.1, 0.5, 0.75):
         rows = best(objective, modules, batch, share, by)
         got, places = curated(modules, objective, batch, share, by, Cache())
@@ -65,22 +88,40 @@ def test_the_rows_with_the_best_scores_are_kept_with_all_that_is_known_of_them(n
             mine, all_rows = getattr(got, role), getattr(batch, role)
             for at, row in enumerate(rows):
                 assert (
-                    mine.rows[torch.tensor([at])].values.tolist() == all_rows.rows[torch.tensor([row])].values.tolist()
+                    mine.rows[torch.tensor([at])].values.tolist()
+                    == all_rows.rows[torch.tensor([row])].values.tolist()
                 )
             for known in ("ids", "logq", "guide", "teacher"):
                 assert torch.equal(getattr(mine, known), getattr(all_rows, known)[rows])
-        assert got.weight is not None and batch.weight is not None and torch.equal(got.weight, batch.weight[rows])
+        assert (
+            got.weight is not None
+            and batch.weight is not None
+            and torch.equal(got.weight, batch.weight[rows])
+        )
         assert len(got.sampled) == len(batch.sampled)  # type: ignore[arg-type]
         assert batch.negatives is not None and got.negatives is not None
-        came = [(owner, list(map(int, ids))) for owner, ids in _owned(batch) if owner < 0 or owner in rows]
-        kept = [(owner if owner < 0 else rows[owner], list(map(int, ids))) for owner, ids in _owned(got)]
+        came = [
+            (owner, list(map(int, ids)))
+            for owner, ids in _owned(batch)
+            if owner < 0 or owner in rows
+        ]
+        kept = [
+            (owner if owner < 0 else rows[owner], list(map(int, ids))) for owner, ids in _owned(got)
+        ]
         assert kept == came
     assert all(module.training for module in modules.modules())
 
 
 def _owned(batch: Batch[Ragged]) -> list[tuple[int, Tensor]]:
-    assert batch.negatives is not None and batch.negatives.owner is not None and batch.negatives.ids is not None
-    return [(int(owner), ids) for owner, ids in zip(batch.negatives.owner, batch.negatives.ids[:, None], strict=True)]
+    assert (
+        batch.negatives is not None
+        and batch.negatives.owner is not None
+        and batch.negatives.ids is not None
+    )
+    return [
+        (int(owner), ids)
+        for owner, ids in zip(batch.negatives.owner, batch.negatives.ids[:, None], strict=True)
+    ]
 
 
 def _chosen(group: Group, layout: Layout, by: By) -> Found:
@@ -109,10 +150,21 @@ def test_a_step_is_that_of_the_chosen_rows_alone_to_the_bit(by: By) -> None:
     """Dropout is on, two batches are accumulated, and micro-batches are embedded twice."""
     batches = [whole(LAYOUT, seed) for seed in (0, 2)]
     options = Training(gradient_accumulation_steps=2, cache="always", micro_batch_tokens=6)
-    curating, plain = (loop.begin(towers(False, 0.3, torch.float64), presets.symmetric(0.3), options) for _ in range(2))
-    rows = [best(presets.symmetric(0.3), towers(False, 0.3, torch.float64), each, 0.5, by) for each in batches]
+    curating, plain = (
+        loop.begin(towers(False, 0.3, torch.float64), presets.symmetric(0.3), options)
+        for _ in range(2)
+    )
+    rows = [
+        best(presets.symmetric(0.3), towers(False, 0.3, torch.float64), each, 0.5, by)
+        for each in batches
+    ]
     loop.take(curating, batches, 1, replace(options, guide="a model", select=0.5, select_by=by))
-    loop.take(plain, [take(each, torch.tensor(own)) for each, own in zip(batches, rows, strict=True)], 1, options)
+    loop.take(
+        plain,
+        [take(each, torch.tensor(own)) for each, own in zip(batches, rows, strict=True)],
+        1,
+        options,
+    )
     pairs = zip(curating.modules.parameters(), plain.modules.parameters(), strict=True)
     assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
 
@@ -125,10 +177,14 @@ def test_what_a_run_embeds_with_is_as_it_was_after_a_choice() -> None:
     assert state.modules.training and all(module.training for module in state.modules.modules())
     fresh = loop.begin(dropping(False, 0.3, torch.float64), presets.symmetric(0.3), options)
     fresh.cache.plan(fresh.modules["towers"], whole(LAYOUT, 0))
-    assert list(state.cache.footprints.values()) == list(fresh.cache.footprints.values())  # of graphs with dropout
+    assert list(state.cache.footprints.values()) == list(
+        fresh.cache.footprints.values()
+    )  # of graphs with dropout
 
 
-def test_running_out_of_memory_in_a_choice_is_learned_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_running_out_of_memory_in_a_choice_is_learned_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     limits = [1000]
 
     class Small(Tower):
@@ -178,8 +234,12 @@ def test_a_fault_names_the_rows_of_the_batch_that_was_chosen_from() -> None:
     options = Training(guide="a model", select=0.5)
     with pytest.raises(NotFinite) as caught:
         loop.take(loop.begin(pair, presets.mnr(0.3), options), [batch], 1, options)
-    assert caught.value.fault.rows == (tuple(row for row in places.tolist() if firsts[row] == word),)
-    assert caught.value.fault.rows != (tuple(at for at, row in enumerate(places.tolist()) if firsts[row] == word),)
+    assert caught.value.fault.rows == (
+        tuple(row for row in places.tolist() if firsts[row] == word),
+    )
+    assert caught.value.fault.rows != (
+        tuple(at for at, row in enumerate(places.tolist()) if firsts[row] == word),
+    )
 
 
 def _without_rows(group: Group, layout: Layout) -> Found:
@@ -200,23 +260,33 @@ def test_a_process_that_is_left_without_rows_takes_part_in_a_sample() -> None:
 
 def test_a_batch_of_one_row_has_one_to_choose() -> None:
     batch = take(whole(LAYOUT, 0), torch.tensor([0]))
-    assert len(as_many(batch, 0.5)) == len(curated(Pair(), presets.mnr(), batch, 0.5, "guide", Cache())[0]) == 1
+    assert (
+        len(as_many(batch, 0.5))
+        == len(curated(Pair(), presets.mnr(), batch, 0.5, "guide", Cache())[0])
+        == 1
+    )
 
 
 def test_a_share_of_1_is_the_batch_itself() -> None:
     batch = whole(LAYOUT, 0)
-    assert curated(towers(False, 0.0, torch.float64), presets.mnr(), batch, 1.0, "guide", Cache(), ALONE) == (
+    assert curated(
+        towers(False, 0.0, torch.float64), presets.mnr(), batch, 1.0, "guide", Cache(), ALONE
+    ) == (
         batch,
         None,
     )
 
 
 def test_what_the_curator_lacks_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"train\.select chooses rows by another model: give train\.guide"):
+    with pytest.raises(
+        ConfigError, match=r"train\.select chooses rows by another model: give train\.guide"
+    ):
         Training(select=0.5)
     with pytest.raises(ConfigError, match="by another model"):
         Training(select=0.5, guide="self")
-    with pytest.raises(ConfigError, match=r"select_by=learnability chooses rows, but train\.select is 1"):
+    with pytest.raises(
+        ConfigError, match=r"select_by=learnability chooses rows, but train\.select is 1"
+    ):
         Training(guide="a model", select_by="learnability")
     batch = whole(LAYOUT, 0)
     bare = replace(batch, doc=replace(batch.doc, guide=None))

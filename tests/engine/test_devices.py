@@ -1,4 +1,5 @@
-"""Several processes against one: the same batch, loss and gradients, however the rows are divided."""
+"""Several processes against one: the same batch, loss and gradients, however the rows are
+divided."""
 
 from __future__ import annotations
 
@@ -26,12 +27,16 @@ def close(got: dict[str, Any], want: dict[str, Any], tolerance: float) -> None:
     assert set(got) == set(want) and any(name.endswith("log_scale") for name in want)
     assert len([name for name in want if not name.endswith("alignment")]) == 8
     seen = [float(grad.abs().max()) > 1e-4 for name, grad in want.items() if name != "losses"]
-    assert sum(seen) >= len(seen) - 1  # moving all documents changes no difference of inner products
+    assert (
+        sum(seen) >= len(seen) - 1
+    )  # moving all documents changes no difference of inner products
     largest = max(float(grad.abs().max()) for name, grad in want.items() if name != "losses")
     for name, value in want.items():
         expected = torch.as_tensor(value).double()
         size = float(expected.abs().max()) if name == "losses" else largest
-        assert float((torch.as_tensor(got[name]).double() - expected).abs().max()) <= tolerance * size, name
+        assert (
+            float((torch.as_tensor(got[name]).double() - expected).abs().max()) <= tolerance * size
+        ), name
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -68,7 +73,9 @@ def test_everything_known_of_a_row_is_gathered_in_order(size: int) -> None:
         for rank, process in enumerate(found(size)):
             got = process["gathered"][str(dtype)]
             start, stop = got.pop("span"), None
-            assert start == [sum(layout.pairs[:rank]), sum(layout.pairs[: rank + 1])] and stop is None
+            assert (
+                start == [sum(layout.pairs[:rank]), sum(layout.pairs[: rank + 1])] and stop is None
+            )
             counts = {
                 "query": layout.pairs,
                 "doc": layout.pairs,
@@ -85,7 +92,12 @@ def test_everything_known_of_a_row_is_gathered_in_order(size: int) -> None:
 def test_gradients_come_home_summed_to_the_process_of_their_rows(size: int) -> None:
     layout = LAYOUTS[size]
     factor = size * (size + 1) // 2
-    counts = {"query": layout.pairs, "doc": layout.pairs, "negatives": layout.negatives, "sampled": layout.sampled}
+    counts = {
+        "query": layout.pairs,
+        "doc": layout.pairs,
+        "negatives": layout.negatives,
+        "sampled": layout.sampled,
+    }
     for rank, process in enumerate(found(size)):
         for dtype, home in process["home"].items():
             for role, n in counts.items():
@@ -107,7 +119,9 @@ def test_gradients_of_parameters_are_summed_where_any_process_has_one(size: int)
         "scalar": 5 * factor,
     }
     for process in found(size):
-        assert process["added"] == {name: None if value is None else [value, value] for name, value in want.items()}
+        assert process["added"] == {
+            name: None if value is None else [value, value] for name, value in want.items()
+        }
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -115,7 +129,17 @@ def test_processes_agree(size: int) -> None:
     for rank, process in enumerate(found(size)):
         rows = [[float(other)] * 2 for other in range(size) for _ in range(other + 1)]
         some = [[1.0, 1.0]] * max(1, size * (size - 1) // 2)
-        assert process["agreed"] == [True, False, size * size / 2, 10 * (size - 1), rank == 0, True, False, rows, some]
+        assert process["agreed"] == [
+            True,
+            False,
+            size * size / 2,
+            10 * (size - 1),
+            rank == 0,
+            True,
+            False,
+            rows,
+            some,
+        ]
 
 
 @pytest.mark.long

@@ -95,10 +95,17 @@ class Reads(torch.nn.Module):
     [(Reads(), False), (Reads(0.5), True), (Reads(attends=True), True)],
     ids=["plain", "drops", "attends"],
 )
-def test_a_tower_that_has_drawn_nothing_is_read_without_the_context(tower: Reads, drops: bool) -> None:
+def test_a_tower_that_has_drawn_nothing_is_read_without_the_context(
+    tower: Reads, drops: bool
+) -> None:
     cache, batch = (
         Cache(),
-        Batch(*(Side(Ragged.of([[token] for token in tokens])) for tokens in ([1, 2, 3, 4], [5, 6, 7, 8]))),
+        Batch(
+            *(
+                Side(Ragged.of([[token] for token in tokens]))
+                for tokens in ([1, 2, 3, 4], [5, 6, 7, 8])
+            )
+        ),
     )
     for _ in range(2):
         step(tower, mnr(), batch, cache)
@@ -132,7 +139,9 @@ def test_attention_equals_that_of_torch(kind: str) -> None:
         query, key, value = (each.clone().requires_grad_() for each in drawn)
         if own:
             with Dropout():  # its chances have 16 bits, of which this one is 0
-                out = F.scaled_dot_product_attention(query, key, value, dropout_p=1e-9, **MASKS[kind])
+                out = F.scaled_dot_product_attention(
+                    query, key, value, dropout_p=1e-9, **MASKS[kind]
+                )
         else:
             out = F.scaled_dot_product_attention(query, key, value, **MASKS[kind])
         results.append([out, *torch.autograd.grad(out.sin().sum(), (query, key, value))])
@@ -142,7 +151,9 @@ def test_attention_equals_that_of_torch(kind: str) -> None:
 
 def test_dropout_in_attention_is_on_the_chances() -> None:
     generator = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(2, 3, 5, 4, generator=generator, dtype=torch.float64) for _ in range(3))
+    query, key, value = (
+        torch.randn(2, 3, 5, 4, generator=generator, dtype=torch.float64) for _ in range(3)
+    )
     torch.manual_seed(7)
     with Dropout() as dropout:
         out = F.scaled_dot_product_attention(query, key, value, dropout_p=0.3)
@@ -168,7 +179,8 @@ def test_attention_in_half_precision_is_near_float32() -> None:
 
 
 def test_a_mask_is_read_in_the_precision_of_the_scores() -> None:
-    """The least number of float32 is minus infinity in bf16; a row of nothing else is masked, and not NaN."""
+    """The least number of float32 is minus infinity in bf16; a row of nothing else is masked, and
+    not NaN."""
     rows = torch.randn(1, 2, 5, 8).bfloat16().requires_grad_()
     mask = torch.zeros(5, 5).index_fill(0, torch.tensor([2]), torch.finfo(torch.float32).min)
     with Dropout():
@@ -180,7 +192,9 @@ def test_a_mask_is_read_in_the_precision_of_the_scores() -> None:
 def test_what_torch_refuses_is_refused() -> None:
     rows = torch.ones(1, 1, 2, 4)
     with Dropout(), pytest.raises(ValueError, match="give one of them"):
-        F.scaled_dot_product_attention(rows, rows, rows, torch.ones(2, 2).bool(), dropout_p=0.5, is_causal=True)
+        F.scaled_dot_product_attention(
+            rows, rows, rows, torch.ones(2, 2).bool(), dropout_p=0.5, is_causal=True
+        )
     for p in (-0.5, 1.5):
         with Dropout(), pytest.raises(ValueError, match="which is no chance"):
             F.dropout(torch.ones(2), p)
@@ -188,7 +202,9 @@ def test_what_torch_refuses_is_refused() -> None:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_attention_has_the_same_bits_with_and_without_a_graph(dropout: float, dtype: torch.dtype) -> None:
+def test_attention_has_the_same_bits_with_and_without_a_graph(
+    dropout: float, dtype: torch.dtype
+) -> None:
     """What is replayed was embedded without one."""
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(3, 2, 40, 32, generator=generator).to(dtype) for _ in range(3))
@@ -219,7 +235,8 @@ def split_mix(bits: int) -> int:
 
 @pytest.mark.parametrize("left", [False, True])
 def test_a_number_of_a_row_is_a_hash_of_its_place(left: bool) -> None:
-    """Of attention: row, layer, head, and the two tokens, counted from the side where rows are aligned."""
+    """Of attention: row, layer, head, and the two tokens, counted from the side where rows are
+    aligned."""
     golden, whole, seeds, shape = 0x9E3779B97F4A7C15, (1 << 64) - 1, [3, 2**62 - 1], (2, 3, 5, 5)
     with RowDropout(torch.tensor(seeds), left) as dropout:
         dropout.words((2, 4))  # of an earlier layer

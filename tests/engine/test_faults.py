@@ -29,7 +29,8 @@ def first_words(role: str) -> list[int]:
 
 
 def owners(word: int) -> list[int]:
-    """Pairs whose document begins with a word, or one of whose negatives does: the tower of documents reads both."""
+    """Pairs whose document begins with a word, or one of whose negatives does: the tower of
+    documents reads both."""
     batch = whole(LAYOUT, 0, torch.float32)
     assert batch.negatives is not None and batch.negatives.owner is not None
     found = {i for i, first in enumerate(first_words("doc")) if first == word}
@@ -42,7 +43,10 @@ def test_a_query_is_found_on_any_process() -> None:
     expected = [i for i, first in enumerate(first_words("query")) if first == word]
     alone = faulty(ALONE, "query", word, math.nan)
     assert alone["rows"].tolist() == expected
-    assert "the loss of step 1 is not finite: query embeddings are not finite, although" in alone["message"]
+    assert (
+        "the loss of step 1 is not finite: query embeddings are not finite, although"
+        in alone["message"]
+    )
     for found in world(2, faulty, "query", word, math.nan):
         assert found["rows"].tolist() == expected and found["message"] == alone["message"]
 
@@ -59,7 +63,9 @@ def test_weights_that_are_lost_come_first() -> None:
     with torch.no_grad():
         state.modules["towers"].doc.layer.bias[0] = math.nan  # type: ignore[union-attr, index, operator]
     found = trace(state, [(batch, None)], "loss", Devices())
-    assert found.cause.startswith("weights of towers.doc.layer.bias are not finite, before training has changed them")
+    assert found.cause.startswith(
+        "weights of towers.doc.layer.bias are not finite, before training has changed them"
+    )
     state.step = 3
     assert trace(state, [(batch, None)], "loss", Devices()).cause.endswith(
         "from an earlier step: lower train.learning_rate"
@@ -78,7 +84,9 @@ def test_a_frequency_that_is_not_finite() -> None:
 def test_a_step_that_is_left_out_changes_no_weight() -> None:
     """The run without its bad batch, but for the schedule and the moments' age."""
     batches = [whole(LAYOUT, seed, torch.float32) for seed in (0, 2, 3)]
-    options = Training(learning_rate=0.02, skip_non_finite=1, warmup_ratio=0, lr_scheduler_type="constant")
+    options = Training(
+        learning_rate=0.02, skip_non_finite=1, warmup_ratio=0, lr_scheduler_type="constant"
+    )
     assert batches[1].weight is not None
     batches[1].weight[0] = math.nan
     torch.manual_seed(2)
@@ -107,14 +115,18 @@ def test_fp16_that_overflows_at_any_scale_ends() -> None:
     towers.query.layer.weight.register_hook(lambda grad: grad * math.inf)
     run = loop.train(state, [batch] * 9, 9, OPTIONS, _Half())
     assert [next(run).grad_norm, next(run).grad_norm] == [None, None]
-    with pytest.raises(NotFinite, match="the gradient of step 3 is not finite: gradients overflow in fp16"):
+    with pytest.raises(
+        NotFinite, match="the gradient of step 3 is not finite: gradients overflow in fp16"
+    ):
         next(run)
     assert state.step == 2
 
 
 def test_batches_that_end_before_the_steps_are_told() -> None:
     state, batch = begun(), whole(LAYOUT, 0, torch.float32)
-    with pytest.raises(DataError, match="the batches end before step 2 of 3: give more batches, or fewer steps"):
+    with pytest.raises(
+        DataError, match="the batches end before step 2 of 3: give more batches, or fewer steps"
+    ):
         list(loop.train(state, [batch], 3, OPTIONS))
     assert state.step == 1
 

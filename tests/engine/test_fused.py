@@ -1,4 +1,5 @@
-"""The fused kernels against the definition in loops, number by number, in Triton's interpreter; `conftest.py` turns it on."""
+"""The fused kernels against the definition in loops, number by number, in Triton's interpreter;
+`conftest.py` turns it on."""
 
 from __future__ import annotations
 
@@ -38,10 +39,14 @@ EVERY = {pool.name: pool for pool in pools.POOLS}
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "DEVICE", "cpu")
-    monkeypatch.setattr(fused, "SHAPE", fused.Shape(16, 16, 16, 2))  # so that these problems have several tiles
+    monkeypatch.setattr(
+        fused, "SHAPE", fused.Shape(16, 16, 16, 2)
+    )  # so that these problems have several tiles
 
 
-def batch(draw: random.Random, n: int, width: int, dtype: torch.dtype = torch.float32) -> Batch[Tensor]:
+def batch(
+    draw: random.Random, n: int, width: int, dtype: torch.dtype = torch.float32
+) -> Batch[Tensor]:
     """Draw rows with ids of which some are equal, and of every other role up to as many."""
     generator = torch.Generator().manual_seed(draw.randrange(1 << 30))
 
@@ -49,23 +54,39 @@ def batch(draw: random.Random, n: int, width: int, dtype: torch.dtype = torch.fl
         rows = torch.randn(count, width, generator=generator) / width**0.25
         ids = torch.randint(-(n + 2), n + 2, (count,), generator=generator)
         owners = torch.randint(n, (count,), generator=generator) if owner else None
-        return Side(rows.to(dtype).float(), ids, -3 * torch.rand(count, generator=generator), owner=owners)
+        return Side(
+            rows.to(dtype).float(), ids, -3 * torch.rand(count, generator=generator), owner=owners
+        )
 
-    others = {"negatives": side(draw.randrange(n + 1), True), "sampled": side(draw.randrange(n + 1))}
+    others = {
+        "negatives": side(draw.randrange(n + 1), True),
+        "sampled": side(draw.randrange(n + 1)),
+    }
     weight = torch.rand(n, generator=generator) if draw.random() < 0.5 else None
-    span = range(draw.randrange(n), n) if draw.random() < 0.3 else None  # of a process among several
-    return Batch(side(n), side(n), **others, memory=side(draw.randrange(n + 1)), weight=weight, span=span)
+    span = (
+        range(draw.randrange(n), n) if draw.random() < 0.3 else None
+    )  # of a process among several
+    return Batch(
+        side(n), side(n), **others, memory=side(draw.randrange(n + 1)), weight=weight, span=span
+    )
 
 
 def drawn(draw: random.Random, width: int) -> Objective:
     """Draw an objective of parts that the kernels take."""
     positives = draw.choice([["docs"], ["docs"], ["back_queries"], ["docs", "back_queries"]])
-    more = [name for name in ("negatives", "sampled", "memory") if "docs" in positives and draw.random() < 0.3]
+    more = [
+        name
+        for name in ("negatives", "sampled", "memory")
+        if "docs" in positives and draw.random() < 0.3
+    ]
     partition = draw.choice(["joint", "per_direction"])
     if partition == "joint":
         more += [name for name in ("queries", "back_docs", "back_positives") if draw.random() < 0.2]
     several = [EVERY[name] for name in [*positives, *more]]
-    corrections = [*draw.choice([[], [LogQ()], [LogQ("refined", 0.7)]]), *draw.choice([[], [Margin(0.4)]])]
+    corrections = [
+        *draw.choice([[], [LogQ()], [LogQ("refined", 0.7)]]),
+        *draw.choice([[], [Margin(0.4)]]),
+    ]
     compared = draw.choice([(cosine, draw.choice([0.05, 0.3])), (dot, 1.0)])
     return Objective(
         *(compared if width > 1 else (dot, 1.0)),  # the cosine of a single number has no gradient
@@ -77,25 +98,33 @@ def drawn(draw: random.Random, width: int) -> Objective:
     )
 
 
-def gradients(objective: Objective, rows: Batch[Tensor], losses: Callable[[Batch[Tensor]], Tensor]) -> list[Tensor]:
+def gradients(
+    objective: Objective, rows: Batch[Tensor], losses: Callable[[Batch[Tensor]], Tensor]
+) -> list[Tensor]:
     """Return losses, and the gradients of the embeddings and the scale of their weighted sum."""
     leaves = rows.map(lambda x: x.detach().clone().requires_grad_())
     scale = Temperature(objective.temperature.value, learnable=True)
     objective.temperature = scale
     each = losses(leaves)
     (each * rows.shares().to(each)).sum().backward()
-    grads = [torch.zeros_like(s.rows) if s.rows.grad is None else s.rows.grad for s in leaves.sides().values()]
+    grads = [
+        torch.zeros_like(s.rows) if s.rows.grad is None else s.rows.grad
+        for s in leaves.sides().values()
+    ]
     return [each.detach(), torch.cat(grads), scale.log_scale.grad]
 
 
 def off(objective: Objective, rows: Batch[Tensor], half: bool = False) -> float:
-    """Return how far the kernels are off the definition: losses, gradients relative to their largest entry, and the scale's."""
+    """Return how far the kernels are off the definition: losses, gradients relative to their
+    largest entry, and the scale's."""
     took = fused.Fused(1 if half else 2)
     objective.sweep = took
     got = gradients(objective, rows, objective)
     assert not took.said
     exact = rows.map(lambda x: x.double())
-    want = gradients(objective, exact, lambda leaves: defined_losses(objective, leaves)[leaves.local])
+    want = gradients(
+        objective, exact, lambda leaves: defined_losses(objective, leaves)[leaves.local]
+    )
     gaps = [(x.double() - y).abs().max() for x, y in zip(got, want, strict=True)]
     largest = want[1].abs().max().clamp(min=0.01)  # all may be masked
     sizes = [want[0].abs().max().clamp(min=1), largest, want[2].abs().clamp(min=largest)]
@@ -107,10 +136,12 @@ def problem(seed: int, least: int = 1, most: int = 40) -> float:
     draw = random.Random(seed)
     n, width, half = draw.randint(least, most), draw.choice([1, 3, 16, 33, 64]), draw.random() < 0.3
     objective = drawn(draw, width)
-    half = half and objective.similarity is dot  # whose vectors are the embeddings, which bf16 holds here
-    return off(objective, batch(draw, n, width, torch.bfloat16 if half else torch.float32), half) / (
-        HALF if half else CLOSE
-    )
+    half = (
+        half and objective.similarity is dot
+    )  # whose vectors are the embeddings, which bf16 holds here
+    return off(
+        objective, batch(draw, n, width, torch.bfloat16 if half else torch.float32), half
+    ) / (HALF if half else CLOSE)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -141,12 +172,16 @@ def test_a_loss_that_float32_cannot_tell_from_0_keeps_its_precision() -> None:
     expected = torch.tensor([-20.0], dtype=torch.float64).exp()
     torch.testing.assert_close(losses.double(), expected.expand(2), rtol=1e-5, atol=0)
     torch.testing.assert_close(
-        rows.grad, 20 * expected.float() * torch.tensor([[-1.0, 1.0], [1.0, -1.0]]), rtol=1e-5, atol=0
+        rows.grad,
+        20 * expected.float() * torch.tensor([[-1.0, 1.0], [1.0, -1.0]]),
+        rtol=1e-5,
+        atol=0,
     )
 
 
 def test_large_logits_keep_their_distances() -> None:
-    """Documents that are nearly alike: a probability that is off would multiply a whole document."""
+    """Documents that are nearly alike: a probability that is off would multiply a whole
+    document."""
     generator = torch.Generator().manual_seed(1)
     queries = torch.randn(32, 16, generator=generator)
     docs = queries[:1] + torch.randn(32, 16, generator=generator) / 1000
@@ -160,7 +195,9 @@ def test_large_logits_keep_their_distances() -> None:
     assert off < 5 * usual < 1e-3
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered in exp2")  # of what the smaller of two numbers replaces
+@pytest.mark.filterwarnings(
+    "ignore:overflow encountered in exp2"
+)  # of what the smaller of two numbers replaces
 def test_huge_logits_have_gradients() -> None:
     objective = Objective(dot, 1.0)
     objective.sweep = fused.Fused()
@@ -198,7 +235,10 @@ def test_what_the_kernels_do_not_take_has_the_bits_of_torch_and_a_line_in_the_lo
     objective, width = NOT_TAKEN[why]
     rows = batch(random.Random(0), 6, width)
     teacher = torch.nn.functional.normalize(torch.randn(6, 4), dim=1)
-    sides = {"query": replace(rows.query, teacher=teacher), "doc": replace(rows.doc, teacher=teacher)}
+    sides = {
+        "query": replace(rows.query, teacher=teacher),
+        "doc": replace(rows.doc, teacher=teacher),
+    }
     ids = rows.doc.ids.tolist()  # type: ignore[union-attr]
     rows = Batch(**sides, known=Ragged.of([*zip(ids, reversed(ids))]))  # type: ignore[arg-type]
     want = gradients(objective, rows, objective)
@@ -207,11 +247,18 @@ def test_what_the_kernels_do_not_take_has_the_bits_of_torch_and_a_line_in_the_lo
         got = gradients(objective, rows, objective)
     assert all(torch.equal(x, y) for x, y in zip(got, want, strict=True))
     (line,) = [record.message for record in caplog.records]
-    assert line.startswith("train.kernel=triton: the loss stage stays with torch, since ") and why in line
+    assert (
+        line.startswith("train.kernel=triton: the loss stage stays with torch, since ")
+        and why in line
+    )
 
 
-def test_shared_documents_float64_and_other_devices_stay_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = Batch(Side(torch.eye(2)), Side(torch.eye(2), torch.arange(2)), answer=torch.tensor([1, 1]))
+def test_shared_documents_float64_and_other_devices_stay_with_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = Batch(
+        Side(torch.eye(2)), Side(torch.eye(2), torch.arange(2)), answer=torch.tensor([1, 1])
+    )
     vectors = {"query": torch.eye(2), "doc": torch.eye(2)}
     back = Objective(pools=[pools.back_queries])
     assert fused.reason(back.problem(rows), vectors) == "rows share documents"
@@ -236,7 +283,12 @@ def test_a_run_takes_the_kernels_where_its_option_says_so_or_where_they_pay(
     monkeypatch.setattr(loop, "reach", lambda device: "pay" if pays else "run")
     objective = mnr()
     options = Training(kernel=kernel)
-    loop.begin(torch.nn.Linear(2, 2), torch.nn.Sequential(objective), options, Devices(mixed_precision="bf16"))  # type: ignore[arg-type]
+    loop.begin(
+        torch.nn.Linear(2, 2),
+        torch.nn.Sequential(objective),
+        options,
+        Devices(mixed_precision="bf16"),
+    )  # type: ignore[arg-type]
     wanted = {"triton": fused.Fused(1), "auto": fused.Fused(1, fused.MANY) if pays else sweep}
     assert objective.sweep == wanted.get(kernel, sweep)
 
@@ -249,17 +301,21 @@ def test_few_scores_stay_with_torch_without_a_word(caplog: pytest.LogCaptureFixt
         got = gradients(objective, rows, objective)
     assert all(torch.equal(x, y) for x, y in zip(got, want, strict=True)) and not caplog.records
     objective.sweep = fused.Fused(least=400)
-    assert not torch.equal(gradients(objective, rows, objective)[1], want[1])  # by kernels, which round otherwise
+    assert not torch.equal(
+        gradients(objective, rows, objective)[1], want[1]
+    )  # by kernels, which round otherwise
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("Failed to find C compiler.\nSpecify it"), torch.OutOfMemoryError("CUDA")]
+    "error",
+    [RuntimeError("Failed to find C compiler.\nSpecify it"), torch.OutOfMemoryError("CUDA")],
 )
 @pytest.mark.parametrize("least", [0, 1])
 def test_kernels_that_do_not_run_are_told_once(
     least: int, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As on a machine without a C compiler, or without room: `triton` is refused, and `auto` stays with torch."""
+    """As on a machine without a C compiler, or without room: `triton` is refused, and `auto` stays
+    with torch."""
     rows, objective = batch(random.Random(0), 6, 8), mnr()
     want = gradients(objective, rows, objective)
     calls = []
@@ -272,7 +328,9 @@ def test_kernels_that_do_not_run_are_told_once(
     objective.sweep = fused.Fused(least=least)
     if not least:
         wanted = type(error) if isinstance(error, torch.OutOfMemoryError) else ConfigError
-        with pytest.raises(wanted, match=r"CUDA|the fused kernels do not run here: Failed to find C compiler"):
+        with pytest.raises(
+            wanted, match=r"CUDA|the fused kernels do not run here: Failed to find C compiler"
+        ):
             gradients(objective, rows, objective)
         return
     got = gradients(objective, rows, objective)
@@ -304,6 +362,7 @@ for kernel in (kernels.log_sums, kernels.logit_gradients):
 
 @pytest.mark.slow
 def test_the_kernels_compile_for_a_gpu_and_fit_its_shared_memory() -> None:
-    """Triton brings NVIDIA's assembler, so no GPU is needed; those of compute capability 8 share 99 KiB at least."""
+    """Triton brings NVIDIA's assembler, so no GPU is needed; those of compute capability 8 share 99
+    KiB at least."""
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     subprocess.run([sys.executable, "-c", COMPILE], env=environment, check=True, timeout=280)

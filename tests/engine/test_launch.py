@@ -1,4 +1,5 @@
-"""The same training however it is launched: one run folder, one voice, the losses of one process; and how processes end."""
+"""The same training however it is launched: one run folder, one voice, the losses of one process;
+and how processes end."""
 
 from __future__ import annotations
 
@@ -25,7 +26,16 @@ from ..conftest import WORDS, write_pairs
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": ""}
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "tempera"]
-ACCELERATE = ["-m", "accelerate.commands.launch", "--num_processes", "2", "--main_process_port", "0", "-m", "tempera"]
+ACCELERATE = [
+    "-m",
+    "accelerate.commands.launch",
+    "--num_processes",
+    "2",
+    "--main_process_port",
+    "0",
+    "-m",
+    "tempera",
+]
 SPOKEN = "300 pairs: 260 for training, 0 validation and 40 test queries against 300 documents"
 LOST = "of 2 lost the other ranks during"
 # `tempera` whose process of rank 1 comes to something in its third step.
@@ -62,7 +72,8 @@ def breaking(*given):
 loop.add_gradients = breaking
 main()
 """
-# `tempera`, and whether threads of the others' are left, which would abort a process while Python is being torn down.
+# `tempera`, and whether threads of the others' are left, which would abort a process while Python
+# is being torn down.
 LEAVING = """
 import os
 from pathlib import Path
@@ -117,7 +128,10 @@ class Launched:
         finally:
             for each in self.processes:
                 each.kill()
-        return [(each.returncode, out, err) for each, (out, err) in zip(self.processes, streams, strict=True)]
+        return [
+            (each.returncode, out, err)
+            for each, (out, err) in zip(self.processes, streams, strict=True)
+        ]
 
     def steps(self) -> list[dict[str, Any]]:
         log = (self.folder / "run" / "log.jsonl").read_text().splitlines()
@@ -125,24 +139,48 @@ class Launched:
 
     def evaluations(self) -> list[dict[str, float]]:
         log = (self.folder / "run" / "log.jsonl").read_text().splitlines()
-        return [record["metrics"] for line in log if (record := json.loads(line))["event"] == "evaluation"]
+        return [
+            record["metrics"]
+            for line in log
+            if (record := json.loads(line))["event"] == "evaluation"
+        ]
 
     def metrics(self) -> Any:
         return json.loads((self.folder / "run" / "metrics.json").read_text())["metrics"]
 
 
 def launch(
-    folder: Path, tiny: list[str], *launchers: list[str], more: Sequence[str] = (), **environment: str
+    folder: Path,
+    tiny: list[str],
+    *launchers: list[str],
+    more: Sequence[str] = (),
+    **environment: str,
 ) -> Launched:
-    """The tiny run by one launcher, or by several at once; 33 rows do not divide by two. {rank} is which of them."""
-    job = ["train", *tiny, "train.batch_size=33", "train.max_steps=12", *more, "--output", "run", "--json"]
+    """The tiny run by one launcher, or by several at once; 33 rows do not divide by two. {rank} is
+    which of them."""
+    job = [
+        "train",
+        *tiny,
+        "train.batch_size=33",
+        "train.max_steps=12",
+        *more,
+        "--output",
+        "run",
+        "--json",
+    ]
     started, pipe = [], subprocess.PIPE
     for rank, launcher in enumerate(launchers):
-        env = {**os.environ, **ENVIRONMENT, **{name: value.format(rank=rank) for name, value in environment.items()}}
+        env = {
+            **os.environ,
+            **ENVIRONMENT,
+            **{name: value.format(rank=rank) for name, value in environment.items()},
+        }
         command = [part.replace("{rank}", str(rank)) for part in [*launcher, *job]]
         place = Path(str(folder).format(rank=rank))
         place.mkdir(parents=True, exist_ok=True)
-        started.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env, cwd=place))
+        started.append(
+            subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env, cwd=place)
+        )
     return Launched(folder, started)
 
 
@@ -156,9 +194,17 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-def pair(folder: Path, tiny: list[str], *command: str, prefix: str = "", more: Sequence[str] = ()) -> Launched:
-    """Two processes that a scheduler has started: nobody watches over them. `prefix` is of the names of MPI."""
-    names = {"RANK": "{rank}", "LOCAL_RANK": "{rank}", "SIZE" if prefix else "WORLD_SIZE": "2", "LOCAL_SIZE": "2"}
+def pair(
+    folder: Path, tiny: list[str], *command: str, prefix: str = "", more: Sequence[str] = ()
+) -> Launched:
+    """Two processes that a scheduler has started: nobody watches over them. `prefix` is of the
+    names of MPI."""
+    names = {
+        "RANK": "{rank}",
+        "LOCAL_RANK": "{rank}",
+        "SIZE" if prefix else "WORLD_SIZE": "2",
+        "LOCAL_SIZE": "2",
+    }
     place = {"MASTER_ADDR": "localhost", "MASTER_PORT": free_port()}
     ranks = {f"{prefix}{name}": value for name, value in names.items()}
     return launch(folder, tiny, python(*command), python(*command), more=more, **ranks, **place)
@@ -180,8 +226,13 @@ def same(several: Launched, one: Launched) -> None:
 
 def apart(several: Launched, one: Launched, most: float) -> None:
     """How far the saved weights may be from each other."""
-    theirs, ours = (load_file(each.folder / "run" / "model" / "model.safetensors") for each in (several, one))
-    assert theirs.keys() == ours.keys() and max(float(weight.abs().max()) for weight in ours.values()) > 0.1
+    theirs, ours = (
+        load_file(each.folder / "run" / "model" / "model.safetensors") for each in (several, one)
+    )
+    assert (
+        theirs.keys() == ours.keys()
+        and max(float(weight.abs().max()) for weight in ours.values()) > 0.1
+    )
     assert max(float((theirs[name] - weight).abs().max()) for name, weight in ours.items()) <= most
 
 
@@ -195,18 +246,24 @@ def alone(tiny: list[str], tmp_path_factory: pytest.TempPathFactory) -> Launched
 
 LAUNCHERS = [
     pytest.param(TORCHRUN, id="torchrun"),
-    pytest.param([*ACCELERATE[:2], "--multi_gpu", *ACCELERATE[2:]], id="accelerate", marks=pytest.mark.slow),
+    pytest.param(
+        [*ACCELERATE[:2], "--multi_gpu", *ACCELERATE[2:]], id="accelerate", marks=pytest.mark.slow
+    ),
 ]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_launched_processes_train_as_one(launcher: list[str], alone: Launched, tiny: list[str], tmp_path: Path) -> None:
+def test_launched_processes_train_as_one(
+    launcher: list[str], alone: Launched, tiny: list[str], tmp_path: Path
+) -> None:
     several = launch(tmp_path / "here", tiny, python(*launcher))
     ((code, out, err),) = several.ended()
     assert code == 0, err
     assert json.loads(out)["metrics"] == several.metrics()  # one document, not one a process
-    assert err.count(SPOKEN) == 1 and "32 pairs a batch on 2 processes" in err  # 260 rows in 8 batches of 32 and 33
+    assert (
+        err.count(SPOKEN) == 1 and "32 pairs a batch on 2 processes" in err
+    )  # 260 rows in 8 batches of 32 and 33
     same(several, alone)
 
 
@@ -214,12 +271,17 @@ def test_launched_processes_train_as_one(launcher: list[str], alone: Launched, t
 def test_two_processes_choose_as_one_does(tiny: list[str], tmp_path: Path) -> None:
     """One process races for all; the others wait for its choice."""
     more = ["evaluation.queries=60", "evaluation.validation=60", "train.max_steps=20"]
-    recipes, tiny = [], [each for each in tiny if not each.startswith("train.learning_rate=")]  # which the race tries
+    recipes, tiny = (
+        [],
+        [each for each in tiny if not each.startswith("train.learning_rate=")],
+    )  # which the race tries
     for name, launcher in (("one", ["-m", "tempera"]), ("two", TORCHRUN)):
         run = launch(tmp_path / name, tiny, python(*launcher), more=more)
         ((code, _, err),) = run.ended()
         assert code == 0, err
-        log = [json.loads(line) for line in (run.folder / "run" / "log.jsonl").read_text().splitlines()]
+        log = [
+            json.loads(line) for line in (run.folder / "run" / "log.jsonl").read_text().splitlines()
+        ]
         recipes += [record for record in log if record["event"] == "recipe"]
     for each in [each for record in recipes for each in record["tried"]]:
         each.pop("seconds")  # of the CPU, which differ
@@ -236,11 +298,17 @@ def test_two_processes_choose_as_one_does(tiny: list[str], tmp_path: Path) -> No
         ["train.made_rows=0", "mining.again=3"],
     ],
 )
-def test_all_processes_go_on_from_the_chosen_weights(options: list[str], tiny: list[str], tmp_path: Path) -> None:
-    """The first process alone has those of the best validation; then all train on what was held out."""
+def test_all_processes_go_on_from_the_chosen_weights(
+    options: list[str], tiny: list[str], tmp_path: Path
+) -> None:
+    """The first process alone has those of the best validation; then all train on what was held
+    out."""
     draw = random.Random(0)
     docs = [" ".join(draw.choice(WORDS) for _ in range(60)) for _ in range(300)]
-    path = write_pairs(tmp_path / "long.jsonl", [{"query": " ".join(doc.split()[::20]), "doc": doc} for doc in docs])
+    path = write_pairs(
+        tmp_path / "long.jsonl",
+        [{"query": " ".join(doc.split()[::20]), "doc": doc} for doc in docs],
+    )
     more = [f"data.path={path}", "train.refit=auto", "train.learning_rate=0.3", *options]
     more += ["evaluation.validation=60", "train.evaluations=6", "train.max_steps=48"]
     runs = []
@@ -249,7 +317,10 @@ def test_all_processes_go_on_from_the_chosen_weights(options: list[str], tiny: l
         ((code, out, err),) = runs[-1].ended()
         assert code == 0, err
         best = json.loads(out)["best"]
-        assert 0 < best["step"] < best["taken"] and "training goes on, also on all that was held out" in err
+        assert (
+            0 < best["step"] < best["taken"]
+            and "training goes on, also on all that was held out" in err
+        )
     one, two = runs
     assert two.metrics() == one.metrics()
     apart(two, one, 1e-4)
@@ -261,7 +332,10 @@ def test_divided_towers_train_as_one(alone: Launched, tiny: list[str], tmp_path:
     several = launch(tmp_path / "here", [*tiny, "train.fsdp=true"], python(*TORCHRUN))
     ((code, out, err),) = several.ended()
     assert code == 0, err
-    assert json.loads(out)["metrics"] == several.metrics() and several.evaluations() == alone.evaluations()
+    assert (
+        json.loads(out)["metrics"] == several.metrics()
+        and several.evaluations() == alone.evaluations()
+    )
     same(several, alone)
     apart(several, alone, 1e-5)
 
@@ -269,14 +343,21 @@ def test_divided_towers_train_as_one(alone: Launched, tiny: list[str], tmp_path:
 @pytest.mark.long
 def test_more_processes_go_on_with_the_guide_of_the_run(tiny: list[str], tmp_path: Path) -> None:
     """From two processes to one and back: the guide of step 8 was made by one of them alone."""
-    more = ["train.guide=self", "train.guide_every=4", "objective.masks=[same_id, guided]", "train.save_steps=1"]
+    more = [
+        "train.guide=self",
+        "train.guide_every=4",
+        "objective.masks=[same_id, guided]",
+        "train.save_steps=1",
+    ]
     one = launch(tmp_path / "one", tiny, python("-m", "tempera"), more=more)
     assert one.ended()[0][0] == 0
     folder, kept = tmp_path / "several", tmp_path / "several" / "run.checkpoints"
     for together, broken in ((True, 6), (False, 5)):
         command = ["-c", BROKEN_OFF.format(step=broken)]
         several = (
-            pair(folder, tiny, *command, more=more) if together else launch(folder, tiny, python(*command), more=more)
+            pair(folder, tiny, *command, more=more)
+            if together
+            else launch(folder, tiny, python(*command), more=more)
         )
         assert {code for code, _, _ in several.ended()} == {3}
         assert [path.name for path in kept.glob("step-*")] == [f"step-{5 if together else 9:09}"]
@@ -289,13 +370,17 @@ def test_more_processes_go_on_with_the_guide_of_the_run(tiny: list[str], tmp_pat
     same(several, one)
 
 
-LINUX = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted where Linux shows them")
+LINUX = pytest.mark.skipif(
+    not Path("/proc/self/task").is_dir(), reason="threads are counted where Linux shows them"
+)
 
 
 @LINUX
 @pytest.mark.long
 @pytest.mark.parametrize("option", ["fsdp", "divide_tables"])
-def test_processes_with_divided_towers_leave_no_thread_behind(option: str, tiny: list[str], tmp_path: Path) -> None:
+def test_processes_with_divided_towers_leave_no_thread_behind(
+    option: str, tiny: list[str], tmp_path: Path
+) -> None:
     for code, _, err in pair(tmp_path, [*tiny, f"train.{option}=true"], "-c", LEAVING).ended():
         assert code == 0, err
 
@@ -315,7 +400,9 @@ def test_processes_of_mpi_train_as_one(alone: Launched, tiny: list[str], tmp_pat
     ("happens", "code", "line"),
     [
         pytest.param(KILLED, -signal.SIGKILL, "", id="killed", marks=pytest.mark.long),
-        pytest.param(REFUSING, 2, "tempera: the disk is full", id="refusing", marks=pytest.mark.slow),
+        pytest.param(
+            REFUSING, 2, "tempera: the disk is full", id="refusing", marks=pytest.mark.slow
+        ),
         pytest.param(HANGING, 128 + signal.SIGTERM, "", id="hanging", marks=pytest.mark.slow),
     ],
 )
@@ -366,12 +453,17 @@ def test_one_process_refuses_a_finished_output_for_all(tiny: list[str], tmp_path
     (tmp_path / "run" / "metrics.json").write_text("{}")
     (ours, _, err), (theirs, *silent) = pair(tmp_path, tiny, "-m", "tempera").ended()
     assert ours == theirs == 2 and silent == ["", ""]
-    assert [line.startswith("tempera: ") for line in err.splitlines()] == [True] and "run" in err and LOST not in err
+    assert (
+        [line.startswith("tempera: ") for line in err.splitlines()] == [True]
+        and "run" in err
+        and LOST not in err
+    )
 
 
 @contextmanager
 def two_hosts() -> Iterator[list[list[str]]]:
-    """What runs a command on each of two hosts: network namespaces, joined by a cable, with addresses of their own."""
+    """What runs a command on each of two hosts: network namespaces, joined by a cable, with
+    addresses of their own."""
     names, ends = [[f"{kind}{os.getpid()}{i}" for i in range(2)] for kind in ("tempera", "veth")]
 
     def ip(*arguments: str) -> None:
@@ -398,14 +490,34 @@ def two_hosts() -> Iterator[list[list[str]]]:
 
 @pytest.mark.slow
 def test_two_hosts_train_as_one_process(alone: Launched, tiny: list[str], tmp_path: Path) -> None:
-    """Two processes a host. The second host does not see the first one's files, so its own folder stays empty."""
-    place = ["--master_addr", "10.213.0.1", "--master_port", "29411", "--nnodes", "2", "--nproc_per_node", "2"]
+    """Two processes a host. The second host does not see the first one's files, so its own folder
+    stays empty."""
+    place = [
+        "--master_addr",
+        "10.213.0.1",
+        "--master_port",
+        "29411",
+        "--nnodes",
+        "2",
+        "--nproc_per_node",
+        "2",
+    ]
     torchrun = ["-m", "torch.distributed.run", *place, "--node_rank", "{rank}", "-m", "tempera"]
     with two_hosts() as hosts:
-        several = launch(tmp_path / "{rank}", tiny, *([*host, *torchrun] for host in hosts), GLOO_SOCKET_IFNAME="cable")
+        several = launch(
+            tmp_path / "{rank}",
+            tiny,
+            *([*host, *torchrun] for host in hosts),
+            GLOO_SOCKET_IFNAME="cable",
+        )
         (first, out, err), (second, silent, other) = several.ended(120)
     assert first == second == 0, (err, other)
-    assert json.loads(out) and silent == "" and "33 pairs a batch on 4 processes" in err and SPOKEN not in other
+    assert (
+        json.loads(out)
+        and silent == ""
+        and "33 pairs a batch on 4 processes" in err
+        and SPOKEN not in other
+    )
     assert list((tmp_path / "1").iterdir()) == []
     same(Launched(tmp_path / "0", []), alone)
 
@@ -427,8 +539,12 @@ def test_transformers_train_as_one(tiny: list[str], tmp_path: Path, fsdp: str) -
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("option", ["train.learning_rate=0.{rank}1", "objective.temperature=0.{rank}1"])
-def test_processes_of_different_options_are_refused(option: str, tiny: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "option", ["train.learning_rate=0.{rank}1", "objective.temperature=0.{rank}1"]
+)
+def test_processes_of_different_options_are_refused(
+    option: str, tiny: list[str], tmp_path: Path
+) -> None:
     """But each may have what fits its machine."""
     more = [option, "train.micro_batch_tokens=1{rank}00"]
     running = pair(tmp_path, tiny, "-m", "tempera", more=more)
@@ -443,7 +559,9 @@ def test_processes_of_different_options_are_refused(option: str, tiny: list[str]
 @pytest.mark.long
 def test_a_process_that_waits_for_others_hears_a_signal(tiny: list[str], tmp_path: Path) -> None:
     """The other one ended before they met."""
-    absent = "import os; os.environ['RANK'] == '1' and os._exit(2); from tempera.cli import main; main()"
+    absent = (
+        "import os; os.environ['RANK'] == '1' and os._exit(2); from tempera.cli import main; main()"
+    )
     running = pair(tmp_path, tiny, "-c", absent)
     (waiting, gone) = running.processes
     assert gone.wait(60) == 2
@@ -454,7 +572,9 @@ def test_a_process_that_waits_for_others_hears_a_signal(tiny: list[str], tmp_pat
 
 
 @pytest.mark.slow
-def test_processes_that_do_not_begin_alike_are_refused(tiny: list[str], pairs_file: Path, tmp_path: Path) -> None:
+def test_processes_that_do_not_begin_alike_are_refused(
+    tiny: list[str], pairs_file: Path, tmp_path: Path
+) -> None:
     """Two machines whose files of one name differ in one row."""
     rows = pairs_file.read_text().splitlines()
     for rank in range(2):
@@ -465,4 +585,9 @@ def test_processes_that_do_not_begin_alike_are_refused(tiny: list[str], pairs_fi
         assert code == 2 and err.splitlines()[-1].startswith(
             "tempera: the processes start with different data or weights"
         )
-    assert [path.name for path in sorted(tmp_path.rglob("*"))] == ["0", "own.jsonl", "1", "own.jsonl"]
+    assert [path.name for path in sorted(tmp_path.rglob("*"))] == [
+        "0",
+        "own.jsonl",
+        "1",
+        "own.jsonl",
+    ]

@@ -1,4 +1,5 @@
-"""Linear layers under autocast on a CPU: the products and gradients of torch, of rows that are filled up to numbers that recur."""
+"""Linear layers under autocast on a CPU: the products and gradients of torch, of rows that are
+filled up to numbers that recur."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from tempera.engine.lookup import computing_by
 
 
 class Block(nn.Module):
-    """Three layers that read the same rows, as attention does, and one that reads what they make."""
+    """Three layers that read the same rows, as attention does, and one that reads what they
+    make."""
 
     def __init__(self, bias: bool = True) -> None:
         super().__init__()
@@ -33,8 +35,11 @@ class Block(nn.Module):
         return rows + self.last(F.gelu(made))
 
 
-def passed(block: Block, rows: Tensor, layers: LinearLayers | None, half: bool = True) -> list[Tensor]:
-    """Return the outputs and the gradients of rows, weights and biases, with layers of ours or with those of torch."""
+def passed(
+    block: Block, rows: Tensor, layers: LinearLayers | None, half: bool = True
+) -> list[Tensor]:
+    """Return the outputs and the gradients of rows, weights and biases, with layers of ours or with
+    those of torch."""
     block.zero_grad()
     rows = rows.detach().requires_grad_()
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=half)
@@ -42,7 +47,11 @@ def passed(block: Block, rows: Tensor, layers: LinearLayers | None, half: bool =
         out = block(rows)
     (out.float() * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum().backward()
     assert rows.grad is not None
-    return [out.detach(), rows.grad, *(p.grad.clone() for p in block.parameters() if p.grad is not None)]
+    return [
+        out.detach(),
+        rows.grad,
+        *(p.grad.clone() for p in block.parameters() if p.grad is not None),
+    ]
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -54,7 +63,9 @@ def test_products_and_gradients_are_those_of_autocast(count: tuple[int, int], bi
     got, want = passed(block, rows, LinearLayers(list(block.modules()))), passed(block, rows, None)
     with torch.autocast("cpu", enabled=False):
         exact = [each.double() for each in passed_exactly(block, rows)]
-    assert torch.equal(got[0], want[0]) and len(got) == len(want) == len(exact) == (10 if bias else 6)
+    assert torch.equal(got[0], want[0]) and len(got) == len(want) == len(exact) == (
+        10 if bias else 6
+    )
     for ours, theirs, true in zip(got, want, exact, strict=True):
         assert ours.dtype == theirs.dtype == torch.float32 and ours.shape == theirs.shape
         size = true.norm()
@@ -64,35 +75,52 @@ def test_products_and_gradients_are_those_of_autocast(count: tuple[int, int], bi
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("count", [(1, 1), (5, 7), (90, 70)])
-def test_products_and_gradients_in_float32_are_exact(count: tuple[int, int], bias: bool, onednn: list[str]) -> None:
+def test_products_and_gradients_in_float32_are_exact(
+    count: tuple[int, int], bias: bool, onednn: list[str]
+) -> None:
     """Rows are filled up there, too, and small products stay with torch."""
     torch.manual_seed(0)
     block, rows = Block(bias), torch.randn(*count, 24)
     got = passed(block, rows, LinearLayers(list(block.modules())), half=False)
     assert len(onednn) == (12 if count[0] == 90 else 0)  # four layers, forward and twice backward
-    for ours, true in zip(got, (each.double() for each in passed_exactly(block, rows)), strict=True):
+    for ours, true in zip(
+        got, (each.double() for each in passed_exactly(block, rows)), strict=True
+    ):
         assert ours.dtype == torch.float32 and (ours.double() - true).norm() <= 1e-4 * true.norm()
 
 
-def test_where_onednn_gains_nothing_torch_multiplies(onednn: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_onednn_gains_nothing_torch_multiplies(
+    onednn: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(products, "onednn_gain", lambda: 1.4)
     block, rows = Block(), torch.randn(90, 70, 24)
-    got, want = (passed(block, rows, layers, half=False) for layers in (LinearLayers(list(block.modules())), None))
+    got, want = (
+        passed(block, rows, layers, half=False)
+        for layers in (LinearLayers(list(block.modules())), None)
+    )
     assert onednn == [] and all(map(torch.equal, got, want))
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_a_checkpoint_of_torch_computes_again_what_it_has_computed(half: bool, onednn: list[str]) -> None:
-    """Its rows are no number that recurs, and it computes them again when the layers are torch's."""
+def test_a_checkpoint_of_torch_computes_again_what_it_has_computed(
+    half: bool, onednn: list[str]
+) -> None:
+    """Its rows are no number that recurs, and it computes them again when the layers are
+    torch's."""
     torch.manual_seed(0)
     block, rows = Block(), torch.randn(70, 71, 24, requires_grad=True)
-    with torch.autocast("cpu", torch.bfloat16, enabled=half), LinearLayers(list(block.modules())).cast_once(CPU):
+    with (
+        torch.autocast("cpu", torch.bfloat16, enabled=half),
+        LinearLayers(list(block.modules())).cast_once(CPU),
+    ):
         out: Any = checkpoint(block, rows, use_reentrant=False)
     out.float().sum().backward()
     assert rows.grad is not None and not onednn
 
 
-def test_weights_that_are_more_than_their_numbers_and_transforms_are_left_to_torch(onednn: list[str]) -> None:
+def test_weights_that_are_more_than_their_numbers_and_transforms_are_left_to_torch(
+    onednn: list[str],
+) -> None:
     class Doubled(Tensor):
         """A weight of a format of its own."""
 
@@ -104,7 +132,10 @@ def test_weights_that_are_more_than_their_numbers_and_transforms_are_left_to_tor
     layer.weight = nn.Parameter(layer.weight.data.as_subclass(Doubled), requires_grad=False)  # type: ignore[arg-type]
     with torch.inference_mode():
         frozen = nn.Linear(200, 200)
-    with LinearLayers(list(nn.ModuleList([layer, frozen]).modules())).cast_once(CPU), torch.no_grad():
+    with (
+        LinearLayers(list(nn.ModuleList([layer, frozen]).modules())).cast_once(CPU),
+        torch.no_grad(),
+    ):
         assert layer(rows).shape == frozen(rows).shape == want.shape
     assert onednn == ["oneDNN"]
 
@@ -127,7 +158,9 @@ def passed_exactly(block: Block, rows: Tensor) -> list[Tensor]:
     return [out.detach(), rows.grad, *(p.grad for p in double.parameters() if p.grad is not None)]
 
 
-def test_rows_are_filled_to_few_numbers_and_weights_are_cast_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_filled_to_few_numbers_and_weights_are_cast_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     block, shapes, own, weights = Block(), [], [], []
 
     def noted(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -177,13 +210,19 @@ def test_rows_that_were_written_to_are_read_again() -> None:
     with torch.autocast("cpu", torch.bfloat16), LinearLayers(list(layer.modules())).cast_once(CPU):
         before = layer(rows)
         rows *= 2
-        assert torch.allclose(layer(rows).float(), F.linear(rows, layer.weight, layer.bias).float(), atol=0.05)
+        assert torch.allclose(
+            layer(rows).float(), F.linear(rows, layer.weight, layer.bias).float(), atol=0.05
+        )
         assert not torch.equal(layer(rows), before)
 
 
 @pytest.mark.parametrize(
     "write",
-    [lambda p: p.data.mul_(-3), lambda p: setattr(p, "data", p.data * -3), lambda p: p.detach().mul_(-3)],
+    [
+        lambda p: p.data.mul_(-3),
+        lambda p: setattr(p, "data", p.data * -3),
+        lambda p: p.detach().mul_(-3),
+    ],
     ids=["uncounted", "replaced", "counted"],
 )
 @pytest.mark.parametrize("frozen", [False, True], ids=["trained", "frozen"])
@@ -197,4 +236,6 @@ def test_the_next_batch_reads_weights_however_an_optimiser_wrote_to_them(
     for p in block.parameters():
         write(p)
     after = passed(block, rows, LinearLayers(list(block.modules())))
-    assert torch.equal(after[0], passed(block, rows, None)[0]) and not torch.allclose(after[0], before[0], atol=0.1)
+    assert torch.equal(after[0], passed(block, rows, None)[0]) and not torch.allclose(
+        after[0], before[0], atol=0.1
+    )

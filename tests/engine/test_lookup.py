@@ -15,15 +15,22 @@ from tempera.engine.lookup import _by_row, adding_in_place, clear
 
 
 class Net(nn.Module):
-    """A table with padding that is used twice, one that is frozen, and one of bags of which the last is empty."""
+    """A table with padding that is used twice, one that is frozen, and one of bags of which the
+    last is empty."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.fixed, self.bags = nn.Embedding(7, 4, padding_idx=0), nn.Embedding(7, 4), Table(7, 4)
+        self.words, self.fixed, self.bags = (
+            nn.Embedding(7, 4, padding_idx=0),
+            nn.Embedding(7, 4),
+            Table(7, 4),
+        )
         self.fixed.requires_grad_(False)
 
     def forward(self, indices: Tensor) -> Tensor:
-        of_words = torch.tanh(self.words(indices) * self.fixed(indices) + self.words(indices.flip(1)))
+        of_words = torch.tanh(
+            self.words(indices) * self.fixed(indices) + self.words(indices.flip(1))
+        )
         bags = self.bags.mean_of(indices.flatten(), torch.tensor([0, 1, 1, indices.numel()]))
         return torch.cat([of_words.flatten(0, 1), torch.sin(bags) * self.bags(indices[:, 0])[:1]])
 
@@ -43,7 +50,11 @@ def gradients(in_place: bool, times: int) -> list[Tensor]:
     net = Net().double()
     for seed in range(times):
         backward(net, seed, in_place)
-    assert net.fixed.weight.grad is None and net.words.weight.grad is not None and net.bags.weight.grad is not None
+    assert (
+        net.fixed.weight.grad is None
+        and net.words.weight.grad is not None
+        and net.bags.weight.grad is not None
+    )
     return [net.words.weight.grad, net.bags.weight.grad]
 
 
@@ -87,10 +98,16 @@ def test_weighted_means_are_those_by_hand(how: str) -> None:
     rows, starts = torch.randint(0, 650, (2000,), generator=draw), torch.tensor([0, 5, 5, 900])
     outer = torch.randn(4, 3, dtype=torch.float64, generator=draw)
     table.weight.data.normal_(generator=draw)
-    vectors, exponents = table.weight.detach().clone().requires_grad_(), logs.detach().clone().requires_grad_()
+    vectors, exponents = (
+        table.weight.detach().clone().requires_grad_(),
+        logs.detach().clone().requires_grad_(),
+    )
     bags = [rows[:5], rows[5:5], rows[5:900], rows[900:]]
     by_hand = torch.stack(
-        [sum((vectors[i] * exponents[i].exp() for i in bag), torch.zeros(3)) / max(1, len(bag)) for bag in bags]
+        [
+            sum((vectors[i] * exponents[i].exp() for i in bag), torch.zeros(3)) / max(1, len(bag))
+            for bag in bags
+        ]
     )
     with adding_in_place(list(table.modules()), CPU) if how == "in place" else nullcontext():
         means = table.mean_of(rows, starts, logs.exp())
@@ -101,7 +118,9 @@ def test_weighted_means_are_those_by_hand(how: str) -> None:
     assert grad is not None and grad.is_sparse == (how == "sparse")
     torch.testing.assert_close(grad.to_dense(), vectors.grad, rtol=0, atol=1e-12)
     torch.testing.assert_close(logs.grad, exponents.grad, rtol=0, atol=1e-12)
-    assert exponents.grad is not None and exponents.grad[:600].any() and not exponents.grad[650:].any()
+    assert (
+        exponents.grad is not None and exponents.grad[:600].any() and not exponents.grad[650:].any()
+    )
 
 
 def test_weighted_bags_of_nothing_are_zero_and_teach_nothing() -> None:
@@ -115,16 +134,24 @@ def test_weighted_bags_of_nothing_are_zero_and_teach_nothing() -> None:
 @pytest.mark.parametrize("size", [40_000, 1 << 16, (1 << 16) + 1])
 def test_bags_of_large_tables_have_the_bits_of_a_stable_sort(size: int) -> None:
     draw = torch.Generator().manual_seed(size)
-    rows = torch.cat([torch.randint(0, size, (3000,), generator=draw), torch.tensor([size - 1, 0, size - 1])])
+    rows = torch.cat(
+        [torch.randint(0, size, (3000,), generator=draw), torch.tensor([size - 1, 0, size - 1])]
+    )
     rows = rows[torch.randperm(len(rows), generator=draw)].repeat(2)
     order, distinct, counts = _by_row(rows, size)
-    assert torch.equal(rows[order], rows.sort().values) and torch.equal(order, rows.argsort(stable=True))
-    assert torch.equal(distinct, rows.unique()) and torch.equal(counts, rows.unique(return_counts=True)[1])
+    assert torch.equal(rows[order], rows.sort().values) and torch.equal(
+        order, rows.argsort(stable=True)
+    )
+    assert torch.equal(distinct, rows.unique()) and torch.equal(
+        counts, rows.unique(return_counts=True)[1]
+    )
     assert [len(each) for each in _by_row(rows[:0], size)] == [0, 0, 0]
     table, starts = Table(size, 2, dtype=torch.float64), torch.tensor([0, 5, 5])
     expected = torch.zeros(size, 2, dtype=torch.float64)
     expected.index_add_(0, rows[:5], torch.full((5, 2), 0.2, dtype=torch.float64))
-    expected.index_add_(0, rows[5:], torch.full((len(rows) - 5, 2), 1 / (len(rows) - 5), dtype=torch.float64))
+    expected.index_add_(
+        0, rows[5:], torch.full((len(rows) - 5, 2), 1 / (len(rows) - 5), dtype=torch.float64)
+    )
     with adding_in_place(list(table.modules()), CPU):
         table.mean_of(rows, starts)[[0, 2]].sum().backward()
     torch.testing.assert_close(table.weight.grad, expected, rtol=1e-12, atol=1e-12)
@@ -134,8 +161,12 @@ def nothing(grad: Tensor) -> None:
     """Leave a gradient as it is."""
 
 
-@pytest.mark.parametrize("write", [nothing, lambda grad: grad.add_(1), lambda grad: grad[2].fill_(torch.nan)])
-def test_a_step_begins_at_zero_in_the_memory_of_the_one_before(write: Callable[[Tensor], object]) -> None:
+@pytest.mark.parametrize(
+    "write", [nothing, lambda grad: grad.add_(1), lambda grad: grad[2].fill_(torch.nan)]
+)
+def test_a_step_begins_at_zero_in_the_memory_of_the_one_before(
+    write: Callable[[Tensor], object],
+) -> None:
     nets = []
     for in_place in (False, True):
         torch.manual_seed(0)
@@ -197,7 +228,17 @@ def test_a_batch_whose_memory_is_written_to_again_leaves_nothing_behind() -> Non
         with adding_in_place(list(words.modules()), CPU):
             loss = words(batch).sum()
         loss.backward()
-    assert words.weight.grad is not None and words.weight.grad[:, 0].tolist() == [0, 0, 0, 0, 0, 1, 1, 0, 0]
+    assert words.weight.grad is not None and words.weight.grad[:, 0].tolist() == [
+        0,
+        0,
+        0,
+        0,
+        0,
+        1,
+        1,
+        0,
+        0,
+    ]
 
 
 def test_a_table_that_changes_its_dtype_or_size_has_a_gradient_of_its_own() -> None:

@@ -1,4 +1,5 @@
-"""AdamW that passes over rows of tables which no batch has read is AdamW; norms and clipping likewise."""
+"""AdamW that passes over rows of tables which no batch has read is AdamW; norms and clipping
+likewise."""
 
 from __future__ import annotations
 
@@ -28,12 +29,20 @@ class Net(nn.Module):
         self.few, self.layer = nn.Embedding(5, WIDTH), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, indices: Tensor) -> Tensor:
-        bags = self.bags.mean_of(indices.flatten(), torch.arange(0, indices.numel(), indices.shape[1]))
+        bags = self.bags.mean_of(
+            indices.flatten(), torch.arange(0, indices.numel(), indices.shape[1])
+        )
         return self.layer(self.words(indices).sum(1) + self.few(indices % 5).sum(1)) * bags
 
 
 def trained(
-    steps: int, in_place: bool, most: float | None, wide: int = 60, parts: int = 2, between: Any = None, **options: Any
+    steps: int,
+    in_place: bool,
+    most: float | None,
+    wide: int = 60,
+    parts: int = 2,
+    between: Any = None,
+    **options: Any,
 ) -> tuple[Net, list[float], AdamWByRow]:
     """Train on rows drawn anew, clipped to a norm; return the weights and the norms."""
     torch.manual_seed(0)
@@ -71,7 +80,8 @@ def same(one: Net, other: Net) -> None:
 def test_weights_norms_and_moments_are_those_of_adamw(
     wide: int, parts: int, most: float | None, monkeypatch: Any
 ) -> None:
-    """All rows are read in time when they are drawn from the whole table, so that they are no longer few."""
+    """All rows are read in time when they are drawn from the whole table, so that they are no
+    longer few."""
     monkeypatch.setattr(optim, "_FEW", 0.1)
     net, norms, optimizer = trained(12, True, most, wide, parts)
     plain, exact, other = trained(12, False, most, wide, parts)
@@ -80,8 +90,12 @@ def test_weights_norms_and_moments_are_those_of_adamw(
     for mine, theirs in zip(net.parameters(), plain.parameters(), strict=True):
         assert float(optimizer.state[mine]["step"]) == float(other.state[theirs]["step"]) == 12
         for name in ("exp_avg", "exp_avg_sq"):
-            torch.testing.assert_close(optimizer.state[mine][name], other.state[theirs][name], rtol=1e-4, atol=1e-9)
-    masks = {name: optimizer.read[p].mask for name, p in net.named_parameters() if p in optimizer.read}
+            torch.testing.assert_close(
+                optimizer.state[mine][name], other.state[theirs][name], rtol=1e-4, atol=1e-9
+            )
+    masks = {
+        name: optimizer.read[p].mask for name, p in net.named_parameters() if p in optimizer.read
+    }
     assert set(masks) == {"words.weight", "bags.weight"}
     for mask in masks.values():
         assert mask is None if wide == ROWS else 30 < int(mask.sum()) <= 60  # type: ignore[union-attr]
@@ -90,7 +104,10 @@ def test_weights_norms_and_moments_are_those_of_adamw(
 def test_a_checkpoint_goes_on_with_the_same_bits() -> None:
     def reloaded(net: Net, optimizer: Any, step: int) -> None:
         if step == 3:
-            saved = {k: {n: x.clone() for n, x in v.items()} for k, v in optimizer.state_dict()["state"].items()}
+            saved = {
+                k: {n: x.clone() for n, x in v.items()}
+                for k, v in optimizer.state_dict()["state"].items()
+            }
             optimizer.load_state_dict({**optimizer.state_dict(), "state": saved})
 
     whole, again = trained(8, True, 0.01)[0], trained(8, True, 0.01, between=reloaded)[0]
@@ -98,13 +115,19 @@ def test_a_checkpoint_goes_on_with_the_same_bits() -> None:
 
 
 def test_gradients_of_others_reach_every_row() -> None:
-    """Rows that only somebody else has given a gradient are stepped, in that step and, by their moments, in the next ones."""
+    """Rows that only somebody else has given a gradient are stepped, in that step and, by their
+    moments, in the next ones."""
 
     def added(net: Net, optimizer: Any, step: int) -> None:
         _added_alone(net, optimizer, step)
-        assert (rows_of(net.words.weight) is None) == (rows_of(net.bags.weight) is None or step == 4)
+        assert (rows_of(net.words.weight) is None) == (
+            rows_of(net.bags.weight) is None or step == 4
+        )
 
-    net, plain = trained(8, True, 0.01, between=added)[0], trained(8, False, 0.01, between=_added_alone)[0]
+    net, plain = (
+        trained(8, True, 0.01, between=added)[0],
+        trained(8, False, 0.01, between=_added_alone)[0],
+    )
     same(net, plain)
     start = trained(0, False, None)[0].words.weight
     assert not torch.allclose(net.words.weight[ROWS - 1], start[ROWS - 1], atol=1e-3)
@@ -125,6 +148,11 @@ def test_weight_decay_spares_the_temperature() -> None:
 
 
 def test_weight_decay_reaches_every_row() -> None:
-    net, plain = trained(3, True, None, weight_decay=0.1)[0], trained(3, False, None, weight_decay=0.1)[0]
+    net, plain = (
+        trained(3, True, None, weight_decay=0.1)[0],
+        trained(3, False, None, weight_decay=0.1)[0],
+    )
     same(net, plain)
-    assert not torch.equal(net.words.weight[ROWS - 1], trained(0, False, None)[0].words.weight[ROWS - 1])
+    assert not torch.equal(
+        net.words.weight[ROWS - 1], trained(0, False, None)[0].words.weight[ROWS - 1]
+    )

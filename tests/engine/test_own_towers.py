@@ -1,4 +1,5 @@
-"""Towers that a program brings along: what they may read, and what is said of those that cannot be trained."""
+"""Towers that a program brings along: what they may read, and what is said of those that cannot be
+trained."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def test_features_may_be_tensors_and_one_module_is_both_towers(mode: Mode) -> No
     loss = objective(tower(rows.query.rows), tower(rows.doc.rows)).mean()
     loss.backward()
     wants = gradients(tower)
-    assert step(tower, objective, rows, Cache(mode, tokens=5)) == pytest.approx(loss.item(), abs=1e-12)
+    assert step(tower, objective, rows, Cache(mode, tokens=5)) == pytest.approx(
+        loss.item(), abs=1e-12
+    )
     for want, got in zip(wants, gradients(tower), strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
 
@@ -73,7 +76,8 @@ def test_what_is_no_embedding_is_refused(name: str) -> None:
     tower = Dense()
     tower.made, said = WRONG[name]  # type: ignore[method-assign]
     with pytest.raises(
-        ConfigError, match=f"^the tower Dense makes {said} of 12 rows: it has to return a tensor of floating"
+        ConfigError,
+        match=f"^the tower Dense makes {said} of 12 rows: it has to return a tensor of floating",
     ):
         step(Two(tower, Dense()), mnr(), dense())
 
@@ -90,7 +94,10 @@ class Two(nn.Module):
 
 
 def test_a_tower_that_is_no_module_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^the tower of query is a function: give an nn\.Module, from features to"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^the tower of query is a function: give an nn\.Module, from features to",
+    ):
         step(Two(lambda rows: rows, Dense()), mnr(), dense())
 
 
@@ -98,7 +105,10 @@ def test_embeddings_without_a_graph_are_refused() -> None:
     """If neither tower learns by them; a tower that is frozen, or both, may be on purpose."""
     tower, other = Dense(), Dense()
     tower.made = Tensor.detach  # type: ignore[method-assign, assignment]
-    with pytest.raises(ConfigError, match=r"^no gradient reaches the weights of Dense: the embeddings have no graph"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^no gradient reaches the weights of Dense: the embeddings have no graph",
+    ):
         step(tower, mnr(), dense())
     step(Two(tower, other), mnr(), dense())
     assert tower.layer.weight.grad is None and other.layer.weight.grad is not None
@@ -139,7 +149,9 @@ class Penalised(Words):
 
 @pytest.mark.parametrize("mode", ["always", "never"])
 @pytest.mark.parametrize("kind", [Scaled, Mapped, Penalised])
-def test_gradients_are_those_of_autograd_however_a_tower_computes(kind: type[Words], mode: Mode) -> None:
+def test_gradients_are_those_of_autograd_however_a_tower_computes(
+    kind: type[Words], mode: Mode
+) -> None:
     torch.manual_seed(0)
     tower, objective = kind(), mnr(0.1)
     queries, docs = torch.randint(0, 9, (2, 6, 5))
@@ -177,7 +189,10 @@ def test_a_copy_of_a_cache_knows_the_copies_of_its_towers(copied: Callable[[Any]
     step(tower, mnr(), dense(), cache)
     other, same = copied((tower, cache))
     assert list(same.footprints) == [other] and list(cache.footprints) == [tower]
-    assert same.footprints[other] == cache.footprints[tower] and same.trained[other] == cache.trained[tower]
+    assert (
+        same.footprints[other] == cache.footprints[tower]
+        and same.trained[other] == cache.trained[tower]
+    )
     del other
     gc.collect()
     assert not same.footprints

@@ -1,4 +1,5 @@
-"""Seconds of phases: each second belongs to the innermost phase, and earlier processes' are added."""
+"""Seconds of phases: each second belongs to the innermost phase, and earlier processes' are
+added."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ def test_each_second_is_that_of_the_innermost_phase(monkeypatch: pytest.MonkeyPa
     phases = Phases()
     with phases("train"), phases("evaluate"):
         pass
-    assert phases.seconds() == {"train": {"wall": 20.0, "cpu": 10.0}, "evaluate": {"wall": 10.0, "cpu": 5.0}}
+    assert phases.seconds() == {
+        "train": {"wall": 20.0, "cpu": 10.0},
+        "evaluate": {"wall": 10.0, "cpu": 5.0},
+    }
     phases.add({"train": {"wall": 1.0, "cpu": 2.0}, "read": {"wall": 3.0, "cpu": 4.0}})
     assert phases.spent["train"] == (21.0, 12.0) and phases.spent["read"] == (3.0, 4.0)
 

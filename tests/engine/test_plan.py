@@ -42,7 +42,9 @@ def cost(packed: list[list[int]], start: int) -> int:
 
 @fixed
 @given(lengths, st.integers(1, 200), st.booleans(), st.integers(0, 50))
-def test_every_row_once_within_the_budget(rows: list[int], budget: int, padded: bool, start: int) -> None:
+def test_every_row_once_within_the_budget(
+    rows: list[int], budget: int, padded: bool, start: int
+) -> None:
     packed = pack(torch.tensor(rows), budget, padded, start)
     assert sorted(torch.cat(packed).tolist()) == list(range(len(rows)))
     for part in packed:
@@ -54,7 +56,8 @@ def test_every_row_once_within_the_budget(rows: list[int], budget: int, padded: 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=7), st.integers(6, 60), st.integers(0, 12))
 def test_no_way_to_cut_at_lengths_is_cheaper(rows: list[int], budget: int, start: int) -> None:
-    """Every way to cut the distinct lengths into runs, each run in as few micro-batches as the budget allows."""
+    """Every way to cut the distinct lengths into runs, each run in as few micro-batches as the
+    budget allows."""
     ordered = sorted(rows)
     distinct = sorted(set(rows))
     best = math.inf
@@ -65,7 +68,9 @@ def test_no_way_to_cut_at_lengths_is_cheaper(rows: list[int], budget: int, start
             run = [length for length in ordered if length in distinct[first:last]]
             total += len(run) * run[-1] + start * -(-len(run) // (budget // run[-1]))
         best = min(best, total)
-    packed = [[rows[i] for i in part.tolist()] for part in pack(torch.tensor(rows), budget, True, start)]
+    packed = [
+        [rows[i] for i in part.tolist()] for part in pack(torch.tensor(rows), budget, True, start)
+    ]
     assert cost(packed, start) <= best
 
 
@@ -85,12 +90,21 @@ def test_equal_lengths_stay_in_order() -> None:
 
 
 def test_no_rows_are_no_micro_batches() -> None:
-    assert pack(torch.empty(0, dtype=torch.int64), 5, True) == pack(torch.empty(0, dtype=torch.int64), 5, False) == []
+    assert (
+        pack(torch.empty(0, dtype=torch.int64), 5, True)
+        == pack(torch.empty(0, dtype=torch.int64), 5, False)
+        == []
+    )
 
 
 @fixed
-@given(st.lists(st.tuples(st.floats(1, 100), st.integers(1, 50)), min_size=1, max_size=20), st.floats(0, 1000))
-def test_what_is_kept_fits_and_nothing_cheaper_is_left(parts: list[tuple[float, int]], memory: float) -> None:
+@given(
+    st.lists(st.tuples(st.floats(1, 100), st.integers(1, 50)), min_size=1, max_size=20),
+    st.floats(0, 1000),
+)
+def test_what_is_kept_fits_and_nothing_cheaper_is_left(
+    parts: list[tuple[float, int]], memory: float
+) -> None:
     sizes, tokens = [size for size, _ in parts], [count for _, count in parts]
     kept = keep(sizes, tokens, memory)
     total = sum(size for size, is_kept in zip(sizes, kept, strict=True) if is_kept)
@@ -109,7 +123,8 @@ def test_the_footprint_is_found_through_two_measurements(square: float) -> None:
 
 
 class Linear(torch.nn.Module):
-    """Keeps 3 numbers a token for its backward pass: the words, and the two factors of a product."""
+    """Keeps 3 numbers a token for its backward pass: the words, and the two factors of a
+    product."""
 
     padded = False
 
@@ -131,7 +146,14 @@ def test_the_footprint_counts_what_the_graph_keeps_without_the_weights() -> None
 
 @pytest.mark.parametrize(
     ("given", "want"),
-    [("2GiB", 2 << 30), ("2gb", 2 << 30), ("512M", 512 << 20), ("1e6", 1e6), (0.5, 0.5), ("7 KiB", 7168)],
+    [
+        ("2GiB", 2 << 30),
+        ("2gb", 2 << 30),
+        ("512M", 512 << 20),
+        ("1e6", 1e6),
+        (0.5, 0.5),
+        ("7 KiB", 7168),
+    ],
 )
 def test_sizes_have_units(given: object, want: float) -> None:
     assert size_of(given) == want
@@ -144,7 +166,9 @@ def test_memory_is_a_stated_amount_a_share_or_a_number() -> None:
     assert 0.8 < 2 * half / all_of_it < 1.25
 
 
-@pytest.mark.parametrize("rows", [[2] * 23 + [256], [300, 3, 200], [900, 800], [0, 0, 4], list(range(1, 400))])
+@pytest.mark.parametrize(
+    "rows", [[2] * 23 + [256], [300, 3, 200], [900, 800], [0, 0, 4], list(range(1, 400))]
+)
 def test_short_probes_hold_at_most_512_padded_tokens(rows: list[int]) -> None:
     lengths = torch.tensor(rows)
     short, long = (lengths[probe] for probe in probe_rows(lengths))
@@ -153,11 +177,15 @@ def test_short_probes_hold_at_most_512_padded_tokens(rows: list[int]) -> None:
 
 
 class Living(TorchDispatchMode):
-    """Counts the bytes of what operations have made beside a tower's weights: those still held, and the most at once."""
+    """Counts the bytes of what operations have made beside a tower's weights: those still held, and
+    the most at once."""
 
     def __init__(self, tower: torch.nn.Module) -> None:
         super().__init__()
-        self.weights = {StorageWeakRef(each.untyped_storage()) for each in [*tower.parameters(), *tower.buffers()]}
+        self.weights = {
+            StorageWeakRef(each.untyped_storage())
+            for each in [*tower.parameters(), *tower.buffers()]
+        }
         self.made: dict[StorageWeakRef, int] = {}
         self.peak = 0
 
@@ -165,7 +193,9 @@ class Living(TorchDispatchMode):
         result = op(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
             if isinstance(tensor, torch.Tensor):
-                self.made[StorageWeakRef(tensor.untyped_storage())] = tensor.untyped_storage().nbytes()
+                self.made[StorageWeakRef(tensor.untyped_storage())] = (
+                    tensor.untyped_storage().nbytes()
+                )
         self.peak = max(self.peak, self.bytes)
         return result
 
@@ -181,7 +211,9 @@ def one_long_text() -> tuple[Any, Batch[Ragged]]:
     """Six layers with dropout, and 24 pairs of which one has 256 tokens."""
     pytest.importorskip("sentence_transformers")
     texts = [f"how to mend roof {i}" for i in range(47)] + ["roof " * 300]
-    tower = Transformer(layers=6, width=64, heads=4, vocabulary=60, max_length=256, dropout=0.1).build(texts)
+    tower = Transformer(
+        layers=6, width=64, heads=4, vocabulary=60, max_length=256, dropout=0.1
+    ).build(texts)
     queries, docs = tower.features(texts[:24]), tower.features(texts[24:])
     assert int(docs.lengths.max()) == 256
     return tower.train(), Batch(Side(queries), Side(docs))
@@ -192,7 +224,9 @@ def tensors_alive() -> int:
     return sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects())
 
 
-def test_planning_twenty_times_leaves_nothing_behind(one_long_text: tuple[Any, Batch[Ragged]]) -> None:
+def test_planning_twenty_times_leaves_nothing_behind(
+    one_long_text: tuple[Any, Batch[Ragged]],
+) -> None:
     tower, batch = one_long_text
     Cache().plan(tower, batch)  # libraries allocate once
     process = psutil.Process()
@@ -205,7 +239,9 @@ def test_planning_twenty_times_leaves_nothing_behind(one_long_text: tuple[Any, B
     assert process.memory_info().rss - resident < 16 << 20
 
 
-def test_planning_takes_less_memory_than_it_announces(one_long_text: tuple[Any, Batch[Ragged]]) -> None:
+def test_planning_takes_less_memory_than_it_announces(
+    one_long_text: tuple[Any, Batch[Ragged]],
+) -> None:
     tower, batch = one_long_text
     with Living(tower) as living:
         plan = Cache().plan(tower, batch)
@@ -226,12 +262,25 @@ def test_the_plan_announces_what_the_step_takes(one_long_text: tuple[Any, Batch[
 def test_a_start_costs_a_gpu_more_tokens_of_small_layers_and_of_half_precision() -> None:
     gpu, narrow, wide = torch.device("cuda"), torch.nn.Linear(300, 300), torch.nn.Linear(600, 600)
     for half in (False, True):
-        assert start_tokens(gpu, narrow, half) == pytest.approx(4 * start_tokens(gpu, wide, half), abs=4)
+        assert start_tokens(gpu, narrow, half) == pytest.approx(
+            4 * start_tokens(gpu, wide, half), abs=4
+        )
         both = torch.nn.Sequential(narrow, torch.nn.Embedding(9, 9), wide)
-        assert start_tokens(gpu, wide, half) < start_tokens(gpu, both, half) < start_tokens(gpu, narrow, half)
+        assert (
+            start_tokens(gpu, wide, half)
+            < start_tokens(gpu, both, half)
+            < start_tokens(gpu, narrow, half)
+        )
     assert start_tokens(gpu, narrow, True) == pytest.approx(4 * start_tokens(gpu, narrow), abs=4)
-    assert start_tokens(gpu, torch.nn.Embedding(9, 9)) == 16_384 and start_tokens(torch.device("cpu"), wide) == 32
-    assert start_tokens(torch.device("cpu"), wide, half=True) == start_tokens(torch.device("cpu"), narrow, True) == 192
+    assert (
+        start_tokens(gpu, torch.nn.Embedding(9, 9)) == 16_384
+        and start_tokens(torch.device("cpu"), wide) == 32
+    )
+    assert (
+        start_tokens(torch.device("cpu"), wide, half=True)
+        == start_tokens(torch.device("cpu"), narrow, True)
+        == 192
+    )
 
 
 @pytest.mark.parametrize(("precision", "half"), [("no", False), ("bf16", True)])
@@ -242,11 +291,16 @@ def test_a_cache_knows_half_precision_on_paper_too(precision: Any, half: bool) -
         assert stages._cache(options, device, free).in_half() == half
 
 
-def test_a_step_on_paper_counts_the_products_of_a_cpu_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """oneDNN makes them, a bias included: as many as in float32, but for the rows that fill them up to numbers that recur."""
+def test_a_step_on_paper_counts_the_products_of_a_cpu_in_half_precision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """oneDNN makes them, a bias included: as many as in float32, but for the rows that fill them up
+    to numbers that recur."""
     monkeypatch.setattr(linear_layers, "onednn_pays", lambda: False)
     torch.manual_seed(0)
-    tower: Any = Transformer(layers=1, width=64, heads=2, vocabulary=40, max_length=64).build(["a b c d e"] * 9)
+    tower: Any = Transformer(layers=1, width=64, heads=2, vocabulary=40, max_length=64).build(
+        ["a b c d e"] * 9
+    )
     batch = Batch(*(Side(Ragged.of([[1, 2, 3, 4]] * 128)) for _ in range(2)))
     flops, kinds = [], []
     for precision in ("no", "bf16"):
@@ -259,18 +313,29 @@ def test_a_step_on_paper_counts_the_products_of_a_cpu_in_half_precision(monkeypa
         assert "_linear_pointwise" in kinds[1] - kinds[0]
 
 
-def test_some_micro_batches_stand_for_all_by_number_and_by_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU counts few of them: launches go by their number, products and what the program computes by their tokens."""
-    tower: Any = Transformer(layers=1, width=16, heads=2, vocabulary=40, max_length=64).build(["a b c d e"] * 9)
+def test_some_micro_batches_stand_for_all_by_number_and_by_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A CPU counts few of them: launches go by their number, products and what the program computes
+    by their tokens."""
+    tower: Any = Transformer(layers=1, width=16, heads=2, vocabulary=40, max_length=64).build(
+        ["a b c d e"] * 9
+    )
     batch = Batch(*(Side(Ragged.of([[1] * (61 - i) for i in range(40)])) for _ in range(2)))
     stages_of, towers = [], [stages.FIRST, stages.BACKWARD]
     for most in (4, 1000):
         monkeypatch.setitem(stages.MICROS, "cpu", most)
-        paper = step_on_paper(tower, mnr(), batch, Training(micro_batch_tokens=128, gradient_accumulation_steps=2))
+        paper = step_on_paper(
+            tower, mnr(), batch, Training(micro_batch_tokens=128, gradient_accumulation_steps=2)
+        )
         stages_of.append([paper.stages[name] for name in towers])
     assert len(paper.plan.micros) == 32
     for some, every in zip(*stages_of, strict=True):
-        assert (every.times, every.calls, some.calls) == (2, 2, 16) and some.times > 1.1 * some.calls
+        assert (every.times, every.calls, some.calls) == (
+            2,
+            2,
+            16,
+        ) and some.times > 1.1 * some.calls
         assert some.launches == pytest.approx(every.launches, rel=0.08)
         assert some.total("flops") == pytest.approx(every.total("flops"), rel=0.08)
         assert some.host == some.times * some.host_once > 0

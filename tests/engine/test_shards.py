@@ -1,4 +1,5 @@
-"""Towers whose parameters are divided among processes: the same loss, gradients, norm, steps and checkpoints as of whole ones."""
+"""Towers whose parameters are divided among processes: the same loss, gradients, norm, steps and
+checkpoints as of whole ones."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from tempera.errors import ConfigError
 
 SIZES = [2, pytest.param(4, marks=pytest.mark.long)]
 EVERY_CASE = [
-    pytest.param(*case, size, marks=pytest.mark.long if size > 2 else ()) for size in LAYOUTS for case in CASES[size]
+    pytest.param(*case, size, marks=pytest.mark.long if size > 2 else ())
+    for size in LAYOUTS
+    for case in CASES[size]
 ]
 
 
@@ -56,12 +59,19 @@ def test_divided_towers_have_the_gradients_of_whole_ones(kind: str, mode: str, s
 @pytest.mark.parametrize("size", SIZES)
 def test_processes_call_them_equally_often(size: int) -> None:
     """And a process that has nothing to do calls them as well."""
-    calls = [{name: each["calls"] for name, each in process["plain"].items()} for process in processes(size)]
+    calls = [
+        {name: each["calls"] for name, each in process["plain"].items()}
+        for process in processes(size)
+    ]
     assert all(each == calls[0] for each in calls)
     for name, (without, graph) in calls[0].items():
         kind, mode = name.split()
         embedded = graph - MEASURED[kind]
-        assert {"always": without == embedded, "auto": 0 < without < embedded, "never": without == 0}[mode], name
+        assert {
+            "always": without == embedded,
+            "auto": 0 < without < embedded,
+            "never": without == 0,
+        }[mode], name
 
 
 def test_rows_that_are_drawn_go_backward_through_divided_towers() -> None:
@@ -71,13 +81,16 @@ def test_rows_that_are_drawn_go_backward_through_divided_towers() -> None:
         drawn = process["drawn"]
         assert off(drawn[sharded.ALMOST]["gradients"], want["gradients"]) <= 1e-12
         assert off(drawn[0.3]["gradients"], want["gradients"]) > 0.01
-        assert all(each["loss"] == pytest.approx(want["loss"], rel=1e-12) for each in drawn.values())
+        assert all(
+            each["loss"] == pytest.approx(want["loss"], rel=1e-12) for each in drawn.values()
+        )
         calls.append([each["calls"] for each in drawn.values()])
     assert calls[0] == calls[1] and calls[0][0][1] < calls[0][1][1]
 
 
 def test_dropout_is_replayed() -> None:
-    """Bitwise between everything kept and everything replayed; fillers draw nothing, so whole towers drop the same."""
+    """Bitwise between everything kept and everything replayed; fillers draw nothing, so whole
+    towers drop the same."""
     for process in processes(2):
         nothing, some, everything = (process["dropout"][mode] for mode in MODES)
         assert nothing["loss"] == some["loss"] == everything["loss"] == process["undivided"]["loss"]
@@ -91,15 +104,21 @@ def test_dropout_is_replayed() -> None:
 def test_precision_of_divided_towers() -> None:
     """In bf16, near float32; gradients are summed in float32."""
     for process in processes(2):
-        assert {grad.dtype for name, grad in process["bf16"].items() if "words" in name} == {torch.float32}
+        assert {grad.dtype for name, grad in process["bf16"].items() if "words" in name} == {
+            torch.float32
+        }
         assert 1e-4 < off(process["bf16"], process["float32"]) < 0.03
 
 
 def test_training_of_divided_towers_is_that_of_whole_ones() -> None:
-    """Norm, clipping and moments; resumed is uninterrupted, and a checkpoint goes on with towers that are not divided."""
+    """Norm, clipping and moments; resumed is uninterrupted, and a checkpoint goes on with towers
+    that are not divided."""
     first, *others = [process["training"] for process in processes(2)]
     for run in (first, *others):
-        assert run["through"]["norms"] == first["through"]["norms"] and min(run["through"]["norms"]) > 0.5
+        assert (
+            run["through"]["norms"] == first["through"]["norms"]
+            and min(run["through"]["norms"]) > 0.5
+        )
         assert run["through"]["norms"] == pytest.approx(run["undivided"]["norms"], rel=1e-12)
         for name, value in run["through"]["weights"].items():
             assert torch.equal(run["resumed"]["weights"][name], value), name
@@ -109,7 +128,8 @@ def test_training_of_divided_towers_is_that_of_whole_ones() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_every_process_keeps_its_part(size: int) -> None:
-    """Rows of a parameter that the processes do not divide evenly, or that are fewer than they, count as well."""
+    """Rows of a parameter that the processes do not divide evenly, or that are fewer than they,
+    count as well."""
     held = torch.tensor([process["parts"]["held"] for process in processes(size)])
     moments = torch.tensor([process["parts"]["moments"] for process in processes(size)])
     assert held.sum(0).tolist() == processes(size)[0]["parts"]["all"] and torch.equal(held, moments)
@@ -137,14 +157,22 @@ def test_what_is_refused_is_said() -> None:
         assert process["nobody"] == "a batch needs at least one pair, but no process has one"
         one, full, memory = process["mistakes"]
         assert (
-            one == "fsdp divides towers over processes, but there is only one: launch several with torchrun, or drop it"
+            one
+            == "fsdp divides towers over processes, but there is only one: launch several with torchrun, or drop it"
         )
-        assert full == "out of memory even with one row at a time: lower the tower's max_length or size"
-        assert memory.startswith("out of memory within a divided tower") and "install torch 2.13" in memory
+        assert (
+            full
+            == "out of memory even with one row at a time: lower the tower's max_length or size"
+        )
+        assert (
+            memory.startswith("out of memory within a divided tower")
+            and "install torch 2.13" in memory
+        )
 
 
 def test_out_of_memory_within_divided_towers_halves_on_all_processes() -> None:
-    """Wherever it happens, forward, backward or in a replay, and on whichever process; what comes out is undisturbed."""
+    """Wherever it happens, forward, backward or in a replay, and on whichever process; what comes
+    out is undisturbed."""
     for process in processes(2):
         assert len(process["out of memory"]) >= 4
         for name, got in process["out of memory"].items():
@@ -154,9 +182,14 @@ def test_out_of_memory_within_divided_towers_halves_on_all_processes() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["one", "two", "heads", "tables"])
 def test_every_moment_of_a_step_may_run_out_of_memory(kind: str) -> None:
-    """On either process, also while footprints are measured; a second moment follows while the step begins again."""
+    """On either process, also while footprints are measured; a second moment follows while the step
+    begins again."""
     processes(2)  # loads what is forked
-    work = (dividing.out_of_memory, 1) if kind == "tables" else (sharded.out_of_memory, LAYOUTS[2], kind, 1)
+    work = (
+        (dividing.out_of_memory, 1)
+        if kind == "tables"
+        else (sharded.out_of_memory, LAYOUTS[2], kind, 1)
+    )
     for process in worlds.world(2, *work, seconds=900):
         assert len(process) >= 60
         for name, got in process.items():
@@ -164,7 +197,8 @@ def test_every_moment_of_a_step_may_run_out_of_memory(kind: str) -> None:
 
 
 def test_parts_in_common_are_divided_once() -> None:
-    """The larger of two modules that share parameters is divided by its children, until none share any."""
+    """The larger of two modules that share parameters is divided by its children, until none share
+    any."""
     towers, _ = sharded.made("heads", 0.0)
     query: Any = towers.query
     doc: Any = towers.doc
@@ -174,7 +208,9 @@ def test_parts_in_common_are_divided_once() -> None:
     assert _apart([deep, query]) == [deep[0], doc.body, doc.head, query.head]
     first, second = nn.Linear(2, 2), nn.Linear(2, 2)
     second.weight = first.weight
-    with pytest.raises(ConfigError, match=r"fsdp cannot shard a parameter that several Linear share: drop fsdp"):
+    with pytest.raises(
+        ConfigError, match=r"fsdp cannot shard a parameter that several Linear share: drop fsdp"
+    ):
         _apart([first, second])
 
 
@@ -187,10 +223,12 @@ def test_layers_are_the_members_of_the_outermost_lists() -> None:
 
 
 def test_what_is_within_a_member_of_a_list_is_divided_with_it() -> None:
-    """Also where the list has been taken apart, since towers share another member of it: a member calls its parts as it likes."""
+    """Also where the list has been taken apart, since towers share another member of it: a member
+    calls its parts as it likes."""
     shared, block = nn.Linear(2, 2), nn.ModuleList([nn.Linear(2, 2)])
     query = nn.Sequential(
-        nn.ModuleList([nn.Sequential(nn.Tanh(), block), shared]), nn.Sequential(nn.ModuleList([nn.Linear(2, 2)]))
+        nn.ModuleList([nn.Sequential(nn.Tanh(), block), shared]),
+        nn.Sequential(nn.ModuleList([nn.Linear(2, 2)])),
     )
     members: Any = query[0]
     assert _units([query, nn.Sequential(shared)]) == [members[0], shared, query[1][0][0], query[1]]
@@ -198,7 +236,9 @@ def test_what_is_within_a_member_of_a_list_is_divided_with_it() -> None:
 
 def test_options_that_divided_towers_do_not_go_with_are_refused() -> None:
     Training(fsdp=True).check(Devices(Group(0, 2)))
-    with pytest.raises(ConfigError, match=r"^train\.fsdp divides towers over processes, but there is only one"):
+    with pytest.raises(
+        ConfigError, match=r"^train\.fsdp divides towers over processes, but there is only one"
+    ):
         Training(fsdp=True).check(Devices())
     with pytest.raises(ConfigError, match="fp16 needs: use mixed_precision bf16 or no"):
         Training(fsdp=True, mixed_precision="fp16").check(Devices(Group(0, 2)))

@@ -78,7 +78,9 @@ def of(modules: Any, objective: Any) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in named if p.grad is not None}
 
 
-def row_by_row(modules: Any, objective: Any, given: Batch[Ragged]) -> tuple[float, dict[str, Tensor]]:
+def row_by_row(
+    modules: Any, objective: Any, given: Batch[Ragged]
+) -> tuple[float, dict[str, Tensor]]:
     """Every row embedded by itself, and autograd through everything at once."""
     rows = {
         role: torch.cat([modules.of(role)(side.rows[[i]]) for i in range(len(side.rows))])
@@ -90,7 +92,9 @@ def row_by_row(modules: Any, objective: Any, given: Batch[Ragged]) -> tuple[floa
     return float(loss.detach()), of(modules, objective)
 
 
-def stepped(modules: Any, objective: Any, given: Batch[Ragged], cache: Cache) -> tuple[float, dict[str, Tensor]]:
+def stepped(
+    modules: Any, objective: Any, given: Batch[Ragged], cache: Cache
+) -> tuple[float, dict[str, Tensor]]:
     torch.manual_seed(5)
     return step(modules, objective, given, cache), of(modules, objective)
 
@@ -102,7 +106,9 @@ def off(got: dict[str, Tensor], want: dict[str, Tensor]) -> float:
     return max(float((got[name] - want[name]).abs().max()) for name in want) / largest
 
 
-@pytest.mark.parametrize("sizes", [(3,), pytest.param((1, 2, 5, 8, 13, 40, 10**6), marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "sizes", [(3,), pytest.param((1, 2, 5, 8, 13, 40, 10**6), marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("name", worlds.OBJECTIVES)
 def test_every_micro_batch_size_gives_the_gradient_of_the_whole(
@@ -115,7 +121,10 @@ def test_every_micro_batch_size_gives_the_gradient_of_the_whole(
             modules, objective = towers(shared, 0.0, torch.float64), worlds.OBJECTIVES[name]()
             cache = Cache(kept, memory=6000.0, tokens=tokens)  # type: ignore[arg-type]
             found, got = stepped(modules, objective, batch(), cache)
-            assert abs(found - loss) <= 1e-12 * max(1, abs(loss)) and off(got, want) <= 1e-12, (tokens, kept)
+            assert abs(found - loss) <= 1e-12 * max(1, abs(loss)) and off(got, want) <= 1e-12, (
+                tokens,
+                kept,
+            )
 
 
 def test_some_are_kept_and_some_replayed() -> None:
@@ -127,7 +136,10 @@ def test_some_are_kept_and_some_replayed() -> None:
     plan = cache.plan(modules, batch())
     kept = sum(micro.kept for micro in plan.micros)
     assert 0 < kept < len(plan.micros) and calls == 2 * len(plan.micros) - kept
-    assert not any(micro.kept for micro in plan.micros[:-kept]) and plan.kept_bytes <= 6000 < plan.kept_bytes + 6000
+    assert (
+        not any(micro.kept for micro in plan.micros[:-kept])
+        and plan.kept_bytes <= 6000 < plan.kept_bytes + 6000
+    )
     assert 0 < plan.replayed < 1 and cache.replaying.seconds() > 0
 
 
@@ -142,12 +154,15 @@ FEW = {("mnr", 1), ("gte", 5), ("matryoshka", None)}
     ],
 )
 def test_dropout_is_replayed(name: str, tokens: int | None) -> None:
-    """Bitwise between everything kept and everything replayed; of mixtures only the order of the sums differs."""
+    """Bitwise between everything kept and everything replayed; of mixtures only the order of the
+    sums differs."""
     for dtype, tolerance in ((torch.float64, 1e-14), (torch.float32, 1e-6)):
         found = {}
         for kept, mode in KEPT.items():
             modules, objective = towers(True, 0.3, dtype), worlds.OBJECTIVES[name]()
-            found[kept] = stepped(modules, objective, batch(0, dtype), Cache(mode, memory=6000.0, tokens=tokens))  # type: ignore[arg-type]
+            found[kept] = stepped(
+                modules, objective, batch(0, dtype), Cache(mode, memory=6000.0, tokens=tokens)
+            )  # type: ignore[arg-type]
         (loss, nothing), (_, some), (other, everything) = found.values()
         assert loss == other and off(some, everything) <= tolerance
         assert all(torch.equal(nothing[key], everything[key]) for key in everything)
@@ -190,7 +205,9 @@ def test_gradients_are_those_of_the_dropout_that_was_drawn() -> None:
             for name, p in moved.named_parameters():
                 p += sign * 1e-6 * direction[name]
         losses.append(stepped(moved, other, batch(), Cache("always", tokens=5))[0])
-    along = sum(float((grads[name] * way).sum()) for name, way in direction.items() if name in grads)
+    along = sum(
+        float((grads[name] * way).sum()) for name, way in direction.items() if name in grads
+    )
     assert along == pytest.approx((losses[0] - losses[1]) / 2e-6, rel=1e-6)
 
 
@@ -255,11 +272,16 @@ def test_a_frozen_tower_is_left_alone() -> None:
         modules.zero_grad()
         objective.zero_grad()
         _, got = stepped(modules, objective, batch(), Cache(mode, tokens=5))  # type: ignore[arg-type]
-        assert off(got, {name: grad for name, grad in want.items() if not name.startswith("query")}) <= 1e-12
+        assert (
+            off(got, {name: grad for name, grad in want.items() if not name.startswith("query")})
+            <= 1e-12
+        )
 
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
-def test_out_of_memory_halves_the_micro_batch_and_goes_on(where: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_out_of_memory_halves_the_micro_batch_and_goes_on(
+    where: str, caplog: pytest.LogCaptureFixture
+) -> None:
     modules, objective = towers(True, 0.0, torch.float64), worlds.OBJECTIVES["gte"]()
     _, want = row_by_row(modules, objective, batch())
 
@@ -321,7 +343,12 @@ def test_layers_with_statistics_that_they_have_learned_are_cut() -> None:
 
         def forward(self, features: Ragged) -> Tensor:
             return self.norm(
-                torch.stack([self.words(row).sum(0) for row in features.values.split(features.lengths.tolist())])
+                torch.stack(
+                    [
+                        self.words(row).sum(0)
+                        for row in features.values.split(features.lengths.tolist())
+                    ]
+                )
             )
 
     torch.manual_seed(1)
@@ -333,13 +360,17 @@ def test_layers_with_statistics_that_they_have_learned_are_cut() -> None:
         objective = worlds.OBJECTIVES["mnr"]()
         results.append(stepped(modules, objective, batch(), cache))
     assert abs(results[0][0] - results[1][0]) < 1e-12 and off(results[1][1], results[0][1]) < 1e-12
-    for tower in (Normed(False).double().eval(), modules.tower.train()):  # the cache has measured the latter in eval()
+    for tower in (
+        Normed(False).double().eval(),
+        modules.tower.train(),
+    ):  # the cache has measured the latter in eval()
         with pytest.raises(ConfigError, match=r"norm is a BatchNorm1d.*use LayerNorm"):
             step(Shared(tower), worlds.OBJECTIVES["mnr"](), batch(), cache)  # type: ignore[arg-type]
 
 
 def test_random_numbers_outside_go_on_undisturbed() -> None:
-    """A step draws its seeds, and nothing else: how it is cut does not change what is drawn next."""
+    """A step draws its seeds, and nothing else: how it is cut does not change what is drawn
+    next."""
     drawn = []
     for mode in KEPT.values():
         modules, objective = towers(True, 0.3, torch.float64), worlds.OBJECTIVES["mnr"]()
@@ -350,13 +381,17 @@ def test_random_numbers_outside_go_on_undisturbed() -> None:
 
 
 def test_precision_of_towers_under_autocast() -> None:
-    """bf16 towers give gradients near the float32 ones, also where some are replayed and some kept in one plan."""
+    """bf16 towers give gradients near the float32 ones, also where some are replayed and some kept
+    in one plan."""
     grads = {}
     for precision in (False, True):
         for kept, mode in KEPT.items():
             modules, objective = towers(True, 0.0, torch.float32), worlds.OBJECTIVES["mnr"]()
             cache = Cache(
-                mode, 2500.0, 5, autocast=lambda on=precision: torch.autocast("cpu", torch.bfloat16, enabled=on)
+                mode,
+                2500.0,
+                5,
+                autocast=lambda on=precision: torch.autocast("cpu", torch.bfloat16, enabled=on),
             )  # type: ignore[arg-type,misc]
             grads[precision, kept] = stepped(modules, objective, batch(0, torch.float32), cache)[1]
     for kept in KEPT:

@@ -1,6 +1,8 @@
-"""Worlds of several processes, and what each of them does; in a module of its own, since every process imports it.
+"""Worlds of several processes, and what each of them does; in a module of its own, since every
+process imports it.
 
-A batch is made whole, and divided unequally: what the processes find together has to be what autograd finds for the whole.
+A batch is made whole, and divided unequally: what the processes find together has to be what
+    autograd finds for the whole.
 """
 
 from __future__ import annotations
@@ -79,20 +81,26 @@ def world(size: int, work: Callable[..., Any], *given: Any, seconds: float = 60)
         return [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(size)]
 
 
-def _process(rank: int, size: int, folder: str, work: Callable[..., Any], given: tuple[Any, ...]) -> None:
+def _process(
+    rank: int, size: int, folder: str, work: Callable[..., Any], given: tuple[Any, ...]
+) -> None:
     torch.set_num_threads(1)
     store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=size, timeout=timedelta(seconds=30))
+    dist.init_process_group(
+        "gloo", init_method=store, rank=rank, world_size=size, timeout=timedelta(seconds=30)
+    )
     torch.save(work(Group(rank, size), *given), Path(folder) / f"{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
-# Data ----------------------------------------------------------------------------------------------------------------
+# Data
+# ----------------------------------------------------------------------------------------------------------------
 
 
 def whole(layout: Layout, seed: int, dtype: torch.dtype = torch.float64) -> Batch[Ragged]:
-    """A batch with everything that can be known of rows; one of seed 1 has a temperature of its own."""
+    """A batch with everything that can be known of rows; one of seed 1 has a temperature of its
+    own."""
     draw = torch.Generator().manual_seed(seed)
 
     def side(rows: int, owner: Tensor | None = None) -> Side[Ragged]:
@@ -137,9 +145,13 @@ def whole(layout: Layout, seed: int, dtype: torch.dtype = torch.float64) -> Batc
 def part(batch: Batch[Any], layout: Layout, rank: int) -> Batch[Any]:
     """The rows of one process; no negatives are no side."""
     first = layout.span("query", rank)
-    sides: dict[str, Any] = {role: side[layout.span(role, rank)] for role, side in batch.sides().items()}
+    sides: dict[str, Any] = {
+        role: side[layout.span(role, rank)] for role, side in batch.sides().items()
+    }
     owner = sides["negatives"].owner
-    sides["negatives"] = replace(sides["negatives"], owner=torch.where(owner < 0, owner, owner - first.start))
+    sides["negatives"] = replace(
+        sides["negatives"], owner=torch.where(owner < 0, owner, owner - first.start)
+    )
     if not len(sides["negatives"]):
         sides["negatives"] = None
     assert batch.weight is not None and batch.known is not None
@@ -172,7 +184,8 @@ class Pair(nn.Module):
         return self.query if role == "query" else self.doc
 
 
-# What is compared ----------------------------------------------------------------------------------------------------
+# What is compared
+# ----------------------------------------------------------------------------------------------------
 
 
 def dial() -> Temperature:
@@ -199,16 +212,26 @@ def everything() -> nn.Module:
 
 OBJECTIVES: dict[str, Callable[[], Any]] = {
     **{preset.__name__: lambda preset=preset: preset(dial()) for preset in presets.PRESETS},
-    "several positives": lambda: presets.symmetric(dial(), masks=(KnownPositives(),), numerator="sum"),
+    "several positives": lambda: presets.symmetric(
+        dial(), masks=(KnownPositives(),), numerator="sum"
+    ),
     "everything": everything,
     "memory": remembering,
-    "taught": lambda: presets.symmetric(dial(), masks=(KnownPositives(),), teacher=Teacher(0.4, temperature=0.2)),
-    "taught without pairs": lambda: Matryoshka(presets.mnr(dial(), teacher=Teacher(1.0)), (2, WIDTH)),
-    "margins": lambda: presets.mnr(dial(), masks=(SameId(),), teacher=Teacher(0.5, loss="margin_mse", by="scores")),
+    "taught": lambda: presets.symmetric(
+        dial(), masks=(KnownPositives(),), teacher=Teacher(0.4, temperature=0.2)
+    ),
+    "taught without pairs": lambda: Matryoshka(
+        presets.mnr(dial(), teacher=Teacher(1.0)), (2, WIDTH)
+    ),
+    "margins": lambda: presets.mnr(
+        dial(), masks=(SameId(),), teacher=Teacher(0.5, loss="margin_mse", by="scores")
+    ),
     "own lists": lambda: presets.mnr(dial(), teacher=Teacher(0.5, over="own")),
     "aligned": aligned,
     "matryoshka": lambda: Matryoshka(presets.gte(dial()), (2, WIDTH), (0.5, 1.0)),
-    "precisions": lambda: Matryoshka(presets.gte(dial()), (2, WIDTH), precisions=("int8", "binary")),
+    "precisions": lambda: Matryoshka(
+        presets.gte(dial()), (2, WIDTH), precisions=("int8", "binary")
+    ),
     "matryoshka of memory": lambda: Matryoshka(remembering(), (2, WIDTH)),  # type: ignore[arg-type]
 }
 
@@ -234,7 +257,9 @@ def alone(name: str, layout: Layout, dtype: torch.dtype = torch.float64) -> Foun
     losses = []
     for seed in range(2):
         batch = whole(layout, seed, dtype)
-        embedded = batch.of({role: towers.of(role)(side.rows) for role, side in batch.sides().items()})
+        embedded = batch.of(
+            {role: towers.of(role)(side.rows) for role, side in batch.sides().items()}
+        )
         loss = (embedded.shares() * objective(objective.recall(embedded))).sum()
         loss.backward()
         objective.remember(embedded)
@@ -258,15 +283,25 @@ def _together(group: Group, layout: Layout, dtype: torch.dtype, name: str) -> Fo
 def facts(batch: Batch[Any]) -> Found:
     """All numbers of a batch by name."""
     found = {
-        f"{role}.{name}": v for role, side in batch.sides().items() for name, v in vars(side).items() if v is not None
+        f"{role}.{name}": v
+        for role, side in batch.sides().items()
+        for name, v in vars(side).items()
+        if v is not None
     }
     assert batch.known is not None
-    return found | {"weight": batch.weight, "known.values": batch.known.values, "known.offsets": batch.known.offsets}
+    return found | {
+        "weight": batch.weight,
+        "known.values": batch.known.values,
+        "known.offsets": batch.known.offsets,
+    }
 
 
 def dense(batch: Batch[Ragged], dtype: torch.dtype) -> Batch[Tensor]:
-    """Something in the place of embeddings: the lengths and offsets of the rows, and fractions of them."""
-    return batch.map(lambda rows: torch.outer(rows.lengths.to(dtype) + 0.1, torch.arange(1, 4, dtype=dtype)))
+    """Something in the place of embeddings: the lengths and offsets of the rows, and fractions of
+    them."""
+    return batch.map(
+        lambda rows: torch.outer(rows.lengths.to(dtype) + 0.1, torch.arange(1, 4, dtype=dtype))
+    )
 
 
 def gathered(group: Group, layout: Layout) -> dict[str, Found]:
@@ -285,7 +320,8 @@ def gathered(group: Group, layout: Layout) -> dict[str, Found]:
 
 
 def brought_home(group: Group, layout: Layout) -> dict[str, Found]:
-    """Gradients that are (rank + 1) times the number of the row in the whole batch; documents are left without."""
+    """Gradients that are (rank + 1) times the number of the row in the whole batch; documents are
+    left without."""
     found = {}
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         batch = group.gather(dense(part(whole(layout, 0), layout, group.rank), dtype))
@@ -306,11 +342,14 @@ def added_up(group: Group) -> Found:
         dtype = torch.float64 if name in ("double", "scalar") else torch.float32
         parameters[name] = nn.Parameter(torch.zeros(shapes.get(name, (3, 2)), dtype=dtype))
         if value is not None and not (name == "some" and group.rank != group.size - 1):
-            parameters[name].grad = torch.full_like(parameters[name], value * (group.rank + 1)).detach()
+            parameters[name].grad = torch.full_like(
+                parameters[name], value * (group.rank + 1)
+            ).detach()
     frozen = nn.Parameter(torch.zeros(2), requires_grad=False)
     group.all_reduce_gradients([*parameters.values(), frozen])
     return {
-        name: None if p.grad is None else [p.grad.min().item(), p.grad.max().item()] for name, p in parameters.items()
+        name: None if p.grad is None else [p.grad.min().item(), p.grad.max().item()]
+        for name, p in parameters.items()
     }
 
 
@@ -319,7 +358,9 @@ def agreed(group: Group) -> list[Any]:
     numbers = [group.all_reduce_sum(group.rank + 0.5), group.all_reduce_max(10 * group.rank)]
     alike = [group.all_equal(2**53 - 1), group.all_equal(group.rank)]
     rows = group.all_gather(torch.full((group.rank + 1, 2), float(group.rank))).tolist()
-    some = group.all_gather(torch.ones(group.rank + (group.size == 1), 2)).tolist()  # the first of several has no rows
+    some = group.all_gather(
+        torch.ones(group.rank + (group.size == 1), 2)
+    ).tolist()  # the first of several has no rows
     return [group.any(last), group.any(False), *numbers, group.main, *alike, rows, some]
 
 
@@ -332,7 +373,11 @@ def _other_precision(batch: Batch[Any], rank: int) -> Batch[Any]:
 
 
 def _wider(batch: Batch[Any], rank: int) -> Batch[Any]:
-    return replace(batch, query=replace(batch.query, guide=torch.ones(len(batch), 2))) if rank == 0 else batch
+    return (
+        replace(batch, query=replace(batch.query, guide=torch.ones(len(batch), 2)))
+        if rank == 0
+        else batch
+    )
 
 
 def _without_weight(batch: Batch[Any], rank: int) -> Batch[Any]:
@@ -351,8 +396,17 @@ def _empty(batch: Batch[Any], rank: int) -> Batch[Any]:
 def refusals(group: Group, layout: Layout) -> list[str]:
     """The error of every mistake, in this process; the processes go on afterwards."""
     found = []
-    for mistake in (_without_ids, _other_precision, _wider, _without_weight, _other_temperature, _empty):
-        batch = mistake(dense(part(whole(layout, 0), layout, group.rank), torch.float64), group.rank)
+    for mistake in (
+        _without_ids,
+        _other_precision,
+        _wider,
+        _without_weight,
+        _other_temperature,
+        _empty,
+    ):
+        batch = mistake(
+            dense(part(whole(layout, 0), layout, group.rank), torch.float64), group.rank
+        )
         try:
             group.gather(batch)
         except TemperaError as error:
@@ -362,7 +416,8 @@ def refusals(group: Group, layout: Layout) -> list[str]:
 
 @cache
 def found(size: int) -> list[Found]:
-    """What every process of a world has found of everything, by rank; starting processes takes most of the time."""
+    """What every process of a world has found of everything, by rank; starting processes takes most
+    of the time."""
     return world(size, _all_work, LAYOUTS[size], seconds=120)
 
 
@@ -378,7 +433,8 @@ def _all_work(group: Group, layout: Layout) -> Found:
     }
 
 
-# Numbers that are not finite --------------------------------------------------------------------------------------------
+# Numbers that are not finite
+# --------------------------------------------------------------------------------------------
 
 
 def begun() -> State:
@@ -404,7 +460,8 @@ class Cut(torch.nn.Module):
 
 
 def faulty(group: Group, role: str, word: int, value: float) -> dict[str, Any]:
-    """Rows and cause of a step in which texts of a role that begin with a word are multiplied by a value."""
+    """Rows and cause of a step in which texts of a role that begin with a word are multiplied by a
+    value."""
     layout = LAYOUTS[2]
     batch = whole(layout, 0, torch.float32)
     state = begun()

@@ -1,4 +1,5 @@
-"""A worker that is killed in its first run of temperature 0.5, of all the workers that know of the same mark."""
+"""A worker that is killed in its first run of temperature 0.5, of all the workers that know of the
+same mark."""
 
 import os
 import signal

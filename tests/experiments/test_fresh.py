@@ -31,7 +31,9 @@ def prepared(config: Config, folder: Path) -> RunTask:
         return prepare(config, Devices(), folder, log).task
 
 
-def trained(config: Config, folder: Path, task: RunTask | None = None) -> tuple[list[float], dict[str, torch.Tensor]]:
+def trained(
+    config: Config, folder: Path, task: RunTask | None = None
+) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Losses and weights of a run, on its own data or on that of another one."""
     folder.mkdir()
     config = replace(config, train=replace(config.train, evaluations=0))
@@ -51,8 +53,12 @@ def test_a_run_on_shared_data_is_the_run_alone(
     elif kind == "transformer":
         options |= {"tower": SCRATCH}
     few = ("train.max_steps=4", "train.sampled=3")
-    task = prepared(config_of(options, "train.batch_size=16"), tmp_path / "shared")  # a run of other options
-    trained(config_of(options, *few, "objective.temperature=0.5"), tmp_path / "before", task)  # and one before it
+    task = prepared(
+        config_of(options, "train.batch_size=16"), tmp_path / "shared"
+    )  # a run of other options
+    trained(
+        config_of(options, *few, "objective.temperature=0.5"), tmp_path / "before", task
+    )  # and one before it
     changed = (*few, "objective.temperature=0.02")
     alone = trained(config_of(options, *changed), tmp_path / "alone")
     shared = trained(config_of(options, *changed), tmp_path / "run", task)
@@ -60,7 +66,9 @@ def test_a_run_on_shared_data_is_the_run_alone(
     assert all(torch.equal(shared[1][name], value) for name, value in alone[1].items())
 
 
-def test_seeds_change_weights_and_rows_and_not_the_split(options: dict[str, Any], tmp_path: Path) -> None:
+def test_seeds_change_weights_and_rows_and_not_the_split(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     task = prepared(config_of(options), tmp_path / "shared")
     made = []
     for seed in (0, 1):
@@ -83,7 +91,9 @@ def test_seeds_ask_a_recommender_the_same(recommender: dict[str, Any], tmp_path:
 
 
 @pytest.mark.parametrize("sides", ["one", "heads", "two"])
-def test_a_transformer_again_reads_alike_and_is_untrained(sides: str, options: dict[str, Any]) -> None:
+def test_a_transformer_again_reads_alike_and_is_untrained(
+    sides: str, options: dict[str, Any]
+) -> None:
     made = config_of({**options, "tower": {**SCRATCH, "sides": sides}}).tower
     texts = ["kaban locel midor", "the nufin of ragar", ""] * 3
     torch.manual_seed(3)
@@ -97,5 +107,7 @@ def test_a_transformer_again_reads_alike_and_is_untrained(sides: str, options: d
     whole = made.build(texts)
     found = again.features(texts)
     assert torch.equal(found.values, read.values) and torch.equal(found.offsets, read.offsets)
-    for (name, one), (_, other) in zip(again.named_parameters(), whole.named_parameters(), strict=True):
+    for (name, one), (_, other) in zip(
+        again.named_parameters(), whole.named_parameters(), strict=True
+    ):
         assert torch.equal(one, other), name

@@ -13,7 +13,9 @@ def test_a_logarithmic_range_has_equal_ratios_and_its_ends() -> None:
     values = Axis.parse("objective.temperature=0.005:1:log:20").values
     assert len(values) == 20 and values[0] == 0.005 and values[-1] == 1
     for i, value in enumerate(values):
-        assert math.isclose(value, 0.005 * 200 ** (i / 19), rel_tol=1e-3)  # written with four digits
+        assert math.isclose(
+            value, 0.005 * 200 ** (i / 19), rel_tol=1e-3
+        )  # written with four digits
 
 
 @pytest.mark.parametrize(
@@ -36,7 +38,9 @@ def test_a_logarithmic_range_has_equal_ratios_and_its_ends() -> None:
 def test_values_are_read_as_they_are_written(text: str, values: tuple[object, ...]) -> None:
     found = Axis.parse(text)
     assert found.field == "a.b"
-    assert found.values == values and [type(value) for value in found.values] == [type(value) for value in values]
+    assert found.values == values and [type(value) for value in found.values] == [
+        type(value) for value in values
+    ]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +74,9 @@ def test_what_is_no_axis_is_refused(text: str, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         assert Axis.parse(text).values
     assert says in str(caught.value)
-    assert "\n" not in str(caught.value) and str(caught.value).startswith(f"--over {text.split('=')[0]}")
+    assert "\n" not in str(caught.value) and str(caught.value).startswith(
+        f"--over {text.split('=')[0]}"
+    )
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
@@ -90,7 +96,11 @@ def test_axes_are_texts_or_values() -> None:
 
 @pytest.mark.parametrize(
     ("over", "says"),
-    [([], "for 0 options"), (["a.b=1,2", "a.c=1,2", "a.d=1,2"], "for 3 options"), (["a.b=1,2", "a.b=3,4"], "twice")],
+    [
+        ([], "for 0 options"),
+        (["a.b=1,2", "a.c=1,2", "a.d=1,2"], "for 3 options"),
+        (["a.b=1,2", "a.b=3,4"], "twice"),
+    ],
 )
 def test_no_axis_too_many_and_one_twice_are_refused(over: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
@@ -103,5 +113,7 @@ def test_only_numbers_are_numeric() -> None:
 
 
 def test_one_value_is_no_list() -> None:
-    with pytest.raises(ConfigError, match=r"--over train.batch_size: 64 is one value: give a list, \[64\]"):
+    with pytest.raises(
+        ConfigError, match=r"--over train.batch_size: 64 is one value: give a list, \[64\]"
+    ):
         Axis.of("train.batch_size", 64)

@@ -1,4 +1,5 @@
-"""A learning curve trains on nested parts of the pairs, asks the same test each time, and goes on by a power law."""
+"""A learning curve trains on nested parts of the pairs, asks the same test each time, and goes on
+by a power law."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def test_a_power_law_is_found_and_goes_on() -> None:
 def test_a_law_that_changes_is_fitted_to_the_largest_sizes_too() -> None:
     scores = np.tile([0.3, 0.3, 0.3, 0.4], (200, 1))
     laws = PowerLaw.of_resamples(SIZES, scores)
-    assert laws.slope.shape == (200,) and len(np.unique(laws.slope.round(6))) == 2  # of three sizes, and of four
+    assert (
+        laws.slope.shape == (200,) and len(np.unique(laws.slope.round(6))) == 2
+    )  # of three sizes, and of four
     assert len(np.unique(PowerLaw.of_resamples(SIZES[1:], scores[:, 1:]).slope.round(6))) == 1
 
 
@@ -41,7 +44,9 @@ def test_a_resample_draws_the_same_queries_for_all_sizes_and_seeds_for_each() ->
     one = resampled_scores([queries, queries + 0.1], draws=300)
     assert one[0] == pytest.approx([queries.mean(), queries.mean() + 0.1])
     assert one[:, 1] - one[:, 0] == pytest.approx(np.full(301, 0.1))
-    seeds = np.array([[0.4], [0.6]]) + np.zeros((2, 60))  # nothing but their noise: the error of the mean is 0.1
+    seeds = np.array([[0.4], [0.6]]) + np.zeros(
+        (2, 60)
+    )  # nothing but their noise: the error of the mean is 0.1
     assert resampled_scores([seeds], draws=4000)[1:].std() == pytest.approx(0.1, rel=0.05)
 
 
@@ -51,7 +56,11 @@ def curve(sizes: list[int], queries: int = 40) -> LearningCurve:
     points = []
     for size in sizes:
         scores = 0.1 * np.log(size) + asked + draw.normal(0, 0.02, queries)
-        record = Record({"train.max_pairs": size}, per_query=scores.tolist(), metrics={"ndcg@10": float(scores.mean())})
+        record = Record(
+            {"train.max_pairs": size},
+            per_query=scores.tolist(),
+            metrics={"ndcg@10": float(scores.mean())},
+        )
         points.append(Point((record,)))
     return LearningCurve(Path("out"), "ndcg@10", (0,), tuple(points), 1000)
 
@@ -64,7 +73,9 @@ def test_the_gain_has_an_interval_that_holds_it() -> None:
     last = made.sentence.splitlines()[-1]
     assert last.startswith("by extrapolation: 1,000 more pairs (4,000 -> 5,000): +0.0")
     assert last.count("+0.0") == 3 and "nDCG@10 [" in last
-    assert made.json()["gain"]["mean"] == gain.mean and str(made).splitlines()[1].split()[0] == "500"
+    assert (
+        made.json()["gain"]["mean"] == gain.mean and str(made).splitlines()[1].split()[0] == "500"
+    )
 
 
 def test_no_score_is_expected_above_1() -> None:
@@ -73,13 +84,21 @@ def test_no_score_is_expected_above_1() -> None:
     for size, score in ((100, 0.8), (200, 0.88), (400, 0.95), (800, 0.99)):
         noise = draw.normal(0, 0.02, 3)  # of three seeds
         runs = [
-            Record({"train.max_pairs": size}, per_query=[score + off] * 40, metrics={"ndcg@10": score}) for off in noise
+            Record(
+                {"train.max_pairs": size}, per_query=[score + off] * 40, metrics={"ndcg@10": score}
+            )
+            for off in noise
         ]
         points.append(Point(tuple(runs)))
     made = LearningCurve(Path("out"), "ndcg@10", (0, 1, 2), tuple(points), 10**6)
-    assert made.law is not None and made.law.level.max() + made.law.slope.max() > 1, "the law alone would go on"
+    assert made.law is not None and made.law.level.max() + made.law.slope.max() > 1, (
+        "the law alone would go on"
+    )
     assert made.gain is not None and made.gain.low >= 0
-    assert made.scores[:, -1].mean() + made.gain.high <= 1 + 0.02 and max(each.high for each in made.intervals) <= 1
+    assert (
+        made.scores[:, -1].mean() + made.gain.high <= 1 + 0.02
+        and max(each.high for each in made.intervals) <= 1
+    )
     assert float(made.law.at(10**6).max()) == 1
 
 
@@ -97,7 +116,10 @@ def test_sizes_are_halved_down_to_fifty() -> None:
 
 
 def test_sizes_train_on_nested_pairs_and_ask_the_same_test(
-    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    small: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     splits = []
     inner = one_run.Trainings.read
@@ -126,7 +148,10 @@ def test_sizes_train_on_nested_pairs_and_ask_the_same_test(
     caplog.clear()
     learn(small, [40, 80], 100, 1, tmp_path / "out", overrides)  # nothing is made again
     assert len(splits) == 3
-    assert caplog.messages[0] == "no gain of more pairs can be estimated from 2 of --sizes: give at least 3"
+    assert (
+        caplog.messages[0]
+        == "no gain of more pairs can be estimated from 2 of --sizes: give at least 3"
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,15 +163,31 @@ def test_sizes_train_on_nested_pairs_and_ask_the_same_test(
             "evaluation.queries is 0, but a learning curve is measured on test queries",
         ),
         ({}, [50, 4000], "--sizes 50,4000: give numbers from 2 to"),
-        ({}, [50, 50], "--sizes 50 is one size; a learning curve needs two sizes or more, such as --sizes "),
+        (
+            {},
+            [50, 50],
+            "--sizes 50 is one size; a learning curve needs two sizes or more, such as --sizes ",
+        ),
         (
             {"train": {"max_pairs": 2}},
             [],
             "the data leave 2 of .* pairs to train on; a learning curve .*: give more pairs",
         ),
-        ({"train": {"refit": "all"}}, [], "train.refit is all, which trains on held-out pairs, too"),
-        ({"train": {"max_pairs": 60}}, [], "half of 60 training pairs is below 50; .* such as --sizes 30,60"),
-        ({"data": {"source": "interactions", "path": "x"}, "tower": {"kind": "features"}}, [], "needs pairs of texts"),
+        (
+            {"train": {"refit": "all"}},
+            [],
+            "train.refit is all, which trains on held-out pairs, too",
+        ),
+        (
+            {"train": {"max_pairs": 60}},
+            [],
+            "half of 60 training pairs is below 50; .* such as --sizes 30,60",
+        ),
+        (
+            {"data": {"source": "interactions", "path": "x"}, "tower": {"kind": "features"}},
+            [],
+            "needs pairs of texts",
+        ),
     ],
 )
 def test_what_has_no_curve_is_refused(
@@ -161,6 +202,7 @@ def test_interactions_have_no_number_of_pairs(recommender: dict[str, Any], tmp_p
     from tempera.run.train import train
 
     with pytest.raises(
-        ConfigError, match=r"train.max_pairs is for pairs of texts, and data has interactions: remove it"
+        ConfigError,
+        match=r"train.max_pairs is for pairs of texts, and data has interactions: remove it",
     ):
         train(recommender, tmp_path / "out", ["train.max_pairs=50"])

@@ -93,7 +93,9 @@ def test_embeddings_are_without_dropout_and_in_blocks(
         assert torch.allclose(side.rows, whole[role], atol=1e-6) and not side.rows.requires_grad
 
 
-def test_data_are_read_once(small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_are_read_once(
+    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[str] = []
 
     def counted(name: str, inner: Any) -> Any:
@@ -109,7 +111,10 @@ def test_data_are_read_once(small: dict[str, Any], tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(static, "train_tokenizer", counted("tokenizer", static.train_tokenizer))
     trainings = Trainings()
     for temperature in (0.1, 0.5):
-        made(trainings, job(small, tmp_path, f"objective.temperature={temperature}", "train.max_steps=1"))
+        made(
+            trainings,
+            job(small, tmp_path, f"objective.temperature={temperature}", "train.max_steps=1"),
+        )
     assert calls == ["read", "divided", "tokenizer", "tokenised", "tokenised"]
     calls.clear()
     shorter = {**small, "tower": {**small["tower"], "max_length": 2}}
@@ -120,7 +125,9 @@ def test_data_are_read_once(small: dict[str, Any], tmp_path: Path, monkeypatch: 
 def test_other_data_are_not_trained_on(small: dict[str, Any], tmp_path: Path) -> None:
     trainings = Trainings()
     record = made(trainings, job(small, tmp_path, "train.max_steps=1", data="other"))
-    assert trainings.data is not None and record.data == trainings.data.hash and record.metrics == {}
+    assert (
+        trainings.data is not None and record.data == trainings.data.hash and record.metrics == {}
+    )
 
 
 def test_a_watched_run_reports_and_can_be_ended(small: dict[str, Any], tmp_path: Path) -> None:
@@ -137,8 +144,14 @@ def test_a_watched_run_reports_and_can_be_ended(small: dict[str, Any], tmp_path:
 
 
 def test_an_error_is_in_the_record(small: dict[str, Any], tmp_path: Path) -> None:
-    record = Trainings()(job(small, tmp_path, "train.learning_rate=1e38", "train.max_steps=9"), lambda value: False)
-    assert record.state == "failed" and "lower train.learning_rate" in (record.error or "") and record.data
+    record = Trainings()(
+        job(small, tmp_path, "train.learning_rate=1e38", "train.max_steps=9"), lambda value: False
+    )
+    assert (
+        record.state == "failed"
+        and "lower train.learning_rate" in (record.error or "")
+        and record.data
+    )
     missing = {**small, "data": {"source": "pairs", "path": str(tmp_path / "none.jsonl")}}
     record = Trainings()(job(missing, tmp_path), lambda value: False)
     assert record.state == "failed" and "none.jsonl" in (record.error or "") and record.data == ""
@@ -146,4 +159,6 @@ def test_an_error_is_in_the_record(small: dict[str, Any], tmp_path: Path) -> Non
 
 def test_numbers_of_a_record_that_are_not_finite_are_null() -> None:
     record = Record({}, per_query=[float("nan"), 1.0], metrics={"m": float("inf")})
-    assert json.loads(record.json())["per_query"] == [None, 1.0] and json.loads(record.json())["metrics"] == {"m": None}
+    assert json.loads(record.json())["per_query"] == [None, 1.0] and json.loads(record.json())[
+        "metrics"
+    ] == {"m": None}

@@ -39,7 +39,9 @@ def test_ranges(text: str, domain: Range) -> None:
 def test_values_of_ranges_with_an_end(text: str, values: tuple[float, ...]) -> None:
     domain = parse(text)
     assert isinstance(domain, Range) and domain.size == len(values)
-    assert domain.values == values and [type(value) for value in domain.values] == [type(value) for value in values]
+    assert domain.values == values and [type(value) for value in domain.values] == [
+        type(value) for value in values
+    ]
 
 
 @pytest.mark.parametrize("text", ["0.1:1:log", "0:1:linear", "32:128:int:log"])
@@ -63,7 +65,10 @@ def test_ranges_without_an_end(text: str) -> None:
         ("0:1:linear:1", "at least 2"),
         ("1:2.5:int", "a range of kind int has whole numbers"),
         ("1:10:int:step 4", "steps of 4 from 1 do not lead to 10"),
-        ("1:10:int:log:step 3", "a step fits between low and high, and goes with linear or int only"),
+        (
+            "1:10:int:log:step 3",
+            "a step fits between low and high, and goes with linear or int only",
+        ),
         ("{low: 0.01, high: 0.2, log: true}", "write 0.01:0.2:log"),
         ("[1,2", "write low:high:log"),
         ("", "write low:high:log"),

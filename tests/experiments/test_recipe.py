@@ -88,7 +88,9 @@ def test_an_interrupted_run_keeps_its_winner(
     take, steps = fitting.loop.take, []
 
     def stopping(state: Any, *rest: Any) -> Any:
-        if state.step == 12 and rest[1] > 30:  # in the run itself, which is longer than what its candidates take
+        if (
+            state.step == 12 and rest[1] > 30
+        ):  # in the run itself, which is longer than what its candidates take
             raise Stopped
         steps.append(state.step)
         return take(state, *rest)
@@ -100,7 +102,9 @@ def test_an_interrupted_run_keeps_its_winner(
     monkeypatch.setattr(racing, "run_race", None)  # a second race would fail
     (log,) = (tmp_path / "run.checkpoints").glob("step-*/log.jsonl")
     whole_log = log.read_text()
-    log.write_text(whole_log[: whole_log.rindex("\n", 0, len(whole_log) // 2) + 2])  # and the first sign of a line
+    log.write_text(
+        whole_log[: whole_log.rindex("\n", 0, len(whole_log) // 2) + 2]
+    )  # and the first sign of a line
     with pytest.raises(DataError, match="is a damaged checkpoint"):
         train(options, tmp_path / "run")
     log.write_text(whole_log)
@@ -110,10 +114,17 @@ def test_an_interrupted_run_keeps_its_winner(
 
 
 def test_what_the_user_sets_is_left_alone(options: dict[str, Any], tmp_path: Path) -> None:
-    own = {**options, "objective": {"temperature": 0.07}, "train": {**options["train"], "batch_size": 48}}
+    own = {
+        **options,
+        "objective": {"temperature": 0.07},
+        "train": {**options["train"], "batch_size": 48},
+    }
     run = train(own, tmp_path / "run")
     written = yaml.safe_load((run.folder / "config.yaml").read_text())
-    assert written["objective"]["temperature"]["value"] == 0.07 and written["train"]["batch_size"] == 48
+    assert (
+        written["objective"]["temperature"]["value"] == 0.07
+        and written["train"]["batch_size"] == 48
+    )
     assert {tuple(each["values"]) for each in tried(run.folder)["tried"]} == {(RATE,)}
 
 
@@ -127,7 +138,10 @@ def test_nothing_is_chosen_by_too_few_queries_or_on_request(
     run = train({**options, **change}, tmp_path / "run")
     written = yaml.safe_load((run.folder / "config.yaml").read_text())
     rate = 0.003 if "recipe" in change else 0.001  # few pairs take the lowest of the race's
-    assert written["objective"]["temperature"]["value"] == 0.05 and written["train"]["learning_rate"] == rate
+    assert (
+        written["objective"]["temperature"]["value"] == 0.05
+        and written["train"]["learning_rate"] == rate
+    )
 
 
 def test_static_towers_learn_weights_of_tokens_unless_a_user_says_otherwise() -> None:
@@ -136,7 +150,10 @@ def test_static_towers_learn_weights_of_tokens_unless_a_user_says_otherwise() ->
 
     assert chosen() and not chosen("tower.token_weights=false")
     assert not chosen("recipe=none") and chosen("recipe=none", "tower.token_weights=true")
-    assert Static().race(20_001, 10).start[WEIGHTS] is False and WEIGHTS not in Static().race(20_000, 10).start
+    assert (
+        Static().race(20_001, 10).start[WEIGHTS] is False
+        and WEIGHTS not in Static().race(20_000, 10).start
+    )
 
 
 def test_open_options() -> None:
@@ -144,56 +161,87 @@ def test_open_options() -> None:
     set_by_hand = ["train.learning_rate=1e-3", "tower.dimensions=8", "tower.token_weights=true"]
     assert opened(config.load(None, set_by_hand))[1] == [TEMPERATURE]
     options, free = opened(config.load(None, ["objective.temperature=auto", "recipe=auto"]))
-    assert free == [TEMPERATURE, RATE, DIMENSIONS, WEIGHTS] and "temperature" not in options.values["objective"]
+    assert (
+        free == [TEMPERATURE, RATE, DIMENSIONS, WEIGHTS]
+        and "temperature" not in options.values["objective"]
+    )
     assert opened(config.load(None, ["recipe=none"]))[1] == []
-    options, free = opened(config.load(None, ["objective.temperature=auto", "tower.kind=transformer"]))
-    assert not free and options.values["objective"]["temperature"] == "auto"  # 1 / log(candidates), as documented
-    with pytest.raises(ConfigError, match=r"^recipe: is 'best'; expected auto or none \(command line\)$"):
+    options, free = opened(
+        config.load(None, ["objective.temperature=auto", "tower.kind=transformer"])
+    )
+    assert (
+        not free and options.values["objective"]["temperature"] == "auto"
+    )  # 1 / log(candidates), as documented
+    with pytest.raises(
+        ConfigError, match=r"^recipe: is 'best'; expected auto or none \(command line\)$"
+    ):
         build(config.load(None, ["recipe=best"]))
 
 
 def test_runs_of_a_sweep_keep_one_default_of_what_is_open(
     options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    left = {**options, "objective": {"temperature": "auto"}, "train": {**options["train"], "learning_rate": "auto"}}
+    left = {
+        **options,
+        "objective": {"temperature": "auto"},
+        "train": {**options["train"], "learning_rate": "auto"},
+    }
     with caplog.at_level("INFO", "tempera"):
         template = Template.of(left, [], None)
         template.tell()
     assert "objective.temperature=0.05, train.learning_rate=0.003" in caplog.text
     for made in (template.base, template.config({"train.batch_size": 16})):
-        assert made.base.temperature.value == pytest.approx(0.05) and made.train.learning_rate == 0.003
+        assert (
+            made.base.temperature.value == pytest.approx(0.05) and made.train.learning_rate == 0.003
+        )
 
 
 def test_many_long_texts_are_raced_for_their_rate_alone(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    options: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """And the log tells what validation has chosen from what it has not."""
     monkeypatch.setattr(static, "SHORT", 1)
     monkeypatch.setattr(static, "_MANY", 1)
     with caplog.at_level("INFO"):
         record = tried(train(options, tmp_path / "run").folder)
-    assert [each["values"] for each in record["tried"]] == [{TEMPERATURE: 0.04, RATE: r} for r in (0.003, 0.001)]
+    assert [each["values"] for each in record["tried"]] == [
+        {TEMPERATURE: 0.04, RATE: r} for r in (0.003, 0.001)
+    ]
     assert (
-        f"chosen on validation: learning_rate={record['chosen'][RATE]:g}; by the data: temperature=0.04" in caplog.text
+        f"chosen on validation: learning_rate={record['chosen'][RATE]:g}; by the data: temperature=0.04"
+        in caplog.text
     )
 
 
 def test_print_config_shows_what_will_be_chosen() -> None:
     resolved = build(config.load(None)).resolved
     assert shown(resolved, [TEMPERATURE, RATE])["objective"]["temperature"] == "auto"
-    assert shown(resolved, [RATE])["train"]["learning_rate"] == resolved["train"]["batch_size"] == "auto"
+    assert (
+        shown(resolved, [RATE])["train"]["learning_rate"]
+        == resolved["train"]["batch_size"]
+        == "auto"
+    )
     pretrained, free = opened(config.load(None, ["tower={kind: pretrained, model: m}"]))
     assert shown(build(pretrained).resolved, free)["train"]["learning_rate"] == 5e-5
 
 
 def test_a_race_begins_with_the_default() -> None:
     made = build(config.load(None))
-    many = Static().race(10_001, 100)  # more than a million tokens of long texts, whose temperature is known
+    many = Static().race(
+        10_001, 100
+    )  # more than a million tokens of long texts, whose temperature is known
     assert many.start == {TEMPERATURE: 0.04, RATE: 0.003}
     race = Static().race(20_000, 63)
     assert race.start == {TEMPERATURE: 0.05, RATE: 0.003, DIMENSIONS: 1024}
     assert Static().race(2_499, 100).start == race.start  # few long ones
-    assert Static().race(2_500, 100).start == Static().race(10_000, 100).start == {**many.start, DIMENSIONS: 1024}
+    assert (
+        Static().race(2_500, 100).start
+        == Static().race(10_000, 100).start
+        == {**many.start, DIMENSIONS: 1024}
+    )
     for pairs, tokens in ((20_000, 63), (10_000, 100)):
         assert DIMENSIONS not in Static(teacher="runs/a").race(pairs, tokens).start
     assert DIMENSIONS not in Static().race(20_001, 40).start
@@ -210,12 +258,20 @@ def test_a_race_begins_with_the_default() -> None:
 
 
 def test_options_of_interactions_stay_theirs() -> None:
-    made = build(config.of({"data": {"source": "interactions", "path": "a.csv"}, "evaluation": {"baselines": True}}))
+    made = build(
+        config.of(
+            {"data": {"source": "interactions", "path": "a.csv"}, "evaluation": {"baselines": True}}
+        )
+    )
     other = with_options(made, {RATE: 0.01})
-    assert other.evaluation.baselines and other.data is made.data and other.train.learning_rate == 0.01
+    assert (
+        other.evaluation.baselines and other.data is made.data and other.train.learning_rate == 0.01
+    )
 
 
-def test_an_automatic_temperature_that_learns_has_a_value_after_a_race(options: dict[str, Any], tmp_path: Path) -> None:
+def test_an_automatic_temperature_that_learns_has_a_value_after_a_race(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     learned = {**options, "objective": {"temperature": {"value": "auto", "learnable": True}}}
     run = train(learned, tmp_path / "run")
     assert [set(each["values"]) for each in tried(run.folder)["tried"]] == [{RATE}] * 3
@@ -236,7 +292,11 @@ def test_a_setting_that_diverges_loses_the_race(
     monkeypatch.setattr(racing, "trained", diverging)
     diverges = 0.001
     record = tried(train(options, tmp_path / "run").folder)
-    scores = {each["values"][RATE]: each["score"] for each in record["tried"] if each["values"][TEMPERATURE] == 0.05}
+    scores = {
+        each["values"][RATE]: each["score"]
+        for each in record["tried"]
+        if each["values"][TEMPERATURE] == 0.05
+    }
     assert scores[diverges] == 0 < min(score for rate, score in scores.items() if rate != diverges)
     monkeypatch.setattr(racing, "trained", lambda *_: (_ for _ in ()).throw(NotFinite(fault)))
     with pytest.raises(NotFinite):  # as all of them do
@@ -263,7 +323,8 @@ class OfDevices:
 def test_a_race_goes_beyond_the_temperature_that_is_shown_best(
     monkeypatch: pytest.MonkeyPatch, maximum: float, noise: float, tried: list[float]
 ) -> None:
-    """And takes the best of what it has tried; the scores are a parabola of the logarithm, with its maximum there."""
+    """And takes the best of what it has tried; the scores are a parabola of the logarithm, with its
+    maximum there."""
     chance, draws = np.random.default_rng(0), list[float]()
 
     def trained(_: object, values: dict[str, float], steps: int) -> dict[str, float]:
@@ -272,7 +333,9 @@ def test_a_race_goes_beyond_the_temperature_that_is_shown_best(
         return values
 
     def score(values: dict[str, float]) -> Floats:
-        rate, temperature = (math.log(values[name] / best) for name, best in ((RATE, 0.01), (TEMPERATURE, maximum)))
+        rate, temperature = (
+            math.log(values[name] / best) for name, best in ((RATE, 0.01), (TEMPERATURE, maximum))
+        )
         return 0.8 - 0.01 * rate**2 - 0.05 * temperature**2 + noise * chance.normal(size=100)
 
     monkeypatch.setattr(racing, "trained", trained)
@@ -280,7 +343,9 @@ def test_a_race_goes_beyond_the_temperature_that_is_shown_best(
     race = Static(dimensions=512).race(2_000, 100).among([TEMPERATURE, RATE])
     record, winner = racing.run_race(cast(Prepared, OfDevices(start("no"))), race, 120)
     of_temperatures = [each for each in record if each.steps == 40]
-    assert [each.values[TEMPERATURE] for each in of_temperatures] == tried and len(draws) == 3 + len(tried)
+    assert [each.values[TEMPERATURE] for each in of_temperatures] == tried and len(
+        draws
+    ) == 3 + len(tried)
     assert winner == max(of_temperatures, key=lambda each: each.score).setting
     assert winner.values in [each.values for each in race.settings()]
     if not noise:
@@ -292,7 +357,11 @@ def test_a_race_goes_beyond_the_temperature_that_is_shown_best(
 
 @pytest.mark.parametrize(
     ("tower", "rate", "width", "narrower", "faster"),
-    [({}, None, 1024, 512, 2**0.5), ({"dimensions": 24}, None, 24, 24, 1), ({}, 0.004, 1024, 1024, 1)],
+    [
+        ({}, None, 1024, 512, 2**0.5),
+        ({"dimensions": 24}, None, 24, 24, 1),
+        ({}, 0.004, 1024, 1024, 1),
+    ],
 )
 def test_short_texts_are_embedded_in_more_dimensions(
     options: dict[str, Any],
@@ -304,7 +373,8 @@ def test_short_texts_are_embedded_in_more_dimensions(
     narrower: int,
     faster: float,
 ) -> None:
-    """In what is saved and in what is searched, unless the user has set a width; settings that race are tried at half of it."""
+    """In what is saved and in what is searched, unless the user has set a width; settings that race
+    are tried at half of it."""
     monkeypatch.setattr("tempera.run.publish.render", lambda report: "")
     trials, inner = list[tuple[int, float]](), racing.trained
 
@@ -317,7 +387,11 @@ def test_short_texts_are_embedded_in_more_dimensions(
 
     monkeypatch.setattr(racing, "trained", trained)
     given = {} if rate is None else {"learning_rate": rate}
-    options = {**options, "tower": {"vocabulary": 300, **tower}, "train": {**options["train"], **given}}
+    options = {
+        **options,
+        "tower": {"vocabulary": 300, **tower},
+        "train": {**options["train"], **given},
+    }
     run = train(options, tmp_path / "run")
     rates = [each["values"].get(RATE, rate) for each in run.document["recipe"]["tried"]]
     assert trials == [(narrower, pytest.approx(each * faster)) for each in rates]
@@ -331,9 +405,17 @@ def test_a_teacher_that_aligns_meets_the_width_that_was_chosen(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempera.run.publish.render", lambda report: "")
-    teacher = resolved_run.train({**options, "train": {"max_steps": 1, "batch_size": 16}}, tmp_path / "teacher")
-    taught = {**options, "tower": {"vocabulary": 300}, "objective": {"teacher": {"loss": "align", "weight": 0.5}}}
-    run = train({**taught, "train": {**options["train"], "teacher": str(teacher.folder)}}, tmp_path / "run")
+    teacher = resolved_run.train(
+        {**options, "train": {"max_steps": 1, "batch_size": 16}}, tmp_path / "teacher"
+    )
+    taught = {
+        **options,
+        "tower": {"vocabulary": 300},
+        "objective": {"teacher": {"loss": "align", "weight": 0.5}},
+    }
+    run = train(
+        {**taught, "train": {**options["train"], "teacher": str(teacher.folder)}}, tmp_path / "run"
+    )
     assert run.encode(["a"]).shape == (1, 1024) and len(run.document["recipe"]["tried"]) == 5
 
 
@@ -354,8 +436,18 @@ def test_a_schedule_fits_the_number_of_pairs(pairs: int) -> None:
 
 def test_a_pretrained_tower_takes_many_steps_of_few_pairs() -> None:
     pretrained = Pretrained("m")
-    assert [pretrained.schedule(n) for n in (50, 4_000, 6_000, 9_600)] == [(16, 3), (16, 3), (32, 3), (64, 3)]
-    assert [pretrained.schedule(n, large=True) for n in (50, 200, 600, 1_200)] == [(16, 3), (16, 3), (32, 3), (64, 3)]
+    assert [pretrained.schedule(n) for n in (50, 4_000, 6_000, 9_600)] == [
+        (16, 3),
+        (16, 3),
+        (32, 3),
+        (64, 3),
+    ]
+    assert [pretrained.schedule(n, large=True) for n in (50, 200, 600, 1_200)] == [
+        (16, 3),
+        (16, 3),
+        (32, 3),
+        (64, 3),
+    ]
     for n in range(300, 6_000, 50):  # fewer steps than 50 are too few
         batch, epochs = pretrained.schedule(n, large=True)
         assert math.ceil(n / batch) * epochs >= 50
@@ -370,8 +462,12 @@ def test_every_row_is_trained_on_in_every_epoch() -> None:
 
 
 def test_run_itself_does_not_choose(options: dict[str, Any], tmp_path: Path) -> None:
-    run = resolved_run.train({**options, "train": {**options["train"], "max_steps": 2}}, tmp_path / "run")
-    assert not any(json.loads(line)["event"] == "recipe" for line in (run.folder / "log.jsonl").open())
+    run = resolved_run.train(
+        {**options, "train": {**options["train"], "max_steps": 2}}, tmp_path / "run"
+    )
+    assert not any(
+        json.loads(line)["event"] == "recipe" for line in (run.folder / "log.jsonl").open()
+    )
 
 
 def test_many_pairs_take_the_higher_rate_without_a_race(
@@ -381,10 +477,15 @@ def test_many_pairs_take_the_higher_rate_without_a_race(
     monkeypatch.setattr(static, "MOST_PAIRS", 200)
     run = train(options, tmp_path / "run")
     written = yaml.safe_load((run.folder / "config.yaml").read_text())
-    assert written["objective"]["temperature"]["value"] == 0.05 and written["train"]["learning_rate"] == 0.01
+    assert (
+        written["objective"]["temperature"]["value"] == 0.05
+        and written["train"]["learning_rate"] == 0.01
+    )
 
 
-def test_a_sweep_names_the_defaults_that_it_does_not_vary(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_a_sweep_names_the_defaults_that_it_does_not_vary(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     with caplog.at_level("INFO", "tempera"):
         template = Template.of({}, [], None, ["objective.temperature"])
         with pytest.raises(ConfigError, match="more than 1,000"):

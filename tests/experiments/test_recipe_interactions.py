@@ -1,4 +1,5 @@
-"""The recipe for interactions: a table alone is a recommender, whose tower a race chooses on the user's own events."""
+"""The recipe for interactions: a table alone is a recommender, whose tower a race chooses on the
+user's own events."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ from tempera.recommend import candidates
 from tempera.towers.rounds import LEARNING_RATE
 
 TINY = {
-    "last": {"tower.doc": ["id"], "tower.history": {"pools": [{"mean": {"last": 1}}]}, "tower.dimensions": 8},
+    "last": {
+        "tower.doc": ["id"],
+        "tower.history": {"pools": [{"mean": {"last": 1}}]},
+        "tower.dimensions": 8,
+    },
     "ids": {
         "tower.doc": ["id"],
         "tower.query": ["id"],
@@ -28,7 +33,12 @@ TINY = {
         LEARNING_RATE: 0.01,
     },
 }
-SHORT = ["train.num_train_epochs=2", "train.batch_size=64", "train.save_steps=5", "evaluation.metrics=[ndcg@10,hit@10]"]
+SHORT = [
+    "train.num_train_epochs=2",
+    "train.batch_size=64",
+    "train.save_steps=5",
+    "evaluation.metrics=[ndcg@10,hit@10]",
+]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +53,9 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
             lines.append(f"u{user},i{item}")
             item = (item + 1) % 30 if rng.random() < 0.8 else int(rng.integers(30))
     (folder / "events.csv").write_text("\n".join(lines))
-    (folder / "items.csv").write_text("\n".join(["item_id,kind", *(f"i{item},k{item % 3}" for item in range(30))]))
+    (folder / "items.csv").write_text(
+        "\n".join(["item_id,kind", *(f"i{item},k{item % 3}" for item in range(30))])
+    )
     return folder
 
 
@@ -66,7 +78,11 @@ def test_a_table_alone_is_a_recommender(events: Path) -> None:
     assert [name for (name,) in resolved["objective"]["corrections"]] == ["log_q"]
     assert resolved["objective"]["masks"] == ["same_id", "known_positives"]
     assert resolved["train"]["patience"] and resolved["train"]["refit"] == "auto"
-    assert shown(resolved, free)["tower"]["history"] == "auto" == shown(resolved, free)["train"]["learning_rate"]
+    assert (
+        shown(resolved, free)["tower"]["history"]
+        == "auto"
+        == shown(resolved, free)["train"]["learning_rate"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +120,9 @@ def test_the_first_tower_is_trained_where_nothing_can_be_chosen(
 ) -> None:
     with caplog.at_level("INFO", "tempera"):
         run = train(
-            events / "events.csv", tmp_path / "run", [*SHORT, "evaluation.validation=0", "evaluation.baselines=false"]
+            events / "events.csv",
+            tmp_path / "run",
+            [*SHORT, "evaluation.validation=0", "evaluation.baselines=false"],
         )
     assert yaml.safe_load((run.folder / "config.yaml").read_text())["tower"]["dimensions"] == 8
     assert "fewer than 50 queries or events, which choose nothing: last\n" in caplog.text
@@ -116,7 +134,12 @@ def test_the_first_tower_is_trained_where_nothing_can_be_chosen(
 def test_features_that_are_not_used_are_named(
     events: Path, few_towers: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = [*SHORT, f"data.items={events / 'items.csv'}", "evaluation.validation=0", "evaluation.baselines=false"]
+    options = [
+        *SHORT,
+        f"data.items={events / 'items.csv'}",
+        "evaluation.validation=0",
+        "evaluation.baselines=false",
+    ]
     with caplog.at_level("INFO", "tempera"):
         train(events / "events.csv", tmp_path / "run", options)
     assert "which choose nothing: last without features\n" in caplog.text
@@ -130,15 +153,21 @@ def test_a_scale_is_a_temperature_that_is_set() -> None:
     ]
 
 
-def test_towers_race_and_the_winner_is_written_down(events: Path, few_towers: None, tmp_path: Path) -> None:
+def test_towers_race_and_the_winner_is_written_down(
+    events: Path, few_towers: None, tmp_path: Path
+) -> None:
     own = [*SHORT, f"data.items={events / 'items.csv'}"]
     run = train(events / "events.csv", tmp_path / "run", own)
     record = recipe_of(run.folder)
-    names = [each["name"] for each in record["tried"]]  # two towers, each with and without features, then the best two
+    names = [
+        each["name"] for each in record["tried"]
+    ]  # two towers, each with and without features, then the best two
     assert names[:2] == ["last", "ids"] and len(names) == 8
     assert {*names[2:6]} == {"last", "ids", "last, features", "ids, features"}
     best = max(record["tried"][6:], key=lambda each: each["score"])
-    assert record["chosen"] == best["values"] and all(each["seconds"] > 0 for each in record["tried"])
+    assert record["chosen"] == best["values"] and all(
+        each["seconds"] > 0 for each in record["tried"]
+    )
     written = yaml.safe_load((run.folder / "config.yaml").read_text())
     assert written["tower"]["dimensions"] == record["chosen"]["tower.dimensions"]
     report = (run.folder / "report.html").read_text()
@@ -146,11 +175,16 @@ def test_towers_race_and_the_winner_is_written_down(events: Path, few_towers: No
     by = "both together; the" if run.document["counting"]["served"] else "the vectors alone; both"
     assert "recommended by" in report and by in report
     again = train(run.folder / "config.yaml", tmp_path / "again")
-    assert again.document["metrics"] == run.document["metrics"] and "race" not in again.document["seconds"]
+    assert (
+        again.document["metrics"] == run.document["metrics"]
+        and "race" not in again.document["seconds"]
+    )
     assert len(run.recommend(history=["i3"], k=3).hits) == 3
 
 
-def test_a_table_of_python_races_as_its_file_does(events: Path, few_towers: None, tmp_path: Path) -> None:
+def test_a_table_of_python_races_as_its_file_does(
+    events: Path, few_towers: None, tmp_path: Path
+) -> None:
     file = train(events / "events.csv", tmp_path / "file", SHORT)
     handed = train({}, tmp_path / "handed", SHORT, data=csv.read_csv(events / "events.csv"))
     assert recipe_of(handed.folder)["chosen"] == recipe_of(file.folder)["chosen"]
@@ -169,7 +203,9 @@ def test_an_interrupted_run_keeps_its_tower(
     take = fitting.loop.take
 
     def stopping(state: Any, *rest: Any) -> Any:
-        if state.step == 6 and rest[1] > 20:  # in the run itself, which is longer than what its candidates take
+        if (
+            state.step == 6 and rest[1] > 20
+        ):  # in the run itself, which is longer than what its candidates take
             raise Stopped
         return take(state, *rest)
 

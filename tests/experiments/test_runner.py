@@ -1,4 +1,5 @@
-"""A run is made by a process of its own: its end is reported, however it comes, and nothing of it outlives the program."""
+"""A run is made by a process of its own: its end is reported, however it comes, and nothing of it
+outlives the program."""
 
 from __future__ import annotations
 
@@ -76,7 +77,9 @@ def until(what: Callable[[], bool]) -> None:
 
 def test_one_process_makes_one_run_after_the_other(worker: Worker, tmp_path: Path) -> None:
     records = [ran(worker, tmp_path / name) for name in "ab"]
-    assert [(record.seed, record.value, record.state) for record in records] == [(3, 0.5, "finished")] * 2
+    assert [(record.seed, record.value, record.state) for record in records] == [
+        (3, 0.5, "finished")
+    ] * 2
     pids = [(tmp_path / name / "pid").read_text() for name in "ab"]
     assert pids[0] == pids[1] != ""
     assert (tmp_path / "a" / "messages.txt").read_text() == "a word on standard output\n"
@@ -85,9 +88,15 @@ def test_one_process_makes_one_run_after_the_other(worker: Worker, tmp_path: Pat
 @pytest.mark.parametrize(
     ("what", "says"),
     [
-        ("raise RuntimeError('an error')", "ended with exit code 1; its last message: RuntimeError: an error"),
+        (
+            "raise RuntimeError('an error')",
+            "ended with exit code 1; its last message: RuntimeError: an error",
+        ),
         ("os._exit(7)", "ended with exit code 7; its last message: a word on standard output"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "was ended by SIGKILL, as a system does when it is out of memory"),
+        (
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            "was ended by SIGKILL, as a system does when it is out of memory",
+        ),
     ],
 )
 def test_a_process_that_ends_is_a_failed_run_and_the_next_one_runs(
@@ -95,7 +104,9 @@ def test_a_process_that_ends_is_a_failed_run_and_the_next_one_runs(
 ) -> None:
     record = ran(worker, tmp_path / "run", what)
     assert record.state == "failed" and f"its process {says}" in (record.error or "")
-    assert ran(worker, tmp_path / "next", "record = replace(record, seed=4 if 'ö' else 0)").seed == 4
+    assert (
+        ran(worker, tmp_path / "next", "record = replace(record, seed=4 if 'ö' else 0)").seed == 4
+    )
 
 
 def test_evaluations_are_reported_and_answered(worker: Worker, tmp_path: Path) -> None:
@@ -116,11 +127,16 @@ def test_evaluations_are_reported_and_answered(worker: Worker, tmp_path: Path) -
     assert ran(worker, tmp_path / "next").done
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
 def test_nothing_outlives_the_program(number: int, script: Path, tmp_path: Path) -> None:
     def program() -> None:
         Worker.command = (sys.executable, str(script))
-        runner, run = Runner(tmp_path, 1, "m"), PlannedRun(Record({}), {"what": "time.sleep(600)"}, {}, "")
+        runner, run = (
+            Runner(tmp_path, 1, "m"),
+            PlannedRun(Record({}), {"what": "time.sleep(600)"}, {}, ""),
+        )
         runner.all(lambda worker: runner.make(worker, run, "run"))
 
     process = multiprocessing.get_context("fork").Process(target=program)
@@ -179,7 +195,10 @@ def test_an_interrupt_says_how_to_go_on(runner: Runner, caplog: pytest.LogCaptur
         raise KeyboardInterrupt
 
     overwriting = Runner(runner.folder, 1, "ndcg@10", overwrite=True)
-    for each, again in ((runner, "the same command"), (overwriting, "the same command without --overwrite")):
+    for each, again in (
+        (runner, "the same command"),
+        (overwriting, "the same command without --overwrite"),
+    ):
         with caplog.at_level("INFO", "tempera"), pytest.raises(KeyboardInterrupt):
             each.all(loop)
         assert f"finished runs stay in {runner.folder}: {again} goes on" in caplog.messages[-1]
@@ -201,7 +220,11 @@ def test_the_value_of_a_pruned_run_is_that_of_its_last_evaluation(
         return False
 
     record = runner.make(runner.workers[0], planned(), "run", report)
-    assert record.value == 0.3 and record.on_the_way == [0.1, 0.3, None] and seen == [(0.1, 1), (0.3, 2)]
+    assert (
+        record.value == 0.3
+        and record.on_the_way == [0.1, 0.3, None]
+        and seen == [(0.1, 1), (0.3, 2)]
+    )
 
 
 def test_options_pass_through_json(small: dict[str, Any]) -> None:
@@ -212,7 +235,9 @@ def test_options_pass_through_json(small: dict[str, Any]) -> None:
     assert build(Options(json.loads(json.dumps(options)))).resolved == options
 
 
-def test_a_process_that_starts_while_its_worker_closes_is_ended(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_starts_while_its_worker_closes_is_ended(
+    script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = Worker()
     made.command = (sys.executable, str(script))
     popen, started = subprocess.Popen, []
@@ -231,5 +256,7 @@ def test_a_process_that_starts_while_its_worker_closes_is_ended(script: Path, mo
 def test_a_module_of_the_users_folder_is_none_of_a_worker(tmp_path: Path) -> None:
     (tmp_path / "statistics.py").write_text("raise RuntimeError")
     options = Worker.command[1 : Worker.command.index("-m")]
-    done = subprocess.run([sys.executable, *options, "-c", "import statistics"], cwd=tmp_path, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, *options, "-c", "import statistics"], cwd=tmp_path, capture_output=True
+    )
     assert (done.returncode, done.stderr) == (0, b"")

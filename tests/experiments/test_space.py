@@ -48,12 +48,16 @@ def test_it_is_read_as_written(space: Space, tmp_path: Path) -> None:
     ]
     assert domains["objective.temperature"] == Range(0.005, 1, log=True)
     assert domains["train.batch_size"] == Range(16, 64, whole=True, step=16)
-    assert domains["tower.dimensions (tower.kind=transformer)"] == Range(32, 128, log=True, whole=True)
+    assert domains["tower.dimensions (tower.kind=transformer)"] == Range(
+        32, 128, log=True, whole=True
+    )
     assert domains["train.learning_rate"] == Range(1e-5, 1e-3, log=True)
     corrections = domains["objective.corrections"]
     assert isinstance(corrections, Choices)
     assert corrections.values == ([], ["log_q"]) and corrections.labels == ("[]", "[log_q]")
-    assert [field.place for field in space.fields][:2] == [f"{tmp_path}/space.yaml:{line}" for line in (2, 3)]
+    assert [field.place for field in space.fields][:2] == [
+        f"{tmp_path}/space.yaml:{line}" for line in (2, 3)
+    ]
 
 
 def test_a_choice_opens_its_own_fields_only(space: Space) -> None:
@@ -92,7 +96,9 @@ def test_corners_have_every_end_and_every_choice(space: Space) -> None:
         assert ("train.sampled" in setting) == (setting["objective.corrections"] == ["log_q"])
         assert ("train.learning_rate" in setting) == (setting["tower.kind"] == "transformer")
         names = list(setting)
-        assert names.index("tower.kind") < names.index("tower.dimensions")  # what opens goes before what is opened
+        assert names.index("tower.kind") < names.index(
+            "tower.dimensions"
+        )  # what opens goes before what is opened
 
 
 def test_what_a_study_tries_lies_in_the_space(space: Space) -> None:
@@ -112,7 +118,10 @@ def test_what_a_study_tries_lies_in_the_space(space: Space) -> None:
 
 def test_one_and_true_are_two_choices() -> None:
     space = Space.of({"a.b": [0.5, 1, True], "c.d": [1, True]})
-    assert [space.values({"a.b": label, "c.d": label})["a.b"] for label in ("1", "true")] == [1, True]
+    assert [space.values({"a.b": label, "c.d": label})["a.b"] for label in ("1", "true")] == [
+        1,
+        True,
+    ]
     assert [type(setting["c.d"]) for setting in space.corners()] == [int, int, int, bool]
     with pytest.raises(ConfigError, match="has 1 twice"):
         Space.of({"a.b": [1, 1]})
@@ -137,9 +146,15 @@ def test_one_and_true_are_two_choices() -> None:
         ("train.seed: [1, 2]", "train.seed cannot be tuned"),
         ("train.refit: [none, all]", "leave train.refit to `tempera train`"),
         ("mining.again: [0, 3]", "leave mining.again to `tempera train`"),
-        ("tower.kind: {static: 3, transformer: }", "the choice static opens 3; give a mapping of fields, or nothing"),
+        (
+            "tower.kind: {static: 3, transformer: }",
+            "the choice static opens 3; give a mapping of fields, or nothing",
+        ),
         ("tower.kind: {static: {tower.kind: [a, b]}, transformer: }", "tower.kind: defined twice"),
-        ("tower.kind: {static: {train.epochs: 3}, transformer: }", "train.epochs: cannot read 3; write"),
+        (
+            "tower.kind: {static: {train.epochs: 3}, transformer: }",
+            "train.epochs: cannot read 3; write",
+        ),
         ("objective.temperature: 0.1:1:log\nobjective.temperature: 0.2:1:log", "written twice, at"),
         ("[1]", "holds list"),
         ("", "no field to choose"),
@@ -167,12 +182,22 @@ def test_a_range_with_a_count_is_a_list_of_choices() -> None:
 @pytest.mark.parametrize("name", ["space.json", "pairs.csv", "folder"])
 def test_a_space_is_yaml(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir() if name == "folder" else (tmp_path / name).write_text("{}")
-    with pytest.raises(ConfigError, match=f"{name} is no space: give a YAML file, whose name ends in .yaml"):
+    with pytest.raises(
+        ConfigError, match=f"{name} is no space: give a YAML file, whose name ends in .yaml"
+    ):
         Space.of(tmp_path / name)
 
 
 def test_choices_within_choices_have_names_of_their_own(tmp_path: Path) -> None:
-    inner = {"train.optimizer": {"adamw": {"train.made_rows": [0, 1]}, "sgd": {"train.made_rows": [0, 2]}}}
-    names = [field.name for field in Space.of({"tower.kind": {"static": inner, "transformer": inner}}).fields]
+    inner = {
+        "train.optimizer": {
+            "adamw": {"train.made_rows": [0, 1]},
+            "sgd": {"train.made_rows": [0, 2]},
+        }
+    }
+    names = [
+        field.name
+        for field in Space.of({"tower.kind": {"static": inner, "transformer": inner}}).fields
+    ]
     assert len(names) == len(set(names)) == 7
     assert "train.made_rows (train.optimizer (tower.kind=static)=sgd)" in names

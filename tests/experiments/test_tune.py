@@ -1,4 +1,5 @@
-"""A tuning is its trials: each as if it stood alone, finished ones kept, failed ones reported, the best one trains again."""
+"""A tuning is its trials: each as if it stood alone, finished ones kept, failed ones reported, the
+best one trains again."""
 
 from __future__ import annotations
 
@@ -44,9 +45,14 @@ SPACE = {"objective.temperature": "0.02:2:log", "train.learning_rate": "1e-4:0.1
 
 
 @pytest.fixture(scope="module")
-def finished(small: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, inline: None) -> Tuning:
+def finished(
+    small: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, inline: None
+) -> Tuning:
     """12 trials in a space with a condition; look, do not touch."""
-    space = {**SPACE, "objective.preset": {"mnr": None, "symmetric": {"train.weight_decay": [0, 0.1]}}}
+    space = {
+        **SPACE,
+        "objective.preset": {"mnr": None, "symmetric": {"train.weight_decay": [0, 0.1]}},
+    }
     return tune(small, space, 12, tmp_path_factory.mktemp("tunings") / "whole", SHORT)
 
 
@@ -65,7 +71,9 @@ def until(what: Callable[[], bool]) -> None:
 # ---- the trials
 
 
-def test_a_trial_is_the_run_alone(finished: Tuning, small: dict[str, Any], tmp_path: Path, validated: Any) -> None:
+def test_a_trial_is_the_run_alone(
+    finished: Tuning, small: dict[str, Any], tmp_path: Path, validated: Any
+) -> None:
     trial = next(trial for trial in finished.trials if trial.done and trial is not finished.best)
     chosen = [f"{name}={value}" for name, value in trial.params.items()]
     alone = train(small, tmp_path / "run", [*SHORT, *chosen])
@@ -74,11 +82,15 @@ def test_a_trial_is_the_run_alone(finished: Tuning, small: dict[str, Any], tmp_p
         and trial.value == trial.metrics["ndcg@10"]
     )
     log = [json.loads(line) for line in (alone.folder / "log.jsonl").read_text().splitlines()]
-    on_the_way = [record["metrics"]["ndcg@10"] for record in log if record["event"] == "evaluation"][1:-1]
+    on_the_way = [
+        record["metrics"]["ndcg@10"] for record in log if record["event"] == "evaluation"
+    ][1:-1]
     assert list(trial.on_the_way) == on_the_way
 
 
-def test_the_best_configuration_gives_the_same_again(finished: Tuning, tmp_path: Path, validated: Any) -> None:
+def test_the_best_configuration_gives_the_same_again(
+    finished: Tuning, tmp_path: Path, validated: Any
+) -> None:
     again = train(finished.folder / "best.yaml", tmp_path / "run")
     assert validated(again, saved=True) == finished.best.metrics
     assert max(trial.value or 0 for trial in finished.trials if trial.done) == finished.best.value
@@ -90,7 +102,10 @@ def test_the_best_run_stays_and_no_other(finished: Tuning, tmp_path: Path, valid
     assert int(folder.name) == finished.best.number
     run = Run(folder)
     assert validated(run, saved=True) == finished.best.metrics and run.search("kaban lodor", 3)
-    assert yaml.safe_load((folder / "config.yaml").read_text())["objective"] == finished.config["objective"]
+    assert (
+        yaml.safe_load((folder / "config.yaml").read_text())["objective"]
+        == finished.config["objective"]
+    )
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -100,12 +115,17 @@ def test_what_an_earlier_call_has_not_kept_is_said(
     tune(small, SPACE, 2, tmp_path / "out", QUICK, keep=1)
     assert "has not kept" not in caplog.text
     tune(small, SPACE, 2, tmp_path / "out", QUICK, keep=2)
-    assert re.search(r"has not kept the runs of trials 000[01], which are among the best 2", caplog.text)
+    assert re.search(
+        r"has not kept the runs of trials 000[01], which are among the best 2", caplog.text
+    )
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_worker_says_where_the_best_run_of_another_is(
-    small: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    small: dict[str, Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shared = partial(Tpe, f"sqlite:///{tmp_path}/shared.db")
     monkeypatch.setattr("tempera.experiments.tune.Tpe", lambda storage, *rest: shared(*rest))
@@ -114,17 +134,32 @@ def test_a_worker_says_where_the_best_run_of_another_is(
     with caplog.at_level("INFO", logger="tempera"):
         tune(*given, tmp_path / "b", QUICK, storage="postgresql://me:secret@host/db")
     where = re.escape(f":{tmp_path / 'a'}")
-    assert re.search(f"the run of trial 0000, one of the best 1, is with its worker: .*{where}$", caplog.text, re.M)
-    assert "has not kept" not in caplog.text and "secret" not in (tmp_path / "a" / "tune.yaml").read_text()
-    for other in ({"study": "else"}, {"storage": "postgresql://me@elsewhere/db"}, {"storage": None}):
+    assert re.search(
+        f"the run of trial 0000, one of the best 1, is with its worker: .*{where}$",
+        caplog.text,
+        re.M,
+    )
+    assert (
+        "has not kept" not in caplog.text
+        and "secret" not in (tmp_path / "a" / "tune.yaml").read_text()
+    )
+    for other in (
+        {"study": "else"},
+        {"storage": "postgresql://me@elsewhere/db"},
+        {"storage": None},
+    ):
         with pytest.raises(OutputError, match="holds a tuning of another configuration"):
             tune(*given, tmp_path / "a", QUICK, **{"storage": "postgresql://me@host/db", **other})
 
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("keep", [0, 2])
-def test_as_many_runs_stay_as_are_asked_for(keep: int, small: dict[str, Any], tmp_path: Path) -> None:
-    result = tune(small, SPACE, 3, tmp_path / "out", [*QUICK, "train.refit=auto", "mining.again=3"], keep=keep)
+def test_as_many_runs_stay_as_are_asked_for(
+    keep: int, small: dict[str, Any], tmp_path: Path
+) -> None:
+    result = tune(
+        small, SPACE, 3, tmp_path / "out", [*QUICK, "train.refit=auto", "mining.again=3"], keep=keep
+    )
     order = sorted(result.trials, key=lambda trial: (-(trial.value or 0), trial.number))
     folders = {int(folder.name) for folder in (tmp_path / "out" / "trials").glob("*/")}
     assert folders == {trial.number for trial in order[:keep]}
@@ -138,12 +173,15 @@ def test_as_many_runs_stay_as_are_asked_for(keep: int, small: dict[str, Any], tm
 
 def test_conditions_hold(finished: Tuning) -> None:
     for trial in finished.trials:
-        assert ("train.weight_decay" in trial.params) == (trial.params["objective.preset"] == "symmetric")
+        assert ("train.weight_decay" in trial.params) == (
+            trial.params["objective.preset"] == "symmetric"
+        )
     assert {trial.params["objective.preset"] for trial in finished.trials} == {"mnr", "symmetric"}
 
 
 def test_bad_trials_are_given_up(finished: Tuning, small: dict[str, Any], tmp_path: Path) -> None:
-    """The definition in loops: at an evaluation from the second on, worse than the median of the finished ones before."""
+    """The definition in loops: at an evaluation from the second on, worse than the median of the
+    finished ones before."""
     seen = set()
     for i, trial in enumerate(finished.trials):
         before = [other.on_the_way for other in finished.trials[:i] if other.done]
@@ -163,12 +201,16 @@ def test_bad_trials_are_given_up(finished: Tuning, small: dict[str, Any], tmp_pa
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_recommenders_are_judged_by_their_validation(recommender: dict[str, Any], tmp_path: Path) -> None:
+def test_recommenders_are_judged_by_their_validation(
+    recommender: dict[str, Any], tmp_path: Path
+) -> None:
     rates = [0.001, 0.05]
     points = sweep(recommender, {"train.learning_rate": rates}, 1, tmp_path / "sweep").points
     want = {point.over["train.learning_rate"]: point.records[0].metrics for point in points}
     result = tune(recommender, {"train.learning_rate": rates}, 4, tmp_path / "out", prune=False)
-    assert all(trial.metrics == want[trial.params["train.learning_rate"]] for trial in result.trials)
+    assert all(
+        trial.metrics == want[trial.params["train.learning_rate"]] for trial in result.trials
+    )
     again = train(tmp_path / "out" / "best.yaml", tmp_path / "again").metrics
     assert again == Run(tmp_path / "out" / "trials" / f"{result.best.number:04}").metrics
     assert again["trained"] != result.best.metrics  # the test is another question
@@ -177,7 +219,10 @@ def test_recommenders_are_judged_by_their_validation(recommender: dict[str, Any]
 @pytest.mark.usefixtures("undrawn")
 def test_several_at_once(small: dict[str, Any], tmp_path: Path) -> None:
     result = tune(small, SPACE, 4, tmp_path / "out", QUICK, jobs=2)
-    assert len(result.trials) == 4 and len({json.dumps(dict(trial.params)) for trial in result.trials}) == 4
+    assert (
+        len(result.trials) == 4
+        and len({json.dumps(dict(trial.params)) for trial in result.trials}) == 4
+    )
 
 
 # ---- its result
@@ -200,24 +245,46 @@ def test_the_table_is_in_the_file(finished: Tuning) -> None:
 def test_it_prints_itself(finished: Tuning) -> None:
     text = str(finished)
     rows = [line for line in text.splitlines() if not line.startswith("caution in ")]
-    assert len(rows) == 1 + min(10, finished.count("finished")) + 1 and len(rows) < len(text.splitlines())
+    assert len(rows) == 1 + min(10, finished.count("finished")) + 1 and len(rows) < len(
+        text.splitlines()
+    )
     assert text.splitlines()[1].split()[0] == str(finished.best.number)
     assert f"the best is trial {finished.best.number} with nDCG@10" in text
     document = json.loads(json.dumps(finished.json(), allow_nan=False))
-    assert document["best"]["params"] == finished.best.params and document["trials"] == finished.table
+    assert (
+        document["best"]["params"] == finished.best.params and document["trials"] == finished.table
+    )
 
 
 def test_the_picture_shows_the_trials(finished: Tuning) -> None:
     svg = (finished.folder / "tune.svg").read_text()
     ET.fromstring(svg)
-    for text in ("nDCG@10", "best so far", "pruned", "temperature", "symmetric", "has no such option"):
+    for text in (
+        "nDCG@10",
+        "best so far",
+        "pruned",
+        "temperature",
+        "symmetric",
+        "has no such option",
+    ):
         assert text in svg, text
     assert (finished.folder / "tune.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_importance_is_shared_among_what_was_chosen(small: dict[str, Any], tmp_path: Path) -> None:
-    space = {"train.learning_rate": "1e-5:0.1:log", "card.language": ["a", "b"]}  # which changes nothing
-    result = tune(small, space, 10, tmp_path / "out", ["train.max_steps=4", "train.evaluations=0"], prune=False, keep=0)
+    space = {
+        "train.learning_rate": "1e-5:0.1:log",
+        "card.language": ["a", "b"],
+    }  # which changes nothing
+    result = tune(
+        small,
+        space,
+        10,
+        tmp_path / "out",
+        ["train.max_steps=4", "train.evaluations=0"],
+        prune=False,
+        keep=0,
+    )
     assert sum(result.importance.values()) == pytest.approx(1)
     assert result.importance["train.learning_rate"] > result.importance["card.language"]
     assert "share in what makes a trial" in (tmp_path / "out" / "tune.svg").read_text()
@@ -233,7 +300,18 @@ def test_a_killed_tuning_goes_on(small: dict[str, Any], tmp_path: Path) -> None:
     config, space, out = tmp_path / "config.yaml", tmp_path / "space.yaml", tmp_path / "out"
     config.write_text(configuration.dump(small))
     space.write_text(configuration.dump(SPACE))
-    command = [sys.executable, "-m", "tempera", "tune", str(config), *SHORT, "--space", str(space), "--trials", "4"]
+    command = [
+        sys.executable,
+        "-m",
+        "tempera",
+        "tune",
+        str(config),
+        *SHORT,
+        "--space",
+        str(space),
+        "--trials",
+        "4",
+    ]
     process = subprocess.Popen([*command, "--output", str(out)], stderr=subprocess.DEVNULL)
     until(lambda: (out / "trials" / "0001" / "log.jsonl").is_file())
     below = psutil.Process(process.pid).children(recursive=True)
@@ -250,7 +328,9 @@ def test_a_killed_tuning_goes_on(small: dict[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_fewer_than_fifty_queries_choose_nothing(tempera: Any, small: dict[str, Any], tmp_path: Path) -> None:
+def test_fewer_than_fifty_queries_choose_nothing(
+    tempera: Any, small: dict[str, Any], tmp_path: Path
+) -> None:
     given = {**small, "evaluation": {**small["evaluation"], "validation": 49}}
     config, space, out = tmp_path / "config.yaml", tmp_path / "space.yaml", tmp_path / "out"
     config.write_text(configuration.dump(given))
@@ -261,7 +341,10 @@ def test_fewer_than_fifty_queries_choose_nothing(tempera: Any, small: dict[str, 
     assert not (out / "best.yaml").exists() and not (out / "trials").exists()
     result = tune(config, space, 2, out, QUICK)
     assert result.best is None and len(result.trials) == 2 and result.json()["best"] is None
-    assert result.config == build(configuration.of(config, [*QUICK, "train.refit=auto", "mining.again=3"])).resolved
+    assert (
+        result.config
+        == build(configuration.of(config, [*QUICK, "train.refit=auto", "mining.again=3"])).resolved
+    )
 
 
 def test_queries_of_a_kept_index_are_not_compared_untrained(
@@ -270,7 +353,8 @@ def test_queries_of_a_kept_index_are_not_compared_untrained(
     tower = {"query": {"kind": "head", "model": str(tiny_run)}, "doc": {"index": str(tiny_run)}}
     given = {**small, "tower": tower, "evaluation": {**small["evaluation"], "validation": 0}}
     with pytest.raises(
-        TemperaError, match=r"untrained, since nothing shows .*: raise it above 0, or set train.keep_best=false"
+        TemperaError,
+        match=r"untrained, since nothing shows .*: raise it above 0, or set train.keep_best=false",
     ):
         tune(given, {"train.learning_rate": [0.001, 0.02]}, 2, tmp_path / "none", QUICK)
     result = tune(
@@ -284,7 +368,9 @@ def test_queries_of_a_kept_index_are_not_compared_untrained(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_failures_are_told_and_counted(small: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_are_told_and_counted(
+    small: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     space = {"train.learning_rate": [0.03, 1e38]}
     result = tune(small, space, 4, tmp_path / "out", ["train.max_steps=3"])
     failed = [trial for trial in result.trials if trial.state == "failed"]
@@ -292,17 +378,35 @@ def test_failures_are_told_and_counted(small: dict[str, Any], tmp_path: Path, ca
     assert all("lower train.learning_rate" in (trial.error or "") for trial in failed)
     assert caplog.text.count(" failed: the ") == len(failed)
     assert f"{len(failed)} failed: the " in str(result)
-    with pytest.raises(TemperaError, match=r"none of 2 trials has succeeded; the first error is: the \w+"):
-        tune(small, {"train.learning_rate": [1e38, 2e38]}, 2, tmp_path / "none", ["train.max_steps=3"])
+    with pytest.raises(
+        TemperaError, match=r"none of 2 trials has succeeded; the first error is: the \w+"
+    ):
+        tune(
+            small,
+            {"train.learning_rate": [1e38, 2e38]},
+            2,
+            tmp_path / "none",
+            ["train.max_steps=3"],
+        )
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_settings_that_only_together_are_refused_fail(small: dict[str, Any], tmp_path: Path) -> None:
-    given = {**small, "objective": {"temperature": {"value": 0.1, "learnable": True, "floor": 0.05, "ceiling": 1.0}}}
+def test_settings_that_only_together_are_refused_fail(
+    small: dict[str, Any], tmp_path: Path
+) -> None:
+    given = {
+        **small,
+        "objective": {
+            "temperature": {"value": 0.1, "learnable": True, "floor": 0.05, "ceiling": 1.0}
+        },
+    }
     space = {"objective.temperature.value": [0.1, 0.9], "objective.temperature.ceiling": [1.0, 0.5]}
     result = tune(given, space, 5, tmp_path / "out", QUICK)
     for trial in result.trials:
-        refused = (trial.params["objective.temperature.value"], trial.params["objective.temperature.ceiling"]) == (
+        refused = (
+            trial.params["objective.temperature.value"],
+            trial.params["objective.temperature.ceiling"],
+        ) == (
             0.9,
             0.5,
         )
@@ -326,7 +430,9 @@ def test_data_that_change_are_refused_whatever_of_them_runs_read(
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_trials_on_other_data_are_refused(small: dict[str, Any], pairs_file: Path, tmp_path: Path) -> None:
+def test_trials_on_other_data_are_refused(
+    small: dict[str, Any], pairs_file: Path, tmp_path: Path
+) -> None:
     lines = pairs_file.read_text().splitlines(keepends=True)
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(lines))
@@ -354,14 +460,21 @@ def test_workers_that_begin_together_on_other_data_are_refused(
     def meanwhile(self: Runner, *args: Any, **options: Any) -> Record:
         record, asker = make(self, *args, **options), askers[0]
         other = Tpe(url, asker.name, asker.about, tmp_path / "other", asker.space, 9, 1, 60.0, True)
-        other._try(lambda it, values, report: replace(it, reading=record.reading, data="other", value=0.5), 0)
+        other._try(
+            lambda it, values, report: replace(it, reading=record.reading, data="other", value=0.5),
+            0,
+        )
         return record
 
     monkeypatch.setattr("tempera.experiments.tune.Tpe", shared)
     monkeypatch.setattr(Runner, "make", meanwhile)
-    with pytest.raises(OutputError, match=r"1 run was made on other data than there are now.*; give another folder"):
+    with pytest.raises(
+        OutputError, match=r"1 run was made on other data than there are now.*; give another folder"
+    ):
         tune(small, SPACE, 5, tmp_path / "out", QUICK)
-    assert len(askers[0].records) == 1  # that of the other worker: this one's is not compared with it
+    assert (
+        len(askers[0].records) == 1
+    )  # that of the other worker: this one's is not compared with it
 
 
 # ---- refusals
@@ -396,14 +509,19 @@ def test_wrong_options_are_told_before_anything_runs(
 
 
 def test_a_mistake_in_a_space_is_told_with_its_place(small: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "space.yaml").write_text("objective.temperature: 0.1:1:log\nobjective.pooling: [a, b]\n")
+    (tmp_path / "space.yaml").write_text(
+        "objective.temperature: 0.1:1:log\nobjective.pooling: [a, b]\n"
+    )
     with pytest.raises(
-        ConfigError, match=r"objective.pooling: no such option. Did you mean pools\?.*\(.*space.yaml:2\)"
+        ConfigError,
+        match=r"objective.pooling: no such option. Did you mean pools\?.*\(.*space.yaml:2\)",
     ):
         tune(small, tmp_path / "space.yaml", output=tmp_path / "out")
 
 
-def test_several_processes_are_refused(small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_are_refused(
+    small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="start them without a launcher"):
         tune(small, SPACE, output=tmp_path / "out")
@@ -414,12 +532,19 @@ def test_an_output_of_something_else_is_left_alone(
     small: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for driver in ("sqlite", "sqlite+pysqlite"):
-        with pytest.raises(ConfigError, match="--storage sqlite: is a file for one tempera tune alone"):
+        with pytest.raises(
+            ConfigError, match="--storage sqlite: is a file for one tempera tune alone"
+        ):
             tune(small, SPACE, 1, tmp_path / "shared", storage=f"{driver}:///{tmp_path}/study.db")
     for nothing in ("", " "):
-        with pytest.raises(ConfigError, match="--storage is empty: give a postgresql:// URL, or leave it out"):
+        with pytest.raises(
+            ConfigError, match="--storage is empty: give a postgresql:// URL, or leave it out"
+        ):
             tune(small, SPACE, 1, tmp_path / "shared", storage=nothing)
-    with pytest.raises(ConfigError, match="--overwrite forgets what is in --output, and the trials are in --storage"):
+    with pytest.raises(
+        ConfigError,
+        match="--overwrite forgets what is in --output, and the trials are in --storage",
+    ):
         tune(small, SPACE, 1, tmp_path / "shared", storage="postgresql://nowhere/x", overwrite=True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("x")
@@ -451,20 +576,33 @@ def test_the_command_answers(tempera: Any, small: dict[str, Any], tmp_path: Path
     shown = tempera(*same, "--space", space, "--json")
     assert shown.code == 0 and len(shown.document["trials"]) == 2
     again = tempera(*same, "--space", space)
-    assert again.code == 0 and f"train with the best options: tempera train {tmp_path}/out/best.yaml" in again.out
-    for wrong, says in ((same, "--space is required"), ((*same, "--space", "no.yaml"), "no such file")):
+    assert (
+        again.code == 0
+        and f"train with the best options: tempera train {tmp_path}/out/best.yaml" in again.out
+    )
+    for wrong, says in (
+        (same, "--space is required"),
+        ((*same, "--space", "no.yaml"), "no such file"),
+    ):
         answer = tempera(*wrong)
         assert answer.code == 2 and says in answer.err and "Traceback" not in answer.err
 
 
 def test_trials_are_ranked_by_what_they_reached() -> None:
     trials = [Record({}, number=0, value=0.1), Record({}, number=1, value=0.9, pruned=True)]
-    trials += [Record({}, number=2, value=0.3), Record({}, number=3, error="x"), Record({}, number=4, value=0.3)]
+    trials += [
+        Record({}, number=2, value=0.3),
+        Record({}, number=3, error="x"),
+        Record({}, number=4, value=0.3),
+    ]
     assert [trial.number for trial in ranked(trials)] == [2, 4, 0]
 
 
 def test_an_output_in_which_nothing_was_made_belongs_to_nobody(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError), claimed(tmp_path / "out", "tune.yaml", "one", "tuning", overwrite=False):
+    with (
+        pytest.raises(ConfigError),
+        claimed(tmp_path / "out", "tune.yaml", "one", "tuning", overwrite=False),
+    ):
         raise ConfigError("no such storage")
     with claimed(tmp_path / "out", "tune.yaml", "another", "tuning", overwrite=False):
         (tmp_path / "out" / "trials.csv").write_text("")
@@ -473,7 +611,9 @@ def test_an_output_in_which_nothing_was_made_belongs_to_nobody(tmp_path: Path) -
         raise AssertionError
 
 
-def test_what_is_read_is_never_forgotten(small: dict[str, Any], pairs_file: Path, tmp_path: Path) -> None:
+def test_what_is_read_is_never_forgotten(
+    small: dict[str, Any], pairs_file: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "tune.yaml").write_text("of another configuration")
@@ -490,14 +630,21 @@ def test_what_is_read_is_never_forgotten(small: dict[str, Any], pairs_file: Path
     assert (out / "tune.yaml").read_text() == "of another configuration"
 
 
-def test_a_folder_that_is_cleared_in_part_can_be_cleared_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_cleared_in_part_can_be_cleared_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "out"
     for name in ("a", "trials", "z"):
         (folder / name).mkdir(parents=True)
     (folder / "tune.yaml").write_text("one")
     with monkeypatch.context() as patch:
-        patch.setattr("tempera.experiments.claim.shutil.rmtree", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt), claimed(folder, "tune.yaml", "two", "tuning", overwrite=True):
+        patch.setattr(
+            "tempera.experiments.claim.shutil.rmtree", Mock(side_effect=KeyboardInterrupt)
+        )
+        with (
+            pytest.raises(KeyboardInterrupt),
+            claimed(folder, "tune.yaml", "two", "tuning", overwrite=True),
+        ):
             pass
     assert (folder / "tune.yaml").is_file()
     (folder / "tune.yaml.partial").write_text("t")

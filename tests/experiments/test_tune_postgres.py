@@ -1,4 +1,5 @@
-"""Four workers on one PostgreSQL, one killed in a trial: all trials end, none is lost, none is made twice."""
+"""Four workers on one PostgreSQL, one killed in a trial: all trials end, none is lost, none is made
+twice."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ TRIALS = 12
 
 def program(name: str) -> str | None:
     """Where a program of PostgreSQL is; Debian keeps them off the path."""
-    places = [os.environ.get("PATH", ""), *map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True))]
+    places = [
+        os.environ.get("PATH", ""),
+        *map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)),
+    ]
     return shutil.which(name, path=os.pathsep.join(places))
 
 
@@ -38,7 +42,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
     folder = tmp_path_factory.mktemp("postgres")
     root = os.getuid() == 0  # as whom it refuses to run
-    if root and (shutil.which("runuser") is None or subprocess.run(["id", "postgres"], capture_output=True).returncode):
+    if root and (
+        shutil.which("runuser") is None
+        or subprocess.run(["id", "postgres"], capture_output=True).returncode
+    ):
         pytest.skip("PostgreSQL does not run as root, and there is no user postgres to run it as")
     before = ["runuser", "-u", "postgres", "--"] if root else []
     if root:
@@ -50,12 +57,23 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         port = free.getsockname()[1]
     data, trust = str(folder / "data"), ["--auth=trust", "--username=tempera", "--no-sync"]
     subprocess.run([*before, initdb, "-D", data, *trust], check=True, capture_output=True, cwd="/")
-    options = ["-p", str(port), "-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={folder}"]
+    options = [
+        "-p",
+        str(port),
+        "-c",
+        "listen_addresses=127.0.0.1",
+        "-c",
+        f"unix_socket_directories={folder}",
+    ]
     with (folder / "messages.txt").open("w") as messages:
-        process = subprocess.Popen([*before, postgres, "-D", data, *options], stdout=messages, stderr=messages, cwd="/")
+        process = subprocess.Popen(
+            [*before, postgres, "-D", data, *options], stdout=messages, stderr=messages, cwd="/"
+        )
         until(lambda: answers(port), 60)
         yield f"postgresql://tempera@127.0.0.1:{port}/postgres"
-        for below in psutil.Process(process.pid).children() if root else [psutil.Process(process.pid)]:
+        for below in (
+            psutil.Process(process.pid).children() if root else [psutil.Process(process.pid)]
+        ):
             below.send_signal(signal.SIGINT)  # a fast shutdown
         process.wait(timeout=60)
 
@@ -78,7 +96,9 @@ def until(what: Callable[[], Any], seconds: float = 180) -> None:
 
 
 @pytest.mark.slow
-def test_four_workers_share_a_study_and_one_is_killed(server: str, pairs_file: Path, tmp_path: Path) -> None:
+def test_four_workers_share_a_study_and_one_is_killed(
+    server: str, pairs_file: Path, tmp_path: Path
+) -> None:
     given = {
         "data": {"source": "pairs", "path": str(pairs_file)},
         "tower": {"dimensions": 16, "vocabulary": 300},
@@ -86,8 +106,19 @@ def test_four_workers_share_a_study_and_one_is_killed(server: str, pairs_file: P
         "evaluation": {"queries": 40, "validation": 0, "bm25": False},
     }
     (tmp_path / "config.yaml").write_text(configuration.dump(given))
-    (tmp_path / "space.yaml").write_text("objective.temperature: 0.02:2:log\ntrain.learning_rate: 1e-3:0.1:log\n")
-    shared = ["--space", "space.yaml", "--trials", str(TRIALS), "--storage", server, "--study", "four"]
+    (tmp_path / "space.yaml").write_text(
+        "objective.temperature: 0.02:2:log\ntrain.learning_rate: 1e-3:0.1:log\n"
+    )
+    shared = [
+        "--space",
+        "space.yaml",
+        "--trials",
+        str(TRIALS),
+        "--storage",
+        server,
+        "--study",
+        "four",
+    ]
     command = [
         sys.executable,
         "-m",
@@ -105,12 +136,18 @@ def test_four_workers_share_a_study_and_one_is_killed(server: str, pairs_file: P
     files = [(tmp_path / f"{name}.json").open("w") for name in "abcd"]
     workers = [
         subprocess.Popen(
-            [*command, "--output", name], cwd=tmp_path, stdout=file, stderr=subprocess.DEVNULL, env=environment
+            [*command, "--output", name],
+            cwd=tmp_path,
+            stdout=file,
+            stderr=subprocess.DEVNULL,
+            env=environment,
         )
         for name, file in zip("abcd", files, strict=True)
     ]
     victim = workers[0]
-    until(lambda: list((tmp_path / "a" / "trials").glob("*/log.jsonl")) or victim.poll() is not None)
+    until(
+        lambda: list((tmp_path / "a" / "trials").glob("*/log.jsonl")) or victim.poll() is not None
+    )
     victim.send_signal(signal.SIGKILL)
     victim.wait()
     assert [worker.wait(timeout=240) for worker in workers] == [-signal.SIGKILL, 0, 0, 0]
@@ -124,7 +161,9 @@ def test_four_workers_share_a_study_and_one_is_killed(server: str, pairs_file: P
     assert len({json.dumps(trial.params) for trial in done}) == TRIALS  # none made twice
     lost = [trial for trial in study.trials if trial.state.name == "FAIL"]
     killed = [trial for trial in lost if trial.user_attrs.get("worker", "").endswith("/a")]
-    assert len(killed) == 1 and killed[0].params in [trial.params for trial in done]  # tried again by another
+    assert len(killed) == 1 and killed[0].params in [
+        trial.params for trial in done
+    ]  # tried again by another
     assert all(
         trial.params == {} for trial in lost if trial is not killed[0]
     )  # asked for at the same moment, and dropped

@@ -1,4 +1,5 @@
-"""Values, texts, bytes and tables that no user means to give, from a source of chance: seeds, hypothesis or atheris."""
+"""Values, texts, bytes and tables that no user means to give, from a source of chance: seeds,
+hypothesis or atheris."""
 
 from __future__ import annotations
 
@@ -11,9 +12,27 @@ from typing import Any
 
 import pyarrow as pa
 
-# Control characters, markup, separators, escapes, directions of writing, numbers that are not, ids that look alike.
+# Control characters, markup, separators, escapes, directions of writing, numbers that are not, ids
+# that look alike.
 TEXTS = (
-    *("", " ", "a", "b", "x y", "1", "-1", "0.5", "1e999", "nan", "inf", "null", "true", "~", "2020-01-01", "12:30:00"),
+    *(
+        "",
+        " ",
+        "a",
+        "b",
+        "x y",
+        "1",
+        "-1",
+        "0.5",
+        "1e999",
+        "nan",
+        "inf",
+        "null",
+        "true",
+        "~",
+        "2020-01-01",
+        "12:30:00",
+    ),
     *(
         "\n",
         "\r\n",
@@ -66,10 +85,40 @@ TEXTS = (
         "٣",
     ),
 )
-NUMBERS = (0, 1, -1, 2, 3, 10, 0.5, -0.5, 1e-9, 1e300, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 2**70)
+NUMBERS = (
+    0,
+    1,
+    -1,
+    2,
+    3,
+    10,
+    0.5,
+    -0.5,
+    1e-9,
+    1e300,
+    2**31,
+    2**53 + 1,
+    2**63 - 1,
+    2**63,
+    -(2**63),
+    2**70,
+)
 ODD = (float("nan"), float("inf"), float("-inf"), 10**400, None, True, False)
 BITS = (
-    *(b"\0", b"\xff", b"\xc3(", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\r", b"\n", b"\n\n", b'"', b"'", b"\\", b"\\ud800"),
+    *(
+        b"\0",
+        b"\xff",
+        b"\xc3(",
+        b"\xed\xa0\x80",
+        b"\xef\xbb\xbf",
+        b"\r",
+        b"\n",
+        b"\n\n",
+        b'"',
+        b"'",
+        b"\\",
+        b"\\ud800",
+    ),
     *(
         b"{",
         b"}",
@@ -113,7 +162,10 @@ def text(chance: Random) -> str:
         return chance.choice(TEXTS)
     if kind == 5:
         return chance.choice(TEXTS) + chance.choice(TEXTS)
-    return "".join(chr(chance.choice((chance.randrange(1, 128), chance.randrange(1, 0xD800)))) for _ in range(kind))
+    return "".join(
+        chr(chance.choice((chance.randrange(1, 128), chance.randrange(1, 0xD800))))
+        for _ in range(kind)
+    )
 
 
 def number(chance: Random) -> Any:
@@ -199,45 +251,73 @@ def column(chance: Random, rows: int) -> pa.Array:
         return pa.array(texts, chance.choice((pa.string(), pa.large_string())))
     if kind == 4:
         return pa.array(
-            [None if i is None else [text(chance)] * chance.randrange(3) for i in some], pa.list_(pa.string())
+            [None if i is None else [text(chance)] * chance.randrange(3) for i in some],
+            pa.list_(pa.string()),
         )
     if kind == 5:
-        objects = [None if i is None else {"docid": text(chance), "title": "t", "text": text(chance)} for i in some]
-        fields = pa.struct([(name, pa.string()) for name in ("docid", "title", "text")[chance.randrange(2) :]])
-        return pa.array(objects, fields if chance.randrange(2) else pa.struct([("text", pa.string())]))
+        objects = [
+            None if i is None else {"docid": text(chance), "title": "t", "text": text(chance)}
+            for i in some
+        ]
+        fields = pa.struct(
+            [(name, pa.string()) for name in ("docid", "title", "text")[chance.randrange(2) :]]
+        )
+        return pa.array(
+            objects, fields if chance.randrange(2) else pa.struct([("text", pa.string())])
+        )
     if kind == 6:
-        return pa.array([None if i is None else text(chance) for i in some], pa.string()).dictionary_encode()
+        return pa.array(
+            [None if i is None else text(chance) for i in some], pa.string()
+        ).dictionary_encode()
     if kind == 7:
-        return pa.array([None if i is None else chance.choice((0.5, -1.0, *ODD[:3])) for i in some], pa.float64())
+        return pa.array(
+            [None if i is None else chance.choice((0.5, -1.0, *ODD[:3])) for i in some],
+            pa.float64(),
+        )
     if kind == 8:
         return pa.array([None if i is None else chance.randrange(2**64) for i in some], pa.uint64())
     if kind == 9:
-        return pa.array([None if i is None else bytes([chance.randrange(256)]) for i in some], pa.binary())
+        return pa.array(
+            [None if i is None else bytes([chance.randrange(256)]) for i in some], pa.binary()
+        )
     if kind == 10:
         return pa.array(integers, pa.int64()).cast(
             chance.choice((pa.timestamp("s"), pa.timestamp("ns", "UTC"), pa.time64("us")))
         )
     if kind == 11:
         days = [
-            None if i is None else datetime.date(1, 1, 1) + datetime.timedelta(chance.randrange(3_000_000))
+            None
+            if i is None
+            else datetime.date(1, 1, 1) + datetime.timedelta(chance.randrange(3_000_000))
             for i in some
         ]
         return pa.array(days, pa.date32())
     if kind == 12:
-        return pa.array([None if i is None else decimal.Decimal(i) for i in integers], pa.decimal128(12, 2))
+        return pa.array(
+            [None if i is None else decimal.Decimal(i) for i in integers], pa.decimal128(12, 2)
+        )
     if kind == 13:
-        return pa.array([None if i is None else [[i]] for i in integers], pa.list_(pa.list_(pa.int64())))
+        return pa.array(
+            [None if i is None else [[i]] for i in integers], pa.list_(pa.list_(pa.int64()))
+        )
     if kind == 14:
         return chance.choice(
-            (pa.nulls(rows), pa.array([bool(i) for i in integers]), pa.array(integers, pa.duration("s")))
+            (
+                pa.nulls(rows),
+                pa.array([bool(i) for i in integers]),
+                pa.array(integers, pa.duration("s")),
+            )
         )
     return pa.array(integers, chance.choice((pa.int8(), pa.int32(), pa.int64(), pa.float32())))
 
 
 def table(chance: Random, names: Sequence[str], likely: Sequence[str] = ()) -> pa.Table:
-    """A table of a few rows with some of these columns, the likely ones mostly there and mostly of texts."""
+    """A table of a few rows with some of these columns, the likely ones mostly there and mostly of
+    texts."""
     rows = chance.randrange(5)
-    chosen = [name for name in likely if chance.randrange(8)] + [name for name in names if chance.randrange(12) == 0]
+    chosen = [name for name in likely if chance.randrange(8)] + [
+        name for name in names if chance.randrange(12) == 0
+    ]
     chosen += [text(chance)] if chance.randrange(12) == 0 else []
     columns = [
         pa.array([chance.choice("abcdefgh") for _ in range(rows)])

@@ -1,7 +1,9 @@
-"""Every reader of the package with its input made by chance, and what has to hold of whatever it answers.
+"""Every reader of the package with its input made by chance, and what has to hold of whatever it
+answers.
 
-An answer is a result, or one TemperaError of one line that names the file. Nothing else is raised, nothing is unpickled or
-executed, nothing is written outside the folder, and no input takes more than a limit of seconds or memory.
+An answer is a result, or one TemperaError of one line that names the file. Nothing else is raised,
+nothing is unpickled or executed, nothing is written outside the folder, and no input takes more
+than a limit of seconds or memory.
 """
 
 from __future__ import annotations
@@ -62,7 +64,8 @@ class Fault(AssertionError):
 
 @dataclass
 class Place:
-    """A folder that holds the files of one input; those that an input leaves as they were are not written again."""
+    """A folder that holds the files of one input; those that an input leaves as they were are not
+    written again."""
 
     folder: Path
     now: dict[str, bytes] = field(default_factory=dict)
@@ -81,7 +84,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Reader:
-    """What is read: `make` gives the files of an input and its options, `read` reads them from a folder."""
+    """What is read: `make` gives the files of an input and its options, `read` reads them from a
+    folder."""
 
     name: str
     make: Callable[[Random], tuple[Files, Any]]
@@ -107,7 +111,11 @@ def accepts(reader: Reader, chance: Random, place: Place) -> bool:
         raise Fault(f"it did what no reader does: {seen[0]}")
     if message is None:
         return True
-    if "\n" in message or any(unicodedata.category(letter) in ("Cc", "Zl", "Zp") for letter in message) or not message:
+    if (
+        "\n" in message
+        or any(unicodedata.category(letter) in ("Cc", "Zl", "Zp") for letter in message)
+        or not message
+    ):
         raise Fault(f"not one line of plain text: {message!r}")
     if len(message) > 1500:
         raise Fault(f"a line of {len(message):,} letters: {message[:100]!r}")
@@ -129,7 +137,15 @@ _NEVER = (
     "socket.connect",
     "os.fork",
 )
-_MOVES = ("os.remove", "os.rename", "os.rmdir", "os.symlink", "os.link", "shutil.rmtree", "os.truncate")
+_MOVES = (
+    "os.remove",
+    "os.rename",
+    "os.rmdir",
+    "os.symlink",
+    "os.link",
+    "shutil.rmtree",
+    "os.truncate",
+)
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -139,7 +155,9 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         _SEEN.append(f"{event} {arguments!r}"[:200])
     elif event == "open":
         path, _, flags = arguments
-        writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        writes = isinstance(flags, int) and flags & (
+            os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+        )
         if writes and isinstance(path, str) and not path.startswith((_INSIDE[0], "/dev/null")):
             _SEEN.append(f"writes {path}")
     elif event in _MOVES and not str(arguments[0]).startswith(_INSIDE[0]):
@@ -185,13 +203,17 @@ def _names() -> tuple[tuple[str, ...], ...]:
     options = {
         name
         for part in [*parts.values(), Training, Evaluation, Labels, RepeatedMining]
-        if callable(part) and not inspect.ismodule(part) and (inspect.isclass(part) or part in PARTS_OF_OBJECTIVE)
+        if callable(part)
+        and not inspect.ismodule(part)
+        and (inspect.isclass(part) or part in PARTS_OF_OBJECTIVE)
         for name in hints_of(part)
     }
     return tuple(parts), tuple(sorted(options))
 
 
-PARTS_OF_OBJECTIVE = list(PARTS[next(kind for kind in PARTS if getattr(kind, "__name__", "") == "Objective")].values())
+PARTS_OF_OBJECTIVE = list(
+    PARTS[next(kind for kind in PARTS if getattr(kind, "__name__", "") == "Objective")].values()
+)
 PART_NAMES, OPTION_NAMES = _names()
 SECTION_NAMES = (*SECTIONS, "train", "evaluation", "mining", "card")
 OPTIONS_OF = {
@@ -286,8 +308,12 @@ def _yaml(chance: Random) -> bytes:
     for _ in range(1 + chance.randrange(2)):
         section = chance.choice(SECTION_NAMES)
         names = OPTION_NAMES if chance.randrange(4) == 0 else OPTIONS_OF[section]
-        sections[section] = {chance.choice(names): _option(chance) for _ in range(chance.randrange(4))}
-    content = json.dumps(sections, ensure_ascii=bool(chance.randrange(2))).encode("utf-8", "surrogatepass")
+        sections[section] = {
+            chance.choice(names): _option(chance) for _ in range(chance.randrange(4))
+        }
+    content = json.dumps(sections, ensure_ascii=bool(chance.randrange(2))).encode(
+        "utf-8", "surrogatepass"
+    )
     if chance.randrange(3) == 0:  # in blocks, as people write it
         lines = [
             f"{s}:\n" + "".join(f"  {n}: {json.dumps(v)}\n" for n, v in options.items())
@@ -312,18 +338,25 @@ def _space(chance: Random) -> tuple[Files, Any]:
     def domain(depth: int = 1) -> Any:
         kind = chance.randrange(7)
         if kind < 3:
-            low, high = (chance.choice(("0.01", "1", "10", "-1", "1e999", "a", "", "0", "0x1")) for _ in "lh")
+            low, high = (
+                chance.choice(("0.01", "1", "10", "-1", "1e999", "a", "", "0", "0x1")) for _ in "lh"
+            )
             step = chance.choice(("", "", "", ":step 1", ":step 0.1", ":step x", ":x"))
             return f"{low}:{high}:{chance.choice(('log', 'linear', 'int', 'int:log', 'lin', ''))}{step}"
         if kind < 5:
             return [value(chance, 1) for _ in range(chance.randrange(4))]
         if kind == 5 and depth:
-            return {text(chance): {f"train.{text(chance)}": domain(depth - 1)} for _ in range(chance.randrange(3))}
+            return {
+                text(chance): {f"train.{text(chance)}": domain(depth - 1)}
+                for _ in range(chance.randrange(3))
+            }
         return value(chance)
 
     section = chance.choice(SECTION_NAMES)
     given = {
-        f"{section}.{chance.choice(OPTIONS_OF[section])}" if chance.randrange(8) else text(chance): domain()
+        f"{section}.{chance.choice(OPTIONS_OF[section])}"
+        if chance.randrange(8)
+        else text(chance): domain()
         for _ in range(2)
     }
     content = json.dumps(given).encode()
@@ -337,7 +370,15 @@ def _read_space(folder: Path, _: Any) -> None:
 
 def _roles(chance: Random) -> tuple[Files, Any]:
     role = chance.choice(
-        (*PAIR_ROLES, "min_score", "identical", "query_prompt", "metadata", "negative_margin", text(chance))
+        (
+            *PAIR_ROLES,
+            "min_score",
+            "identical",
+            "query_prompt",
+            "metadata",
+            "negative_margin",
+            text(chance),
+        )
     )
     given = chance.choice((*VALUES, "query", "[a, b]", "[[a]]", "drop", text(chance)))
     prefix = "data" if chance.randrange(8) else text(chance)
@@ -360,7 +401,11 @@ def _jsonl(chance: Random) -> bytes:
     ]
     rows = []
     for _ in range(chance.randrange(5)):
-        row = {name: "abcdefgh"[chance.randrange(8)] for name in ("query", "doc") if chance.randrange(12)}
+        row = {
+            name: "abcdefgh"[chance.randrange(8)]
+            for name in ("query", "doc")
+            if chance.randrange(12)
+        }
         for _ in range(chance.randrange(3)):
             row[chance.choice(names) if chance.randrange(4) else text(chance)] = value(chance)
         rows.append(json.dumps(row, ensure_ascii=bool(chance.randrange(2))))
@@ -369,20 +414,29 @@ def _jsonl(chance: Random) -> bytes:
 
 
 def _csv(chance: Random, names: tuple[str, ...]) -> bytes:
-    columns = [name for name in names if chance.randrange(10)] + [text(chance) for _ in range(chance.randrange(5) == 0)]
+    columns = [name for name in names if chance.randrange(10)] + [
+        text(chance) for _ in range(chance.randrange(5) == 0)
+    ]
     lines = [columns]
     for _ in range(chance.randrange(5)):
-        cells = [chance.choice("abcdefgh0123") if chance.randrange(3) else text(chance) for _ in columns]
+        cells = [
+            chance.choice("abcdefgh0123") if chance.randrange(3) else text(chance) for _ in columns
+        ]
         lines.append(cells if chance.randrange(12) else cells[1:])
     quoted = chance.randrange(2)
-    rows = [",".join('"' + cell.replace('"', '""') + '"' if quoted else cell for cell in line) for line in lines]
+    rows = [
+        ",".join('"' + cell.replace('"', '""') + '"' if quoted else cell for cell in line)
+        for line in lines
+    ]
     content = "\n".join(rows).encode()
     return mutated(chance, content) if chance.randrange(2) else content
 
 
 def _parquet(chance: Random, names: tuple[str, ...], likely: tuple[str, ...]) -> bytes:
     out = io.BytesIO()
-    parquet.write_table(table(chance, names, likely), out, compression=chance.choice(("none", "snappy")))
+    parquet.write_table(
+        table(chance, names, likely), out, compression=chance.choice(("none", "snappy"))
+    )
     return mutated(chance, out.getvalue()) if chance.randrange(2) else out.getvalue()
 
 
@@ -414,7 +468,11 @@ def _pairs(chance: Random, kind: str) -> tuple[Files, Any]:
     if kind == "jsonl":
         end, content = _zipped(chance, _jsonl(chance))
     elif kind == "csv":
-        names = ("query", "doc", *[chance.choice(PAIR_COLUMNS[2:]) for _ in range(chance.randrange(3))])
+        names = (
+            "query",
+            "doc",
+            *[chance.choice(PAIR_COLUMNS[2:]) for _ in range(chance.randrange(3))],
+        )
         end, content = _zipped(chance, _csv(chance, names))
     else:
         end, content = "", _parquet(chance, PAIR_COLUMNS, ("query", "doc"))
@@ -443,7 +501,8 @@ def _interactions(chance: Random) -> tuple[Files, Any]:
     elif kind == 1:
         files = {
             "events.csv": _csv(
-                chance, (*TIMED, *[chance.choice(EVENT_COLUMNS[3:]) for _ in range(chance.randrange(2))])
+                chance,
+                (*TIMED, *[chance.choice(EVENT_COLUMNS[3:]) for _ in range(chance.randrange(2))]),
             )
         }
     else:
@@ -468,11 +527,15 @@ def _interactions(chance: Random) -> tuple[Files, Any]:
 def _read_interactions(folder: Path, options: dict[str, Any]) -> None:
     (path,) = folder.glob("events.*")
     items = folder / "items.parquet"
-    timeline = Interactions(path=str(path), items=str(items) if items.exists() else None, **options).read()
+    timeline = Interactions(
+        path=str(path), items=str(items) if items.exists() else None, **options
+    ).read()
     assert len(timeline)
 
 
-CORPUS = b"".join(b'{"_id": "d%d", "title": "t", "text": "some text %d"}\n' % (i, i) for i in range(3))
+CORPUS = b"".join(
+    b'{"_id": "d%d", "title": "t", "text": "some text %d"}\n' % (i, i) for i in range(3)
+)
 QUERIES = b"".join(b'{"_id": "q%d", "text": "what is %d"}\n' % (i, i) for i in range(3))
 QRELS = b"query-id\tcorpus-id\tscore\nq0\td0\t1\nq1\td1\t2\nq2\td2\t0\n"
 
@@ -484,9 +547,9 @@ def _beir(chance: Random) -> tuple[Files, Any]:
     if chance.randrange(2) and name != "qrels/test.tsv":
         at = chance.randrange(len(lines))
         lines[at] = (
-            json.dumps(altered(chance, json.loads(lines[at])), ensure_ascii=bool(chance.randrange(2))).encode(
-                "utf-8", "surrogatepass"
-            )
+            json.dumps(
+                altered(chance, json.loads(lines[at])), ensure_ascii=bool(chance.randrange(2))
+            ).encode("utf-8", "surrogatepass")
             + b"\n"
         )
         files[name] = b"".join(lines)
@@ -498,16 +561,24 @@ def _beir(chance: Random) -> tuple[Files, Any]:
         files[f"{name}.gz"] = gzip.compress(files.pop(name), 1)
     if chance.randrange(30) == 0:
         files.pop(next(iter(files)))
-    return files, chance.choice(("test", "test", "test", "train", "../test", "/etc/passwd", text(chance)))
+    return files, chance.choice(
+        ("test", "test", "test", "train", "../test", "/etc/passwd", text(chance))
+    )
 
 
 # ---- what runs and models leave
 
 
-def _of_folder(sample: dict[str, bytes], chance: Random, json_files: tuple[str, ...]) -> dict[str, bytes]:
+def _of_folder(
+    sample: dict[str, bytes], chance: Random, json_files: tuple[str, ...]
+) -> dict[str, bytes]:
     """The files of a folder with one of them damaged, exchanged for another, or left out."""
     files = dict(sample)
-    name = chance.choice(list(files)) if chance.randrange(2) else chance.choice(json_files or tuple(files))
+    name = (
+        chance.choice(list(files))
+        if chance.randrange(2)
+        else chance.choice(json_files or tuple(files))
+    )
     kind = chance.randrange(12)
     if kind == 0:
         del files[name]
@@ -544,16 +615,27 @@ def _npy(chance: Random, vectors: np.ndarray[Any, Any]) -> bytes:
         array = np.array([{}] * len(vectors), object)
     elif kind == 2:
         array = chance.choice(
-            (vectors[:, :0], vectors[0], vectors[None], vectors[:2], np.asfortranarray(vectors), np.float32(1))
+            (
+                vectors[:, :0],
+                vectors[0],
+                vectors[None],
+                vectors[:2],
+                np.asfortranarray(vectors),
+                np.float32(1),
+            )
         )
     elif kind == 3:
         array = np.where(
-            np.arange(vectors.size).reshape(vectors.shape) == 0, np.float32(chance.choice(("nan", "inf"))), vectors
+            np.arange(vectors.size).reshape(vectors.shape) == 0,
+            np.float32(chance.choice(("nan", "inf"))),
+            vectors,
         )
     np.save(out, array, allow_pickle=kind == 1)
     content = out.getvalue()
     if kind == 4:
-        shape = chance.choice(("(99999999999, 4)", "(-1, 4)", "(5,)", "()", "(5, 2**40)", "'a'", "(1e9, 4)"))
+        shape = chance.choice(
+            ("(99999999999, 4)", "(-1, 4)", "(5,)", "()", "(5, 2**40)", "'a'", "(1e9, 4)")
+        )
         content = content.replace(b"(5, 4)", shape.encode().ljust(6)[:16])
     return mutated(chance, content) if kind >= 4 and chance.randrange(3) else content
 
@@ -572,7 +654,9 @@ def _arrow(found: pa.Table, stamp: bytes | None) -> bytes:
 def _index(chance: Random) -> tuple[Files, Any]:
     names = ("id", "name", "place", "preview")
     found = pa.table({name: [f"{name} {i}" for i in range(5)] for name in names})
-    stamp: bytes | None = json.dumps({"model": "m", "dimensions": 4, "metric": "cosine", "normalised": True}).encode()
+    stamp: bytes | None = json.dumps(
+        {"model": "m", "dimensions": 4, "metric": "cosine", "normalised": True}
+    ).encode()
     kind = chance.randrange(6)
     if kind == 0:
         found = table(chance, names, names)
@@ -591,9 +675,16 @@ def _index(chance: Random) -> tuple[Files, Any]:
             else found.append_column("vector", pa.array(range(5)))
         )
         parquet.write_table(found, out)
-        return {"vectors.parquet": mutated(chance, out.getvalue()) if chance.randrange(2) else out.getvalue()}, None
+        return {
+            "vectors.parquet": mutated(chance, out.getvalue())
+            if chance.randrange(2)
+            else out.getvalue()
+        }, None
     np.save(out, VECTORS)
-    files = {"documents.arrow": content, "vectors.npy": _npy(chance, VECTORS) if kind > 3 else out.getvalue()}
+    files = {
+        "documents.arrow": content,
+        "vectors.npy": _npy(chance, VECTORS) if kind > 3 else out.getvalue(),
+    }
     if chance.randrange(30) == 0:
         files.pop(chance.choice(list(files)))
     return files, None
@@ -658,7 +749,8 @@ CALIBRATION = {
     "about": {"pairs": 9, "queries": 3, "relevant": 3, "base_rate": 0.3, "left_out": {"x": 1}},
     "judged": {
         "base rate": {
-            name: {"mean": 0.1, "low": 0.0, "high": 0.2, "confidence": 0.95} for name in ("log_loss", "brier", "ece")
+            name: {"mean": 0.1, "low": 0.0, "high": 0.2, "confidence": 0.95}
+            for name in ("log_loss", "brier", "ece")
         }
     },
     "thresholds": [],
@@ -689,7 +781,11 @@ def readers(text_run: Path, recommender_run: Path, scratch: Path) -> dict[str, R
     import sentence_transformers  # noqa: F401  what takes long is not the readers'
 
     beside = ("report.html", "README.md", "calibration.svg", "calibration.png", "log.jsonl")
-    run, model, other = taken(text_run, *beside), taken(text_run / "model", *beside), taken(recommender_run, *beside)
+    run, model, other = (
+        taken(text_run, *beside),
+        taken(text_run / "model", *beside),
+        taken(recommender_run, *beside),
+    )
     store = Store(scratch / "store", "space")
     store.fill(keys_of(["a", "b"]), lambda rows: VECTORS[rows])
     vectors = taken(scratch / "store", "lock")
@@ -704,25 +800,40 @@ def readers(text_run: Path, recommender_run: Path, scratch: Path) -> dict[str, R
     calibration = {"calibration.json": json.dumps(CALIBRATION).encode()}
     json_of = lambda files: tuple(name for name in files if name.endswith(".json"))  # noqa: E731
     found = [
-        Reader("config", _config, lambda folder, more: build(config.load(folder / "config.yaml", more)), named=False),
+        Reader(
+            "config",
+            _config,
+            lambda folder, more: build(config.load(folder / "config.yaml", more)),
+            named=False,
+        ),
         Reader("space", _space, _read_space, named=False),
-        Reader("roles", _roles, lambda _, given: build_roles(config.load(None, given)), named=False),
+        Reader(
+            "roles", _roles, lambda _, given: build_roles(config.load(None, given)), named=False
+        ),
         Reader("jsonl", partial(_pairs, kind="jsonl"), _read_pairs),
         Reader("csv", partial(_pairs, kind="csv"), _read_pairs),
         Reader("parquet", partial(_pairs, kind="parquet"), _read_pairs),
-        Reader("documents", lambda c: _pairs(c, c.choice(("jsonl", "csv", "parquet"))), _read_documents),
+        Reader(
+            "documents", lambda c: _pairs(c, c.choice(("jsonl", "csv", "parquet"))), _read_documents
+        ),
         Reader("beir", _beir, read_beir),
         Reader("interactions", _interactions, _read_interactions),
         Reader("index", _index, _read_index),
         Reader("vectors", partial(_store, sample=vectors), _read_store),
         Reader("run", lambda c: (_of_folder(run, c, json_of(run)), None), _read_run),
-        Reader("recommender", lambda c: (_of_folder(other, c, json_of(other)), None), _read_recommender),
+        Reader(
+            "recommender", lambda c: (_of_folder(other, c, json_of(other)), None), _read_recommender
+        ),
         Reader("model", lambda c: (_of_folder(model, c, json_of(model)), None), _read_model),
         Reader(
             "calibration",
             lambda c: ({"calibration.json": damaged(c, calibration["calibration.json"])}, None),
             _read_calibration,
         ),
-        Reader("checkpoint", lambda c: (_of_folder(checkpoint, c, json_of(checkpoint)), state), _read_checkpoint),
+        Reader(
+            "checkpoint",
+            lambda c: (_of_folder(checkpoint, c, json_of(checkpoint)), state),
+            _read_checkpoint,
+        ),
     ]
     return {reader.name: reader for reader in found}

@@ -1,7 +1,9 @@
-"""Every reader tried with many inputs: python tests/fuzz/soak.py [--inputs 100000] [--seconds 600] [READER ...].
+"""Every reader tried with many inputs: python tests/fuzz/soak.py [--inputs 100000] [--seconds 600]
+[READER ...].
 
-Each reader has a process of its own with a limit of memory. Input i is made of the seed "reader/i", so that one that fails is made
-again by `--input i`. What dies or hangs is noted, and the next process goes on behind it. Figures go to bench/results/soak.json.
+Each reader has a process of its own with a limit of memory. Input i is made of the seed "reader/i",
+so that one that fails is made again by `--input i`. What dies or hangs is noted, and the next
+process goes on behind it. Figures go to bench/results/soak.json.
 """
 
 from __future__ import annotations
@@ -46,7 +48,13 @@ def samples(folder: Path) -> None:
 
     tempera.run.publish.render = lambda report: ""
     words = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen"]
-    rows = [{"query": f"{a} {b}", "doc": f"{b} {a} {c}"} for a in words for b in words[:4] for c in words[:1] if a != b]
+    rows = [
+        {"query": f"{a} {b}", "doc": f"{b} {a} {c}"}
+        for a in words
+        for b in words[:4]
+        for c in words[:1]
+        if a != b
+    ]
     (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     short: dict[str, Any] = {"train": {"max_steps": 2, "evaluations": 0, "batch_size": 8}}
     texts = {
@@ -57,13 +65,25 @@ def samples(folder: Path) -> None:
     events = [(f"u{u}", f"i{(u + t) % 6:02}", t) for u in range(8) for t in range(4)]
     columns = {name: list(values) for name, values in zip(("user", "item", "time"), zip(*events))}
     parquet.write_table(pa.table(columns), folder / "events.parquet")
-    items = pa.table({"item": [f"i{i:02}" for i in range(6)], "title": [f"{word} thing" for word in words[:6]]})
+    items = pa.table(
+        {"item": [f"i{i:02}" for i in range(6)], "title": [f"{word} thing" for word in words[:6]]}
+    )
     parquet.write_table(items, folder / "items.parquet")
-    data = {"source": "interactions", "path": str(folder / "events.parquet"), "items": str(folder / "items.parquet")}
-    towers = {"kind": "features", "dimensions": 4, "query_layers": [4], "doc": ["id", {"text": {"column": "title"}}]}
+    data = {
+        "source": "interactions",
+        "path": str(folder / "events.parquet"),
+        "items": str(folder / "items.parquet"),
+    }
+    towers = {
+        "kind": "features",
+        "dimensions": 4,
+        "query_layers": [4],
+        "doc": ["id", {"text": {"column": "title"}}],
+    }
     more = {"evaluation": {"metrics": ["hit@3"], "baselines": False}}
     tempera.run.train.train(
-        {"data": {**data, "split": "leave_last_out"}, "tower": towers, **short, **more}, folder / "items"
+        {"data": {**data, "split": "leave_last_out"}, "tower": towers, **short, **more},
+        folder / "items",
     )
     # What is read of it, lest most of the time goes into YAML of other sections.
     (folder / "items" / "config.yaml").write_text(tempera.config.dump({"tower": towers}))
@@ -94,7 +114,10 @@ def work(name: str, sample: Path, first: int, inputs: int, seconds: float, only:
                 kinds[kind] += 1
                 if kinds[kind] == 1 or only:
                     print(
-                        json.dumps({"fault": kind, "input": i, "says": " ".join(str(error).split())[:400]}), flush=True
+                        json.dumps(
+                            {"fault": kind, "input": i, "says": " ".join(str(error).split())[:400]}
+                        ),
+                        flush=True,
                     )
                 if only:
                     traceback.print_exc()
@@ -107,7 +130,13 @@ def work(name: str, sample: Path, first: int, inputs: int, seconds: float, only:
                 )
             over = time.monotonic() > end
             if done == REPORT or over or i == inputs - 1:
-                figures = {"tried": done, "accepted": accepted, "faults": dict(kinds), "slowest": slowest, "at": i}
+                figures = {
+                    "tried": done,
+                    "accepted": accepted,
+                    "faults": dict(kinds),
+                    "slowest": slowest,
+                    "at": i,
+                }
                 print(json.dumps(figures), flush=True)
                 accepted = done = 0
                 kinds.clear()
@@ -116,7 +145,8 @@ def work(name: str, sample: Path, first: int, inputs: int, seconds: float, only:
 
 
 def kind_of(error: BaseException) -> str:
-    """What a fault is counted under: where in the package it was raised, or what was done that no reader does."""
+    """What a fault is counted under: where in the package it was raised, or what was done that no
+    reader does."""
     from inputs import Fault
 
     if isinstance(error, Fault):
@@ -128,7 +158,9 @@ def kind_of(error: BaseException) -> str:
 
 def record(path: Path, section: str, name: str, found: dict[str, Any]) -> None:
     """Put the figures of a reader among those of others."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
     found |= {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "commit": commit}
     print(section, name, found, flush=True)
     figures = json.loads(path.read_text()) if path.exists() else {}
@@ -172,7 +204,8 @@ def campaign(name: str, sample: Path, first: int, inputs: int, seconds: float) -
 
 
 def _forked(run: Callable[[], None], at: Path, said: Path) -> int:
-    """Run in a process of its own, which has every library loaded and is ended when it stalls: how it ended."""
+    """Run in a process of its own, which has every library loaded and is ended when it stalls: how
+    it ended."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -205,7 +238,9 @@ def main() -> None:
     parser.add_argument("--input", type=int, help="show one input and what becomes of it")
     parser.add_argument("--record", type=Path, default=RESULT)
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+    with tempfile.TemporaryDirectory(
+        dir="/dev/shm" if Path("/dev/shm").is_dir() else None
+    ) as folder:
         sample = Path(folder)
         samples(sample)
         if given.input is not None:

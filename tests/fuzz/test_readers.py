@@ -1,4 +1,5 @@
-"""Every reader with inputs that nobody means to give: a result or one line. `make soak` tries many more.
+"""Every reader with inputs that nobody means to give: a result or one line. `make soak` tries many
+more.
 
 What the long runs have found stands below as tests of its own.
 """
@@ -42,7 +43,9 @@ COUNTS = {"recommender": 5, "run": 25, "model": 25}
 
 @pytest.fixture(scope="module")
 def every(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Reader], Path]:
-    importlib.import_module("optuna")  # read by the first good space, in more time than an input may take
+    importlib.import_module(
+        "optuna"
+    )  # read by the first good space, in more time than an input may take
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tempera.run.publish.render", lambda report: "")
         sample = tmp_path_factory.mktemp("samples")
@@ -102,7 +105,9 @@ def test_the_oracle_fails_what_is_wrong(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(Fault, match="names no file"):
         accepts(reader(says("wrong")), Random(0), place)
     with pytest.raises(Fault, match="writes"):
-        accepts(reader(lambda folder, _: (tmp_path.parent / "outside").write_text("")), Random(0), place)
+        accepts(
+            reader(lambda folder, _: (tmp_path.parent / "outside").write_text("")), Random(0), place
+        )
     with pytest.raises(ZeroDivisionError):
         accepts(reader(lambda folder, _: 1 / 0), Random(0), place)
     assert not accepts(reader(says("wrong"), named=False), Random(0), place)
@@ -124,7 +129,10 @@ def refused(run: Any, *says: str) -> str:
 
 def test_a_message_is_one_line_that_a_terminal_does_not_obey() -> None:
     assert str(DataError("a\x1b[31m\nb\u202e\0")) == "a\\x1b[31m b\\u202e\\x00"
-    assert str(DataError("Größe 漢字 \U0001f468\u200d\U0001f469")) == "Größe 漢字 \U0001f468\u200d\U0001f469"
+    assert (
+        str(DataError("Größe 漢字 \U0001f468\u200d\U0001f469"))
+        == "Größe 漢字 \U0001f468\u200d\U0001f469"
+    )
     long = str(DataError("begin " + "x" * 10_000 + " end"))
     assert len(long) <= 1000 and long.startswith("begin") and long.endswith("end")
     assert one_line("\ud800") == "\\ud800"
@@ -134,8 +142,14 @@ def test_a_message_is_one_line_that_a_terminal_does_not_obey() -> None:
     ("content", "says"),
     [
         (b"null", "row 1: expected an object of columns, not null"),
-        (b'{"query": "a", "doc": "b"}\n\n null\n', "row 2: expected an object of columns, not null"),
-        (b'{"query": "a", "doc": ' + b"[" * 100_000 + b"}", "row 1: more than 64 lists and objects"),
+        (
+            b'{"query": "a", "doc": "b"}\n\n null\n',
+            "row 2: expected an object of columns, not null",
+        ),
+        (
+            b'{"query": "a", "doc": ' + b"[" * 100_000 + b"}",
+            "row 1: more than 64 lists and objects",
+        ),
         (
             b'{"query": "a", "doc": "b", "x": ' + b'{"a":' * 70 + b"1" + b"}" * 71,
             "row 1: more than 64 lists and objects",
@@ -143,7 +157,10 @@ def test_a_message_is_one_line_that_a_terminal_does_not_obey() -> None:
         (b"{}", "has no column that is usual for a query"),
         (b'{"query": "a", "doc": "b", "query_id": {"x": 1}}', "column 'query_id' holds struct"),
         (b'{"query": "a", "doc": "b", "prompt": [["x"]]}', "column 'prompt' holds list"),
-        (b'{"query": "a", "doc": "b", "weight": 1e300}', "row 1: column 'weight' is more than 3.4e38"),
+        (
+            b'{"query": "a", "doc": "b", "weight": 1e300}',
+            "row 1: column 'weight' is more than 3.4e38",
+        ),
     ],
 )
 def test_rows_of_json(tmp_path: Path, content: bytes, says: str) -> None:
@@ -160,24 +177,39 @@ def test_brackets_in_a_text_are_no_nesting(tmp_path: Path) -> None:
 
 def test_names_of_columns_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_bytes(b"query,doc\xff\na,b\n")
-    refused(PairsFile(path=str(tmp_path / "rows.csv")).read, "the names of its columns are not UTF-8")
-    parquet.write_table(pa.table({"query": ["a"], "docx": ["b"]}), tmp_path / "rows.parquet", compression="none")
+    refused(
+        PairsFile(path=str(tmp_path / "rows.csv")).read, "the names of its columns are not UTF-8"
+    )
+    parquet.write_table(
+        pa.table({"query": ["a"], "docx": ["b"]}), tmp_path / "rows.parquet", compression="none"
+    )
     content = (tmp_path / "rows.parquet").read_bytes().replace(b"docx", b"do\xffx")
     (tmp_path / "rows.parquet").write_bytes(content)
     refused(PairsFile(path=str(tmp_path / "rows.parquet")).read, str(tmp_path))
 
 
 def test_features_with_one_name_twice(tmp_path: Path) -> None:
-    parquet.write_table(pa.table({"user": ["a"], "item": ["x"], "time": [1]}), tmp_path / "events.parquet")
-    parquet.write_table(pa.table([["x"], ["t"], ["u"]], ["item", "t", "t"]), tmp_path / "items.parquet")
-    source = Interactions(path=str(tmp_path / "events.parquet"), items=str(tmp_path / "items.parquet"))
+    parquet.write_table(
+        pa.table({"user": ["a"], "item": ["x"], "time": [1]}), tmp_path / "events.parquet"
+    )
+    parquet.write_table(
+        pa.table([["x"], ["t"], ["u"]], ["item", "t", "t"]), tmp_path / "items.parquet"
+    )
+    source = Interactions(
+        path=str(tmp_path / "events.parquet"), items=str(tmp_path / "items.parquet")
+    )
     refused(source.read, str(tmp_path / "items.parquet"), "2 columns named 't'")
 
 
 def test_features_of_ids_alone(tmp_path: Path) -> None:
-    parquet.write_table(pa.table({"user": ["a", "a"], "item": ["x", "y"], "time": [1, 2]}), tmp_path / "events.parquet")
+    parquet.write_table(
+        pa.table({"user": ["a", "a"], "item": ["x", "y"], "time": [1, 2]}),
+        tmp_path / "events.parquet",
+    )
     parquet.write_table(pa.table({"item": ["x", "y"]}), tmp_path / "items.parquet")
-    source = Interactions(path=str(tmp_path / "events.parquet"), items=str(tmp_path / "items.parquet"))
+    source = Interactions(
+        path=str(tmp_path / "events.parquet"), items=str(tmp_path / "items.parquet")
+    )
     assert len(source.read()) == 2
 
 
@@ -215,7 +247,9 @@ def test_calibrations_that_are_none(tmp_path: Path, change: dict[str, Any]) -> N
 def small_index(folder: Path) -> Path:
     texts = ["a", "b", "c"]
     write_index(
-        folder, np.eye(3, dtype=np.float32), pa.table({"doc_id": texts, "name": texts, "place": texts, "doc": texts})
+        folder,
+        np.eye(3, dtype=np.float32),
+        pa.table({"doc_id": texts, "name": texts, "place": texts, "doc": texts}),
     )
     return folder
 
@@ -256,7 +290,9 @@ def test_aliases_of_aliases_do_not_grow_without_bound(tmp_path: Path, repeat: st
 
 @pytest.mark.parametrize("name", ["../../etc", "/etc", "a/../../b", ".."])
 def test_modules_that_lie_outside_of_a_model(tmp_path: Path, name: str) -> None:
-    (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "type": "x.StaticEmbedding", "path": name}]))
+    (tmp_path / "modules.json").write_text(
+        json.dumps([{"idx": 0, "type": "x.StaticEmbedding", "path": name}])
+    )
     refused(lambda: load(tmp_path), f"{name!r} leads out of the folder")
 
 
@@ -267,7 +303,9 @@ def test_a_split_that_lies_outside_of_its_folder(tmp_path: Path, split: str) -> 
     refused(lambda: read_beir(tmp_path, split), "leads out of the folder")
 
 
-@pytest.mark.parametrize("name", ["model/model.safetensors", "index/vectors.npy", "metrics.json", "export"])
+@pytest.mark.parametrize(
+    "name", ["model/model.safetensors", "index/vectors.npy", "metrics.json", "export"]
+)
 def test_links_out_of_a_run(tmp_path: Path, name: str) -> None:
     run = tmp_path / "run"
     path = run / name

@@ -41,20 +41,29 @@ def texts(rows: int, columns: int = 2, seed: int = 0) -> Columns:
     return {name: made[i * rows : (i + 1) * rows] for i, name in enumerate(NAMES[:columns])}
 
 
-def tiny(dropout: float = 0.0, seed: int = 0, vocabulary: int = 120, dtype: torch.dtype = torch.float64) -> Any:
+def tiny(
+    dropout: float = 0.0, seed: int = 0, vocabulary: int = 120, dtype: torch.dtype = torch.float64
+) -> Any:
     """A transformer of two layers, whose texts are as far apart as after training."""
     torch.manual_seed(seed)
     words = [text for column in texts(40).values() for text in column]
-    tower: Any = Transformer(layers=2, width=32, heads=2, vocabulary=vocabulary, max_length=24, dropout=dropout).build(
-        words
-    )
+    tower: Any = Transformer(
+        layers=2, width=32, heads=2, vocabulary=vocabulary, max_length=24, dropout=dropout
+    ).build(words)
     for parameter in tower.parameters():
         if parameter.ndim > 1:
             nn.init.normal_(parameter, std=0.3)
     return tower.model.to(dtype)
 
 
-def trainer(folder: Path, model: Any, loss: Any, data: Columns, callbacks: Sequence[Any] = (), **options: Any) -> Any:
+def trainer(
+    folder: Path,
+    model: Any,
+    loss: Any,
+    data: Columns,
+    callbacks: Sequence[Any] = (),
+    **options: Any,
+) -> Any:
     """A trainer on the CPU that writes and reports nothing unless asked."""
     given: dict[str, Any] = {
         "max_steps": 4, "per_device_train_batch_size": 6, "learning_rate": 1e-3, "logging_steps": 1, "save_strategy": "no",
@@ -79,7 +88,8 @@ def weights(model: Any) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-# Several processes -----------------------------------------------------------------------------------------------------
+# Several processes
+# -----------------------------------------------------------------------------------------------------
 
 
 def learning(dropout: float = 0.2) -> tuple[Any, ContrastiveLoss]:
@@ -93,7 +103,9 @@ def learning(dropout: float = 0.2) -> tuple[Any, ContrastiveLoss]:
     return model, ContrastiveLoss(model, presets.mnr(Temperature(0.05, learnable=True), **parts))
 
 
-def gathered(folder: Path, batch: int, accumulation: int, rows: int, backend: str | None = None) -> dict[str, Any]:
+def gathered(
+    folder: Path, batch: int, accumulation: int, rows: int, backend: str | None = None
+) -> dict[str, Any]:
     """What two epochs come to; with duplicates across processes."""
     model, loss = learning(dropout=0.0)
     data = texts(rows, 3)
@@ -105,17 +117,31 @@ def gathered(folder: Path, batch: int, accumulation: int, rows: int, backend: st
         "num_train_epochs": 2,
         "ddp_backend": "gloo",
     }
-    options |= {"ddp_backend": backend, "dataloader_drop_last": True}  # as the trainer has it for several processes
-    given = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation, **options}
+    options |= {
+        "ddp_backend": backend,
+        "dataloader_drop_last": True,
+    }  # as the trainer has it for several processes
+    given = {
+        "per_device_train_batch_size": batch,
+        "gradient_accumulation_steps": accumulation,
+        **options,
+    }
     trained = trainer(folder, model, loss, data, [ObjectiveState(loss)], **given)
     trained.train()
-    return {**weights(model), "temperature": loss.temperature, "loss": logged(trained), **loss.objective.state_dict()}
+    return {
+        **weights(model),
+        "temperature": loss.temperature,
+        "loss": logged(trained),
+        **loss.objective.state_dict(),
+    }
 
 
 def apart(folder: Path, make: Callable[[Any], Any]) -> dict[str, Tensor]:
     """What two data sets come to, of which each process has another one in a step."""
     model = tiny(dtype=torch.float32)
-    data = DatasetDict({name: Dataset.from_dict(texts(24, 3, seed)) for seed, name in enumerate("ab")})
+    data = DatasetDict(
+        {name: Dataset.from_dict(texts(24, 3, seed)) for seed, name in enumerate("ab")}
+    )
     args = SentenceTransformerTrainingArguments(
         str(folder), optim="sgd", learning_rate=0.05, per_device_train_batch_size=4, gradient_accumulation_steps=2, use_cpu=True,
         max_steps=3, save_strategy="no", report_to=[], disable_tqdm=True, ddp_backend="gloo",
@@ -135,7 +161,9 @@ def refused(folder: Path) -> str:
 
 def alone(model: Any) -> nn.Module:
     """A loss without the other processes' negatives."""
-    return ContrastiveLoss(model, gather_across_devices=False, cache="always", micro_batch_tokens=40)
+    return ContrastiveLoss(
+        model, gather_across_devices=False, cache="always", micro_batch_tokens=40
+    )
 
 
 if __name__ == "__main__":

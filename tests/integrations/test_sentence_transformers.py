@@ -1,4 +1,5 @@
-"""Objectives in sentence-transformers' own training: its losses where they are right, the definition where they are not."""
+"""Objectives in sentence-transformers' own training: its losses where they are right, the
+definition where they are not."""
 
 from __future__ import annotations
 
@@ -54,19 +55,30 @@ ROWS = 12
 DIRECTIONS = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
 
 
-def features(model: Any, columns: Columns, prompts: Sequence[str | None] = (None,) * 4) -> list[dict[str, Any]]:
+def features(
+    model: Any, columns: Columns, prompts: Sequence[str | None] = (None,) * 4
+) -> list[dict[str, Any]]:
     """What the trainer's collator makes of the columns."""
     return [model.preprocess(c, prompt=p) for c, p in zip(columns.values(), prompts, strict=False)]
 
 
-def run(model: Any, make: Callable[[Any], nn.Module], columns: Columns, factor: float = 1.0, **given: Any) -> Any:
-    """The loss, and the gradient of every parameter of a copy of the model, when the loss is multiplied by a factor."""
+def run(
+    model: Any,
+    make: Callable[[Any], nn.Module],
+    columns: Columns,
+    factor: float = 1.0,
+    **given: Any,
+) -> Any:
+    """The loss, and the gradient of every parameter of a copy of the model, when the loss is
+    multiplied by a factor."""
     model = copy.deepcopy(model).train()
     loss = make(model)
     torch.manual_seed(3)
     value = loss(features(model, columns, **given), None)
     (value * factor).backward()
-    return value.detach().double(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return value.detach().double(), {
+        name: p.grad for name, p in model.named_parameters() if p.grad is not None
+    }
 
 
 def assert_same(found: Any, wanted: Any, rtol: float = 1e-6, atol: float = 1e-9) -> None:
@@ -77,7 +89,8 @@ def assert_same(found: Any, wanted: Any, rtol: float = 1e-6, atol: float = 1e-9)
     torch.testing.assert_close(found[1], wanted[1], rtol=rtol, atol=atol)
 
 
-# Equal to the peer's losses --------------------------------------------------------------------------------------------
+# Equal to the peer's losses
+# --------------------------------------------------------------------------------------------
 
 MNR = peer.MultipleNegativesRankingLoss
 EVERY = (*presets.FORWARD, pools.queries, pools.back_queries, pools.back_docs)
@@ -125,7 +138,10 @@ def test_losses_and_gradients_are_the_peers(model: Any, name: str, columns: int)
     wanted = run(model, theirs, data, factor=0.25)
     for cache in ("always", "never"):
         found = run(
-            model, lambda m, c=cache: ContrastiveLoss(m, ours(), cache=c, micro_batch_tokens=40), data, factor=0.25
+            model,
+            lambda m, c=cache: ContrastiveLoss(m, ours(), cache=c, micro_batch_tokens=40),
+            data,
+            factor=0.25,
         )
         assert_same(found, wanted)
 
@@ -135,7 +151,9 @@ def test_prompts_are_read_as_the_peer_reads_them(model: Any, include_prompt: boo
     model = copy.deepcopy(model)
     model[1].include_prompt = include_prompt
     prompts = ("the cat: ", "a mat of gold: ", "a mat of gold: ")
-    found = run(model, lambda m: ContrastiveLoss(m, micro_batch_tokens=40), texts(ROWS, 3), prompts=prompts)
+    found = run(
+        model, lambda m: ContrastiveLoss(m, micro_batch_tokens=40), texts(ROWS, 3), prompts=prompts
+    )
     assert_same(found, run(model, MNR, texts(ROWS, 3), prompts=prompts))
     plain = run(model, MNR, texts(ROWS, 3))
     assert abs(float(found[0] - plain[0])) > 1e-4
@@ -153,7 +171,9 @@ def test_a_guide_leaves_out_what_the_peers_guide_leaves_out(
     objective = presets.gist(masks=(Guided(0.1, kind),))
     made = peer.CachedGISTEmbedLoss if cached else peer.GISTEmbedLoss
     wanted = run(model, lambda m: made(m, guide, margin_strategy=kind, margin=0.1), data)
-    found = run(model, lambda m: ContrastiveLoss(m, objective, guide=guide, micro_batch_tokens=40), data)
+    found = run(
+        model, lambda m: ContrastiveLoss(m, objective, guide=guide, micro_batch_tokens=40), data
+    )
     assert_same(found, wanted)
     unguided = run(model, lambda m: ContrastiveLoss(m, presets.gist(masks=())), data)
     assert abs(float(found[0] - unguided[0])) > 1e-3
@@ -167,7 +187,8 @@ def test_models_that_are_not_trained_stay_in_their_mode(model: Any) -> None:
 
 
 def test_a_guide_that_finds_pairs_equal_makes_no_anchor_its_own_negative(model: Any) -> None:
-    """The peer leaves the anchor itself in, against itself, where the guide finds the pair as close as that."""
+    """The peer leaves the anchor itself in, against itself, where the guide finds the pair as close
+    as that."""
     data = texts(ROWS)
     data["positive"][3] = data["anchor"][3]
     other = copy.deepcopy(model).float()
@@ -178,19 +199,28 @@ def test_a_guide_that_finds_pairs_equal_makes_no_anchor_its_own_negative(model: 
     assert abs(float(theirs[0]) - wanted) > 1e-3
 
 
-# Equal to the definition -----------------------------------------------------------------------------------------------
+# Equal to the definition
+# -----------------------------------------------------------------------------------------------
 
 
-def definition(model: Any, objective: Any, columns: Columns, guide: Any = None, **about: Any) -> float:
+def definition(
+    model: Any, objective: Any, columns: Columns, guide: Any = None, **about: Any
+) -> float:
     """Mean loss in plain loops; ids are those of the texts."""
     with torch.no_grad():
         rows = [model(each)["sentence_embedding"] for each in features(model, columns)]
-    known = {text: i for i, text in enumerate(dict.fromkeys(t for column in columns.values() for t in column))}
+    known = {
+        text: i
+        for i, text in enumerate(dict.fromkeys(t for column in columns.values() for t in column))
+    }
     ids = [torch.tensor([known[text] for text in column]) for column in columns.values()]
     if guide is not None:
-        guides = [torch.tensor(guide.encode(c, normalize_embeddings=True)) for c in columns.values()]
+        guides = [
+            torch.tensor(guide.encode(c, normalize_embeddings=True)) for c in columns.values()
+        ]
     sides = [
-        Side(r, i, guide=None if guide is None else guides[k]) for k, (r, i) in enumerate(zip(rows, ids, strict=True))
+        Side(r, i, guide=None if guide is None else guides[k])
+        for k, (r, i) in enumerate(zip(rows, ids, strict=True))
     ]
     negatives = None
     if len(sides) > 2:
@@ -199,7 +229,9 @@ def definition(model: Any, objective: Any, columns: Columns, guide: Any = None, 
         negatives = Side(torch.cat(rows[2:]), torch.cat(ids[2:]), guide=guided, owner=owner)
     batch = Batch(sides[0], sides[1], negatives, **about)
     shares = batch.shares().tolist()
-    return sum(share * loss for share, loss in zip(shares, defined_losses(objective, batch), strict=True))
+    return sum(
+        share * loss for share, loss in zip(shares, defined_losses(objective, batch), strict=True)
+    )
 
 
 @pytest.mark.parametrize("numerator", ["one", "mean", "sum"])
@@ -215,7 +247,9 @@ def test_duplicates_are_known_by_their_tokens(model: Any, numerator: Any) -> Non
 
 
 @pytest.mark.parametrize("objective", [presets.mnr, presets.symmetric, presets.gte])
-def test_the_temperature_learns_by_its_own_gradient_times_the_factor(model: Any, objective: Any) -> None:
+def test_the_temperature_learns_by_its_own_gradient_times_the_factor(
+    model: Any, objective: Any
+) -> None:
     """Where the peer leaves the factor of accumulation out (cached), or finds nan (GTE)."""
     data, step, factor = texts(ROWS, 3), 1e-4, 0.25
     made = objective(Temperature(0.07, learnable=True))
@@ -234,7 +268,10 @@ def test_labels_are_weights_or_ids_or_refused(model: Any) -> None:
     read = features(model, data)
     weight = torch.linspace(0, 2, ROWS)
     found = ContrastiveLoss(model, labels="weight")(read, weight)
-    assert abs(float(found.detach()) - definition(model, presets.mnr(), data, weight=weight.double())) < 1e-5
+    assert (
+        abs(float(found.detach()) - definition(model, presets.mnr(), data, weight=weight.double()))
+        < 1e-5
+    )
     ids = torch.arange(ROWS) // 3
     objective = Objective(masks=(SameId(),), numerator="mean")
     found = ContrastiveLoss(model, objective, labels="id")(read, ids)
@@ -243,7 +280,9 @@ def test_labels_are_weights_or_ids_or_refused(model: Any) -> None:
         rows = [model(each)["sentence_embedding"] for each in features(model, same)]
     wanted = defined_losses(objective, Batch(Side(rows[0]), Side(rows[1], ids=ids)))
     assert abs(float(found) - sum(wanted) / ROWS) < 1e-5
-    assert float(ContrastiveLoss(model, labels="ignore")(read, ids)) == float(ContrastiveLoss(model)(read, None))
+    assert float(ContrastiveLoss(model, labels="ignore")(read, ids)) == float(
+        ContrastiveLoss(model)(read, None)
+    )
     for labels, given in ((None, ids), ("weight", None), ("id", weight)):
         with pytest.raises(DataError, match="labels"):
             ContrastiveLoss(model, labels=labels)(read, given)
@@ -259,18 +298,25 @@ def test_a_negative_that_is_a_document_of_the_batch_has_its_label(model: Any) ->
     unknown = torch.arange(100, 100 + ROWS)
     mean = []
     for known in (torch.cat([ids[6:], unknown[6:]]), unknown):
-        batch = Batch(Side(rows[0]), Side(rows[1], ids), Side(rows[2], known, owner=torch.arange(ROWS)))
+        batch = Batch(
+            Side(rows[0]), Side(rows[1], ids), Side(rows[2], known, owner=torch.arange(ROWS))
+        )
         mean.append(float(sum(defined_losses(objective, batch))) / ROWS)
     assert abs(float(found.detach()) - mean[0]) < 1e-5 and mean[1] - mean[0] > 1e-2
 
 
-# A teacher ------------------------------------------------------------------------------------------------------------
+# A teacher
+# ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["margin_mse", "kl"])
 def test_scores_teach_as_with_the_peers_losses(model: Any, kind: Any) -> None:
-    """By inner products, without a temperature; a column of labels holds the scores of the document and of both negatives."""
-    data, scores = texts(ROWS, 4), torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(0)).double()
+    """By inner products, without a temperature; a column of labels holds the scores of the document
+    and of both negatives."""
+    data, scores = (
+        texts(ROWS, 4),
+        torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(0)).double(),
+    )
     teacher = Teacher(1.0, loss=kind, by="scores", temperature=1.0, student_temperature=1.0)
     made = {"margin_mse": peer.MarginMSELoss, "kl": peer.DistillKLDivLoss}[kind]
     found = []
@@ -283,10 +329,16 @@ def test_scores_teach_as_with_the_peers_losses(model: Any, kind: Any) -> None:
         student = copy.deepcopy(model).train()
         loss = make(student)(features(student, data), scores)
         loss.backward()
-        found.append((loss.detach(), {name: p.grad for name, p in student.named_parameters() if p.grad is not None}))
+        found.append(
+            (
+                loss.detach(),
+                {name: p.grad for name, p in student.named_parameters() if p.grad is not None},
+            )
+        )
     assert_same(*found)
     with pytest.raises(
-        DataError, match="labels='score' takes 3 numbers a row, of the document and of each negative: not"
+        DataError,
+        match="labels='score' takes 3 numbers a row, of the document and of each negative: not",
     ):
         ContrastiveLoss(model, labels="score")(features(model, data), scores[:, :2])
 
@@ -294,33 +346,46 @@ def test_scores_teach_as_with_the_peers_losses(model: Any, kind: Any) -> None:
 def test_a_teacher_of_another_width_is_read_and_aligned_with(model: Any) -> None:
     torch.manual_seed(1)
     words, data = [text for column in texts(40).values() for text in column], texts(ROWS, 3)
-    teacher = Transformer(layers=1, width=16, heads=2, vocabulary=60, max_length=24).build(words).model
+    teacher = (
+        Transformer(layers=1, width=16, heads=2, vocabulary=60, max_length=24).build(words).model
+    )
     student = copy.deepcopy(model).train()
     objective = presets.mnr(teacher=Teacher(0.6, loss="align"))
     loss = ContrastiveLoss(student, objective, teacher=teacher, micro_batch_tokens=40)
     value = loss(features(student, data), None)
     value.backward()
-    assert objective.alignment.shape == (16, 32) and float(objective.alignment.grad.abs().max()) > 1e-3
+    assert (
+        objective.alignment.shape == (16, 32) and float(objective.alignment.grad.abs().max()) > 1e-3
+    )
     with torch.no_grad():
         rows = [student(each)["sentence_embedding"] for each in features(student, data)]
-    said = [torch.tensor(teacher.encode(column, normalize_embeddings=True)) for column in data.values()]
+    said = [
+        torch.tensor(teacher.encode(column, normalize_embeddings=True)) for column in data.values()
+    ]
     query, doc = (Side(rows[i], teacher=said[i]) for i in range(2))
     batch = Batch(query, doc, Side(rows[2], teacher=said[2], owner=torch.arange(ROWS)))
-    assert abs(float(value.detach()) - float(defined_losses(objective, batch).detach().mean())) < 1e-5
+    assert (
+        abs(float(value.detach()) - float(defined_losses(objective, batch).detach().mean())) < 1e-5
+    )
     assert "reimers2020making" in loss.citation and "align" in loss.get_config_dict()["teacher"]
 
 
-# How it is embedded ----------------------------------------------------------------------------------------------------
+# How it is embedded
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_replays_repeat_dropout() -> None:
     model = tiny(dropout=0.3)
     kept, replayed = (
-        run(model, lambda m, c=c: ContrastiveLoss(m, cache=c, micro_batch_tokens=40), texts(ROWS, 3))
+        run(
+            model, lambda m, c=c: ContrastiveLoss(m, cache=c, micro_batch_tokens=40), texts(ROWS, 3)
+        )
         for c in ("never", "always")
     )
     assert_same(replayed, kept)
-    assert abs(float(kept[0] - run(tiny(), ContrastiveLoss, texts(ROWS, 3))[0])) > 1e-3  # there was dropout
+    assert (
+        abs(float(kept[0] - run(tiny(), ContrastiveLoss, texts(ROWS, 3))[0])) > 1e-3
+    )  # there was dropout
 
 
 def test_two_losses_wait_for_their_backward_passes(model: Any) -> None:
@@ -333,7 +398,9 @@ def test_two_losses_wait_for_their_backward_passes(model: Any) -> None:
     (values[0] + values[1]).backward()
     for name, p in model.named_parameters():
         if name in wanted[0]:
-            torch.testing.assert_close(p.grad, wanted[0][name] + wanted[1][name], rtol=1e-6, atol=1e-9)
+            torch.testing.assert_close(
+                p.grad, wanted[0][name] + wanted[1][name], rtol=1e-6, atol=1e-9
+            )
 
 
 def test_without_gradients_nothing_is_kept(model: Any) -> None:
@@ -350,7 +417,8 @@ def test_static_embeddings_train_too(model: Any) -> None:
     static = StaticEmbedding(model.tokenizer.backend_tokenizer, embedding_dim=16)
     bags = SentenceTransformer(modules=[static], device="cpu").double()
     (found, ours), (wanted, theirs) = (
-        run(bags, make, texts(ROWS, 3)) for make in (lambda m: ContrastiveLoss(m, micro_batch_tokens=20), MNR)
+        run(bags, make, texts(ROWS, 3))
+        for make in (lambda m: ContrastiveLoss(m, micro_batch_tokens=20), MNR)
     )
     assert abs(float(found - wanted)) < 1e-5
     (ours_of,), (theirs_of,) = ours.values(), theirs.values()
@@ -364,9 +432,13 @@ def static(tokenizer: Any, seed: int = 0) -> StaticEmbedding:
 
 
 @pytest.mark.parametrize("trained", ["transformer", "static"])
-def test_a_guide_of_one_vocabulary_reads_texts_with_its_own_special_tokens(model: Any, trained: str) -> None:
+def test_a_guide_of_one_vocabulary_reads_texts_with_its_own_special_tokens(
+    model: Any, trained: str
+) -> None:
     bags = SentenceTransformer(modules=[static(model.tokenizer)], device="cpu").double()
-    student, guide = map(copy.deepcopy, (model, bags) if trained == "transformer" else (bags, model))
+    student, guide = map(
+        copy.deepcopy, (model, bags) if trained == "transformer" else (bags, model)
+    )
     assert student.tokenizer.get_vocab() == guide.tokenizer.get_vocab()
     data, objective = texts(ROWS, 3), presets.gist()
     loss = ContrastiveLoss(student, objective, guide=guide)
@@ -375,22 +447,38 @@ def test_a_guide_of_one_vocabulary_reads_texts_with_its_own_special_tokens(model
         wanted = torch.tensor(guide.encode(column, normalize_embeddings=True))
         torch.testing.assert_close(side.guide, wanted, rtol=0, atol=1e-6, check_dtype=False)
     wanted_loss = definition(student, objective, data, guide=guide)
-    assert abs(float(loss(features(student, data), None).detach()) - wanted_loss) < 1e-5 * (1 + wanted_loss)
+    assert abs(float(loss(features(student, data), None).detach()) - wanted_loss) < 1e-5 * (
+        1 + wanted_loss
+    )
 
 
 @pytest.mark.parametrize("routes", [("query", "document"), ("short", "long")])
 @pytest.mark.parametrize("places", [(0, 1, 1), (1, 1, 1), (1, 0, 1)])
-def test_columns_go_the_routes_of_their_tasks(model: Any, routes: tuple[str, str], places: tuple[int, ...]) -> None:
+def test_columns_go_the_routes_of_their_tasks(
+    model: Any, routes: tuple[str, str], places: tuple[int, ...]
+) -> None:
     """Bags beside a transformer."""
     both = [static(model.tokenizer)], list(copy.deepcopy(model).children())
-    router = Router.for_query_document(*both) if routes[0] == "query" else Router(dict(zip(routes, both)))
+    router = (
+        Router.for_query_document(*both)
+        if routes[0] == "query"
+        else Router(dict(zip(routes, both)))
+    )
     routed, found = SentenceTransformer(modules=[router], device="cpu").double(), []
     read = [routed.preprocess(c, task=routes[i]) for c, i in zip(texts(ROWS, 3).values(), places)]
-    for make in (MNR, lambda m: ContrastiveLoss(m, cache="always", micro_batch_tokens=40), ContrastiveLoss):
+    for make in (
+        MNR,
+        lambda m: ContrastiveLoss(m, cache="always", micro_batch_tokens=40),
+        ContrastiveLoss,
+    ):
         routed.zero_grad()
         loss = make(routed)([dict(column) for column in read], None)
         loss.backward()
-        grads = {name: p.grad.to_dense().clone() for name, p in routed.named_parameters() if p.grad is not None}
+        grads = {
+            name: p.grad.to_dense().clone()
+            for name, p in routed.named_parameters()
+            if p.grad is not None
+        }
         found.append((loss.detach(), grads))
     for ours in found[1:]:
         assert_same(ours, found[0])
@@ -400,11 +488,15 @@ def test_columns_go_the_routes_of_their_tasks(model: Any, routes: tuple[str, str
 def test_a_scaler_and_autocast_reach_every_replay(dtype: torch.dtype) -> None:
     model, data = tiny(dtype=torch.float32).train(), texts(ROWS, 3)
     wanted = run(model, MNR, data)[1]
-    loss = ContrastiveLoss(model, presets.mnr(Temperature(0.05, learnable=True)), cache="always", micro_batch_tokens=40)
+    loss = ContrastiveLoss(
+        model, presets.mnr(Temperature(0.05, learnable=True)), cache="always", micro_batch_tokens=40
+    )
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.0)
     seen: list[tuple[bool, bool]] = []
-    model.register_forward_pre_hook(lambda *_: seen.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))))
+    model.register_forward_pre_hook(
+        lambda *_: seen.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
+    )
     with torch.autocast("cpu", dtype):
         value = loss(features(model, data), None)
     scaler.scale(value).backward()
@@ -416,19 +508,30 @@ def test_a_scaler_and_autocast_reach_every_replay(dtype: torch.dtype) -> None:
     assert abs(float(scaled / loss.temperature_bias.grad) - 2**10) < 1e-6
     for name, p in model.named_parameters():
         if name in wanted and float(wanted[name].norm()) > 1e-3:
-            assert float(torch.cosine_similarity(p.grad.flatten(), wanted[name].flatten(), 0)) > 0.98, name
+            assert (
+                float(torch.cosine_similarity(p.grad.flatten(), wanted[name].flatten(), 0)) > 0.98
+            ), name
 
 
-def test_gradients_are_scaled_before_they_are_rounded_to_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_scaled_before_they_are_rounded_to_half_precision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model, seen = tiny(dtype=torch.float16), []
     backward = Embedded.backward
-    monkeypatch.setattr(Embedded, "backward", lambda self, grads: (seen.extend(grads.values()), backward(self, grads)))
+    monkeypatch.setattr(
+        Embedded,
+        "backward",
+        lambda self, grads: (seen.extend(grads.values()), backward(self, grads)),
+    )
     (ContrastiveLoss(model)(features(model, texts(ROWS)), None) * 2.0**10).backward()
-    assert len(seen) == 2 and all(grad.dtype == torch.float32 and float(grad.norm()) > 1 for grad in seen)
+    assert len(seen) == 2 and all(
+        grad.dtype == torch.float32 and float(grad.norm()) > 1 for grad in seen
+    )
     assert all(p.grad.dtype == torch.float16 for p in model.parameters() if p.grad is not None)
 
 
-# In the trainer --------------------------------------------------------------------------------------------------------
+# In the trainer
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -439,7 +542,9 @@ def test_gradients_are_scaled_before_they_are_rounded_to_half_precision(monkeypa
         pytest.param({"bf16": True}, marks=pytest.mark.long),
     ],
 )
-def test_the_trainer_reaches_what_it_reaches_with_the_peers_loss(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_the_trainer_reaches_what_it_reaches_with_the_peers_loss(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
     data, found = texts(24, 3), []
     held_out = Dataset.from_dict(texts(8, 3, seed=1))
     judge = EmbeddingSimilarityEvaluator(
@@ -456,7 +561,9 @@ def test_the_trainer_reaches_what_it_reaches_with_the_peers_loss(tmp_path: Path,
             **options,
         }
         prompts = {"anchor": "the cat: ", "positive": "a mat: ", "negative": "a mat: "}
-        trained = trainer(tmp_path, model, make(model), data, prompts=prompts, learning_rate=0.05, **more)
+        trained = trainer(
+            tmp_path, model, make(model), data, prompts=prompts, learning_rate=0.05, **more
+        )
         trained.train()
         found.append((trained, weights(model)))
     close = {"rtol": 3e-2, "atol": 3e-2} if "bf16" in options else {"rtol": 1e-3, "atol": 1e-4}
@@ -472,11 +579,18 @@ def test_the_trainer_reaches_what_it_reaches_with_the_peers_loss(tmp_path: Path,
 
 def test_checkpoints_hold_the_objective_and_resume_to_the_bit(tmp_path: Path) -> None:
     data, found = texts(36, 3), []
-    options = {"save_strategy": "steps", "save_steps": 3, "max_steps": 5, "gradient_accumulation_steps": 2}
+    options = {
+        "save_strategy": "steps",
+        "save_steps": 3,
+        "max_steps": 5,
+        "gradient_accumulation_steps": 2,
+    }
     for resume in (None, str(tmp_path / "run" / "checkpoint-3")):
         model, loss = learning()
         folder = tmp_path / ("run" if resume is None else "resumed")
-        trained = trainer(folder, model, loss, data, [ObjectiveState(loss)], learning_rate=0.01, **options)
+        trained = trainer(
+            folder, model, loss, data, [ObjectiveState(loss)], learning_rate=0.01, **options
+        )
         trained.train(resume_from_checkpoint=resume)
         found.append((weights(model), loss.objective.state_dict(), logged(trained)))
     whole, resumed = found
@@ -508,12 +622,16 @@ def test_what_checkpoints_would_lose_is_told_before_the_first_step(tmp_path: Pat
         ObjectiveState()
 
 
-def test_the_temperature_is_in_the_optimizer_without_decay_and_with_its_own_rate(tmp_path: Path) -> None:
+def test_the_temperature_is_in_the_optimizer_without_decay_and_with_its_own_rate(
+    tmp_path: Path,
+) -> None:
     model, loss = learning()
     given = {"weight_decay": 0.1, "learning_rate_mapping": {"temperature": 0.5}}
     trained = trainer(tmp_path, model, loss, texts(24, 3), [ObjectiveState(loss)], **given)
     (group,) = [
-        g for g in trained.create_optimizer().param_groups if any(p is loss.temperature_bias for p in g["params"])
+        g
+        for g in trained.create_optimizer().param_groups
+        if any(p is loss.temperature_bias for p in g["params"])
     ]
     assert len(group["params"]) == 1 and group["weight_decay"] == 0.0 and group["lr"] == 0.5
     assert any(g["weight_decay"] == 0.1 and g["params"] for g in trained.optimizer.param_groups)
@@ -545,10 +663,18 @@ def test_several_data_sets_have_a_loss_each(tmp_path: Path) -> None:
         str(tmp_path), max_steps=9, per_device_train_batch_size=6, learning_rate=0.01, save_steps=9, report_to=[], use_cpu=True,
         disable_tqdm=True,
     )  # fmt: skip
-    SentenceTransformerTrainer(model, arguments, data, loss=every, callbacks=[ObjectiveState(every)]).train()
-    assert all(abs(loss.temperature - t) > 1e-4 for loss, t in zip(losses.values(), (0.05, 0.1), strict=True))
+    SentenceTransformerTrainer(
+        model, arguments, data, loss=every, callbacks=[ObjectiveState(every)]
+    ).train()
+    assert all(
+        abs(loss.temperature - t) > 1e-4
+        for loss, t in zip(losses.values(), (0.05, 0.1), strict=True)
+    )
     kept = json.loads((tmp_path / "checkpoint-9" / "trainer_state.json").read_text())
-    assert sorted(kept["stateful_callbacks"]["ObjectiveState"]["attributes"]) == ["pairs", "triples"]
+    assert sorted(kept["stateful_callbacks"]["ObjectiveState"]["attributes"]) == [
+        "pairs",
+        "triples",
+    ]
 
 
 def test_the_model_card_tells_the_parts_and_cites_them(tmp_path: Path) -> None:
@@ -566,7 +692,8 @@ def test_the_model_card_tells_the_parts_and_cites_them(tmp_path: Path) -> None:
     ):
         assert told in card
     assert all(
-        "tempera" not in module["type"] for module in json.loads((tmp_path / "saved" / "modules.json").read_text())
+        "tempera" not in module["type"]
+        for module in json.loads((tmp_path / "saved" / "modules.json").read_text())
     )
 
 
@@ -574,9 +701,24 @@ def test_the_model_card_tells_the_parts_and_cites_them(tmp_path: Path) -> None:
 def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two processes has come to."""
     folder = tmp_path_factory.mktemp("two")
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", small.__file__, str(folder)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=180, env=environment)
+    command = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        small.__file__,
+        str(folder),
+    ]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    done = subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=180, env=environment
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
@@ -595,13 +737,16 @@ def test_two_processes_are_one(
 
 
 @pytest.mark.long
-def test_processes_with_a_data_set_each_average_as_with_the_peers_loss(two: list[dict[str, Any]]) -> None:
+def test_processes_with_a_data_set_each_average_as_with_the_peers_loss(
+    two: list[dict[str, Any]],
+) -> None:
     for found in two:
         torch.testing.assert_close(found["ours"], two[0]["peers"], rtol=1e-4, atol=1e-5)
         assert "the processes use different losses in the same step" in found["refused"]
 
 
-# Mistakes --------------------------------------------------------------------------------------------------------------
+# Mistakes
+# --------------------------------------------------------------------------------------------------------------
 
 
 def test_mistakes_are_told_in_a_line(model: Any) -> None:
@@ -621,7 +766,10 @@ def test_mistakes_are_told_in_a_line(model: Any) -> None:
     nn.init.constant_(next(broken.parameters()), math.nan)
     with pytest.raises(TemperaError, match="the loss is nan"):
         ContrastiveLoss(broken)(read, None)
-    pairs = [model.preprocess(data["anchor"]), {**read[1], "token_type_ids": torch.ones_like(read[1]["input_ids"])}]
+    pairs = [
+        model.preprocess(data["anchor"]),
+        {**read[1], "token_type_ids": torch.ones_like(read[1]["input_ids"])},
+    ]
     with pytest.raises(ConfigError, match="token types"):
         ContrastiveLoss(model)(pairs, None)
     prefixed = copy.deepcopy(model)
@@ -631,7 +779,8 @@ def test_mistakes_are_told_in_a_line(model: Any) -> None:
         ContrastiveLoss(prefixed)(read, None)
 
 
-# What the project says of it -------------------------------------------------------------------------------------------
+# What the project says of it
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -640,7 +789,14 @@ def test_the_example_runs(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     before, after, start, end = map(float, re.findall(r"(\d\.\d+)", done.stdout.splitlines()[-1]))
     assert after > before + 0.2 and end != start == 0.05
-    assert len(SentenceTransformer(str(tmp_path / "model"), device="cpu").encode("how do I reset my invoice?")) == 64
+    assert (
+        len(
+            SentenceTransformer(str(tmp_path / "model"), device="cpu").encode(
+                "how do I reset my invoice?"
+            )
+        )
+        == 64
+    )
 
 
 def test_every_loss_of_the_peer_is_in_the_table() -> None:
@@ -698,10 +854,16 @@ def test_a_guide_or_a_teacher_that_nothing_asks(model: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"labels": "weights"}, "labels is weight or id or score or ignore, not 'weights'. Did you mean weight?"),
+        (
+            {"labels": "weights"},
+            "labels is weight or id or score or ignore, not 'weights'. Did you mean weight?",
+        ),
         ({"cache": "alway"}, "cache is auto or never or always, not 'alway'. Did you mean always?"),
         ({"cache": None}, "cache is auto or never or always, not None"),
-        ({"objective": 0.05}, "objective is an Objective such as mnr(temperature=0.05), or None, not 0.05"),
+        (
+            {"objective": 0.05},
+            "objective is an Objective such as mnr(temperature=0.05), or None, not 0.05",
+        ),
         (
             {"objective": presets.mnr},
             "objective is an Objective such as mnr(temperature=0.05), or None, not <function mnr",
@@ -714,26 +876,36 @@ def test_options_that_are_not_known(model: Any, options: dict[str, Any], said: s
 
 
 def test_guides_of_models_with_routes(model: Any) -> None:
-    """Tokens are compared on both routes; those of several vocabularies are no texts, and routes of other names are refused."""
+    """Tokens are compared on both routes; those of several vocabularies are no texts, and routes of
+    other names are refused."""
     words = model.tokenizer
     routes = SentenceTransformer(
-        modules=[Router.for_query_document(list(copy.deepcopy(model)), [static(words, 1).double(), Normalize()])],
+        modules=[
+            Router.for_query_document(
+                list(copy.deepcopy(model)), [static(words, 1).double(), Normalize()]
+            )
+        ],
         device="cpu",
     )
     guide = SentenceTransformer(modules=[static(words, 1).double(), Normalize()], device="cpu")
     data = texts(ROWS)
     reader = ContrastiveLoss(routes, presets.gist(), guide=guide)._reader
     columns = [
-        routes.preprocess(data[name], task=task) for name, task in (("anchor", "query"), ("positive", "document"))
+        routes.preprocess(data[name], task=task)
+        for name, task in (("anchor", "query"), ("positive", "document"))
     ]
     batch, _ = reader.read(columns, None)
     for side, name in ((batch.query, "anchor"), (batch.doc, "positive")):
         wanted = guide.encode(data[name], normalize_embeddings=True)
         assert abs(side.guide.numpy() - wanted).max() < 1e-5
     other = [static(tiny(vocabulary=40).tokenizer).double(), Normalize()]
-    several = SentenceTransformer(modules=[Router.for_query_document(list(copy.deepcopy(model)), other)], device="cpu")
+    several = SentenceTransformer(
+        modules=[Router.for_query_document(list(copy.deepcopy(model)), other)], device="cpu"
+    )
     with pytest.raises(ConfigError, match="whose routes have several tokenizers"):
         ContrastiveLoss(several, presets.gist(), guide=guide)
-    named = SentenceTransformer(modules=[Router({"short": list(copy.deepcopy(model)), "long": other})], device="cpu")
+    named = SentenceTransformer(
+        modules=[Router({"short": list(copy.deepcopy(model)), "long": other})], device="cpu"
+    )
     with pytest.raises(ConfigError, match="no routes for queries and documents"):
         ContrastiveLoss(model, presets.gist(), guide=named)

@@ -94,7 +94,9 @@ def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
 def test_a_lock_of_another_program_stays(tmp_path: Path) -> None:
     (tmp_path / "poetry.lock").write_text("packages")
     write(tmp_path / "poetry")
-    assert holds(tmp_path / "poetry") == NEW and (tmp_path / "poetry.lock").read_text() == "packages"
+    assert (
+        holds(tmp_path / "poetry") == NEW and (tmp_path / "poetry.lock").read_text() == "packages"
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["poetry", "poetry.lock"]
 
 
@@ -126,15 +128,23 @@ def test_what_a_link_stands_for_is_replaced(run: Path) -> None:
 @pytest.mark.parametrize("text", ["{}", '{"made_by": "hand"}', "[]", "no JSON"])
 def test_a_folder_with_the_metrics_of_another_program_stays(tmp_path: Path, text: str) -> None:
     theirs = {"metrics.json": text, "config.yaml": "", "thesis.tex": "years of work"}
-    assert "holds files that are not a run of Tempera" in refused(fill(tmp_path / "run", theirs), overwrite=True)
+    assert "holds files that are not a run of Tempera" in refused(
+        fill(tmp_path / "run", theirs), overwrite=True
+    )
     fill(tmp_path / "new.replaced", theirs)
-    assert f"{tmp_path / 'new.replaced'}, where an earlier result would wait, is none" in refused(tmp_path / "new")
-    assert holds(tmp_path / "run") == theirs == holds(tmp_path / "new.replaced") and len(list(tmp_path.iterdir())) == 2
+    assert f"{tmp_path / 'new.replaced'}, where an earlier result would wait, is none" in refused(
+        tmp_path / "new"
+    )
+    assert (
+        holds(tmp_path / "run") == theirs == holds(tmp_path / "new.replaced")
+        and len(list(tmp_path.iterdir())) == 2
+    )
 
 
 def test_a_run_that_does_not_say_who_has_made_it_is_replaced(tmp_path: Path) -> None:
     run = fill(
-        tmp_path / "run", dict.fromkeys(("config.yaml", "log.jsonl", "report.html"), "") | {"metrics.json": "{}"}
+        tmp_path / "run",
+        dict.fromkeys(("config.yaml", "log.jsonl", "report.html"), "") | {"metrics.json": "{}"},
     )
     write(run, overwrite=True)
     assert holds(run) == NEW
@@ -156,8 +166,11 @@ def test_a_run_that_was_whole_when_its_process_was_killed_takes_its_place(run: P
     assert holds(run) == NEW and len(list(run.parent.iterdir())) == 1
 
 
-def test_everything_is_on_disk_before_it_is_there(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file and folder is synced under its first name, and the parent once the names are right."""
+def test_everything_is_on_disk_before_it_is_there(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file and folder is synced under its first name, and the parent once the names are
+    right."""
     synced: list[tuple[int, Content]] = []
 
     def fsync(descriptor: int) -> None:
@@ -176,7 +189,10 @@ def test_everything_is_on_disk_before_it_is_there(run: Path, monkeypatch: pytest
 
 
 def test_a_run_is_not_replaced_unasked(run: Path) -> None:
-    assert refused(run) == f"--output {run} holds an earlier result; give another folder, or --overwrite to replace it"
+    assert (
+        refused(run)
+        == f"--output {run} holds an earlier result; give another folder, or --overwrite to replace it"
+    )
     assert holds(run) == OLD and len(list(run.parent.iterdir())) == 1
 
 
@@ -184,7 +200,10 @@ def test_a_run_is_not_replaced_unasked(run: Path) -> None:
 def test_a_folder_that_is_no_run_is_never_replaced(run: Path, overwrite: bool) -> None:
     (run / MARK).unlink()
     before = holds(run)
-    assert refused(run, overwrite) == f"--output {run} holds files that are not a run of Tempera; give another folder"
+    assert (
+        refused(run, overwrite)
+        == f"--output {run} holds files that are not a run of Tempera; give another folder"
+    )
     assert holds(run) == before and len(before) == 2
 
 
@@ -192,7 +211,9 @@ def test_a_folder_that_is_no_run_is_never_replaced(run: Path, overwrite: bool) -
 def test_a_file_is_never_replaced(run: Path, overwrite: bool) -> None:
     path = run / "notes.txt"
     assert refused(path, overwrite) == f"--output {path} is a file; give a folder"
-    assert refused(path / "below", overwrite).startswith(f"cannot write {path}/below: File exists (")
+    assert refused(path / "below", overwrite).startswith(
+        f"cannot write {path}/below: File exists ("
+    )
     assert holds(run) == OLD
 
 
@@ -211,9 +232,13 @@ def test_a_name_that_is_too_long(tmp_path: Path) -> None:
 # What goes wrong on the way.
 
 
-@pytest.mark.parametrize("error", [ValueError("wrong"), KeyboardInterrupt(), SystemExit(3), OutputError("inner")])
+@pytest.mark.parametrize(
+    "error", [ValueError("wrong"), KeyboardInterrupt(), SystemExit(3), OutputError("inner")]
+)
 @pytest.mark.parametrize("there", [False, True])
-def test_an_error_in_the_block_leaves_what_was_there(run: Path, error: BaseException, there: bool) -> None:
+def test_an_error_in_the_block_leaves_what_was_there(
+    run: Path, error: BaseException, there: bool
+) -> None:
     output = run if there else run.parent / "new"
 
     def write_and_raise() -> None:
@@ -229,7 +254,8 @@ def test_an_error_in_the_block_leaves_what_was_there(run: Path, error: BaseExcep
 
 @contextmanager
 def failing(monkeypatch: pytest.MonkeyPatch, moment: str) -> Iterator[None]:
-    """A disk that is full from one call of a function on: the first, or the one that `moment` counts."""
+    """A disk that is full from one call of a function on: the first, or the one that `moment`
+    counts."""
     name, _, after = moment.partition(" ")
     owner = {"rename": Path, "fsync": os, "mkdir": Path, "rmtree": shutil, "write_text": Path}[name]
     real, left = getattr(owner, name), [int(after or 0)]
@@ -246,8 +272,16 @@ def failing(monkeypatch: pytest.MonkeyPatch, moment: str) -> Iterator[None]:
     assert left[0] < 0, f"{moment}: not called so often"
 
 
-# NEW has two files and two folders; the folder itself and then its parent are the fifth and sixth to be synced.
-MOMENTS = ["mkdir", "write_text", "write_text 1", *(f"fsync {i}" for i in range(6)), "rename 0", "rename 1"]
+# NEW has two files and two folders; the folder itself and then its parent are the fifth and sixth
+# to be synced.
+MOMENTS = [
+    "mkdir",
+    "write_text",
+    "write_text 1",
+    *(f"fsync {i}" for i in range(6)),
+    "rename 0",
+    "rename 1",
+]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -256,7 +290,9 @@ def test_a_disk_that_is_full_at_any_moment_leaves_the_run_that_was_there(
 ) -> None:
     with failing(monkeypatch, moment), pytest.raises(OutputError) as error:
         write(run, overwrite=True)
-    message = f"cannot write {run}: No space left on device ({run}.partial); what was in it is untouched"
+    message = (
+        f"cannot write {run}: No space left on device ({run}.partial); what was in it is untouched"
+    )
     assert str(error.value) == message
     assert holds(run) == OLD and [path.name for path in run.parent.iterdir()] == ["run"]
     write(run, overwrite=True)
@@ -274,7 +310,9 @@ def test_a_disk_that_is_full_at_any_moment_leaves_nothing_new(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_old_run_that_cannot_be_removed_harms_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_run_that_cannot_be_removed_harms_nothing(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def rmtree(path: Path, ignore_errors: bool = False) -> None:
         assert ignore_errors
         # As the real one when it may not remove anything.
@@ -317,16 +355,24 @@ def tokenizer(folder: Path) -> None:
 
     fill(folder, {"metrics.json": "x" * (2**20 - 65_000)})
     assert 8_000 < shutil.disk_usage(folder).free < 65_000
-    Static(dimensions=1, vocabulary=4000).build([f"word{i:x}" * 2 for i in range(2000)]).save(folder / "model")
+    Static(dimensions=1, vocabulary=4000).build([f"word{i:x}" * 2 for i in range(2000)]).save(
+        folder / "model"
+    )
 
 
 def vectors(folder: Path) -> None:
-    write_index(folder / "index", np.ones((500, 1000), np.float32), pa.table({"doc_id": [], "doc": [], "name": []}))
+    write_index(
+        folder / "index",
+        np.ones((500, 1000), np.float32),
+        pa.table({"doc_id": [], "doc": [], "name": []}),
+    )
 
 
 def documents(folder: Path) -> None:
     texts = {name: pa.array(["long " * 100] * 3000) for name in ("name", "place", "doc")}
-    write_index(folder / "index", np.ones((1, 1), np.float32), pa.table({"doc_id": range(3000), **texts}))
+    write_index(
+        folder / "index", np.ones((1, 1), np.float32), pa.table({"doc_id": range(3000), **texts})
+    )
 
 
 def log(folder: Path) -> None:
@@ -339,14 +385,18 @@ def text(folder: Path) -> None:
     write_json(folder / MARK, "long " * 10**6)
 
 
-@pytest.mark.parametrize("part", [weights, tokenizer, vectors, documents, log, text], ids=lambda part: part.__name__)
+@pytest.mark.parametrize(
+    "part", [weights, tokenizer, vectors, documents, log, text], ids=lambda part: part.__name__
+)
 def test_a_full_disk(small_disk: Path, part) -> None:
     run = fill(small_disk / "run", OLD)
     with pytest.raises(OutputError) as error, staged(run, overwrite=True) as folder:
         part(folder)
     assert str(error.value).startswith(f"cannot write {run}: ") and "\n" not in str(error.value)
     assert str(error.value).endswith("; what was in it is untouched")
-    assert part is vectors or "No space left on device" in str(error.value)  # numpy keeps the reason to itself
+    assert part is vectors or "No space left on device" in str(
+        error.value
+    )  # numpy keeps the reason to itself
     assert holds(run) == OLD and [path.name for path in small_disk.iterdir()] == ["run"]
     write(run, overwrite=True)
     assert holds(run) == NEW
@@ -400,12 +450,18 @@ def test_a_file_is_replaced_whole_or_stays(tmp_path: Path) -> None:
         stops()
     expected = f"cannot write {path}: No space left on device ({path}.partial); what was in it is untouched"
     assert str(error.value) == expected
-    assert path.read_bytes() == b"old" and [each.name for each in path.parent.iterdir()] == ["scores.csv"]
+    assert path.read_bytes() == b"old" and [each.name for each in path.parent.iterdir()] == [
+        "scores.csv"
+    ]
 
 
-def test_a_file_is_on_disk_before_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_on_disk_before_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, synced = tmp_path / "file", list[tuple[int, bool]]()
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append((os.fstat(descriptor).st_ino, path.exists())))
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: synced.append((os.fstat(descriptor).st_ino, path.exists()))
+    )
     write_file(path, b"new")
     monkeypatch.undo()
     assert synced == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
@@ -426,7 +482,9 @@ def test_only_files_are_replaced_by_files(tmp_path: Path) -> None:
 
 def test_json_as_people_read_it(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"b": [1, 0.1], "a": "Größe"})
-    assert (tmp_path / "a.json").read_bytes().decode() == '{\n  "b": [\n    1,\n    0.1\n  ],\n  "a": "Größe"\n}\n'
+    assert (
+        tmp_path / "a.json"
+    ).read_bytes().decode() == '{\n  "b": [\n    1,\n    0.1\n  ],\n  "a": "Größe"\n}\n'
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
@@ -434,7 +492,10 @@ def test_numbers_that_json_does_not_have(tmp_path: Path, number: float) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "a.json", {"loss": number})
     assert not (tmp_path / "a.json").exists()
-    with JsonLines(tmp_path / "log.jsonl") as log, pytest.raises(ValueError, match="not JSON compliant"):
+    with (
+        JsonLines(tmp_path / "log.jsonl") as log,
+        pytest.raises(ValueError, match="not JSON compliant"),
+    ):
         log.write(loss=number)
     assert (tmp_path / "log.jsonl").read_text() == ""
 
@@ -446,5 +507,8 @@ def test_each_line_is_on_its_way_when_it_is_written(tmp_path: Path) -> None:
             log.write(event="step", step=step, text="a\nb ö")
             lines = path.read_text().splitlines()
             assert [json.loads(line) for line in lines] == log.records
-            assert log.records[-1] == {"event": "step", "step": step, "text": "a\nb ö"} and len(lines) == step + 1
+            assert (
+                log.records[-1] == {"event": "step", "step": step, "text": "a\nb ö"}
+                and len(lines) == step + 1
+            )
     assert log.file.closed

@@ -16,15 +16,25 @@ SOURCE = Path(__file__).parents[2] / "src" / "tempera"
 
 def test_only_the_command_line_prints() -> None:
     for path in SOURCE.rglob("*.py"):
-        calls = [ast.unparse(n.func) for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+        calls = [
+            ast.unparse(n.func)
+            for n in ast.walk(ast.parse(path.read_text()))
+            if isinstance(n, ast.Call)
+        ]
         if path.parent.name != "cli":
-            allowed = path.name == "worker.py"  # its standard output is a pipe to the process that has started it
-            assert not {"tqdm.write", "warnings.warn"} & set(calls) and (allowed or "print" not in calls), path
+            allowed = (
+                path.name == "worker.py"
+            )  # its standard output is a pipe to the process that has started it
+            assert not {"tqdm.write", "warnings.warn"} & set(calls) and (
+                allowed or "print" not in calls
+            ), path
         if path.name != "console.py":
             assert "tqdm" not in calls, f"{path}: bars are made by io.console.progress_bar"
 
 
-def test_a_bar_is_shown_on_a_terminal_only_and_not_where_it_is_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_is_shown_on_a_terminal_only_and_not_where_it_is_turned_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def shown(label: str) -> bool:
         with progress_bar(label, 3, "row") as bar:
             return not bar.disable
@@ -37,7 +47,9 @@ def test_a_bar_is_shown_on_a_terminal_only_and_not_where_it_is_turned_off(monkey
     assert not shown("reading")
 
 
-def test_a_run_among_many_says_nothing(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_among_many_says_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
     with silenced():
         logger.warning("inside")

@@ -37,5 +37,7 @@ def test_extras_are_those_of_the_project() -> None:
 
     from tempera.io.require import EXTRAS
 
-    project = tomllib.loads((PACKAGE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((PACKAGE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     assert EXTRAS.keys() == project["optional-dependencies"].keys() - {"dev"}

@@ -22,7 +22,9 @@ with alone(Path(sys.argv[1]), "busy"):
 
 
 def holder(path: Path, seconds: float) -> subprocess.Popen[str]:
-    process = subprocess.Popen([sys.executable, "-c", HOLDER, path, str(seconds)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, path, str(seconds)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None and process.stdout.readline() == "holds\n"
     return process
 
@@ -52,7 +54,10 @@ def test_a_file_of_somebody_else_is_no_lock(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("packages")
     (tmp_path / "folder.lock").mkdir()
     for name in ("lock", "folder.lock"):
-        with pytest.raises(OutputError, match="holds something, so it is no lock"), alone(tmp_path / name, "busy"):
+        with (
+            pytest.raises(OutputError, match="holds something, so it is no lock"),
+            alone(tmp_path / name, "busy"),
+        ):
             pytest.fail("it is held")
     assert (tmp_path / "lock").read_text() == "packages" and (tmp_path / "folder.lock").is_dir()
 

@@ -27,20 +27,26 @@ def test_vectors_by_row_are_what_the_mask_takes() -> None:
     vectors = generator.normal(size=(20, 4)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     guide = Guide(
-        StoredEmbeddings(vectors, np.arange(9)), StoredEmbeddings(vectors.astype(np.float16), np.arange(19, 12, -1))
+        StoredEmbeddings(vectors, np.arange(9)),
+        StoredEmbeddings(vectors.astype(np.float16), np.arange(19, 12, -1)),
     )
     query, doc = torch.tensor([3, 1, 8]), torch.tensor([0, 6, 2])
     assert torch.equal(guide("query", query), torch.from_numpy(vectors[[3, 1, 8]]))
     for role in ("doc", "negatives", "sampled"):
         expected = torch.from_numpy(vectors[[19, 13, 17]].astype(np.float16)).float()
         assert torch.equal(guide(role, doc), expected)  # type: ignore[arg-type]
-    sides = [Side(torch.randn(3, 8), guide=guide(role, rows)) for role, rows in (("query", query), ("doc", doc))]
+    sides = [
+        Side(torch.randn(3, 8), guide=guide(role, rows))
+        for role, rows in (("query", query), ("doc", doc))
+    ]
     assert mnr(Temperature(0.1), masks=(Guided(),))(Batch(*sides)).shape == (3,)
     with pytest.raises(DataError, match="the widths 4 and 3"):
         Guide(guide.query, StoredEmbeddings(vectors[:, :3], np.arange(2)))
 
 
-def test_the_model_in_training_guides_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_in_training_guides_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempera.mining.guide.SHARD", 4)
     guides = SelfGuide(tmp_path / "guide", every=10)
     assert [step for step in range(25) if guides.due(step)] == [0, 10, 20]
@@ -48,7 +54,10 @@ def test_the_model_in_training_guides_in_steps(tmp_path: Path, monkeypatch: pyte
         made = guides.refresh(step, QUERIES, DOCS, reader(step + 1), reader(-1))
         assert made("query", torch.tensor([2])).tolist() == [[2.0 * (step + 1), 1.0, 2.0]]
     for step, scale in ((20, 21), (29, 21), (19, 11), (10, 11)):
-        assert guides.at(step)("query", torch.tensor([4, 1])).tolist() == [[4.0 * scale, 1, 2], [1.0 * scale, 1, 2]]
+        assert guides.at(step)("query", torch.tensor([4, 1])).tolist() == [
+            [4.0 * scale, 1, 2],
+            [1.0 * scale, 1, 2],
+        ]
         assert guides.at(step)("doc", torch.tensor([5])).tolist() == [[-5.0, 1.0, 2.0]]
     with pytest.raises(DataError, match="is missing, so the guide of step"):
         guides.at(9)
@@ -79,7 +88,9 @@ def test_negatives_against_loops(margin: float, kind: str) -> None:
     table: dict[tuple[str, str], float] = {}
 
     def score(pairs: list[tuple[str, str]]) -> np.ndarray:
-        return np.array([table.setdefault(pair, float(generator.integers(-4, 5))) for pair in pairs], np.float32)
+        return np.array(
+            [table.setdefault(pair, float(generator.integers(-4, 5))) for pair in pairs], np.float32
+        )
 
     checked = check_negatives(queries, positives, negatives, score, margin, kind)  # type: ignore[arg-type]
     kept = []
@@ -87,5 +98,8 @@ def test_negatives_against_loops(margin: float, kind: str) -> None:
         least = min([table[query, doc] for doc in right], default=np.inf)
         size = 1.0 if kind == "absolute" or not right else abs(least)
         kept.append([table[query, doc] <= least - margin * size for doc in wrong])
-    assert checked.kept == kept and checked.dropped == sum(not good for row in kept for good in row) > 0
+    assert (
+        checked.kept == kept
+        and checked.dropped == sum(not good for row in kept for good in row) > 0
+    )
     assert check_negatives([], [], [], score).kept == []

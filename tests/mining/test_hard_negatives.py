@@ -24,18 +24,23 @@ QUERIES, DOCS = 23, 70
 
 
 def data(seed: int) -> dict[str, Any]:
-    """Small whole numbers, so that products are exact, ties are many, and scores are of both signs."""
+    """Small whole numbers, so that products are exact, ties are many, and scores are of both
+    signs."""
     generator = np.random.default_rng(seed)
     queries = generator.integers(-2, 3, (QUERIES, 4)).astype(np.float32)
     docs = generator.integers(-2, 3, (DOCS, 4)).astype(np.float32)
     counts = generator.integers(1, 5, QUERIES)
-    pairs = sorted({(q, int(d)) for q in range(QUERIES) for d in generator.integers(0, DOCS, counts[q])})
+    pairs = sorted(
+        {(q, int(d)) for q in range(QUERIES) for d in generator.integers(0, DOCS, counts[q])}
+    )
     itself = np.where(generator.random(QUERIES) < 0.3, generator.integers(0, DOCS, QUERIES), -1)
     judged = generator.integers(-4, 9, (QUERIES, DOCS)).astype(np.float32)
     return {"queries": queries, "docs": docs, "pairs": pairs, "itself": itself, "judged": judged}
 
 
-def loops(given: dict[str, Any], options: Mining, itself: bool, cross: bool) -> tuple[list[list[tuple]], Report]:
+def loops(
+    given: dict[str, Any], options: Mining, itself: bool, cross: bool
+) -> tuple[list[list[tuple]], Report]:
     """Document, score and rank of each negative, and the report, by the definition."""
     queries, docs = given["queries"].astype(np.float64), given["docs"].astype(np.float64)
     found, total = [], Counter()
@@ -49,17 +54,27 @@ def loops(given: dict[str, Any], options: Mining, itself: bool, cross: bool) -> 
         out = {*answers, *([int(given["itself"][q])] if itself else [])}
         ranked = [d for d in sorted(range(DOCS), key=lambda d: (-score[d], d)) if d not in out]
         inside = list(enumerate(ranked, 1))[options.skip : options.depth]
-        lowest, lowest_judged = min(score[d] for d in answers), min(float(given["judged"][q, d]) for d in answers)
+        lowest, lowest_judged = (
+            min(score[d] for d in answers),
+            min(float(given["judged"][q, d]) for d in answers),
+        )
         good, lost = [], Counter()
         for rank, d in inside:
-            if options.absolute_margin is not None and score[d] > lowest - options.absolute_margin + 1e-4:
+            if (
+                options.absolute_margin is not None
+                and score[d] > lowest - options.absolute_margin + 1e-4
+            ):
                 lost["absolute margin"] += 1
             elif options.relative_margin is not None and (
                 score[d] > lowest - options.relative_margin * abs(lowest) + 1e-4
                 or (options.relative_margin > 0 and score[d] == lowest)
             ):
                 lost["relative margin"] += 1
-            elif cross and given["judged"][q, d] > lowest_judged - options.cross_margin * abs(lowest_judged) + 1e-4:
+            elif (
+                cross
+                and given["judged"][q, d]
+                > lowest_judged - options.cross_margin * abs(lowest_judged) + 1e-4
+            ):
                 lost["cross-encoder"] += 1
             else:
                 good.append((d, score[d], rank))
@@ -118,7 +133,11 @@ def test_every_combination_of_filters(
         ]
         assert got == expected
         assert mined.report == report
-        assert (mined.positions < 0).tolist() == np.isneginf(mined.scores).tolist() == (mined.ranks == 0).tolist()
+        assert (
+            (mined.positions < 0).tolist()
+            == np.isneginf(mined.scores).tolist()
+            == (mined.ranks == 0).tolist()
+        )
         assert mined.answer_scores.tolist() == [
             float(given["queries"][q] @ given["docs"][d]) for q, d in given["pairs"]
         ]
@@ -128,7 +147,10 @@ def test_every_combination_of_filters(
 
 def test_the_whole_of_a_small_corpus_may_be_answers() -> None:
     mined = mine(
-        np.eye(2), np.eye(2), (np.array([0, 0, 1]), np.array([0, 1, 0])), Mining(2, 0, 2, relative_margin=None)
+        np.eye(2),
+        np.eye(2),
+        (np.array([0, 0, 1]), np.array([0, 1, 0])),
+        Mining(2, 0, 2, relative_margin=None),
     )
     assert mined.positions.tolist() == [[-1, -1], [1, -1]]
     assert (mined.report.short, mined.report.empty, mined.report.short_by) == (2, 1, {"ranks": 2})
@@ -143,7 +165,9 @@ def test_no_queries() -> None:
 def test_ninety_five_percent_of_the_answer() -> None:
     docs = np.array([[0.8], [0.7601], [0.7599], [-0.5]])
     mined = mine(np.ones((1, 1)), docs, (np.array([0]), np.array([0])), Mining(3))
-    assert mined.positions.tolist() == [[2, 3, -1]] and mined.report.dropped == {"relative margin": 1}
+    assert mined.positions.tolist() == [[2, 3, -1]] and mined.report.dropped == {
+        "relative margin": 1
+    }
 
 
 def test_a_margin_lies_below_an_answer_of_negative_score() -> None:
@@ -152,11 +176,17 @@ def test_a_margin_lies_below_an_answer_of_negative_score() -> None:
     assert mined.positions.tolist() == [[2, -1]]
 
 
-@pytest.mark.parametrize(("margin", "found"), [(0.05, [2, -1, -1]), (0.0, [0, 2, -1]), (None, [1, 0, 2])])
-def test_what_scores_as_an_answer_of_score_0_is_no_negative(margin: float | None, found: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("margin", "found"), [(0.05, [2, -1, -1]), (0.0, [0, 2, -1]), (None, [1, 0, 2])]
+)
+def test_what_scores_as_an_answer_of_score_0_is_no_negative(
+    margin: float | None, found: list[int]
+) -> None:
     """Of which every share is 0."""
     docs = np.array([[0.0], [0.1], [-0.2], [0.0]])
-    mined = mine(np.ones((1, 1)), docs, (np.array([0]), np.array([3])), Mining(3, relative_margin=margin))
+    mined = mine(
+        np.ones((1, 1)), docs, (np.array([0]), np.array([3])), Mining(3, relative_margin=margin)
+    )
     assert mined.positions.tolist() == [found]
 
 
@@ -169,14 +199,18 @@ def test_faiss_finds_what_all_products_find(options: Mining) -> None:
     itself = generator.integers(-1, 90, 40)
     plain = mine(queries, docs, answers, options, itself)
     faiss = mine(queries, docs, answers, options, itself, search=by_faiss(docs, "Flat"))
-    assert np.array_equal(plain.positions, faiss.positions) and np.array_equal(plain.ranks, faiss.ranks)
+    assert np.array_equal(plain.positions, faiss.positions) and np.array_equal(
+        plain.ranks, faiss.ranks
+    )
     assert plain.report == faiss.report
 
 
 def test_refusals() -> None:
     with pytest.raises(DataError, match=r"1 query has no answer, such as query 1"):
         mine(np.eye(2), np.eye(2), (np.array([0]), np.array([0])), Mining(1))
-    with pytest.raises(ConfigError, match="negatives is 5, but the ranks 8 to 10 hold only 3 documents"):
+    with pytest.raises(
+        ConfigError, match="negatives is 5, but the ranks 8 to 10 hold only 3 documents"
+    ):
         Mining(5, 7, 10)
     pytest.importorskip("faiss")
     with pytest.raises(ConfigError, match="FAISS cannot build the index 'Nonsense'"):
@@ -186,10 +220,16 @@ def test_refusals() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"relative_margin": math.nan}, "relative_margin is nan; give a finite number of at most 1"),
+        (
+            {"relative_margin": math.nan},
+            "relative_margin is nan; give a finite number of at most 1",
+        ),
         ({"relative_margin": 4.0}, "relative_margin is 4; give a finite number of at most 1"),
         ({"absolute_margin": -0.5}, "absolute_margin is -0.5; give a finite number of at least 0"),
-        ({"absolute_margin": math.inf}, "absolute_margin is inf; give a finite number of at least 0"),
+        (
+            {"absolute_margin": math.inf},
+            "absolute_margin is inf; give a finite number of at least 0",
+        ),
         ({"cross_margin": -math.inf}, "cross_margin is -inf; give a finite number"),
         ({"negatives": 2.5}, "negatives is a whole number, not 2.5"),
         ({"skip": True}, "skip is a whole number, not True"),
@@ -197,7 +237,9 @@ def test_refusals() -> None:
         ({"relative_margin": "5 %"}, "relative_margin is a number or None, not '5 %'"),
     ],
 )
-def test_what_is_no_number_and_margins_that_drop_everything_are_refused(options: dict[str, Any], message: str) -> None:
+def test_what_is_no_number_and_margins_that_drop_everything_are_refused(
+    options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError) as error:
         Mining(**options)  # type: ignore[arg-type]
     assert str(error.value) == message
@@ -209,7 +251,9 @@ def test_exact_search_of_ties_duplicates_and_zeros_in_arrays_that_are_only_read(
     by: Callable[[Any], Search], dtype: type
 ) -> None:
     generator = np.random.default_rng(0)
-    docs = generator.integers(-2, 3, (4100, 8)).astype(dtype)  # more than a block; products are exact
+    docs = generator.integers(-2, 3, (4100, 8)).astype(
+        dtype
+    )  # more than a block; products are exact
     docs[::7], docs[4090:] = 0, docs[:10]
     queries = np.concatenate([docs[:20], np.zeros((1, 8))]).astype(np.float32)
     docs.flags.writeable = queries.flags.writeable = False
@@ -227,16 +271,22 @@ def test_exact_search_of_ties_duplicates_and_zeros_in_arrays_that_are_only_read(
 @pytest.mark.parametrize("spread", [1.0, 0.05, 1e-3, 1e-5])
 @pytest.mark.parametrize("width", [5, 96])
 def test_candidates_in_bf16_end_in_the_nearest_of_all(spread: float, width: int) -> None:
-    """Documents that differ by less than bf16 can tell, of lengths from 0.01 to 100, some of them left out."""
+    """Documents that differ by less than bf16 can tell, of lengths from 0.01 to 100, some of them
+    left out."""
     generator = np.random.default_rng(11)
     docs = generator.normal(size=width) + spread * generator.normal(size=(3000, width))
     docs *= 10 ** generator.uniform(-2, 2, (3000, 1)) if spread == 1.0 else 1.0
     docs = docs.astype(np.float32)
     queries = (docs[:40] + 0.1 * generator.normal(size=(40, width))).astype(np.float32)
-    without = np.repeat(np.arange(40), 3), np.sort(generator.integers(0, 3000, (40, 3)), axis=1).ravel()
+    without = (
+        np.repeat(np.arange(40), 3),
+        np.sort(generator.integers(0, 3000, (40, 3)), axis=1).ravel(),
+    )
     whole = queries.astype(np.float64) @ docs.T.astype(np.float64)
     whole[without] = -np.inf
-    size = 2e-6 * np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(docs, axis=1).max()  # of a sum in float32
+    size = (
+        2e-6 * np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(docs, axis=1).max()
+    )  # of a sum in float32
     for k in (1, 20, 2990, 3000):
         scores, positions = Candidates(docs)(queries, k, without)
         best = -np.sort(-whole, axis=1)[:, :k]
@@ -246,22 +296,30 @@ def test_candidates_in_bf16_end_in_the_nearest_of_all(spread: float, width: int)
         best[~there] = 0
         right = np.where(there, np.take_along_axis(whole, positions, 1), 0)
         assert (np.abs(right - best) <= size).all()
-        assert (np.abs(np.where(there, scores, 0) - best) <= size).all() and np.isneginf(scores[~there]).all()
+        assert (np.abs(np.where(there, scores, 0) - best) <= size).all() and np.isneginf(
+            scores[~there]
+        ).all()
 
 
 NOTHING = np.empty(0, np.int64), np.empty(0, np.int64)
 
 
 def hidden_by_its_factors() -> tuple[Any, Any]:
-    """Query and last document round to numbers whose product is 1 lower; it is the longest by far."""
+    """Query and last document round to numbers whose product is 1 lower; it is the longest by
+    far."""
     size = np.repeat(np.float32([1 + 2**-8 - 2**-12, 1 + 2**-8 + 2**-12]), 64)
     docs = np.zeros((106, 128), np.float32)
-    docs[:5, 0], docs[5:105, 0], docs[105] = -0.25, -0.9375, size * np.repeat(np.float32([1, -1]), 64)
+    docs[:5, 0], docs[5:105, 0], docs[105] = (
+        -0.25,
+        -0.9375,
+        size * np.repeat(np.float32([1, -1]), 64),
+    )
     return docs, size[None]
 
 
 def hidden_by_its_score() -> tuple[Any, Any]:
-    """The last document's score of 64.498 is rounded to 64, as that of 100 others, for which that is exact."""
+    """The last document's score of 64.498 is rounded to 64, as that of 100 others, for which that
+    is exact."""
     docs = np.ones((106, 66), np.float32)
     docs[:, 64:] = 0
     docs[:5, 64], docs[105, 64] = 0.40625, 0.2490234375
@@ -279,7 +337,9 @@ def test_a_document_that_rounding_puts_behind_all_candidates_is_found(
     docs *= np.float32(factor)
     scores, positions = Candidates(docs)(queries, 5, NOTHING)
     assert positions.tolist() == [[105, 0, 1, 2, 3]]
-    np.testing.assert_allclose(scores, -np.sort(-queries.astype(float) @ docs.T.astype(float))[:, :5], rtol=1e-4)
+    np.testing.assert_allclose(
+        scores, -np.sort(-queries.astype(float) @ docs.T.astype(float))[:, :5], rtol=1e-4
+    )
 
 
 def test_equal_documents_whose_rounded_scores_differ_come_in_their_order() -> None:
@@ -290,8 +350,11 @@ def test_equal_documents_whose_rounded_scores_differ_come_in_their_order() -> No
     assert positions.tolist() == [[0, 1]] and scores.tolist() == [[2 + 2**-7] * 2]
 
 
-def test_few_queries_are_searched_again_where_documents_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten queries stand where 500 documents are nearly one, the others among documents that bf16 tells apart."""
+def test_few_queries_are_searched_again_where_documents_differ(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten queries stand where 500 documents are nearly one, the others among documents that bf16
+    tells apart."""
     generator = np.random.default_rng(12)
     docs = generator.normal(size=(6000, 64))
     docs[:500] = docs[0] + 1e-5 * generator.normal(size=(500, 64))
@@ -347,7 +410,8 @@ def test_candidates_that_prove_nothing_are_given_up(monkeypatch: pytest.MonkeyPa
 def test_both_products_find_what_the_definition_finds(
     gain: float, onednn: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By oneDNN and by MKL, of documents in more than one block, in half precision, and with pairs to leave out."""
+    """By oneDNN and by MKL, of documents in more than one block, in half precision, and with pairs
+    to leave out."""
     monkeypatch.setattr(products, "onednn_gain", lambda: gain)
     generator = np.random.default_rng(5)
     docs = generator.normal(size=(12_000, 24)).astype(np.float16)
@@ -356,31 +420,51 @@ def test_both_products_find_what_the_definition_finds(
     want = queries.astype(np.float64) @ docs.T.astype(np.float64)
     want[without] = -np.inf
     scores, positions = exact(docs)(queries, 7, without)
-    assert (positions == np.argsort(-want, axis=1)[:, :7]).all() and onednn == ["oneDNN"] * (3 if gain else 0)
+    assert (positions == np.argsort(-want, axis=1)[:, :7]).all() and onednn == ["oneDNN"] * (
+        3 if gain else 0
+    )
     np.testing.assert_allclose(scores, np.take_along_axis(want, positions, 1), rtol=1e-5)
 
 
 def test_no_queries_have_arrays_of_the_same_kinds() -> None:
     none = np.empty(0, np.int64)
     mined = mine(np.empty((0, 2)), np.eye(2), (none, none), Mining(2))
-    assert mined.positions.dtype == mined.ranks.dtype == np.int64 and mined.answer_scores.shape == (0,)
+    assert mined.positions.dtype == mined.ranks.dtype == np.int64 and mined.answer_scores.shape == (
+        0,
+    )
     assert mined.scores.dtype == mined.answer_scores.dtype == np.float32
 
 
 @pytest.mark.parametrize("factory", ["PQ4x4", "IVF4,PQ4x4", "SQ4"])
-def test_an_index_that_compresses_scores_exactly_and_no_negative_violates_a_margin(factory: str) -> None:
-    """Half of the documents are near copies of others, which a compressed score does not tell apart."""
+def test_an_index_that_compresses_scores_exactly_and_no_negative_violates_a_margin(
+    factory: str,
+) -> None:
+    """Half of the documents are near copies of others, which a compressed score does not tell
+    apart."""
     pytest.importorskip("faiss")
     generator = np.random.default_rng(3)
-    docs = np.repeat(generator.normal(size=(320, 8)), 2, axis=0) + 0.02 * generator.normal(size=(640, 8))
+    docs = np.repeat(generator.normal(size=(320, 8)), 2, axis=0) + 0.02 * generator.normal(
+        size=(640, 8)
+    )
     queries = docs[:80] + 0.2 * generator.normal(size=(80, 8))
-    docs, queries = (np.float32(each / np.linalg.norm(each, axis=1, keepdims=True)) for each in (docs, queries))
-    answers, whole = (np.arange(80), np.arange(80)), queries.astype(np.float64) @ docs.T.astype(np.float64)
+    docs, queries = (
+        np.float32(each / np.linalg.norm(each, axis=1, keepdims=True)) for each in (docs, queries)
+    )
+    answers, whole = (
+        (np.arange(80), np.arange(80)),
+        queries.astype(np.float64) @ docs.T.astype(np.float64),
+    )
     find = by_faiss(docs, factory)
     scores, positions = find(queries, 20, answers)
     there = positions >= 0
-    assert there.sum() > 1000 and np.isneginf(scores[~there]).all() and (scores[:, :-1] >= scores[:, 1:]).all()
-    np.testing.assert_allclose(scores[there], np.take_along_axis(whole, positions, 1)[there], rtol=0, atol=1e-6)
+    assert (
+        there.sum() > 1000
+        and np.isneginf(scores[~there]).all()
+        and (scores[:, :-1] >= scores[:, 1:]).all()
+    )
+    np.testing.assert_allclose(
+        scores[there], np.take_along_axis(whole, positions, 1)[there], rtol=0, atol=1e-6
+    )
     assert not (positions == np.arange(80)[:, None]).any()
     mined = mine(queries, docs, answers, Mining(5, relative_margin=0.05), search=find)
     rows, columns = np.nonzero(mined.positions >= 0)

@@ -1,4 +1,5 @@
-"""The store of vectors: what a kill leaves, what a change of content finds, several processes at once."""
+"""The store of vectors: what a kill leaves, what a change of content finds, several processes at
+once."""
 
 from __future__ import annotations
 
@@ -54,7 +55,16 @@ def test_content_is_found_as_it_is(tmp_path: Path) -> None:
     texts = ["a", "a ", "A", "a\0", "", "\ud800", "é"]
     keys = keys_of(texts)
     assert len(set(keys.tolist())) == len(texts) and (keys == keys_of(texts)).all()
-    assert len(set(keys_of_pairs([("a", "b"), ("ab", ""), ("", "ab"), ("a\0", "b"), ("a", "\0b")]).tolist())) == 5
+    assert (
+        len(
+            set(
+                keys_of_pairs(
+                    [("a", "b"), ("ab", ""), ("", "ab"), ("a\0", "b"), ("a", "\0b")]
+                ).tolist()
+            )
+        )
+        == 5
+    )
     assert right(embed(Store(tmp_path, "s"), texts[:3], encode), texts[:3])
     assert len(Store(tmp_path, "s")) == 3
     assert len(Store(tmp_path, "t")) == 0
@@ -62,7 +72,11 @@ def test_content_is_found_as_it_is(tmp_path: Path) -> None:
 
 def test_a_changed_model_or_prompt_has_another_fingerprint(tmp_path: Path) -> None:
     (tmp_path / "1_Pooling").mkdir()
-    for name, text in (("model.safetensors", "weights"), ("config.json", '{"prompts": {}}'), ("1_Pooling/c", "x")):
+    for name, text in (
+        ("model.safetensors", "weights"),
+        ("config.json", '{"prompts": {}}'),
+        ("1_Pooling/c", "x"),
+    ):
         (tmp_path / name).write_text(text)
     seen = [fingerprint(tmp_path)]
     for name in ("README.md", ".lock"):
@@ -84,12 +98,16 @@ def test_a_changed_model_or_prompt_has_another_fingerprint(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("file", ["keys", "vectors"])
 @pytest.mark.parametrize("damage", ["cut", "longer", "wrong"])
-def test_a_torn_tail_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, damage: str) -> None:
+def test_a_torn_tail_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, damage: str
+) -> None:
     monkeypatch.setattr(module, "SHARD", 64)
     embed(Store(tmp_path, "s"), TEXTS[:300], encode)
     path = tmp_path / "s-float32" / file
     whole = path.read_bytes()
-    path.write_bytes({"cut": whole[:-7], "longer": whole + b"\1\2\3", "wrong": whole[:-3] + b"\7\7\7"}[damage])
+    path.write_bytes(
+        {"cut": whole[:-7], "longer": whole + b"\1\2\3", "wrong": whole[:-3] + b"\7\7\7"}[damage]
+    )
     left = len(Store(tmp_path, "s"))
     assert left == (300 if damage == "longer" else 299)
     store = Store(tmp_path, "s")
@@ -118,7 +136,9 @@ vectors.Store(Path(sys.argv[1]), "s").fill(vectors.keys_of(texts), slow)
 
 
 def writer(folder: Path, count: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", WRITER, folder / "store", count], stdout=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, folder / "store", count], stdout=subprocess.PIPE
+    )
 
 
 def test_kills_at_any_moment_cost_one_shard_each(tmp_path: Path) -> None:
@@ -136,7 +156,9 @@ def test_kills_at_any_moment_cost_one_shard_each(tmp_path: Path) -> None:
     store = Store(tmp_path / "store", "s")
     reader = len(store)
     rows = store.find(keys_of(TEXTS))
-    assert all(store.vectors[row].tolist() == vector(text) for row, text in zip(rows, TEXTS) if row >= 0)
+    assert all(
+        store.vectors[row].tolist() == vector(text) for row, text in zip(rows, TEXTS) if row >= 0
+    )
     assert right(embed(store, TEXTS, encode), TEXTS)
     computed = count.read_text().splitlines()
     assert store.computed == 900 - reader
@@ -155,12 +177,17 @@ def test_two_writers_take_turns(tmp_path: Path) -> None:
 
 def test_refusals(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(DataError, match="file is no folder, in which vectors can be kept: give another"):
+    with pytest.raises(
+        DataError, match="file is no folder, in which vectors can be kept: give another"
+    ):
         Store(tmp_path / "file", "s")
     store = Store(tmp_path, "s")
     with pytest.raises(DataError, match="texts as float32 are not finite"):
         embed(store, ["a"], lambda texts: np.full((len(texts), 2), np.nan, np.float32))
-    with pytest.raises(DataError, match="texts as float32 are not finite"), np.errstate(over="ignore"):
+    with (
+        pytest.raises(DataError, match="texts as float32 are not finite"),
+        np.errstate(over="ignore"),
+    ):
         embed(store, ["a"], lambda texts: np.full((len(texts), 2), 1e60))
     embed(store, ["a"], encode)
     with pytest.raises(DataError, match=r"vectors of shape \(1, 2\); expected \(1, 5\)"):

@@ -1,4 +1,5 @@
-"""Probabilities of made pairs against the ones they were drawn by; errors and thresholds against loops."""
+"""Probabilities of made pairs against the ones they were drawn by; errors and thresholds against
+loops."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ import numpy as np
 import pytest
 
 from tempera.errors import DataError
-from tempera.ranking.calibration import BASE, Scored, bins, cross_fitted, doubt, fit, judge, thresholds
+from tempera.ranking.calibration import (
+    BASE,
+    Scored,
+    bins,
+    cross_fitted,
+    doubt,
+    fit,
+    judge,
+    thresholds,
+)
 from tempera.ranking.metrics import Relevant
 from tempera.ranking.probability import Floats, Logistic, Mask
 
@@ -25,7 +35,9 @@ def stairs(scores: np.ndarray) -> np.ndarray:
     return np.select([scores < 0.3, scores < 0.6], [0.02, 0.5], 0.55)
 
 
-def made(seed: int, queries: int = 200, each: int = 10, p: Curve = curve) -> tuple[Scored, np.ndarray]:
+def made(
+    seed: int, queries: int = 200, each: int = 10, p: Curve = curve
+) -> tuple[Scored, np.ndarray]:
     """Pairs, and the probabilities that their labels were drawn by."""
     generator = np.random.default_rng(seed)
     scores = generator.uniform(0, 1, queries * each)
@@ -122,7 +134,9 @@ def test_errors_are_those_of_loops() -> None:
         assert 0 <= error.low <= error.mean <= error.high
 
 
-def test_the_calibration_error_of_wrong_probabilities_is_found_and_of_right_ones_is_near_0() -> None:
+def test_the_calibration_error_of_wrong_probabilities_is_found_and_of_right_ones_is_near_0() -> (
+    None
+):
     pairs, p = made(0, 1000)
     assert judge(pairs, p).ece.low < 0.005
     wrong = judge(pairs, np.clip(p * 0.5 + 0.25, 0, 1)).ece
@@ -148,7 +162,12 @@ def test_thresholds_are_those_of_loops_and_hold_on_new_pairs() -> None:
         new, _ = made(1000 + seed, 3000)
         p = fitted.maps[fitted.chosen](new.scores)
         for found in thresholds(pairs, fitted, [0.9], [0.8]):
-            assert found.threshold is not None and found.precision and found.recall and found.cosine is not None
+            assert (
+                found.threshold is not None
+                and found.precision
+                and found.recall
+                and found.cosine is not None
+            )
             right = [q for q, y in zip(fitted.held_out.tolist(), pairs.relevant.tolist()) if y]
             above = [q for q in fitted.held_out.tolist() if q >= found.threshold]
             hits = [q for q in right if q >= found.threshold]
@@ -157,8 +176,12 @@ def test_thresholds_are_those_of_loops_and_hold_on_new_pairs() -> None:
             assert getattr(found, found.of).mean >= found.target
             assert found.stated == pytest.approx(np.mean(above))
             too_low = replace(found, stated=found.precision.low - 0.01)
-            assert str(too_low).endswith(f"; the probabilities here are too low: {too_low.stated:.2f} in the mean")
-            assert "too high" in str(replace(found, stated=1.01)) and "too" not in str(replace(found, stated=None))
+            assert str(too_low).endswith(
+                f"; the probabilities here are too low: {too_low.stated:.2f} in the mean"
+            )
+            assert "too high" in str(replace(found, stated=1.01)) and "too" not in str(
+                replace(found, stated=None)
+            )
             kept = (p >= found.threshold).sum()
             kept_right = (new.relevant & (p >= found.threshold)).sum()
             for reached, truth in (
@@ -203,7 +226,10 @@ def test_a_threshold_that_is_impossible_is_said_with_the_best_there_is() -> None
 
 def test_what_search_shows_is_what_loops_find() -> None:
     generator = np.random.default_rng(0)
-    queries, docs = generator.normal(size=(7, 4)).astype(np.float32), generator.normal(size=(30, 4)).astype(np.float32)
+    queries, docs = (
+        generator.normal(size=(7, 4)).astype(np.float32),
+        generator.normal(size=(30, 4)).astype(np.float32),
+    )
     answers = [{1, 2}, {3}, {4}, {5}, {6}, {7}, {29}]
     pairs = Scored.shown(queries, docs, Relevant.of([sorted(a) for a in answers]), 5)
     at = 0
@@ -261,6 +287,8 @@ def test_few_queries_and_a_map_that_says_nothing_advise_no_threshold() -> None:
             continue
         worse = fitted.judged["logistic"].log_loss.mean >= fitted.judged[BASE].log_loss.mean
         assert worse == (not thresholds(pairs, fitted, [0.3]))
-        assert worse == ("no better than the base rate" in (doubt(60, fitted.judged, fitted.chosen) or ""))
+        assert worse == (
+            "no better than the base rate" in (doubt(60, fitted.judged, fitted.chosen) or "")
+        )
         found.append(worse)
     assert {*found} == {True, False}

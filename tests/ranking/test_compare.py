@@ -44,9 +44,15 @@ def test_the_same_numbers_on_every_run_and_others_for_another_seed() -> None:
 def test_pairs_are_kept_together_and_sides_tell_the_sign() -> None:
     hard = np.random.default_rng(0).normal(0, 100, 300)  # how hard queries are cancels
     found = bootstrap(hard + 1, hard)
-    assert found.mean == pytest.approx(1) and found.low == pytest.approx(1) and found.high == pytest.approx(1)
+    assert (
+        found.mean == pytest.approx(1)
+        and found.low == pytest.approx(1)
+        and found.high == pytest.approx(1)
+    )
     one, other = bootstrap(noise(0), noise(1)), bootstrap(noise(1), noise(0))
-    assert (one.mean, one.low, one.high) == pytest.approx((-other.mean, -other.high, -other.low), abs=0.01)
+    assert (one.mean, one.low, one.high) == pytest.approx(
+        (-other.mean, -other.high, -other.low), abs=0.01
+    )
     assert bootstrap(noise(0) + 5, noise(1)).low > 0 > bootstrap(noise(0) - 5, noise(1)).high
 
 
@@ -78,7 +84,9 @@ def chance(pairs: np.ndarray, random: np.ndarray) -> float:
     return wins / (len(pairs) * len(random))
 
 
-@pytest.mark.parametrize(("n", "m", "values"), [(1, 1, 1), (1, 9, 3), (20, 30, 2), (30, 20, 7), (25, 25, 10**6)])
+@pytest.mark.parametrize(
+    ("n", "m", "values"), [(1, 1, 1), (1, 9, 3), (20, 30, 2), (30, 20, 7), (25, 25, 10**6)]
+)
 @pytest.mark.parametrize("shift", [0, 1, -1])
 def test_the_area_under_the_curve_with_ties(n: int, m: int, values: int, shift: int) -> None:
     generator = np.random.default_rng(n)
@@ -117,7 +125,9 @@ def test_a_summary() -> None:
 
 def test_a_worse_system_is_told_in_one_sign() -> None:
     worse = Comparison(Difference(-0.02, -0.03, -0.01, 0.95), 0.002, 300)
-    want = "a is worse than b in m by 0.0200 (95 % interval 0.0100 to 0.0300, p = 0.0020, 300 queries)"
+    want = (
+        "a is worse than b in m by 0.0200 (95 % interval 0.0100 to 0.0300, p = 0.0020, 300 queries)"
+    )
     assert worse.sentence("a", "b", "m") == want
 
 
@@ -125,7 +135,9 @@ def test_columns_are_resampled_as_one_is() -> None:
     values = np.stack([noise(0), noise(1) * 3], 1)
     for i, found in enumerate(bootstrap_columns(values, draws=500, seed=3)):
         alone = bootstrap(values[:, i], draws=500, seed=3)
-        assert (found.mean, found.low, found.high) == pytest.approx((alone.mean, alone.low, alone.high), abs=1e-12)
+        assert (found.mean, found.low, found.high) == pytest.approx(
+            (alone.mean, alone.low, alone.high), abs=1e-12
+        )
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.95])
@@ -143,7 +155,10 @@ def test_rows_of_a_group_are_drawn_together(confidence: float) -> None:
         tail = (1 - confidence) / 2
         assert difference.low == pytest.approx(np.quantile(means, tail))
         assert difference.high == pytest.approx(np.quantile(means, 1 - tail))
-        assert difference.mean == pytest.approx(values[:, column].mean()) and difference.confidence == confidence
+        assert (
+            difference.mean == pytest.approx(values[:, column].mean())
+            and difference.confidence == confidence
+        )
 
 
 def test_copies_of_a_query_are_worth_one() -> None:

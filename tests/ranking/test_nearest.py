@@ -34,7 +34,13 @@ def test_infinite_and_signed_zero_scores() -> None:
 
 def test_rows_of_equal_scores_and_wide_rows() -> None:
     generator = np.random.default_rng(0)
-    for width in (5, 1023, 1024, 1025, 2100):  # around the groups by whose maxima the best are bounded
+    for width in (
+        5,
+        1023,
+        1024,
+        1025,
+        2100,
+    ):  # around the groups by whose maxima the best are bounded
         scores = generator.integers(-3, 4, (6, width)).astype(np.float32)
         scores[1], scores[2, 5:] = 0, -np.inf
         for k in (1, 4, width - 1, width):
@@ -59,7 +65,9 @@ def test_blocks_of_queries_change_nothing(block: int, k: int) -> None:
     scores, positions = top(queries, docs, k, block)
     expected = sorted_whole(queries.astype(np.float64) @ docs.T.astype(np.float64), k)
     assert np.array_equal(positions, expected)
-    assert scores.tolist() == [[float(queries[q] @ docs[d]) for d in row] for q, row in enumerate(expected)]
+    assert scores.tolist() == [
+        [float(queries[q] @ docs[d]) for d in row] for q, row in enumerate(expected)
+    ]
 
 
 def test_no_queries() -> None:
@@ -77,11 +85,18 @@ def test_real_vectors_and_what_is_given_stays_as_it_is() -> None:
     assert np.array_equal(queries, before[0]) and np.array_equal(docs, before[1])
 
 
-def loops(queries: np.ndarray, docs: np.ndarray, k: int, without: set[tuple[int, int]]) -> tuple[list, list]:
-    """Positions and scores by the definition, in float64; -1 and -inf where there are no more documents."""
+def loops(
+    queries: np.ndarray, docs: np.ndarray, k: int, without: set[tuple[int, int]]
+) -> tuple[list, list]:
+    """Positions and scores by the definition, in float64; -1 and -inf where there are no more
+    documents."""
     positions, scores = [], []
     for q, query in enumerate(queries.astype(np.float64)):
-        allowed = [(-float(query @ doc), d) for d, doc in enumerate(docs.astype(np.float64)) if (q, d) not in without]
+        allowed = [
+            (-float(query @ doc), d)
+            for d, doc in enumerate(docs.astype(np.float64))
+            if (q, d) not in without
+        ]
         best = sorted(allowed)[:k]
         missing = min(k, len(docs)) - len(best)
         positions.append([d for _, d in best] + [-1] * missing)
@@ -119,14 +134,21 @@ def test_many_documents_that_beat_those_before(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("tempera.ranking.nearest._WIDTH", 16)
     docs = np.arange(1000, dtype=np.float32)[:, None]
     queries = np.array([[1.0], [-1.0], [0.0]], np.float32)
-    assert top(queries, docs, 5)[1].tolist() == [[999, 998, 997, 996, 995], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
+    assert top(queries, docs, 5)[1].tolist() == [
+        [999, 998, 997, 996, 995],
+        [0, 1, 2, 3, 4],
+        [0, 1, 2, 3, 4],
+    ]
 
 
 @pytest.mark.parametrize("k", [1, 3, 10])
 def test_rounding_does_not_rank(k: int) -> None:
-    """Documents of the same words have vectors that differ by the order in which the words were added up."""
+    """Documents of the same words have vectors that differ by the order in which the words were
+    added up."""
     draw = np.random.default_rng(k)
-    queries, docs = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in draw.normal(size=(2, 40, 64)))
+    queries, docs = (
+        rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in draw.normal(size=(2, 40, 64))
+    )
     docs = np.repeat(docs, 3, 0)
     exact = sorted_whole(queries @ docs.T, k)
     for _ in range(3):

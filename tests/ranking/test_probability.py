@@ -1,4 +1,5 @@
-"""Maps from similarity to probability: against scikit-learn, SciPy, and every rising step function there is."""
+"""Maps from similarity to probability: against scikit-learn, SciPy, and every rising step function
+there is."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from sklearn.linear_model import LogisticRegression
 from tempera.ranking.probability import Isotonic, Logistic, constant, rising
 
 
-def made(seed: int, n: int = 400, low: float = -0.2, high: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+def made(
+    seed: int, n: int = 400, low: float = -0.2, high: float = 0.9
+) -> tuple[np.ndarray, np.ndarray]:
     generator = np.random.default_rng(seed)
     scores = generator.uniform(low, high, n)
     place = (scores - low) / (high - low)
@@ -25,14 +28,20 @@ def test_the_logistic_curve_is_that_of_scikit_learn(low: float, high: float) -> 
     for seed in range(5):
         scores, relevant = made(seed, low=low, high=high)
         right, wrong = relevant.sum(), (~relevant).sum()
-        target = np.where(relevant, (right + 1) / (right + 2), 1 / (wrong + 2))  # as weights of both labels
+        target = np.where(
+            relevant, (right + 1) / (right + 2), 1 / (wrong + 2)
+        )  # as weights of both labels
         x = (np.tile(scores, 2) - low) / (high - low)
         label, weight = np.repeat([1, 0], len(scores)), np.concatenate([target, 1 - target])
-        other = LogisticRegression(C=np.inf, tol=1e-12, max_iter=1000).fit(x[:, None], label, weight)
+        other = LogisticRegression(C=np.inf, tol=1e-12, max_iter=1000).fit(
+            x[:, None], label, weight
+        )
         slope = other.coef_[0, 0] / (high - low)
         found = Logistic.fit(scores, relevant)
         assert found.slope == pytest.approx(slope, rel=1e-5)
-        assert found.intercept == pytest.approx(other.intercept_[0] - slope * low, rel=1e-5, abs=1e-5)
+        assert found.intercept == pytest.approx(
+            other.intercept_[0] - slope * low, rel=1e-5, abs=1e-5
+        )
 
 
 def test_no_other_curve_has_a_lower_loss() -> None:
@@ -71,11 +80,14 @@ def test_probabilities_neither_overflow_nor_become_0() -> None:
 
 def test_constant_says_the_base_rate() -> None:
     scores, relevant = made(0)
-    assert constant(scores, relevant)(scores) == pytest.approx([(relevant.sum() + 1) / (len(scores) + 2)] * len(scores))
+    assert constant(scores, relevant)(scores) == pytest.approx(
+        [(relevant.sum() + 1) / (len(scores) + 2)] * len(scores)
+    )
 
 
 def least_squares(values: list[float], weight: list[float]) -> list[float]:
-    """The best of all rising functions that are level on consecutive blocks, every division being tried."""
+    """The best of all rising functions that are level on consecutive blocks, every division being
+    tried."""
     n, best, found = len(values), np.inf, []
     for cuts in itertools.product((False, True), repeat=n - 1):
         ends = [i + 1 for i, cut in enumerate(cuts) if cut] + [n]
@@ -128,4 +140,6 @@ def test_ends_that_are_all_alike_are_not_certain() -> None:
     scores = np.arange(30.0)
     p = Isotonic.fit(scores, scores >= 10)(scores)
     assert p[0] == pytest.approx(1 / 11) and p[-1] == pytest.approx(20 / 21)
-    assert Isotonic.fit(np.full(6, 0.5), np.arange(6) < 2)(np.array([0.1])) == pytest.approx([3 / 8])
+    assert Isotonic.fit(np.full(6, 0.5), np.arange(6) < 2)(np.array([0.1])) == pytest.approx(
+        [3 / 8]
+    )

@@ -10,7 +10,9 @@ from tempera.ranking.metrics import Relevant, evaluate
 from tempera.ranking.nearest import top
 from tempera.ranking.sample import Budget, sample_corpus
 
-RELEVANT = Relevant(4, np.array([0, 1, 1, 3, 2]), np.array([30, 5, 30, 99, 0]), np.array([1.0, 2.0, 1.0, 3.0, 1.0]))
+RELEVANT = Relevant(
+    4, np.array([0, 1, 1, 3, 2]), np.array([30, 5, 30, 99, 0]), np.array([1.0, 2.0, 1.0, 3.0, 1.0])
+)
 
 
 def by_hand(ranked: np.ndarray, size: int, share: float) -> tuple[set[int], list[int]]:
@@ -44,7 +46,9 @@ def test_what_is_kept(size: int, share: float) -> None:
 def test_random_documents_are_drawn_by_the_seed() -> None:
     samples = [sample_corpus(RELEVANT, 1000, 50, seed=seed).docs.tolist() for seed in (0, 0, 1)]
     assert samples[0] == samples[1] != samples[2]
-    drawn = np.concatenate([sample_corpus(RELEVANT, 1000, 54, seed=seed).docs for seed in range(40)])
+    drawn = np.concatenate(
+        [sample_corpus(RELEVANT, 1000, 54, seed=seed).docs for seed in range(40)]
+    )
     assert 450 < drawn.mean() < 520
 
 
@@ -78,7 +82,8 @@ def test_the_share_is_kept_whatever_an_evaluation_costs(share: float) -> None:
             cost = float(generator.uniform(3, 5))
             budget.spend(cost)
             done += 1
-            # The estimate is the latest cost, so that the share may be passed by one difference of costs.
+            # The estimate is the latest cost, so that the share may be passed by one difference of
+            # costs.
             assert budget.spent - 2 <= share * (training + budget.spent)
     assert budget.spent / (training + budget.spent) == pytest.approx(share, rel=0.06) and done > 10
 

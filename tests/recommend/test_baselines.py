@@ -1,4 +1,5 @@
-"""Baselines against their definitions in plain loops, over toy histories with repeats, gaps and empty users."""
+"""Baselines against their definitions in plain loops, over toy histories with repeats, gaps and
+empty users."""
 
 from __future__ import annotations
 
@@ -32,14 +33,20 @@ def events(seed: int | None = None) -> tuple[Observed, list[list[int]]]:
     """All events, or those that are drawn; and what is left of each user for training."""
     lengths = [len(row) for row in USERS]
     item = np.array([i for row in USERS for i in row], np.int32)
-    train = np.ones(len(item), bool) if seed is None else np.random.default_rng(seed).random(len(item)) < 0.7
+    train = (
+        np.ones(len(item), bool)
+        if seed is None
+        else np.random.default_rng(seed).random(len(item)) < 0.7
+    )
     offsets = np.cumsum([0, *lengths])
     kept = [item[a:b][train[a:b]].tolist() for a, b in pairwise(offsets)]
     return Observed(item, offsets, ITEMS, train), kept
 
 
 def histories(rows: list[list[int]]) -> Histories:
-    return Histories.of(np.array([i for row in rows for i in row], np.int32), np.cumsum([0, *map(len, rows)]))
+    return Histories.of(
+        np.array([i for row in rows for i in row], np.int32), np.cumsum([0, *map(len, rows)])
+    )
 
 
 def counted(kept: list[list[int]]) -> np.ndarray:
@@ -56,7 +63,9 @@ def close(ours: np.ndarray, expected: list[list[float]]) -> None:
 def test_popularity(seed: int | None) -> None:
     given, kept = events(seed)
     expected = [sum(row.count(i) for row in kept) for i in range(ITEMS)]
-    close(Popular().fit(given).scores(histories(ASKED)), [[float(n) for n in expected]] * len(ASKED))
+    close(
+        Popular().fit(given).scores(histories(ASKED)), [[float(n) for n in expected]] * len(ASKED)
+    )
 
 
 def test_of_equal_cosines_the_smaller_code_is_the_neighbour() -> None:
@@ -65,10 +74,14 @@ def test_of_equal_cosines_the_smaller_code_is_the_neighbour() -> None:
     offsets = np.cumsum([0, *map(len, rows)])
     item = np.array([i for row in rows for i in row], np.int32)
     scores = (
-        ItemKNN(1, None).fit(Observed(item, offsets, 3, np.ones(len(item), bool))).scores(histories([[0], [1], [2]]))
+        ItemKNN(1, None)
+        .fit(Observed(item, offsets, 3, np.ones(len(item), bool)))
+        .scores(histories([[0], [1], [2]]))
     )
     assert scores[2, 0] == scores[0, 2] == np.float32(8**-0.5)
-    assert min(scores[2, 1], scores[1, 2]) == 0  # one of the two keeps the other, which is its only one
+    assert (
+        min(scores[2, 1], scores[1, 2]) == 0
+    )  # one of the two keeps the other, which is its only one
 
 
 @pytest.mark.parametrize("seed", [None, 0, 1, 2])
@@ -80,11 +93,21 @@ def test_item_knn(seed: int | None, neighbours: int, last: int | None, decay: fl
 
     def cosine(i: int, j: int) -> float:
         across = float((x[:, i] * x[:, j]).sum())
-        return across / np.sqrt((x[:, i] ** 2).sum() * (x[:, j] ** 2).sum()) if across and i != j else 0.0
+        return (
+            across / np.sqrt((x[:, i] ** 2).sum() * (x[:, j] ** 2).sum())
+            if across and i != j
+            else 0.0
+        )
 
-    near = [sorted(range(ITEMS), key=lambda i, j=j: (-cosine(i, j), i))[:neighbours] for j in range(ITEMS)]  # type: ignore[misc]
+    near = [
+        sorted(range(ITEMS), key=lambda i, j=j: (-cosine(i, j), i))[:neighbours]
+        for j in range(ITEMS)
+    ]  # type: ignore[misc]
     expected = [
-        [sum(decay**g * cosine(i, j) for g, i in enumerate(row[::-1][:last]) if i in near[j]) for j in range(ITEMS)]
+        [
+            sum(decay**g * cosine(i, j) for g, i in enumerate(row[::-1][:last]) if i in near[j])
+            for j in range(ITEMS)
+        ]
         for row in ASKED
     ]
     close(ItemKNN(neighbours, last, decay).fit(given).scores(histories(ASKED)), expected)
@@ -102,8 +125,12 @@ def test_ease_is_a_ridge_regression_of_each_item_on_the_others(
     for j in range(ITEMS):
         others = [i for i in range(ITEMS) if i != j]
         a = x[:, others]
-        weights[others, j] = np.linalg.solve(a.T @ a + regularisation * np.eye(ITEMS - 1), a.T @ x[:, j])
-    expected = [[sum(weights[i, j] for i in row[-(last or 99) :]) for j in range(ITEMS)] for row in ASKED]
+        weights[others, j] = np.linalg.solve(
+            a.T @ a + regularisation * np.eye(ITEMS - 1), a.T @ x[:, j]
+        )
+    expected = [
+        [sum(weights[i, j] for i in row[-(last or 99) :]) for j in range(ITEMS)] for row in ASKED
+    ]
     close(Ease(regularisation, last, 1.0).fit(given).scores(histories(ASKED)), expected)
 
 
@@ -124,13 +151,17 @@ def test_transitions(
     successors: int,
 ) -> None:
     given, kept = events(seed)
-    table = np.zeros((ITEMS, ITEMS), np.float32)  # sums in float32 have the ties of the sums that are tested
+    table = np.zeros(
+        (ITEMS, ITEMS), np.float32
+    )  # sums in float32 have the ties of the sums that are tested
     for gap in range(1, window + 1):
         for row in kept:
             for first, second in zip(row, row[gap:]):
                 table[first, second] += np.float32(gap) ** np.float32(-slope)
     for first in range(ITEMS):
-        table[first, sorted(range(ITEMS), key=lambda j, i=first: (-table[i, j], j))[successors:]] = 0  # type: ignore[misc]
+        table[
+            first, sorted(range(ITEMS), key=lambda j, i=first: (-table[i, j], j))[successors:]
+        ] = 0  # type: ignore[misc]
     count = [max(1, sum(row.count(j) for row in kept)) for j in range(ITEMS)]
 
     def score(row: list[int], j: int) -> float:
@@ -141,21 +172,27 @@ def test_transitions(
 
     expected = [[score(row, j) for j in range(ITEMS)] for row in ASKED]
     close(
-        Transitions(window, slope, share, discount, last, decay, successors).fit(given).scores(histories(ASKED)),
+        Transitions(window, slope, share, discount, last, decay, successors)
+        .fit(given)
+        .scores(histories(ASKED)),
         expected,
     )
 
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_what_is_not_for_training_changes_nothing(name: str) -> None:
-    """Baselines are ranked as a model is; scores may be written over, and what is held out is not learned from."""
+    """Baselines are ranked as a model is; scores may be written over, and what is held out is not
+    learned from."""
     given, kept = events(1)
     alone = Observed(*_flat(kept))
     asked, target = histories(ASKED), np.array([3, 0, 2, 5, 4])
     one, other = (BASELINES[name].fit(each) for each in (given, alone))
     first = one.scores(asked)
     ranks = [rank(by_history(fitted, asked), ITEMS, target, asked, 3) for fitted in (one, other)]
-    assert ranks[0].excluded.tolist() == ranks[1].excluded.tolist() and ranks[0].top.tolist() == ranks[1].top.tolist()
+    assert (
+        ranks[0].excluded.tolist() == ranks[1].excluded.tolist()
+        and ranks[0].top.tolist() == ranks[1].top.tolist()
+    )
     assert np.array_equal(first, one.scores(asked))
     assert np.array_equal(first[1:3], one.scores(asked[1:3]))
 
@@ -175,22 +212,32 @@ def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tables_are_counted_some_items_at_a_time_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     given, _ = events()
-    whole = {name: baseline.fit(given).scores(histories(ASKED)) for name, baseline in BASELINES.items()}
+    whole = {
+        name: baseline.fit(given).scores(histories(ASKED)) for name, baseline in BASELINES.items()
+    }
     monkeypatch.setattr(baselines, "_CELLS", 1)  # so that every item is counted alone
     for name, baseline in BASELINES.items():
-        again = baseline.fit(Observed(given.item, given.offsets, ITEMS, given.train)).scores(histories(ASKED))
+        again = baseline.fit(Observed(given.item, given.offsets, ITEMS, given.train)).scores(
+            histories(ASKED)
+        )
         np.testing.assert_allclose(again, whole[name], rtol=1e-6)
     fitted = Transitions().fit(given)
     table = given.latest
     assert len(table) == 1 and Transitions(decay=0.9).fit(given).decay == 0.9 != fitted.decay
-    assert (given.latest == table and Transitions(window=3).fit(given) and given.latest.keys() != table.keys()) or table
+    assert (
+        given.latest == table
+        and Transitions(window=3).fit(given)
+        and given.latest.keys() != table.keys()
+    ) or table
 
 
 @pytest.mark.parametrize("system", UNORDERED)
 def test_without_an_order_the_places_of_a_history_say_nothing(system: str) -> None:
     given, _ = events()
     choices = grid(system, given, ordered=False)
-    assert not {"last", "decay"} & {*choices} and ("regularisation" in choices) == (system == "EASE")
+    assert not {"last", "decay"} & {*choices} and ("regularisation" in choices) == (
+        system == "EASE"
+    )
     fitted = UNORDERED[system].fit(given)
     forward, back = (fitted.scores(histories([row[::step] for row in ASKED])) for step in (1, -1))
     np.testing.assert_allclose(forward, back, rtol=1e-6, atol=1e-7)

@@ -1,4 +1,5 @@
-"""Behaviours and contexts of events against loops: what is asked and trained, what histories hold, what towers read."""
+"""Behaviours and contexts of events against loops: what is asked and trained, what histories hold,
+what towers read."""
 
 from __future__ import annotations
 
@@ -54,7 +55,13 @@ def table(rows: list[Row]) -> pa.Table:
 
 
 def read(rows: list[Row], **options: Any) -> Timeline:
-    given = {"behaviour": "event", "targets": TARGETS, "dislikes": ("skip",), "context": ("device",), **options}
+    given = {
+        "behaviour": "event",
+        "targets": TARGETS,
+        "dislikes": ("skip",),
+        "context": ("device",),
+        **options,
+    }
     return Interactions.of(table(rows), **given).read()
 
 
@@ -68,12 +75,19 @@ def told(line: Timeline) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("at_once", [1 << 20, 4])
-def test_events_that_come_in_blocks_are_the_same(at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_come_in_blocks_are_the_same(
+    at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(timelines, "_ROWS", at_once)
     rows = generated()
     whole = read(rows)
     blocks = pa.concat_tables([table(rows[start : start + 7]) for start in range(0, len(rows), 7)])
-    given = {"behaviour": "event", "targets": TARGETS, "dislikes": ("skip",), "context": ("device",)}
+    given = {
+        "behaviour": "event",
+        "targets": TARGETS,
+        "dislikes": ("skip",),
+        "context": ("device",),
+    }
     for folder in (None, tmp_path):
         line = Interactions.of(blocks, **given).read(folder)
         assert told(line) == told(whole)
@@ -88,7 +102,9 @@ def test_events_keep_what_they_happened_in_and_what_they_are_for() -> None:
     assert told(line) == sorted(kept, key=lambda row: (row[0], row[2]))
     assert line.weight is not None and line.target is not None and line.contexts is not None
     assert line.weight.tolist() == [TARGETS.get(event, 0) for *_, event, _ in told(line)]
-    assert line.target.tolist() == [{"view": 0, "cart": 1, "buy": 2}[event] for *_, event, _ in told(line)]
+    assert line.target.tolist() == [
+        {"view": 0, "cart": 1, "buy": 2}[event] for *_, event, _ in told(line)
+    ]
     assert len(line.contexts) <= 12  # each once
     every = read(rows, targets=None, dislikes=None)
     assert every.target is None and len(every) == len(rows)  # all are targets
@@ -107,9 +123,12 @@ def test_the_last_bought_item_is_asked_and_what_follows_is_no_training(seed: int
             continue
         asked["validation"].append(bought[-2])
         asked["test"].append(bought[-1])
-        assert [int(division.part[k]) for k in own] == [(k >= bought[-2]) + (k >= bought[-1]) for k in own]
+        assert [int(division.part[k]) for k in own] == [
+            (k >= bought[-2]) + (k >= bought[-1]) for k in own
+        ]
     assert (
-        division.validation["last"].tolist() == asked["validation"] and division.test["last"].tolist() == asked["test"]
+        division.validation["last"].tolist() == asked["validation"]
+        and division.test["last"].tolist() == asked["test"]
     )
 
 
@@ -124,7 +143,9 @@ def test_a_split_by_time_asks_for_the_best_target_only(seed: int) -> None:
         later = [k for k in own if division.part[k] == 2 and events[k][3] == "buy" and k > own[0]]
         following += later[:1] if before >= 2 else []
         rolling += later[:2]
-    assert division.test["next"].tolist() == following and division.test["rolling"].tolist() == rolling
+    assert (
+        division.test["next"].tolist() == following and division.test["rolling"].tolist() == rolling
+    )
 
 
 def test_targets_are_trained_on_and_everything_stands_in_histories() -> None:
@@ -139,12 +160,19 @@ def test_targets_are_trained_on_and_everything_stands_in_histories() -> None:
     visits = Visits(line, chosen, Contexts(line, 50, 3))
     frame = visits.frame(drawn)
     history, contexts, own = (frame.columns[name] for name in ("history", "contexts", "context"))
-    assert isinstance(history, Events) and isinstance(contexts, Events) and isinstance(own, torch.Tensor)
+    assert (
+        isinstance(history, Events)
+        and isinstance(contexts, Events)
+        and isinstance(own, torch.Tensor)
+    )
     assert own.tolist() == line.context[drawn.numpy()].tolist()
     for row, event in enumerate(drawn.tolist()):
         begin = line.offsets[line.user_of(np.array([event]))[0]]
         for column, values in ((history, line.item), (contexts, line.context)):
-            assert column.items[column.start[row] : column.stop[row]].tolist() == values[begin:event].tolist()
+            assert (
+                column.items[column.start[row] : column.stop[row]].tolist()
+                == values[begin:event].tolist()
+            )
     taken, every = data.taken(drawn.numpy()), data.histories(drawn.numpy())
     for row in range(len(drawn)):
         span = range(every.starts[row], every.stops[row])
@@ -182,12 +210,18 @@ def test_an_event_in_a_history_is_its_item_and_what_it_happened_in(pool: str) ->
         "history": history,
         "query": [{"category": {"column": "device"}}],
     }
-    towers = build(configuration.of({"tower": tower})).tower.build(data.users, data.items, data.contexts).eval()
+    towers = (
+        build(configuration.of({"tower": tower}))
+        .tower.build(data.users, data.items, data.contexts)
+        .eval()
+    )
     past, moment = towers.query.past, towers.query.moment
     assert past is not None and past.happened is not None and moment is not None
     names = [type(encoder).__name__ for encoder in past.happened.encoders]
     assert names == ["Lookup", "Lookup"]  # of the behaviour, which is there unasked, and the device
-    frame = Visits(line, data.division.train, Contexts(line, 5, 1)).frame(torch.arange(3, len(line), 7))
+    frame = Visits(line, data.division.train, Contexts(line, 5, 1)).frame(
+        torch.arange(3, len(line), 7)
+    )
     history_of, contexts = frame.columns["history"], frame.columns["contexts"]
     own = towers.encode(frame, "query")
     if pool == "mean":
@@ -197,7 +231,9 @@ def test_an_event_in_a_history_is_its_item_and_what_it_happened_in(pool: str) ->
         ):
             UserModule(towers, (Mean(last=5),), ITEMS, USERS)
     assert isinstance(history_of, Events) and isinstance(contexts, Events)
-    vectors = past.items(history_of.items) + past.happened(contexts.items)  # by the definition: added, event by event
+    vectors = past.items(history_of.items) + past.happened(
+        contexts.items
+    )  # by the definition: added, event by event
     one_each = Events(torch.arange(len(history_of.items)), history_of.start, history_of.stop)
     past.items, past.happened = torch.nn.Embedding.from_pretrained(vectors), None
     frame.columns["history"] = one_each  # type: ignore[index]
@@ -207,7 +243,10 @@ def test_an_event_in_a_history_is_its_item_and_what_it_happened_in(pool: str) ->
 def test_a_bag_reads_items_alone_and_a_context_needs_columns() -> None:
     with pytest.raises(ConfigError, match="the bag reads items alone"):
         History((BagOfOthers(),), context=(Category("device"),))
-    with pytest.raises(ConfigError, match=r"tower.history.context reads columns of events: name them in data.context"):
+    with pytest.raises(
+        ConfigError,
+        match=r"tower.history.context reads columns of events: name them in data.context",
+    ):
         History(context=(Category("device"),)).features(None)
 
 
@@ -216,9 +255,18 @@ def test_a_bag_reads_items_alone_and_a_context_needs_columns() -> None:
     [
         ({"targets": {"bay": 1.0}}, "names 'bay', but the behaviours are .* Did you mean buy?"),
         ({"dislikes": ("skipp",)}, "data.dislikes names 'skipp', but the behaviours are .*"),
-        ({"context": ("devise",)}, "has no column 'devise' for data.context; it has .* Did you mean device?"),
-        ({"behaviour": "device", "metadata": ("event",), "context": ()}, "row .*: column 'device' names no behaviour"),
-        ({"behaviour": None}, "data.targets names behaviours: say which column holds them, data.behaviour=COLUMN"),
+        (
+            {"context": ("devise",)},
+            "has no column 'devise' for data.context; it has .* Did you mean device?",
+        ),
+        (
+            {"behaviour": "device", "metadata": ("event",), "context": ()},
+            "row .*: column 'device' names no behaviour",
+        ),
+        (
+            {"behaviour": None},
+            "data.targets names behaviours: say which column holds them, data.behaviour=COLUMN",
+        ),
         ({"behaviour": None, "targets": None}, "data.dislikes names behaviours: say which column"),
         ({"targets": {"skip": 1.0}}, "data.targets and data.dislikes both name 'skip'"),
     ],
@@ -232,13 +280,15 @@ def test_faults_of_behaviours_are_one_line(options: dict[str, Any], message: str
         Interactions.of(numbered, context=("id",), metadata=("*",)).read()
     nested = table(generated()).append_column("tags", pa.array([[1]] * len(generated())))
     with pytest.raises(
-        DataError, match=r"column 'tags' holds list.*; expected one value in each row, for data.context"
+        DataError,
+        match=r"column 'tags' holds list.*; expected one value in each row, for data.context",
     ):
         Interactions.of(nested, context=("tags",), metadata=("*",)).read()
 
 
 def test_a_run_reads_the_context_and_is_asked_in_one(tmp_path: Path) -> None:
-    """On the phone the next item is bought, at the desk the one after it; one more item is only looked at."""
+    """On the phone the next item is bought, at the desk the one after it; one more item is only
+    looked at."""
     draw, rows = random.Random(0), []
     for user in range(60):
         item = draw.randrange(ITEMS)
@@ -251,19 +301,33 @@ def test_a_run_reads_the_context_and_is_asked_in_one(tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "data": {
             "source": "interactions",
-            **{"behaviour": "event", "targets": {"buy": 1}, "context": ["device"], "split": "leave_last_out"},
+            **{
+                "behaviour": "event",
+                "targets": {"buy": 1},
+                "context": ["device"],
+                "split": "leave_last_out",
+            },
         },
         "tower": {
             "dimensions": 16,
             "query": [{"category": {"column": "device"}}],
             "history": {"pools": [{"mean": {"last": 1}}]},
         },
-        "train": {"max_steps": 60, "batch_size": 64, "learning_rate": 0.03, "evaluations": 0, "refit": "none"},
+        "train": {
+            "max_steps": 60,
+            "batch_size": 64,
+            "learning_rate": 0.03,
+            "evaluations": 0,
+            "refit": "none",
+        },
         "evaluation": {"baselines": False, "validation": 0, "metrics": ["hit@1"]},
     }
     run = train(options, tmp_path / "run", data=table(rows))
     assert run.metrics["trained"]["hit@1, seen included"] > 0.9
-    last, bought = rows[8], {item for user, item, _, event, _ in rows if user == 0 and event == "buy"}
+    last, bought = (
+        rows[8],
+        {item for user, item, _, event, _ in rows if user == 0 and event == "buy"},
+    )
     shown = {int(hit.id) for hit in run.recommend(user=0, k=99).hits}
     assert shown == set(range(ITEMS + 1)) - bought  # what was only looked at may still be bought
     answers = {
@@ -272,9 +336,16 @@ def test_a_run_reads_the_context_and_is_asked_in_one(tmp_path: Path) -> None:
     }
     firsts = {device: int(answer.hits[0].id) for device, answer in answers.items()}
     assert firsts["phone"] == (last[1] + 1) % ITEMS and firsts["desk"] == (last[1] + 2) % ITEMS
-    assert not answers["phone"].notes and "reads what a user asks in" in run.recommend(user=last[0]).notes[0]
-    assert not run.recommend(user=last[0], context={"device": None}).notes  # as where items were looked at
+    assert (
+        not answers["phone"].notes
+        and "reads what a user asks in" in run.recommend(user=last[0]).notes[0]
+    )
+    assert not run.recommend(
+        user=last[0], context={"device": None}
+    ).notes  # as where items were looked at
     (note,) = run.recommend(user=last[0], context={"device": "tablet"}).notes
     assert note == "training has seen no device=tablet, which stands for an unknown one"
-    with pytest.raises(DataError, match="has no context 'devic': its contexts have device, behaviour"):
+    with pytest.raises(
+        DataError, match="has no context 'devic': its contexts have device, behaviour"
+    ):
         run.recommend(user=last[0], context={"devic": "phone"})

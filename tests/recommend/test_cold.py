@@ -1,4 +1,5 @@
-"""Items that training never sees: taken out as said, and ranked among themselves as loops rank them."""
+"""Items that training never sees: taken out as said, and ranked among themselves as loops rank
+them."""
 
 from __future__ import annotations
 
@@ -21,10 +22,16 @@ METRICS = ("hit@2", "ndcg@3")
 
 def timeline(seed: int = 0, users: int = 25, items: int = 12) -> Timeline:
     draw = np.random.default_rng(seed)
-    rows = [(user, item, draw.integers(100)) for user in range(users) for item in draw.integers(0, items, 9)]
+    rows = [
+        (user, item, draw.integers(100))
+        for user in range(users)
+        for item in draw.integers(0, items, 9)
+    ]
     user, item, time = (list(column) for column in zip(*rows))
     made = Timeline.of(user, item, time=time, weight=draw.random(len(rows)).tolist())
-    return replace(made, users=pa.table({"name": [f"n{user}" for user in made.user_ids.to_pylist()]}))
+    return replace(
+        made, users=pa.table({"name": [f"n{user}" for user in made.user_ids.to_pylist()]})
+    )
 
 
 def events(timeline: Timeline) -> list[tuple[int, int, int, float, str]]:
@@ -40,7 +47,9 @@ def events(timeline: Timeline) -> list[tuple[int, int, int, float, str]]:
 
 
 @pytest.mark.parametrize("split", [GlobalTime(0.3, 0.2, least=1), LeaveLastOut()])
-def test_training_does_without_the_items_and_all_else_stays(split: GlobalTime | LeaveLastOut) -> None:
+def test_training_does_without_the_items_and_all_else_stays(
+    split: GlobalTime | LeaveLastOut,
+) -> None:
     whole = timeline()
     before = split(whole)
     fewer, after, cold = withhold(whole, before, 0.25, seed=3)
@@ -54,17 +63,26 @@ def test_training_does_without_the_items_and_all_else_stays(split: GlobalTime | 
     assert not np.isin(fewer.item[after.train], cold.items).any()
     for code, count in zip(cold.items, cold.counts):
         assert count == sum(
-            event[1] == code and part == TRAIN for event, part in zip(events(whole), before.part.tolist())
+            event[1] == code and part == TRAIN
+            for event, part in zip(events(whole), before.part.tolist())
         )
     for name, targets in before.test.items():  # the same events are asked
         assert [events(fewer)[e] for e in after.test[name]] == [events(whole)[e] for e in targets]
     for name, targets in before.validation.items():
-        assert [events(fewer)[e] for e in after.validation[name]] == [events(whole)[e] for e in targets]
+        assert [events(fewer)[e] for e in after.validation[name]] == [
+            events(whole)[e] for e in targets
+        ]
     asked = [
-        e for e in range(len(fewer)) if fewer.item[e] in cold.items and after.part[e] == TEST and e not in fewer.offsets
+        e
+        for e in range(len(fewer))
+        if fewer.item[e] in cold.items and after.part[e] == TEST and e not in fewer.offsets
     ]
     assert cold.targets.tolist() == asked
-    assert after.counts["interactions with items that are withheld"] == cold.counts.sum() == len(whole) - len(fewer)
+    assert (
+        after.counts["interactions with items that are withheld"]
+        == cold.counts.sum()
+        == len(whole) - len(fewer)
+    )
     again = withhold(whole, before, 0.25, seed=3)[2]
     other = withhold(whole, before, 0.25, seed=4)[2]
     assert again.items.tolist() == cold.items.tolist() != other.items.tolist()
@@ -92,15 +110,25 @@ def queries(count: int = 30, items: int = 20) -> ColdItems:
     offsets = np.concatenate([[0], draw.integers(1, 7, count).cumsum()])
     seen = Histories.of(draw.integers(0, items, offsets[-1]), offsets)
     return ColdItems(
-        cold, draw.integers(1, 5, 6), draw.choice(cold, count), seen, METRICS, np.sort(draw.integers(0, 9, count))
+        cold,
+        draw.integers(1, 5, 6),
+        draw.choice(cold, count),
+        seen,
+        METRICS,
+        np.sort(draw.integers(0, 9, count)),
     )
 
 
 def ranked(asked: ColdItems, query: int, scores: dict[int, float]) -> int:
-    """The rank of the target among withheld items that the user has not taken, equal scores by code."""
+    """The rank of the target among withheld items that the user has not taken, equal scores by
+    code."""
     target = int(asked.target[query])
-    taken = set(asked.seen.items[asked.seen.starts[query] : asked.seen.stops[query]].tolist()) - {target}
-    order = sorted((code for code in asked.items.tolist() if code not in taken), key=lambda c: (-scores[c], c))
+    taken = set(asked.seen.items[asked.seen.starts[query] : asked.seen.stops[query]].tolist()) - {
+        target
+    }
+    order = sorted(
+        (code for code in asked.items.tolist() if code not in taken), key=lambda c: (-scores[c], c)
+    )
     return 1 + order.index(target)
 
 
@@ -112,12 +140,15 @@ def means(ranks: list[int]) -> dict[str, float]:
 
 
 def test_events_that_are_no_targets_are_not_asked() -> None:
-    """Views are histories of others; purchases alone, the targets of the largest weight, are evaluated."""
+    """Views are histories of others; purchases alone, the targets of the largest weight, are
+    evaluated."""
     whole = timeline()
     target = np.arange(len(whole)) % 3  # of which 2 is evaluated
     division = GlobalTime(0.3, 0.2, least=1)(whole)
     every = withhold(whole, division, 0.25, seed=3)[2]
-    fewer, _, cold = withhold(replace(whole, target=target.astype(np.uint8)), division, 0.25, seed=3)
+    fewer, _, cold = withhold(
+        replace(whole, target=target.astype(np.uint8)), division, 0.25, seed=3
+    )
     assert cold.targets.tolist() == [
         e for e in every.targets.tolist() if fewer.target is not None and fewer.target[e] == 2
     ]
@@ -144,7 +175,9 @@ def test_chance_is_the_mean_of_all_orders() -> None:
     total: dict[str, float] = dict.fromkeys(METRICS, 0.0)
     for query in range(30):
         own = asked.seen.items[asked.seen.starts[query] : asked.seen.stops[query]].tolist()
-        places = sum(code not in own or code == asked.target[query] for code in asked.items.tolist())
+        places = sum(
+            code not in own or code == asked.target[query] for code in asked.items.tolist()
+        )
         for name, mean in means(list(range(1, places + 1))).items():
             total[name] += mean / 30
     for name, found in asked.chance().items():
@@ -169,8 +202,13 @@ def test_an_event_without_a_history_is_not_asked() -> None:
         seed for seed in range(99) if np.random.default_rng(seed).permutation(2)[0] == 1
     )  # of a and c, the latter
     with pytest.raises(DataError, match="none of which occurs"):
-        withhold(whole.kept(np.arange(6) > 2), Division(np.array([0, 0, 2], np.uint8), {}, {}), 0.5, seed)
+        withhold(
+            whole.kept(np.arange(6) > 2), Division(np.array([0, 0, 2], np.uint8), {}, {}), 0.5, seed
+        )
     fewer, moved, cold = withhold(whole, division, 0.5, seed)
     assert cold.items.tolist() == [2] and fewer.item.tolist() == [0, 1, 2, 1]
-    assert {name: events.tolist() for name, events in moved.test.items()} == {"last": [2], "next": []}
+    assert {name: events.tolist() for name, events in moved.test.items()} == {
+        "last": [2],
+        "next": [],
+    }
     assert moved.validation["last"].tolist() == [1] and cold.targets.tolist() == [2]

@@ -1,4 +1,5 @@
-"""First vectors of items are those of the definition, and lead a run to start where counting stands."""
+"""First vectors of items are those of the definition, and lead a run to start where counting
+stands."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ ITEMS = 12
 def timeline(users: int = 40) -> Timeline:
     draw = np.random.default_rng(0)
     user = np.repeat(np.arange(users), 7)
-    item = (np.repeat(draw.integers(ITEMS, size=users), 7) + draw.integers(4, size=len(user))) % ITEMS
+    item = (
+        np.repeat(draw.integers(ITEMS, size=users), 7) + draw.integers(4, size=len(user))
+    ) % ITEMS
     return Timeline.of(user.tolist(), item.tolist())
 
 
@@ -39,7 +42,10 @@ def information(line: Timeline, train: np.ndarray) -> np.ndarray:
     rows, total = counts.sum(1), counts.sum()
     return np.array(
         [
-            [max(0.0, math.log(c * total / (rows[i] * rows[j]))) if c else 0.0 for j, c in enumerate(row)]
+            [
+                max(0.0, math.log(c * total / (rows[i] * rows[j]))) if c else 0.0
+                for j, c in enumerate(row)
+            ]
             for i, row in enumerate(counts)
         ]
     )
@@ -52,7 +58,9 @@ def test_vectors_are_those_of_the_definition() -> None:
     assert vectors.shape == (ITEMS, ITEMS + 3) and not vectors[:, ITEMS:].any()
     product = vectors @ vectors.T  # U S U' in some unit, whose square is that of the table
     unit = np.linalg.norm(table) / np.linalg.norm(product)
-    assert np.allclose((unit * product) @ (unit * product), table @ table, atol=1e-4 * np.abs(table @ table).max())
+    assert np.allclose(
+        (unit * product) @ (unit * product), table @ table, atol=1e-4 * np.abs(table @ table).max()
+    )
     assert np.isclose((vectors**2).sum(1).mean(), 1, atol=1e-5)
 
 
@@ -80,8 +88,14 @@ def test_items_begin_with_them() -> None:
     vectors = towers.encode(Frame({"item": torch.arange(len(line.item_ids))}))
     assert events.items.first is not None
     first = torch.nn.functional.normalize(events.items.first(8), dim=-1)
-    assert float((vectors @ vectors.T - first @ first.T).abs().max()) < 0.4  # a tenth of the numbers is random
-    random = Features(dimensions=8).build(events.users, events.items).encode(Frame({"item": torch.arange(ITEMS)}))
+    assert (
+        float((vectors @ vectors.T - first @ first.T).abs().max()) < 0.4
+    )  # a tenth of the numbers is random
+    random = (
+        Features(dimensions=8)
+        .build(events.users, events.items)
+        .encode(Frame({"item": torch.arange(ITEMS)}))
+    )
     assert float((random @ random.T - first @ first.T).abs().max()) > 0.8
 
 

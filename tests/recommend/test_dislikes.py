@@ -1,4 +1,5 @@
-"""Dislikes against loops: what is left of the data, what training knows, what a batch holds, and the loss of it."""
+"""Dislikes against loops: what is left of the data, what training knows, what a batch holds, and
+the loss of it."""
 
 from __future__ import annotations
 
@@ -53,10 +54,15 @@ def read(rows: list[Row], **options: Any) -> Timeline:
 @pytest.mark.parametrize("least", [None, 4])
 def test_what_is_left_are_the_interactions_without_low_ratings(least: int | None) -> None:
     rows = generated()
-    with_dislikes, without = read(rows, min_rating=least), read(rows, dislikes=None, min_rating=least or 3)
+    with_dislikes, without = (
+        read(rows, min_rating=least),
+        read(rows, dislikes=None, min_rating=least or 3),
+    )
     for name in ("item", "offsets", "time"):
         assert np.array_equal(getattr(with_dislikes, name), getattr(without, name))
-    assert with_dislikes.item_ids.equals(without.item_ids) and with_dislikes.user_ids.equals(without.user_ids)
+    assert with_dislikes.item_ids.equals(without.item_ids) and with_dislikes.user_ids.equals(
+        without.user_ids
+    )
     taken = {item for _, item, rating, _ in rows if rating >= (least or 3)}
     expected = [(u, i, t) for u, i, rating, t in rows if rating <= 2 and i in taken]
     dislikes = with_dislikes.dislikes
@@ -70,7 +76,10 @@ def test_what_is_left_are_the_interactions_without_low_ratings(least: int | None
 def test_users_who_only_dislike_are_counted_as_such() -> None:
     taken = next(item for _, item, rating, _ in generated() if rating > 2)
     line = read([*generated(), (99, taken, 1, 3), (99, taken, 2, 4), (98, taken, 1, 3)])
-    assert line.dropped["dislikes of users who take nothing"] == 3 and "repeated interactions" not in line.dropped
+    assert (
+        line.dropped["dislikes of users who take nothing"] == 3
+        and "repeated interactions" not in line.dropped
+    )
     assert line.user_ids.equals(read(generated()).user_ids)
 
 
@@ -90,7 +99,11 @@ def test_training_knows_what_was_disliked_before_the_rest(seed: int, split: Any,
         liked = set(line.item[own][division.train[own]].tolist())
         span = range(line.dislikes.offsets[user], line.dislikes.offsets[user + 1])
         pairs = [(int(line.dislikes.time[k]), int(line.dislikes.item[k])) for k in span]
-        expected = {item for time, item in pairs if time < ends and time <= last_of_all and item in trained - liked}
+        expected = {
+            item
+            for time, item in pairs
+            if time < ends and time <= last_of_all and item in trained - liked
+        }
         assert known[user : user + 1].values.tolist() == sorted(expected)
 
 
@@ -114,7 +127,9 @@ def made(line: Timeline, most: int, **draws: float) -> Visits:
     train_mask = LeaveLastOut()(line).train
     known = known_dislikes(line, train_mask)
     assert known is not None
-    return Visits(line, train_mask, Contexts(line, 4, 3), Draws(**draws), True, Disliked(known, most, seed=5))  # type: ignore[arg-type]
+    return Visits(
+        line, train_mask, Contexts(line, 4, 3), Draws(**draws), True, Disliked(known, most, seed=5)
+    )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("count", [0, 5])
@@ -124,7 +139,11 @@ def test_a_batch_brings_dislikes_of_its_own_users_with_their_chances(most: int, 
     assert visits.disliked is not None
     events = torch.from_numpy(np.flatnonzero(visits.train)[::2])
     batch = visits.batch(events, step=4)
-    assert batch.negatives is not None and batch.negatives.owner is not None and batch.negatives.ids is not None
+    assert (
+        batch.negatives is not None
+        and batch.negatives.owner is not None
+        and batch.negatives.ids is not None
+    )
     users = visits.timeline.user_of(events.numpy())
     for row, user in enumerate(users.tolist()):
         own = batch.negatives.ids[batch.negatives.owner == row].tolist()
@@ -132,7 +151,10 @@ def test_a_batch_brings_dislikes_of_its_own_users_with_their_chances(most: int, 
         assert len(own) == len(set(own)) == min(most, len(known)) and set(own) <= set(known)
     again = visits.batch(events, step=4).negatives
     assert again is not None and torch.equal(again.ids, batch.negatives.ids)  # type: ignore[arg-type]
-    share = np.bincount(visits.timeline.user_of(np.flatnonzero(visits.train)), minlength=USERS) / visits.train.sum()
+    share = (
+        np.bincount(visits.timeline.user_of(np.flatnonzero(visits.train)), minlength=USERS)
+        / visits.train.sum()
+    )
     brings = Counter[int]()
     for user in range(USERS):
         known = visits.disliked.known[user : user + 1].values.tolist()
@@ -145,10 +167,18 @@ def test_a_batch_brings_dislikes_of_its_own_users_with_their_chances(most: int, 
             continue
         assert side.ids is not None and side.logq is not None
         for item, logq in zip(side.ids.tolist(), side.logq.tolist()):
-            there = 1 - (1 - frequency[item]) ** len(events) * (1 - uniform * (frequency[item] > 0)) ** count
+            there = (
+                1
+                - (1 - frequency[item]) ** len(events)
+                * (1 - uniform * (frequency[item] > 0)) ** count
+            )
             assert logq == pytest.approx(math.log(there + len(events) * brings[item]), abs=1e-5)
-    parts = [divide(batch, part, 2) for part in range(2)]  # the rows of two processes bring what those of one do
-    assert sum(len(part.negatives) for part in parts if part.negatives is not None) == len(batch.negatives)
+    parts = [
+        divide(batch, part, 2) for part in range(2)
+    ]  # the rows of two processes bring what those of one do
+    assert sum(len(part.negatives) for part in parts if part.negatives is not None) == len(
+        batch.negatives
+    )
 
 
 def test_the_draw_is_uniform_without_replacement() -> None:
@@ -166,12 +196,15 @@ def test_the_draw_is_uniform_without_replacement() -> None:
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 @pytest.mark.parametrize("masks", [(), (SameId(),), (SameId(), KnownPositives())])
 def test_the_loss_is_that_of_its_definition(masks: tuple[Any, ...], weight: float) -> None:
-    """The softmax over the items of the batch, the drawn ones and all dislikes, by loops over events in float64."""
+    """The softmax over the items of the batch, the drawn ones and all dislikes, by loops over
+    events in float64."""
     visits = made(read(generated(2)), 2, count=4)
     events = torch.from_numpy(np.flatnonzero(visits.train)[1::2])
     batch, t, line = visits.batch(events, step=1), 0.3, visits.timeline
     generator = torch.Generator().manual_seed(0)
-    of_users, of_items = (torch.randn(n, 5, dtype=torch.float64, generator=generator) for n in (len(line), ITEMS))
+    of_users, of_items = (
+        torch.randn(n, 5, dtype=torch.float64, generator=generator) for n in (len(line), ITEMS)
+    )
     embedded = batch.of(
         {
             role: of_users[events] if role == "query" else of_items[side.ids]  # type: ignore[index]
@@ -191,15 +224,25 @@ def test_the_loss_is_that_of_its_definition(masks: tuple[Any, ...], weight: floa
         if role != "query"
         for item, logq in zip(side.ids, side.logq)  # type: ignore[arg-type]
     }
-    cosine = torch.nn.functional.normalize(of_users, dim=1) @ torch.nn.functional.normalize(of_items, dim=1).T
+    cosine = (
+        torch.nn.functional.normalize(of_users, dim=1)
+        @ torch.nn.functional.normalize(of_items, dim=1).T
+    )
     assert batch.negatives is not None and batch.negatives.owner is not None
     disliked = list(zip(batch.negatives.ids.tolist(), batch.negatives.owner.tolist()))  # type: ignore[union-attr]
-    others = [*batch.doc.ids.tolist(), *([] if batch.sampled is None else batch.sampled.ids.tolist())]  # type: ignore[union-attr]
+    others = [
+        *batch.doc.ids.tolist(),
+        *([] if batch.sampled is None else batch.sampled.ids.tolist()),
+    ]  # type: ignore[union-attr]
     for row, event in enumerate(events.tolist()):
         user, answer = int(line.user_of(np.array([event]))[0]), int(line.item[event])
         own = range(line.offsets[user], line.offsets[user + 1])
         liked = {int(line.item[k]) for k in own if visits.train[k]}
-        of_user = {int(line.item[k]) for k in events.tolist() if line.offsets[user] <= k < line.offsets[user + 1]}
+        of_user = {
+            int(line.item[k])
+            for k in events.tolist()
+            if line.offsets[user] <= k < line.offsets[user + 1]
+        }
         total = 0.0
         for item, owner in [*((item, None) for item in others), *disliked]:
             positive = owner is None and item == answer
@@ -222,7 +265,9 @@ def test_dislikes_go_along_where_events_are_left_out_or_moved() -> None:
     assert fewer.dislikes is not None and line.dislikes is not None
     begin = line.dislikes.offsets[2]
     assert fewer.dislikes.item.tolist() == line.dislikes.item[begin:].tolist()
-    place = [int(left[: line.dislikes.place[k]].sum()) for k in range(begin, len(line.dislikes.item))]
+    place = [
+        int(left[: line.dislikes.place[k]].sum()) for k in range(begin, len(line.dislikes.item))
+    ]
     assert fewer.dislikes.place.tolist() == place
     moved = AtRandom(0.3, 0)(line)
     assert moved.timeline is not None and moved.timeline.dislikes is line.dislikes
@@ -230,14 +275,19 @@ def test_dislikes_go_along_where_events_are_left_out_or_moved() -> None:
 
 def test_dislikes_need_ratings_and_a_pool(tmp_path: Path) -> None:
     rows = generated()
-    with pytest.raises(DataError, match=r"no column for data.dislikes: name one with data.rating=COLUMN"):
+    with pytest.raises(
+        DataError, match=r"no column for data.dislikes: name one with data.rating=COLUMN"
+    ):
         Interactions.of(table(rows).drop_columns(["rating"]), dislikes=2).read()
     with pytest.raises(
-        DataError, match=r"no interactions are left: 2 rows, all of which are dislikes by data\.dislikes"
+        DataError,
+        match=r"no interactions are left: 2 rows, all of which are dislikes by data\.dislikes",
     ):
         read([(1, 1, 1, 1), (2, 3, 2, 1)])
     options = {"data": {"source": "interactions", "dislikes": 2}, "objective": {"pools": ["docs"]}}
-    with pytest.raises(ConfigError, match=r"data.dislikes are negatives, but no pool .* add negatives"):
+    with pytest.raises(
+        ConfigError, match=r"data.dislikes are negatives, but no pool .* add negatives"
+    ):
         train(options, tmp_path / "run", data=table(rows))
 
 
@@ -263,6 +313,10 @@ def test_a_run_never_recommends_what_its_user_dislikes(tmp_path: Path) -> None:
         assert disliked
         shown = {int(hit.id) for hit in run.recommend(user=user, k=ITEMS).hits}
         assert not shown & (liked | disliked)
-        everything = {int(hit.id) for hit in run.recommend(user=user, k=ITEMS, exclude_seen=False).hits}
+        everything = {
+            int(hit.id) for hit in run.recommend(user=user, k=ITEMS, exclude_seen=False).hits
+        }
         assert shown == everything - liked - disliked
-    assert int(run.recommend(history=[int(run.recommend(user=0).hits[0].id)], k=1).hits[0].id) < ITEMS
+    assert (
+        int(run.recommend(history=[int(run.recommend(user=0).hits[0].id)], k=1).hits[0].id) < ITEMS
+    )

@@ -17,7 +17,10 @@ from tempera.recommend.timeline import Timeline, timeline_of
 
 def generated(seed: int, events: int = 400, users: int = 30, times: int = 90) -> Timeline:
     draw = random.Random(seed)
-    rows = [(draw.randrange(users) ** 2 // users, draw.randrange(9), draw.randrange(times)) for _ in range(events)]
+    rows = [
+        (draw.randrange(users) ** 2 // users, draw.randrange(9), draw.randrange(times))
+        for _ in range(events)
+    ]
     return Timeline.of(*map(list, zip(*rows)))
 
 
@@ -25,7 +28,9 @@ def users_of(timeline: Timeline) -> list[range]:
     return [range(a, b) for a, b in zip(timeline.offsets, timeline.offsets[1:])]
 
 
-def protocols(timeline: Timeline, low: float, high: float, least: int, rolling: int) -> dict[str, list[int]]:
+def protocols(
+    timeline: Timeline, low: float, high: float, least: int, rolling: int
+) -> dict[str, list[int]]:
     """Targets with low <= time < high."""
     found: dict[str, list[int]] = {"next": [], "rolling": []}
     for own in users_of(timeline):
@@ -43,7 +48,8 @@ def plain(targets) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
-    ("test", "validation", "least", "rolling"), [(0.2, 0.1, 5, 20), (0.35, 0.3, 1, 2), (0.2, 0, 3, 4)]
+    ("test", "validation", "least", "rolling"),
+    [(0.2, 0.1, 5, 20), (0.35, 0.3, 1, 2), (0.2, 0, 3, 4)],
 )
 def test_global_time(seed: int, test: float, validation: float, least: int, rolling: int) -> None:
     timeline = generated(seed)
@@ -51,12 +57,16 @@ def test_global_time(seed: int, test: float, validation: float, least: int, roll
     times = sorted(timeline.time.tolist())
     cut = times[len(times) - round(len(times) * test)]
     earlier = times[len(times) - round(len(times) * (test + validation))]
-    parts = [TEST if t >= cut else VALIDATION if t >= earlier else TRAIN for t in timeline.time.tolist()]
+    parts = [
+        TEST if t >= cut else VALIDATION if t >= earlier else TRAIN for t in timeline.time.tolist()
+    ]
     if not validation:
         parts = [TRAIN if part == VALIDATION else part for part in parts]
     assert division.part.tolist() == parts
     assert plain(division.test) == protocols(timeline, cut, np.inf, least, rolling)
-    assert plain(division.validation) == (protocols(timeline, earlier, cut, least, rolling) if validation else {})
+    assert plain(division.validation) == (
+        protocols(timeline, earlier, cut, least, rolling) if validation else {}
+    )
     assert len(division.test["next"]) > 3 and len(division.test["rolling"]) > 10
     untrained = sum(all(parts[k] != TRAIN for k in own) for own in users_of(timeline))
     assert division.counts == {"users without an event to train on": untrained}
@@ -67,7 +77,10 @@ def test_nothing_of_the_future_trains_with_global_time(seed: int) -> None:
     timeline = generated(seed)
     division = GlobalTime()(timeline)
     assert timeline.time[division.train].max() < timeline.time[division.part == VALIDATION].min()
-    assert timeline.time[division.extended("validation").train].max() < timeline.time[division.part == TEST].min()
+    assert (
+        timeline.time[division.extended("validation").train].max()
+        < timeline.time[division.part == TEST].min()
+    )
     for targets in (*division.validation.values(), *division.test.values()):
         begin, stop = timeline.histories(targets)
         assert (stop > begin).all() and not division.train[targets].any()
@@ -80,17 +93,29 @@ def test_with_strict_time_nobody_is_asked_without_a_history() -> None:
         assert division.test["rolling"].tolist() == asked
         begin, stop = replace(timeline, strict_time=strict).histories(division.test["rolling"])
         assert (begin < stop).all()
-    timeline = Timeline.of([1, 1, 1, 2, 2, 2], ["x", "y", "z", "x", "y", "z"], time=[8, 8, 9, 1, 2, 2])
+    timeline = Timeline.of(
+        [1, 1, 1, 2, 2, 2], ["x", "y", "z", "x", "y", "z"], time=[8, 8, 9, 1, 2, 2]
+    )
     for strict, asked in ((False, [1, 4]), (True, [4])):
         division = LeaveLastOut()(replace(timeline, strict_time=strict))
         assert division.validation["last"].tolist() == asked
-        reason = "without two events to ask that have a history before them" if strict else "of fewer than 3 events"
+        reason = (
+            "without two events to ask that have a history before them"
+            if strict
+            else "of fewer than 3 events"
+        )
         assert division.counts == {f"users {reason}": 2 - len(asked)}
-    with pytest.raises(DataError, match=r"3 events, two of them to ask .* by data\.strict_time, but there are none"):
+    with pytest.raises(
+        DataError, match=r"3 events, two of them to ask .* by data\.strict_time, but there are none"
+    ):
         LeaveLastOut()(replace(timeline, strict_time=True).kept(timeline.time == 8))
     bought = replace(timeline, target=np.array([2, 0, 2, 2, 2, 2], np.uint8))
-    assert LeaveLastOut()(bought).counts == {"users without two events to ask that have a history before them": 1}
-    with pytest.raises(DataError, match=r"by data\.strict_time and data\.targets, but there are none"):
+    assert LeaveLastOut()(bought).counts == {
+        "users without two events to ask that have a history before them": 1
+    }
+    with pytest.raises(
+        DataError, match=r"by data\.strict_time and data\.targets, but there are none"
+    ):
         LeaveLastOut()(replace(bought, strict_time=True, target=np.zeros(6, np.uint8)))
 
 
@@ -111,13 +136,20 @@ def test_histories_of_named_parts_are_of_earlier_parts_and_times(seed: int, stri
     begin, stop = timeline.histories(np.arange(240))
     for k in range(240):
         own = range(k // 12 * 12, k // 12 * 12 + 12)
-        known = [j for j in own if timeline.part[j] < timeline.part[k] or (timeline.part[k] == TRAIN and j < k)]
+        known = [
+            j
+            for j in own
+            if timeline.part[j] < timeline.part[k] or (timeline.part[k] == TRAIN and j < k)
+        ]
         before = [j for j in known if not strict or timeline.time[j] < timeline.time[k]]
         assert list(range(begin[k], stop[k])) == before
 
 
 def training_stands_first(timeline: Timeline, division: Division) -> bool:
-    return all((np.diff(division.part[own.start : own.stop].astype(int)) >= 0).all() for own in users_of(timeline))
+    return all(
+        (np.diff(division.part[own.start : own.stop].astype(int)) >= 0).all()
+        for own in users_of(timeline)
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -129,9 +161,17 @@ def test_leave_last_out(seed: int) -> None:
     assert plain(division.validation) == {"last": [own[-2] for own in long]}
     held = {k for own in long for k in own[-2:]}
     assert np.flatnonzero(~division.train).tolist() == sorted(held)
-    assert np.flatnonzero(~division.extended("validation").train).tolist() == [own[-1] for own in long]
-    assert division.counts == {"users of fewer than 3 events": len(users_of(timeline)) - len(long)} != {}
-    assert training_stands_first(timeline, division) and training_stands_first(timeline, GlobalTime()(timeline))
+    assert np.flatnonzero(~division.extended("validation").train).tolist() == [
+        own[-1] for own in long
+    ]
+    assert (
+        division.counts
+        == {"users of fewer than 3 events": len(users_of(timeline)) - len(long)}
+        != {}
+    )
+    assert training_stands_first(timeline, division) and training_stands_first(
+        timeline, GlobalTime()(timeline)
+    )
     assert "global_time does not look ahead" in division.notes[0]
 
 
@@ -148,9 +188,14 @@ def test_what_cannot_be_divided_is_refused() -> None:
 
 def test_a_share_without_an_event_is_refused() -> None:
     events = generated(0)
-    with pytest.raises(DataError, match=r"test_share 1e-06 of .* events is less than 1: give a larger share"):
+    with pytest.raises(
+        DataError, match=r"test_share 1e-06 of .* events is less than 1: give a larger share"
+    ):
         GlobalTime(test_share=1e-6, validation_share=0.1)(events)
-    with pytest.raises(DataError, match=r"validation_share 1e-06 of .* events leaves none: give a larger share, or 0"):
+    with pytest.raises(
+        DataError,
+        match=r"validation_share 1e-06 of .* events leaves none: give a larger share, or 0",
+    ):
         GlobalTime(validation_share=1e-6)(events)
 
 
@@ -164,7 +209,9 @@ def test_an_order_of_rows_alone_is_noted() -> None:
         table = pa.table({"user": [1] * 3, "item": [1, 2, 3], **columns})
         return " ".join(LeaveLastOut()(Interactions.of(table).read()).notes)
 
-    twice = Interactions.of(pa.table({"user": [1] * 4 + [2] * 4, "item": [1, 1, 2, 2, 1, 1, 3, 4]})).read()
+    twice = Interactions.of(
+        pa.table({"user": [1] * 4 + [2] * 4, "item": [1, 1, 2, 2, 1, 1, 3, 4]})
+    ).read()
     assert "1 of 2 users have the same item twice at their end" in LeaveLastOut()(twice).notes[-1]
     assert "twice" not in notes()
 

@@ -1,4 +1,5 @@
-"""Towers of features in the step: however a batch of users and items is cut, kept, replayed or divided, it is the whole."""
+"""Towers of features in the step: however a batch of users and items is cut, kept, replayed or
+divided, it is the whole."""
 
 from __future__ import annotations
 
@@ -41,25 +42,40 @@ USERS, ITEMS, WIDTH = 9, 14, 4
 OPTIONS = {
     "shared": Features(dimensions=WIDTH, query_layers=(6,)),
     "every pool": Features(
-        history=History((Mean(2), Mean(5, 0.7), Max(3), Attention(3), Gru(3), Causal(4, 1, 2, 0.0)), targets=3),
+        history=History(
+            (Mean(2), Mean(5, 0.7), Max(3), Attention(3), Gru(3), Causal(4, 1, 2, 0.0)), targets=3
+        ),
         dimensions=WIDTH,
         query_layers=(6,),
         doc_layers=(5,),
     ),
     "every feature": Features(
-        doc=(Id(), Category("kind"), Categories("tags"), Number("price"), Number("price", buckets=3), Text("title")),
+        doc=(
+            Id(),
+            Category("kind"),
+            Categories("tags"),
+            Number("price"),
+            Number("price", buckets=3),
+            Text("title"),
+        ),
         query=(Id(buckets=4), Category("kind", table="kinds"), Number("age"), Elapsed()),
         history=History(items="own"),
         dimensions=WIDTH,
     ),
-    "no history": Features(doc=(Id(), Categories("tags")), query=(Id(),), history=None, dimensions=WIDTH),
+    "no history": Features(
+        doc=(Id(), Categories("tags")), query=(Id(),), history=None, dimensions=WIDTH
+    ),
 }
 
 
 def world(seed: int = 0) -> tuple[Visits, Entities, Entities, list[int]]:
     """Interactions with features beside them, and the events of a batch."""
     draw = random.Random(seed)
-    rows = [(user, draw.randrange(ITEMS), at * at) for user in range(USERS) for at in range(draw.randint(3, 14))]
+    rows = [
+        (user, draw.randrange(ITEMS), at * at)
+        for user in range(USERS)
+        for at in range(draw.randint(3, 14))
+    ]
     line = Timeline.of(*zip(*rows), weight=[1 + k % 3 for k in range(len(rows))])
     train = LeaveLastOut()(line).train
     made = Visits(line, train, Contexts(line, 4, 3), Draws(6, 0.5, 1))
@@ -76,19 +92,30 @@ def world(seed: int = 0) -> tuple[Visits, Entities, Entities, list[int]]:
     users = Entities(pa.table({"id": line.user_ids, "kind": kinds[:USERS], **ages}), counts)
     events = draw.sample(np.flatnonzero(train).tolist(), 8)
     first = int(line.offsets[3])  # and a run that begins with an empty history
-    return made, users, Entities(pa.table({"id": line.item_ids, **items}), made.counts), [*events, first, first + 1]
+    return (
+        made,
+        users,
+        Entities(pa.table({"id": line.item_ids, **items}), made.counts),
+        [*events, first, first + 1],
+    )
 
 
-OPTIONS["dropout within"] = Features(history=History((Causal(4, 2, 2, 0.5), Mean(3))), dimensions=WIDTH)
+OPTIONS["dropout within"] = Features(
+    history=History((Causal(4, 2, 2, 0.5), Mean(3))), dimensions=WIDTH
+)
 
 
 def objective() -> Any:
     """What a recommender trains with."""
     masks = (SameId(), KnownPositives())
-    return presets.mixed_negatives(Temperature(0.3, learnable=True), masks=masks, corrections=(LogQ(),))
+    return presets.mixed_negatives(
+        Temperature(0.3, learnable=True), masks=masks, corrections=(LogQ(),)
+    )
 
 
-def towers(name: str, dropout: float = 0.0, unknown: float = 0.0, dtype: torch.dtype = torch.float64) -> Any:
+def towers(
+    name: str, dropout: float = 0.0, unknown: float = 0.0, dtype: torch.dtype = torch.float64
+) -> Any:
     _, users, items, _ = world()
     torch.manual_seed(1)
     options = OPTIONS[name]
@@ -114,7 +141,9 @@ def off(got: dict[str, Tensor], want: dict[str, Tensor]) -> float:
     return max(float((got[name] - want[name]).abs().max()) for name in want) / largest
 
 
-def row_by_row(modules: FeatureTowers, parts: Any, given: Batch[Frame]) -> tuple[float, dict[str, Tensor]]:
+def row_by_row(
+    modules: FeatureTowers, parts: Any, given: Batch[Frame]
+) -> tuple[float, dict[str, Tensor]]:
     """Every row embedded by itself, and autograd through everything at once."""
     rows = {
         role: torch.cat([modules.of(role)(side.rows[torch.tensor([i])]) for i in range(len(side))])
@@ -165,7 +194,8 @@ def test_a_micro_batch_reads_the_items_of_its_own_rows_only() -> None:
 
 
 def test_the_item_that_is_asked_for_has_no_influence_on_its_query() -> None:
-    """Nor has what comes later: every event of the timeline is moved in turn, all rows of a run look back at once."""
+    """Nor has what comes later: every event of the timeline is moved in turn, all rows of a run
+    look back at once."""
     made, *_ = world()
     line = made.timeline
     events = torch.from_numpy(np.flatnonzero(made.train))
@@ -175,7 +205,9 @@ def test_the_item_that_is_asked_for_has_no_influence_on_its_query() -> None:
         for event in range(0, len(line), 7):
             item = line.item.copy()
             item[event] = (item[event] + 1) % ITEMS
-            moved = Visits(replace(line, item=item), made.train, Contexts(replace(line, item=item), 4, 3))
+            moved = Visits(
+                replace(line, item=item), made.train, Contexts(replace(line, item=item), 4, 3)
+            )
             changed = modules.of("query")(moved.frame(events))
             same = (changed == found).all(1)
             assert same[events <= event].all() and (
@@ -196,7 +228,9 @@ def test_judging_turns_every_layer_off_and_on_again() -> None:
         assert not torch.equal(modules.of("query")(frame), modules.of("query")(frame))
 
 
-def test_vectors_are_unit_vectors_where_the_cosine_compares_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_are_unit_vectors_where_the_cosine_compares_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     modules = towers("every feature", dtype=torch.float32).eval()
     frame = Frame({"item": torch.arange(ITEMS)})
     with torch.no_grad():
@@ -205,10 +239,15 @@ def test_vectors_are_unit_vectors_where_the_cosine_compares_them(monkeypatch: py
     modules.normalised = False
     assert torch.equal(modules.encode(frame), raw)
     monkeypatch.setattr("tempera.recommend.features._BLOCK", 3)
-    assert torch.allclose(modules.encode(frame), raw) and modules.encode(frame[:0]).shape == (0, WIDTH)
+    assert torch.allclose(modules.encode(frame), raw) and modules.encode(frame[:0]).shape == (
+        0,
+        WIDTH,
+    )
     queries = batch().query.rows
     with torch.no_grad():
-        assert torch.allclose(modules.encode(queries, "query"), modules.of("query")(queries), atol=1e-6)
+        assert torch.allclose(
+            modules.encode(queries, "query"), modules.of("query")(queries), atol=1e-6
+        )
 
 
 def test_items_of_histories_are_those_of_the_item_tower_or_their_own() -> None:
@@ -229,7 +268,9 @@ def test_weights_are_written_and_read(name: str, tmp_path: Path) -> None:
     other.load_state_dict(load_file(tmp_path / "model" / "model.safetensors"))
     frame = Frame({"item": torch.arange(ITEMS)})
     assert torch.equal(other.encode(frame), modules.encode(frame))
-    assert torch.equal(other.encode(batch().query.rows, "query"), modules.encode(batch().query.rows, "query"))
+    assert torch.equal(
+        other.encode(batch().query.rows, "query"), modules.encode(batch().query.rows, "query")
+    )
 
 
 def test_the_learning_rate_is_that_of_the_most_delicate_part() -> None:
@@ -238,7 +279,11 @@ def test_the_learning_rate_is_that_of_the_most_delicate_part() -> None:
 
     assert Features().learning_rate == 2e-3
     assert Features(doc=(Id(), Text("title", Static()))).learning_rate == 2e-3
-    assert Features(doc=(Id(), Text("title", Pretrained("m")))).learning_rate == Pretrained("m").learning_rate < 1e-3
+    assert (
+        Features(doc=(Id(), Text("title", Pretrained("m")))).learning_rate
+        == Pretrained("m").learning_rate
+        < 1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -251,7 +296,10 @@ def test_the_learning_rate_is_that_of_the_most_delicate_part() -> None:
             "dimensions is 6, which 4 heads",
         ),
         ({"doc": (Text("title", Features()),)}, "features is not a text tower"),
-        ({"doc": (Category("id"),)}, "reads the column 'id', .*: give the feature id, or rename the column"),
+        (
+            {"doc": (Category("id"),)},
+            "reads the column 'id', .*: give the feature id, or rename the column",
+        ),
     ],
 )
 def test_what_cannot_be_built_is_told(options: dict[str, Any], message: str) -> None:
@@ -262,13 +310,17 @@ def test_what_cannot_be_built_is_told(options: dict[str, Any], message: str) -> 
 
 
 def test_batches_are_larger_where_users_are_bags() -> None:
-    assert Features().schedule(10**6) == (1024, 12.0) and Features().suited(False).schedule(10**6) == (2048, 12.0)
+    assert Features().schedule(10**6) == (1024, 12.0) and Features().suited(False).schedule(
+        10**6
+    ) == (2048, 12.0)
     assert Features().suited(False).schedule(9_000) == Features().schedule(9_000) == (64, 12.0)
 
 
 def test_a_feature_may_be_called_as_the_count_of_training_events(tmp_path: Path) -> None:
     for names in (("size",), ("count",), ("count", "training count")):
-        made = Entities(pa.table({"id": ["a", "b"], **{name: [5, 6] for name in names}}), np.array([3, 0]))
+        made = Entities(
+            pa.table({"id": ["a", "b"], **{name: [5, 6] for name in names}}), np.array([3, 0])
+        )
         parquet.write_table(with_counts(made), tmp_path / "items.parquet")
         read = entities(tmp_path / "items.parquet")
         assert read.table.equals(made.table) and read.count.tolist() == [3, 0]

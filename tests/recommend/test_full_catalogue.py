@@ -17,11 +17,16 @@ from tempera.recommend.later_events import judge_events
 
 def histories(rows: list[list[int]]) -> Histories:
     lengths = [len(row) for row in rows]
-    return Histories.of(np.array([i for row in rows for i in row], np.int32), np.cumsum([0, *lengths]))
+    return Histories.of(
+        np.array([i for row in rows for i in row], np.int32), np.cumsum([0, *lengths])
+    )
 
 
-def random_case(seed: int, q: int = 37, c: int = 29) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[list[int]]]:
-    """Small whole numbers, so that products are exact and ties many; items come twice, and targets are seen before."""
+def random_case(
+    seed: int, q: int = 37, c: int = 29
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[list[int]]]:
+    """Small whole numbers, so that products are exact and ties many; items come twice, and targets
+    are seen before."""
     generator = np.random.default_rng(seed)
     queries, items = (generator.integers(-2, 3, (n, 3)).astype(np.float32) for n in (q, c))
     target = generator.integers(0, c, q)
@@ -34,12 +39,17 @@ def random_case(seed: int, q: int = 37, c: int = 29) -> tuple[np.ndarray, np.nda
 def loops(queries: np.ndarray, items: np.ndarray, out: list[set[int]]) -> list[list[int]]:
     """All items that are not out, by falling score and then by code, in float64."""
     scores = queries.astype(np.float64) @ items.astype(np.float64).T
-    return [sorted((j for j in range(len(items)) if j not in o), key=lambda j: (-s[j], j)) for s, o in zip(scores, out)]
+    return [
+        sorted((j for j in range(len(items)) if j not in o), key=lambda j: (-s[j], j))
+        for s, o in zip(scores, out)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("cells", "least"), [(1 << 22, 16), (150, 1), (1, 1), (1, 5)])
-def test_ranks_and_lists(monkeypatch: pytest.MonkeyPatch, seed: int, cells: int, least: int) -> None:
+def test_ranks_and_lists(
+    monkeypatch: pytest.MonkeyPatch, seed: int, cells: int, least: int
+) -> None:
     monkeypatch.setattr(catalogue, "_CELLS", cells)
     monkeypatch.setattr(catalogue, "_ROWS", (least, 1024))
     queries, items, target, seen = random_case(seed)
@@ -47,8 +57,12 @@ def test_ranks_and_lists(monkeypatch: pytest.MonkeyPatch, seed: int, cells: int,
     whole, left = loops(queries, items, [set()] * len(target)), loops(queries, items, out)
     for k in (0, 1, 7, 29, 50):
         found = rank(inner(queries, items), 29, target, histories(seen), k)
-        assert found.included.tolist() == [row.index(t) + 1 for row, t in zip(whole, target.tolist())]
-        assert found.excluded.tolist() == [row.index(t) + 1 for row, t in zip(left, target.tolist())]
+        assert found.included.tolist() == [
+            row.index(t) + 1 for row, t in zip(whole, target.tolist())
+        ]
+        assert found.excluded.tolist() == [
+            row.index(t) + 1 for row, t in zip(left, target.tolist())
+        ]
         depth = min(k, 29)
         assert found.top.tolist() == [[*row, *[-1] * 29][:depth] for row in left]
         assert found.items == 29
@@ -59,12 +73,22 @@ def test_rows_of_histories_may_overlap() -> None:
     rows = Histories(events, np.array([0, 0, 4, 2]), np.array([3, 6, 4, 5]))
     assert rows.lengths.tolist() == [3, 6, 0, 3] and len(rows) == 4
     each, items = rows.pairs()
-    assert [items[each == row].tolist() for row in range(4)] == [[3, 1, 4], [3, 1, 4, 1, 5, 9], [], [4, 1, 5]]
+    assert [items[each == row].tolist() for row in range(4)] == [
+        [3, 1, 4],
+        [3, 1, 4, 1, 5, 9],
+        [],
+        [4, 1, 5],
+    ]
     each, items = rows[1:].last(2).pairs()
     assert [items[each == row].tolist() for row in range(3)] == [[5, 9], [], [1, 5]]
     apart = histories([[3, 1, 4], [3, 1, 4, 1, 5, 9], [], [4, 1, 5]])
-    scores, target = np.random.default_rng(0).normal(size=(4, 10)).astype(np.float32), np.array([4, 2, 0, 9])
-    one, other = (rank(lambda part: scores[part].copy(), 10, target, seen, 5) for seen in (rows, apart))
+    scores, target = (
+        np.random.default_rng(0).normal(size=(4, 10)).astype(np.float32),
+        np.array([4, 2, 0, 9]),
+    )
+    one, other = (
+        rank(lambda part: scores[part].copy(), 10, target, seen, 5) for seen in (rows, apart)
+    )
     for name in ("excluded", "included", "top"):
         assert np.array_equal(getattr(one, name), getattr(other, name))
     assert (one.excluded != one.included).any()
@@ -89,7 +113,8 @@ def test_metrics_of_ranks_are_those_of_the_lists() -> None:
 
 
 def test_what_was_seen_and_is_to_be_found_again_is_ranked_once() -> None:
-    """Users who take an item again: each metric is that of the list without what was seen and is not to be found."""
+    """Users who take an item again: each metric is that of the list without what was seen and is
+    not to be found."""
     scores = np.array([[0.1, 0.9, 0.8, 0.85], [0.4, 0.3, 0.2, 0.1]], np.float32)
     seen = histories([[0, 1], [3, 0]])
     target, of = np.array([1, 2, 2]), np.array([0, 0, 1])
@@ -106,7 +131,13 @@ def test_an_item_that_comes_twice_in_the_test_is_one_to_find(tmp_path: Path) -> 
     (test,) = line.source.split(line).test.values()
     scores = np.array([[0.1, 0.9, 0.8]], np.float32)
     names = ("ndcg@10", "map@10", "precision@1", "recall@10")
-    judged = judge_events(lambda rows: scores[: rows.stop - rows.start].copy(), test, line, np.ones(3, np.int64), names)
+    judged = judge_events(
+        lambda rows: scores[: rows.stop - rows.start].copy(),
+        test,
+        line,
+        np.ones(3, np.int64),
+        names,
+    )
     assert all(0 < float(values.max()) <= 1 for values in judged.per_query.values())
     assert {name: float(judged.per_query[name][0]) for name in names[:3]} == pytest.approx(
         dict.fromkeys(names[:3], 1.0)
@@ -120,21 +151,35 @@ def test_what_is_given_stays_as_it_is_and_scratch_is_used_again() -> None:
     first = scores(slice(0, 20)).base
     one, other = (rank(scores, 29, target, histories(seen), 5) for _ in range(2))
     assert np.array_equal(one.top, other.top) and np.array_equal(one.excluded, other.excluded)
-    assert scores(slice(3, 7)).base is scores(slice(9, 10)).base is not first  # grown once, to 37 rows
+    assert (
+        scores(slice(3, 7)).base is scores(slice(9, 10)).base is not first
+    )  # grown once, to 37 rows
     assert np.array_equal(queries, before[0]) and np.array_equal(items, before[1])
 
 
 def test_no_queries_and_one_item() -> None:
     found = rank(
-        inner(np.empty((0, 3), np.float32), np.ones((5, 3), np.float32)), 5, np.empty(0, np.int64), histories([]), 3
+        inner(np.empty((0, 3), np.float32), np.ones((5, 3), np.float32)),
+        5,
+        np.empty(0, np.int64),
+        histories([]),
+        3,
     )
     assert found.excluded.shape == found.included.shape == (0,) and found.top.shape == (0, 3)
-    alone = rank(inner(np.ones((1, 3), np.float32), np.ones((1, 3), np.float32)), 1, np.array([0]), histories([[0]]), 3)
+    alone = rank(
+        inner(np.ones((1, 3), np.float32), np.ones((1, 3), np.float32)),
+        1,
+        np.array([0]),
+        histories([[0]]),
+        3,
+    )
     assert (alone.excluded[0], alone.included[0], alone.top.tolist()) == (1, 1, [[0]])
 
 
 def ranked(scores: np.ndarray, target: list[int], seen: list[list[int]]) -> Ranks:
-    return rank(lambda rows: scores[rows].copy(), scores.shape[1], np.array(target), histories(seen))
+    return rank(
+        lambda rows: scores[rows].copy(), scores.shape[1], np.array(target), histories(seen)
+    )
 
 
 def test_mistakes() -> None:
@@ -159,5 +204,7 @@ def test_a_model_that_diverged_is_not_given_the_first_rank(monkeypatch: pytest.M
     assert str(error.value) == "scores of query 3 are NaN: the model has diverged"
     vectors = np.ones((4, 2), np.float32)
     vectors[2, 1] = np.inf
-    with pytest.raises(DataError, match=r"the embeddings of items are not finite .*, the first is row 2"):
+    with pytest.raises(
+        DataError, match=r"the embeddings of items are not finite .*, the first is row 2"
+    ):
         inner(np.ones((1, 2), np.float32), vectors)

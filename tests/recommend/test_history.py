@@ -26,7 +26,8 @@ POOLS: dict[str, tuple[Pooling, ...]] = {
     "transformer": (Causal(5, layers=2, heads=2, dropout=0.0),),
     "all": (Max(3), Mean(2, 0.5), Ages(3), Attention(3), Gru(3), Causal(3, 1, 3, 0.0), Mean(4)),
 }
-# Starts and stops of rows over a timeline of 30 events: shared starts, starts of their own, empty and single ones.
+# Starts and stops of rows over a timeline of 30 events: shared starts, starts of their own, empty
+# and single ones.
 PACKINGS = {
     "shared": ([0, 0, 0, 12, 12], [3, 4, 5, 12, 17]),
     "own": ([0, 1, 2, 8, 20], [5, 5, 5, 9, 29]),
@@ -67,7 +68,8 @@ def events(packing: str) -> Events:
     return Events.of(timeline(), start, stop)
 
 
-# The pools by definition, of one history as a list of vectors, the earliest first -----------------------------------
+# The pools by definition, of one history as a list of vectors, the earliest first
+# -----------------------------------
 
 
 def mean(pool: Mean, _: nn.Module, history: list[Tensor]) -> Tensor:
@@ -77,12 +79,16 @@ def mean(pool: Mean, _: nn.Module, history: list[Tensor]) -> Tensor:
 
 
 def largest(pool: Max, _: nn.Module, history: list[Tensor]) -> Tensor:
-    return torch.stack([torch.stack([x[d] for x in history[-pool.last :]]).amax() for d in range(D)])
+    return torch.stack(
+        [torch.stack([x[d] for x in history[-pool.last :]]).amax() for d in range(D)]
+    )
 
 
 def ages(pool: Ages, module: nn.Module, history: list[Tensor]) -> Tensor:
     weights = [module.age[age].exp() for age in range(min(pool.last, len(history)))]
-    return sum((w * x for w, x in zip(weights, history[::-1])), torch.zeros(D).double()) / sum(weights)
+    return sum((w * x for w, x in zip(weights, history[::-1])), torch.zeros(D).double()) / sum(
+        weights
+    )
 
 
 def attention(pool: Attention, module: nn.Module, history: list[Tensor]) -> Tensor:
@@ -92,7 +98,9 @@ def attention(pool: Attention, module: nn.Module, history: list[Tensor]) -> Tens
         for age, x in enumerate(history[::-1][: pool.last])
     ]
     weights = [logit.exp() for logit in logits]
-    return sum((w * x for w, x in zip(weights, history[::-1])), torch.zeros(D).double()) / sum(weights)
+    return sum((w * x for w, x in zip(weights, history[::-1])), torch.zeros(D).double()) / sum(
+        weights
+    )
 
 
 def gru(_: Gru, module: nn.Module, history: list[Tensor]) -> Tensor:
@@ -163,21 +171,32 @@ def by_definition(made: Past, pools: tuple[Pooling, ...], packing: str) -> Tenso
             DEFINED[type(pool)](pool, module, history) if history else torch.zeros(D).double()
             for pool, module in zip(means + others, modules)
         ]
-    return torch.stack(rows).view(-1, len(pools) * D) if rows else torch.zeros(0, len(pools) * D).double()
+    return (
+        torch.stack(rows).view(-1, len(pools) * D)
+        if rows
+        else torch.zeros(0, len(pools) * D).double()
+    )
 
 
 def gradients(made: Past, found: Tensor) -> dict[str, Tensor]:
     """Of a sum in which every number has a weight of its own."""
     made.zero_grad()
-    weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    weights = torch.randn(
+        found.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64
+    )
     if found.requires_grad:
         (found * weights).sum().backward()
-    return {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in made.named_parameters()}
+    return {
+        name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+        for name, p in made.named_parameters()
+    }
 
 
 def near(a: Tensor, b: Tensor) -> bool:
     a, b = a.detach(), b.detach()
-    return a.shape == b.shape and torch.allclose(a, b, rtol=0, atol=1e-12 * max([1.0, *b.abs().flatten().tolist()]))
+    return a.shape == b.shape and torch.allclose(
+        a, b, rtol=0, atol=1e-12 * max([1.0, *b.abs().flatten().tolist()])
+    )
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
@@ -202,7 +221,8 @@ def test_rows_in_any_order_and_any_part(name: str) -> None:
 
 @pytest.mark.parametrize("name", POOLS)
 def test_what_comes_at_or_after_the_stop_has_no_influence(name: str) -> None:
-    """Else a query would know its answer: neither the target's item nor a later one moves any row, nor gets a gradient."""
+    """Else a query would know its answer: neither the target's item nor a later one moves any row,
+    nor gets a gradient."""
     made = past(POOLS[name])
     line, start = timeline(), torch.tensor([2, 2, 2, 2])
     stop = torch.tensor([5, 9, 7, 12])
@@ -261,6 +281,7 @@ def test_numbers_of_a_history_are_dropped_in_training_only() -> None:
     vectors = made.eval()(events("far apart"))[[0, 2, 4, 5, 6]]
     dropped = torch.stack([made.train()(events("far apart"))[[0, 2, 4, 5, 6]] for _ in range(400)])
     assert torch.equal(
-        (dropped == 0) | torch.isclose(dropped, vectors / 0.6), torch.ones_like(dropped, dtype=torch.bool)
+        (dropped == 0) | torch.isclose(dropped, vectors / 0.6),
+        torch.ones_like(dropped, dtype=torch.bool),
     )
     assert 0.37 < float((dropped == 0).float().mean()) < 0.43

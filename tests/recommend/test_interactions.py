@@ -39,7 +39,10 @@ def generated(rows: int, seed: int) -> list[tuple[str, int, int, float]]:
     """User, item, time, weight: few times, so that most are tied."""
     draw = random.Random(seed)
     users, items = [f"u{i}" for i in range(40)], list(range(25))
-    return [(draw.choice(users), draw.choice(items), draw.randrange(6), draw.randrange(8) / 4) for _ in range(rows)]
+    return [
+        (draw.choice(users), draw.choice(items), draw.randrange(6), draw.randrange(8) / 4)
+        for _ in range(rows)
+    ]
 
 
 def expected(rows: list[tuple[str, int, int, float]]) -> dict[Any, list[tuple[Any, ...]]]:
@@ -101,12 +104,22 @@ def test_rows_go_to_their_user_in_the_order_of_time(
     timeline = source.read(tmp_path / "cache" if mapped else None)
     found = rows_of(timeline)
     if kind == "csv":  # whose ids are texts
-        found = {user: [(int(item), *rest) for item, *rest in events] for user, events in found.items()}
+        found = {
+            user: [(int(item), *rest) for item, *rest in events] for user, events in found.items()
+        }
     assert list(found) == list(expected(rows)) and found == expected(rows)
-    assert timeline.item.dtype == np.int32 and timeline.time.dtype == np.int64 and timeline.weight.dtype == np.float32
+    assert (
+        timeline.item.dtype == np.int32
+        and timeline.time.dtype == np.int64
+        and timeline.weight.dtype == np.float32
+    )
     assert isinstance(timeline.item, np.memmap) == mapped
     if mapped:
-        assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["item.npy", "time.npy", "weight.npy"]
+        assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [
+            "item.npy",
+            "time.npy",
+            "weight.npy",
+        ]
 
 
 def test_numbers_do_not_depend_on_the_order_of_rows() -> None:
@@ -118,14 +131,21 @@ def test_numbers_do_not_depend_on_the_order_of_rows() -> None:
 
 
 def test_ties_of_time_go_by_position_and_then_by_row(put) -> None:
-    columns = {"user": [1] * 6, "item": list("abcdef"), "time": [5, 5, 5, 2, 2, 2], "position": [2, 1, 1, 0, 0, 9]}
+    columns = {
+        "user": [1] * 6,
+        "item": list("abcdef"),
+        "time": [5, 5, 5, 2, 2, 2],
+        "position": [2, 1, 1, 0, 0, 9],
+    }
     timeline = Interactions(path=put(columns)).read()
     assert [row[0] for row in rows_of(timeline)[1]] == ["d", "e", "f", "b", "c", "a"]
     assert not hasattr(timeline, "position")
 
 
 def test_frames_that_leave_rows_out_bring_their_numbers_along(put) -> None:
-    frame = pd.DataFrame({"user": ["a", "a", "b", "a"], "item": ["x", "y", "y", "z"], "time": [1, 2, 3, 4]})
+    frame = pd.DataFrame(
+        {"user": ["a", "a", "b", "a"], "item": ["x", "y", "y", "z"], "time": [1, 2, 3, 4]}
+    )
     kept = frame[frame["user"] == "a"]
     assert "__index_level_0__" in pa.table(kept).column_names
     for source in (Interactions.of(kept), Interactions(path=put(kept))):
@@ -140,7 +160,10 @@ def test_frames_that_leave_rows_out_bring_their_numbers_along(put) -> None:
             pd.DataFrame({"user": [1, "a"], "item": ["x", "y"]}),
             "data, row 2: column 'user' is 'a', after values like 1",
         ),
-        (pd.DataFrame([[1, 2, 3]], columns=["user", "item", "user"]), "no table can be made of it: Duplicate column"),
+        (
+            pd.DataFrame([[1, 2, 3]], columns=["user", "item", "user"]),
+            "no table can be made of it: Duplicate column",
+        ),
     ],
 )
 def test_frames_that_are_no_table_are_told(frame: pd.DataFrame, message: str) -> None:
@@ -150,7 +173,9 @@ def test_frames_that_are_no_table_are_told(frame: pd.DataFrame, message: str) ->
 
 
 def test_an_order_only(put) -> None:
-    timeline = Interactions(path=put({"user": [1, 1, 2, 1], "item": [3, 4, 5, 6], "position": [2, 1, 0, 0]})).read()
+    timeline = Interactions(
+        path=put({"user": [1, 1, 2, 1], "item": [3, 4, 5, 6], "position": [2, 1, 0, 0]})
+    ).read()
     assert timeline.time is None and rows_of(timeline) == {1: [(6,), (4,), (3,)], 2: [(5,)]}
     timeline = Interactions(path=put({"user": [1, 1, 2, 1], "item": [3, 4, 5, 6]})).read()
     assert timeline.time is None and rows_of(timeline) == {1: [(3,), (4,), (6,)], 2: [(5,)]}
@@ -161,7 +186,10 @@ def test_an_order_only(put) -> None:
     [
         ("2001-02-03", datetime(2001, 2, 3, tzinfo=UTC)),
         ("2001-02-03 04:05:06", datetime(2001, 2, 3, 4, 5, 6, tzinfo=UTC)),
-        ("2001-02-03T04:05:06+02:00", datetime(2001, 2, 3, 4, 5, 6, tzinfo=timezone(timedelta(hours=2)))),
+        (
+            "2001-02-03T04:05:06+02:00",
+            datetime(2001, 2, 3, 4, 5, 6, tzinfo=timezone(timedelta(hours=2))),
+        ),
         ("2001-02-03T04:05:06Z", datetime(2001, 2, 3, 4, 5, 6, tzinfo=UTC)),
     ],
 )
@@ -170,17 +198,27 @@ def test_dates_are_microseconds_of_utc(put, text: str, moment: datetime) -> None
     (row,) = rows_of(Interactions(path=put(f"user,item,date\na,x,{text}\n")).read())["a"]
     assert row == ("x", microseconds)
     for kind in (pa.timestamp("ns"), pa.timestamp("ms", "Europe/Berlin")):
-        column = pa.array([moment.astimezone(UTC).replace(tzinfo=None)]).cast(kind.unit and pa.timestamp(kind.unit))
+        column = pa.array([moment.astimezone(UTC).replace(tzinfo=None)]).cast(
+            kind.unit and pa.timestamp(kind.unit)
+        )
         path = put({"user": [1], "item": [1], "time": column.cast(pa.int64()).cast(kind)})
         assert Interactions(path=path).read().time.tolist() == [microseconds]
 
 
 def test_dates_are_cut_to_microseconds(put) -> None:
-    path = put({"user": [1, 1], "item": [1, 2], "time": pa.array([1_000_000_999, 1_000_000_001], pa.timestamp("ns"))})
+    path = put(
+        {
+            "user": [1, 1],
+            "item": [1, 2],
+            "time": pa.array([1_000_000_999, 1_000_000_001], pa.timestamp("ns")),
+        }
+    )
     assert rows_of(Interactions(path=path).read()) == {1: [(1, 1_000_000), (2, 1_000_000)]}
     text = "user,item,time\na,x,1970-01-01 00:00:01.000000999\na,y,1970-01-01T00:00:01.000001001Z\n"
     for lines in (text.replace("Z", ""), text.replace("999", "999Z")):
-        assert rows_of(Interactions(path=put(lines)).read()) == {"a": [("x", 1_000_000), ("y", 1_000_001)]}
+        assert rows_of(Interactions(path=put(lines)).read()) == {
+            "a": [("x", 1_000_000), ("y", 1_000_001)]
+        }
 
 
 def test_numbers_of_csv_are_whole_where_they_can_be(put) -> None:
@@ -189,7 +227,9 @@ def test_numbers_of_csv_are_whole_where_they_can_be(put) -> None:
 
 
 def test_categories_are_ids() -> None:
-    frame = pd.DataFrame({"userID": pd.Categorical(["b", "a", "b"]), "item": [1, 2, 3], "time": [1, 2, 3]})
+    frame = pd.DataFrame(
+        {"userID": pd.Categorical(["b", "a", "b"]), "item": [1, 2, 3], "time": [1, 2, 3]}
+    )
     assert rows_of(Interactions.of(frame).read()) == {"a": [(2, 2)], "b": [(1, 1), (3, 3)]}
 
 
@@ -202,17 +242,23 @@ def test_ratings_are_never_taken_for_weights(put) -> None:
     assert Interactions(path=path, metadata=("rating",)).read().weight is None
     assert Interactions(path=path, weight="rating").read().weight.tolist() == [3, 5, 4]
     timeline = Interactions(path=path, min_rating=4).read()
-    assert rows_of(timeline) == {1: [(2, 2)], 2: [(3, 3)]} and timeline.dropped == {"rows below min_rating": 1}
+    assert rows_of(timeline) == {1: [(2, 2)], 2: [(3, 3)]} and timeline.dropped == {
+        "rows below min_rating": 1
+    }
     assert "no interactions are left: 3 rows below min_rating" in refused(path, min_rating=6)
 
 
 def test_what_is_missing_is_named_or_counted(put) -> None:
-    path = put({"user": [1, 2, 3], "item": [1, 2, 3], "time": [1, None, 3], "rating": [5, None, None]})
+    path = put(
+        {"user": [1, 2, 3], "item": [1, 2, 3], "time": [1, None, 3], "rating": [5, None, None]}
+    )
     assert refused(path, metadata=("rating",)) == (
         "a.parquet, row 2: column 'time' has no time: set data.missing_time=drop to leave such rows out"
     )
     timeline = Interactions(path=path, metadata=("rating",), missing_time="drop").read()
-    assert rows_of(timeline) == {1: [(1, 1)], 3: [(3, 3)]} and timeline.dropped == {"rows without a time": 1}
+    assert rows_of(timeline) == {1: [(1, 1)], 3: [(3, 3)]} and timeline.dropped == {
+        "rows without a time": 1
+    }
     message = refused(path, missing_time="drop", min_rating=1)
     assert message == "a.parquet, row 3: column 'rating' has no number"
 
@@ -294,7 +340,9 @@ def test_faults_are_named(put, columns: dict[str, Any], message: str) -> None:
 def test_weights_that_leave_nothing_to_learn_from_are_refused(put) -> None:
     table = {"user": ["a", "a"], "item": ["x", "y"], "time": [1, 2]}
     assert "column 'weight' is 0 in every row" in refused(put(table | {"weight": [0, 0]}))
-    assert rows_of(Interactions(path=put(table | {"weight": [0, 2]})).read()) == {"a": [("x", 1, 0.0), ("y", 2, 2.0)]}
+    assert rows_of(Interactions(path=put(table | {"weight": [0, 2]})).read()) == {
+        "a": [("x", 1, 0.0), ("y", 2, 2.0)]
+    }
 
 
 def test_wrong_columns_are_answered(put) -> None:
@@ -308,7 +356,9 @@ def test_wrong_columns_are_answered(put) -> None:
     assert "Did you mean ratng?" in refused(graded, weight="rating")
     assert "Did you mean rating?" in refused(graded, min_rating=1)
     path = put({"who": [1], "item": [1]})
-    assert "has no column that is usual for a user (user, userid, " in refused(path, metadata=("*",))
+    assert "has no column that is usual for a user (user, userid, " in refused(
+        path, metadata=("*",)
+    )
     with pytest.raises(ConfigError, match="path is needed"):
         Interactions().read()
 
@@ -322,7 +372,9 @@ def test_a_column_is_taken_once(put) -> None:
     assert "column 'user_id' is given as weight, and no other is usual for the user" in refused(
         path, ConfigError, weight="user_id"
     )
-    assert "column 'user_id' is given as user and as item" in refused(path, ConfigError, user="user_id", item="user_id")
+    assert "column 'user_id' is given as user and as item" in refused(
+        path, ConfigError, user="user_id", item="user_id"
+    )
 
 
 def test_columns_that_two_signs_divide_are_told(put) -> None:
@@ -332,13 +384,17 @@ def test_columns_that_two_signs_divide_are_told(put) -> None:
 
 @pytest.mark.parametrize("sign", [";", "\t", "|", "::"])
 def test_a_name_may_hold_what_divides_other_tables(put, sign: str) -> None:
-    assert "no column that is usual for a user" in refused(put(f"a{sign}b\none\n"))  # which a name may have
+    assert "no column that is usual for a user" in refused(
+        put(f"a{sign}b\none\n")
+    )  # which a name may have
 
 
 def test_rows_come_from_one_place(put) -> None:
     table = pa.table({"user": [1], "item": [1]})
     options = Interactions(path=put(table.to_pydict()))
-    with pytest.raises(ConfigError, match=r"data.path is .*a.parquet, but a Table is given too: keep one"):
+    with pytest.raises(
+        ConfigError, match=r"data.path is .*a.parquet, but a Table is given too: keep one"
+    ):
         options.hand(table)
     with pytest.raises(ConfigError, match=r"data.items is .*items.csv, but a Table is given too"):
         Interactions(items="items.csv").hand(table, items=table)
@@ -353,9 +409,13 @@ def test_files_of_a_folder_have_to_agree(put, tmp_path: Path) -> None:
     assert "column 'time' has no time" in refused(str(folder))
     put({"user": [1], "item": [1]}, "in/a.parquet")
     put({"user": [1], "item": [1], "time": [1]}, "in/b.parquet")
-    assert "only some of the files have a column for data.time: add it to the others" in refused(str(folder))
+    assert "only some of the files have a column for data.time: add it to the others" in refused(
+        str(folder)
+    )
     put({"user": [1], "item": [1], "time": [2.5]}, "in/a.parquet")
-    assert rows_of(Interactions(path=str(folder)).read(tmp_path / "cache")) == {1: [(1, 1.0), (1, 2.5)]}
+    assert rows_of(Interactions(path=str(folder)).read(tmp_path / "cache")) == {
+        1: [(1, 1.0), (1, 2.5)]
+    }
 
 
 def test_a_damaged_file_is_named(put, tmp_path: Path) -> None:
@@ -367,9 +427,7 @@ def test_a_damaged_file_is_named(put, tmp_path: Path) -> None:
 def test_files_whose_columns_of_a_role_differ_are_told_apart(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"user": [1], "item": [1]}), tmp_path / "a.parquet")
     parquet.write_table(pa.table({"user_id": [1], "item_id": [1]}), tmp_path / "b.parquet")
-    message = (
-        r"b\.parquet with what was read before it \(user, item\) has 2 columns that are usual for a user: user, user_id"
-    )
+    message = r"b\.parquet with what was read before it \(user, item\) has 2 columns that are usual for a user: user, user_id"
     with pytest.raises(DataError, match=message):
         Interactions(path=str(tmp_path)).read()
 
@@ -380,7 +438,9 @@ def test_features_stand_beside_their_ids(put) -> None:
     path = put({"user_id": [4, 5, 4], "item_id": [1, 2, 3]})
     timeline = Interactions(path=path, users=users, items=items).read()
     assert timeline.items.to_pylist() == [{"title": "a"}, {"title": None}, {"title": "c"}]
-    assert timeline.items["title"].type == pa.large_string()  # a plain one holds no more than 2 GiB when rows are taken
+    assert (
+        timeline.items["title"].type == pa.large_string()
+    )  # a plain one holds no more than 2 GiB when rows are taken
     assert timeline.users.to_pylist() == [{"age": "30"}, {"age": "20"}]
     assert timeline.dropped == {
         "items without a row of features": 1,
@@ -393,14 +453,19 @@ def test_features_stand_beside_their_ids(put) -> None:
 
 def test_features_of_texts_that_are_integers_of_the_interactions(put) -> None:
     """Where ids are texts, "07" is another one than "7"."""
-    items, events = {"item": ["001", "+2", "x"], "title": ["a", "b", "c"]}, {"user": [1, 1], "item": [1, 2]}
+    items, events = (
+        {"item": ["001", "+2", "x"], "title": ["a", "b", "c"]},
+        {"user": [1, 1], "item": [1, 2]},
+    )
     line = Interactions.of(pa.table(events), items=pa.table(items)).read()
     assert line.items is not None and line.items["title"].to_pylist() == ["a", "b"]
     assert line.dropped == {"rows of features of items without an interaction": 1}
     line = Interactions.of(pa.table({**events, "item": ["1", "x"]}), items=pa.table(items)).read()
     assert line.items is not None and line.items["title"].to_pylist() == [None, "c"]
     with pytest.raises(DataError, match="have two rows for item '1': give each item one row"):
-        Interactions.of(pa.table(events), items=pa.table({"item": ["1", "01"], "title": ["a", "b"]})).read()
+        Interactions.of(
+            pa.table(events), items=pa.table({"item": ["1", "01"], "title": ["a", "b"]})
+        ).read()
 
 
 def test_features_of_other_ids_are_refused(put) -> None:
@@ -411,7 +476,9 @@ def test_features_of_other_ids_are_refused(put) -> None:
     )
 
 
-def test_features_that_are_not_there_are_missed_before_the_interactions_are_read(put, tmp_path: Path) -> None:
+def test_features_that_are_not_there_are_missed_before_the_interactions_are_read(
+    put, tmp_path: Path
+) -> None:
     path = put({"user": [1], "item": [None]})
     assert refused(path, users=str(tmp_path / "users.csv")) == f"no such file: {tmp_path}/users.csv"
 
@@ -430,7 +497,9 @@ def test_features_that_are_not_there_are_missed_before_the_interactions_are_read
         ),
     ],
 )
-def test_faults_of_features_are_named(put, tmp_path: Path, items: dict[str, Any], message: str) -> None:
+def test_faults_of_features_are_named(
+    put, tmp_path: Path, items: dict[str, Any], message: str
+) -> None:
     found = refused(put({"user": [1], "item": [1]}), items=put(items, "items.parquet"))
     assert found.replace(f"{tmp_path}/", "") == message
 
@@ -486,7 +555,9 @@ def test_histories_are_what_stands_strictly_before(strict: bool) -> None:
         ),
     ],
 )
-def test_times_of_several_kinds_are_refused_in_one_line(tmp_path: Path, name: str, rows: str, message: str) -> None:
+def test_times_of_several_kinds_are_refused_in_one_line(
+    tmp_path: Path, name: str, rows: str, message: str
+) -> None:
     (tmp_path / name).write_text(rows)
     with pytest.raises(DataError) as error:
         Interactions(path=str(tmp_path / name)).read()
@@ -495,9 +566,13 @@ def test_times_of_several_kinds_are_refused_in_one_line(tmp_path: Path, name: st
 
 def test_texts_that_are_not_utf8_in_one_of_two_columns_of_a_name(tmp_path: Path) -> None:
     wrong = pa.Array.from_buffers(
-        pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"\xff\xfe")]
+        pa.string(),
+        2,
+        [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"\xff\xfe")],
     )
-    table = pa.Table.from_arrays([wrong, pa.array(["a", "b"]), pa.array([1, 2])], names=["user", "user", "time"])
+    table = pa.Table.from_arrays(
+        [wrong, pa.array(["a", "b"]), pa.array([1, 2])], names=["user", "user", "time"]
+    )
     parquet.write_table(table, tmp_path / "events.parquet")
     with pytest.raises(DataError, match=r"events\.parquet, row 1: column 'user' is not UTF-8"):
         Interactions(path=str(tmp_path / "events.parquet")).read()
@@ -508,11 +583,23 @@ def test_exact_repetitions_are_dropped_and_counted(put, tmp_path: Path, folder: 
     """Rows written twice would make "the same item again" the answer to most queries."""
     rows = generated(300, 4)
     once = {(user, item, time) for user, item, time, _ in rows}
-    path = put({name: column.to_pylist() for name, column in zip(("user", "item", "time"), table(rows * 2).columns)})
+    path = put(
+        {
+            name: column.to_pylist()
+            for name, column in zip(("user", "item", "time"), table(rows * 2).columns)
+        }
+    )
     timeline = Interactions(path=path).read(folder and tmp_path / folder)
-    assert len(timeline) == len(once) and timeline.dropped == {"repeated interactions": 600 - len(once)}
-    assert {(user, *event) for user, events in rows_of(timeline).items() for event in events} == once
-    assert all(events == sorted(events, key=lambda event: event[1]) for events in rows_of(timeline).values())
+    assert len(timeline) == len(once) and timeline.dropped == {
+        "repeated interactions": 600 - len(once)
+    }
+    assert {
+        (user, *event) for user, events in rows_of(timeline).items() for event in events
+    } == once
+    assert all(
+        events == sorted(events, key=lambda event: event[1])
+        for events in rows_of(timeline).values()
+    )
     kept = Interactions(path=path, repeated="keep").read()
     assert len(kept) == 600 and kept.dropped == {}
 
@@ -522,19 +609,32 @@ def test_the_first_of_repeated_rows_stays_and_a_position_tells_rows_apart(put) -
     assert rows_of(Interactions(path=put(columns)).read()) == {1: [("a", 5, 3.0)]}
     placed = columns | {"position": [0, 1, 1]}
     assert rows_of(Interactions(path=put(placed)).read()) == {1: [("a", 5, 3.0), ("a", 5, 2.0)]}
-    assert len(Interactions(path=put({name: placed[name] for name in ("user", "item", "position")})).read()) == 2
+    assert (
+        len(
+            Interactions(
+                path=put({name: placed[name] for name in ("user", "item", "position")})
+            ).read()
+        )
+        == 2
+    )
     untimed = {name: columns[name] for name in ("user", "item")}
-    assert len(Interactions(path=put(untimed)).read()) == 3  # without a time, the same item again is no repetition
+    assert (
+        len(Interactions(path=put(untimed)).read()) == 3
+    )  # without a time, the same item again is no repetition
 
 
-def test_repeated_rows_without_times_are_counted_and_said_and_left_out_where_the_log_is_a_copy(put) -> None:
+def test_repeated_rows_without_times_are_counted_and_said_and_left_out_where_the_log_is_a_copy(
+    put,
+) -> None:
     """Listening repeats are real; a log that holds every row twice is not."""
     draw = random.Random(0)
     rows = [(draw.randrange(5), draw.randrange(40)) for _ in range(120)]
     once = len({*rows})
 
     def read(rows: list[tuple[int, int]], **options: Any) -> Timeline:
-        return Interactions(path=put(dict(zip(("user", "item"), map(list, zip(*rows))))), **options).read()
+        return Interactions(
+            path=put(dict(zip(("user", "item"), map(list, zip(*rows))))), **options
+        ).read()
 
     kept, left = read(rows), read(rows, repeated="drop")
     assert len(kept) == 120 and len(left) == once < 120
@@ -568,7 +668,9 @@ def test_repeated_rows_without_times_are_counted_and_said_and_left_out_where_the
         ),
     ],
 )
-def test_a_column_that_has_another_role_is_the_cause(columns: Any, options: Any, message: str) -> None:
+def test_a_column_that_has_another_role_is_the_cause(
+    columns: Any, options: Any, message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         Interactions.of(pa.table({"user": [1, 2], "item": [1, 2], **columns}), **options).read()
 
@@ -576,7 +678,8 @@ def test_a_column_that_has_another_role_is_the_cause(columns: Any, options: Any,
 def test_a_text_among_numbers_of_a_frame_is_named_with_its_row() -> None:
     frame = pd.DataFrame({"user": [1, 2, 3], "item": [1, 2, 3], "rating": [5, 4, "good"]})
     with pytest.raises(
-        DataError, match=r"data, row 3: column 'rating' is 'good', after values like 5; expected values of one"
+        DataError,
+        match=r"data, row 3: column 'rating' is 'good', after values like 5; expected values of one",
     ):
         Interactions.of(frame, min_rating=2).read()
 

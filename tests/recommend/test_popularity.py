@@ -23,7 +23,14 @@ def lists(seed: int, q: int = 30, c: int = 23, depth: int = 6) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("items", "sizes"),
-    [(10, [1, 4, 5]), (20, [2, 8, 10]), (70, [7, 28, 35]), (11, [2, 4, 5]), (1, [1, 0, 0]), (3, [1, 1, 1])],
+    [
+        (10, [1, 4, 5]),
+        (20, [2, 8, 10]),
+        (70, [7, 28, 35]),
+        (11, [2, 4, 5]),
+        (1, [1, 0, 0]),
+        (3, [1, 1, 1]),
+    ],
 )
 def test_tiers(items: int, sizes: list[int]) -> None:
     counts = np.random.default_rng(items).integers(0, 4, items)  # many are equal
@@ -40,7 +47,10 @@ def test_what_lists_hold(seed: int) -> None:
     popularity = Popularity(counts)
     held = [[i for i in row if i >= 0] for row in top.tolist()]
     total = int(counts.sum())
-    novelty = [sum(-math.log2(max(1, counts[i]) / total) for i in row) / len(row) if row else 0.0 for row in held]
+    novelty = [
+        sum(-math.log2(max(1, counts[i]) / total) for i in row) / len(row) if row else 0.0
+        for row in held
+    ]
     np.testing.assert_allclose(popularity.novelty(top), novelty, rtol=1e-13)
     tiers = popularity.tiers.tolist()
     assert popularity.places(top).tolist() == [
@@ -56,11 +66,21 @@ def test_gini_is_half_the_relative_mean_difference(seed: int) -> None:
     shown = np.random.default_rng(seed).integers(0, 9, 17)
     apart = sum(abs(a - b) for a in shown.tolist() for b in shown.tolist())
     assert gini(shown) == pytest.approx(apart / (2 * 17 * shown.sum()), rel=1e-13)
-    assert gini(np.random.default_rng(0).permutation(shown)) == gini(shown) == pytest.approx(gini(3 * shown))
+    assert (
+        gini(np.random.default_rng(0).permutation(shown))
+        == gini(shown)
+        == pytest.approx(gini(3 * shown))
+    )
 
 
 def test_nothing_is_shown() -> None:
     nothing = exposure(np.full((4, 3), -1), 5)
     assert (nothing.tolist(), coverage(nothing), gini(nothing)) == ([0] * 5, 0.0, 0.0)
     unseen = Popularity(np.zeros(5, np.int64))
-    assert unseen.novelty(np.array([[1, 2]])).tolist() == [0] and sorted(unseen.tiers.tolist()) == [0, 1, 1, 2, 2]
+    assert unseen.novelty(np.array([[1, 2]])).tolist() == [0] and sorted(unseen.tiers.tolist()) == [
+        0,
+        1,
+        1,
+        2,
+        2,
+    ]

@@ -1,4 +1,5 @@
-"""Runs of events that share a history: each event once an epoch, from the seed and the step alone."""
+"""Runs of events that share a history: each event once an epoch, from the seed and the step
+alone."""
 
 from __future__ import annotations
 
@@ -44,7 +45,10 @@ def test_every_event_once_an_epoch(batch_size: int, targets: int) -> None:
     assert many == math.ceil(len(training) / batch_size)
     for epoch in range(6):
         batches = [batch.tolist() for batch in segments(epoch * many, (epoch + 1) * many)]
-        assert {len(batch) for batch in batches} <= {len(training) // many, -(-len(training) // many)}
+        assert {len(batch) for batch in batches} <= {
+            len(training) // many,
+            -(-len(training) // many),
+        }
         assert sorted(k for batch in batches for k in batch) == training
 
 
@@ -56,7 +60,9 @@ def test_runs_are_of_one_user_and_as_long_as_they_can_be() -> None:
     for (batch,) in (segments(epoch, epoch + 1) for epoch in range(20)):
         found = runs(batch.tolist(), user)
         short = [run for run in found if len(run) < 16]
-        assert all(run[0] % 100 == 0 or run[-1] % 100 == 99 for run in short)  # at an end of its user
+        assert all(
+            run[0] % 100 == 0 or run[-1] % 100 == 99 for run in short
+        )  # at an end of its user
         assert len(found) <= 40 * 8
         starts += [run[0] % 100 for run in found if 0 < run[0] % 100 < 17]
     counts = np.bincount(starts, minlength=17)[1:]
@@ -79,7 +85,9 @@ def test_held_out_events_are_not_given_out() -> None:
     division = LeaveLastOut()(line)
     segments = Segments.of(line, division.train, 32, seed=0)
     given = torch.cat(list(segments(0, 50)))
-    assert division.train[given.numpy()].all() and len(given.unique()) == division.train.sum() == 160
+    assert (
+        division.train[given.numpy()].all() and len(given.unique()) == division.train.sum() == 160
+    )
 
 
 def test_a_batch_has_to_fit() -> None:
@@ -90,7 +98,8 @@ def test_a_batch_has_to_fit() -> None:
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(("last", "targets"), [(1, 1), (5, 4), (50, 16), (3, 16)])
 def test_contexts(last: int, targets: int, strict: bool) -> None:
-    """Against loops: a run is cut after so many targets; all of a piece start where the first of it does."""
+    """Against loops: a run is cut after so many targets; all of a piece start where the first of it
+    does."""
     line = timeline(LENGTHS, time=np.arange(sum(LENGTHS)) // 3, strict_time=strict)
     user = line.user_of(np.arange(len(line))).tolist()
     generator = np.random.default_rng(0)
@@ -101,7 +110,10 @@ def test_contexts(last: int, targets: int, strict: bool) -> None:
     for run in runs(events, user):
         for i, k in enumerate(run):
             begin = int(line.offsets[user[k]])
-            stops = {j: next(m for m in range(begin, j + 1) if m == j or (strict and m // 3 == j // 3)) for j in run}
+            stops = {
+                j: next(m for m in range(begin, j + 1) if m == j or (strict and m // 3 == j // 3))
+                for j in run
+            }
             lead = run[i - i % targets]
             assert stop[position] == stops[k] and start[position] == max(begin, stops[lead] - last)
             position += 1

@@ -1,4 +1,5 @@
-"""Lists of items in a row, RecBole's files and tables without names: what is read, and one line for whatever is wrong."""
+"""Lists of items in a row, RecBole's files and tables without names: what is read, and one line for
+whatever is wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ LISTS = [["a", "b", "a"], ["c", "b"], [], ["b", "a", "c", "d"]]
 def taken(timeline: Timeline) -> dict[Any, list[Any]]:
     items = timeline.item_ids.take(pa.array(timeline.item)).to_pylist()
     users = timeline.user_ids.to_pylist()
-    return {user: items[timeline.offsets[j] : timeline.offsets[j + 1]] for j, user in enumerate(users)}
+    return {
+        user: items[timeline.offsets[j] : timeline.offsets[j + 1]] for j, user in enumerate(users)
+    }
 
 
 def test_every_row_of_items_is_a_session_of_nobody(tmp_path: Path) -> None:
@@ -41,7 +44,9 @@ def test_every_row_of_items_is_a_session_of_nobody(tmp_path: Path) -> None:
 
 
 def test_lists_of_a_user_follow_each_other_and_times_go_along() -> None:
-    table = pa.table({"user": [7, 8, 7], "items": [[3, 1], [5], [4, 2]], "time": [[10, 30], [1], [20, 20]]})
+    table = pa.table(
+        {"user": [7, 8, 7], "items": [[3, 1], [5], [4, 2]], "time": [[10, 30], [1], [20, 20]]}
+    )
     timeline = Interactions.of(table).read()
     assert taken(timeline) == {7: [3, 4, 2, 1], 8: [5]}
     without = Interactions.of(table.drop_columns(["time"])).read()
@@ -57,8 +62,14 @@ def test_rows_of_items_that_come_twice_are_repeated_interactions() -> None:
     kept = Interactions.of(table, repeated="keep").read()
     assert len(kept) == 11 and taken(kept)[1][6:] == ["c", "d", "d", "c", "c"]
     flat = pa.table({"user": [1] * 6, "items": list("ababcc"), "time": [5, 5, 5, 5, 6, 6]})
-    rows = pa.table({"user": [1] * 4, "items": [["a", "b"], ["a", "b"], ["c"], ["c"]], "time": [5, 5, 6, 6]})
-    assert taken(Interactions.of(rows).read()) == taken(Interactions.of(flat).read()) == {1: ["a", "b", "c"]}
+    rows = pa.table(
+        {"user": [1] * 4, "items": [["a", "b"], ["a", "b"], ["c"], ["c"]], "time": [5, 5, 6, 6]}
+    )
+    assert (
+        taken(Interactions.of(rows).read())
+        == taken(Interactions.of(flat).read())
+        == {1: ["a", "b", "c"]}
+    )
 
 
 def test_rows_of_items_without_times_are_kept_and_counted_unless_all_are_copies() -> None:
@@ -67,10 +78,15 @@ def test_rows_of_items_without_times_are_kept_and_counted_unless_all_are_copies(
     assert taken(timeline) == {1: ["a", "b", "c", "a"], 2: ["a"]} and timeline.ordered
     assert "1 rows repeat a user and an item, and are kept" in timeline.about
     dropping = Interactions.of(baskets, repeated="drop").read()
-    assert taken(dropping) == {1: ["a", "b", "c"], 2: ["a"]} and dropping.dropped == {"repeated interactions": 1}
+    assert taken(dropping) == {1: ["a", "b", "c"], 2: ["a"]} and dropping.dropped == {
+        "repeated interactions": 1
+    }
     rows = [[f"i{(user + at) % 12}" for at in range(6)] for user in range(20)]
     copied = pa.table(
-        {"user": [user for user in range(20) for _ in (0, 1)], "items": [x for x in rows for _ in (0, 1)]}
+        {
+            "user": [user for user in range(20) for _ in (0, 1)],
+            "items": [x for x in rows for _ in (0, 1)],
+        }
     )
     timeline = Interactions.of(copied).read()
     assert taken(timeline) == dict(enumerate(rows)) and "every row has a copy" in timeline.about
@@ -80,14 +96,18 @@ def test_rows_of_items_without_times_are_kept_and_counted_unless_all_are_copies(
 def test_texts_are_lists_when_a_separator_is_named(sign: str, tmp_path: Path) -> None:
     lines = ["basket"] + [sign.join(items) for items in LISTS if items]
     (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
-    options = configuration.load(None, [f"data.separator={sign}"]).values["data"] | {"item": "basket"}
+    options = configuration.load(None, [f"data.separator={sign}"]).values["data"] | {
+        "item": "basket"
+    }
     timeline = Interactions(path=str(tmp_path / "a.csv"), **options).read()
     assert list(taken(timeline).values()) == [items for items in LISTS if items]
     assert with_source(str(tmp_path / "a.csv"), options)["source"] == "interactions"
 
 
 def test_recbole_files_are_read_by_their_types(tmp_path: Path) -> None:
-    (tmp_path / "a.inter").write_text('user_id:token\titem_id:token\ttimestamp:float\nu\t"x\t2.5\nu\ty\t1\n')
+    (tmp_path / "a.inter").write_text(
+        'user_id:token\titem_id:token\ttimestamp:float\nu\t"x\t2.5\nu\ty\t1\n'
+    )
     (tmp_path / "a.item").write_text("item_id:token\ttitle:token_seq\ny\tTwo words\n")
     found = with_source(str(tmp_path), {})
     assert Path(found["path"]).name == "a.inter" and Path(found["items"]).name == "a.item"
@@ -95,15 +115,21 @@ def test_recbole_files_are_read_by_their_types(tmp_path: Path) -> None:
     assert taken(timeline) == {"u": ["y", '"x']} and timeline.items is not None
     assert timeline.items["title"].to_pylist() == [None, ["Two", "words"]]
     (tmp_path / "b.inter").write_text("item_id_list:token_seq\nx y\ny x z\n")
-    assert taken(Interactions(path=str(tmp_path / "b.inter")).read()) == {1: ["x", "y"], 2: ["y", "x", "z"]}
+    assert taken(Interactions(path=str(tmp_path / "b.inter")).read()) == {
+        1: ["x", "y"],
+        2: ["y", "x", "z"],
+    }
 
 
 def test_a_table_whose_first_row_is_numbers_has_columns_by_number(tmp_path: Path) -> None:
     (tmp_path / "a.tab").write_text("1\t5\t3\n1\t6\t2\n")
-    timeline = Interactions(path=str(tmp_path / "a.tab"), user="column1", item="column2", time="column3").read()
+    timeline = Interactions(
+        path=str(tmp_path / "a.tab"), user="column1", item="column2", time="column3"
+    ).read()
     assert taken(timeline) == {"1": ["6", "5"]}
     with pytest.raises(
-        DataError, match=r"has the columns column1, column2, column3, with no usual name .* data.user=COLUMN"
+        DataError,
+        match=r"has the columns column1, column2, column3, with no usual name .* data.user=COLUMN",
     ):
         with_source(str(tmp_path / "a.tab"), {})
 
@@ -117,7 +143,10 @@ def test_a_table_whose_first_row_is_numbers_has_columns_by_number(tmp_path: Path
         ),
         ({"items": [["a"], ["b", None]]}, "data, row 2: column 'items' has no id"),
         ({"items": [[1.5]]}, "data: column 'items' holds double; expected ids"),
-        ({"items": [["a"], ["b"]], "time": ["x", "y"]}, "data, row 1: column 'time' is 'x'; expected numbers or"),
+        (
+            {"items": [["a"], ["b"]], "time": ["x", "y"]},
+            "data, row 1: column 'time' is 'x'; expected numbers or",
+        ),
         ({"items": [[], []]}, "data: no interactions are left: 2 rows without an item"),
     ],
 )
@@ -129,6 +158,8 @@ def test_faults_of_lists_are_one_line(table: dict[str, Any], message: str) -> No
 
 def test_a_file_of_recbole_needs_types(tmp_path: Path) -> None:
     (tmp_path / "a.inter").write_text("user_id\titem_id:token\nu\tx\n")
-    with pytest.raises(DataError, match="column 'user_id' has no type: call it NAME:TYPE, with one of token, float"):
+    with pytest.raises(
+        DataError, match="column 'user_id' has no type: call it NAME:TYPE, with one of token, float"
+    ):
         Interactions(path=str(tmp_path / "a.inter")).read()
     assert np.array_equal(Interactions.of(pa.table({"items": [["a", "b"]]})).read().item, [0, 1])

@@ -26,18 +26,32 @@ Rows = list[dict[str, Any]]
 def rows(events: int, users: int, items: int, times: int = 10**6) -> Rows:
     draw = random.Random(0)
     return [
-        {"user": draw.randrange(users), "item": draw.randrange(items), "time": draw.randrange(times)}
+        {
+            "user": draw.randrange(users),
+            "item": draw.randrange(items),
+            "time": draw.randrange(times),
+        }
         for _ in range(events)
     ]
 
 
-CASES: dict[str, tuple[Rows, str, str]] = {  # rows, and what two splits say of them; nothing is a run
+CASES: dict[
+    str, tuple[Rows, str, str]
+] = {  # rows, and what two splits say of them; nothing is a run
     "100 events": (rows(100, 12, 20), "", ""),
     "10,000 events": (rows(10_000, 700, 900), "", ""),
     "one user": (rows(60, 1, 30), "", ""),
     "two items": (rows(60, 10, 2), "", ""),
-    "one item": (rows(60, 10, 1), "all 60 interactions are with the item 0", "all 60 interactions are with the item 0"),
-    "one time": (rows(200, 10, 30, 1), "events cannot be cut by time: too many of them happen at 0", ""),
+    "one item": (
+        rows(60, 10, 1),
+        "all 60 interactions are with the item 0",
+        "all 60 interactions are with the item 0",
+    ),
+    "one time": (
+        rows(200, 10, 30, 1),
+        "events cannot be cut by time: too many of them happen at 0",
+        "",
+    ),
     "one event": (rows(1, 1, 9), "are with the item", "are with the item"),
     "an event of each user": (
         [{"user": user, "item": user % 7, "time": user} for user in range(50)],
@@ -79,15 +93,26 @@ def test_small_data(name: str, split: str, tmp_path: Path) -> None:
             80,
             "evaluation.queries and evaluation.validation are 0: all interactions are trained",
         ),
-        ({"queries": 0}, 40, "evaluation.queries is 0: 20 interactions of the test part are not used"),
+        (
+            {"queries": 0},
+            40,
+            "evaluation.queries is 0: 20 interactions of the test part are not used",
+        ),
         ({}, 40, ""),
     ],
 )
 def test_without_an_evaluation_all_interactions_are_trained_on(
     tmp_path: Path, evaluation: dict[str, int], train: int, note: str
 ) -> None:
-    table = [{"user": user, "item": (user + step) % 9, "time": step} for user in range(20) for step in range(4)]
-    sections = {"data": {"source": "interactions", "split": "leave_last_out"}, "tower": {"kind": "features"}}
+    table = [
+        {"user": user, "item": (user + step) % 9, "time": step}
+        for user in range(20)
+        for step in range(4)
+    ]
+    sections = {
+        "data": {"source": "interactions", "split": "leave_last_out"},
+        "tower": {"kind": "features"},
+    }
     config = build(of({**sections, "evaluation": evaluation, "train": {"max_steps": 2}}))
     config = replace(config, data=config.data.hand(pa.Table.from_pylist(table)))
     with JsonLines(tmp_path / "log.jsonl") as log:
@@ -95,16 +120,34 @@ def test_without_an_evaluation_all_interactions_are_trained_on(
         fit(run)
         facts = run.task.showcase.facts()
     notes = [line for line in facts.notes if " 0: " in line]
-    assert facts.counts["train"] == train and len(notes) == bool(note) and all(note in line for line in notes)
+    assert (
+        facts.counts["train"] == train
+        and len(notes) == bool(note)
+        and all(note in line for line in notes)
+    )
     assert any("test queries: none" in line for line in facts.lines) == bool(note)
 
 
 def test_items_that_training_has_not_seen_are_no_collapse_and_are_counted(tmp_path: Path) -> None:
-    table = [{"user": user, "item": f"{user}-{step}", "time": step} for user in range(20) for step in range(4)]
-    config = build(of({"data": {"source": "interactions", "split": "leave_last_out"}, "tower": {"kind": "features"}}))
+    table = [
+        {"user": user, "item": f"{user}-{step}", "time": step}
+        for user in range(20)
+        for step in range(4)
+    ]
+    config = build(
+        of(
+            {
+                "data": {"source": "interactions", "split": "leave_last_out"},
+                "tower": {"kind": "features"},
+            }
+        )
+    )
     config = replace(config, data=config.data.hand(pa.Table.from_pylist(table)))
     with JsonLines(tmp_path / "log.jsonl") as log:
         run = prepare(config, Devices(), tmp_path, log)
         verdict = judge(run)
     assert verdict is not None and verdict.spread.collapsed is None
-    assert "20 of 20 test queries look for an item without a training event" in run.task.showcase.facts().notes[-1]
+    assert (
+        "20 of 20 test queries look for an item without a training event"
+        in run.task.showcase.facts().notes[-1]
+    )

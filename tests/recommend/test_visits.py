@@ -1,4 +1,5 @@
-"""Batches of events against loops: items once, their chances, what a user knows, what is drawn besides."""
+"""Batches of events against loops: items once, their chances, what a user knows, what is drawn
+besides."""
 
 from __future__ import annotations
 
@@ -73,9 +74,13 @@ def test_a_batch_is_what_loops_make_of_its_events(seed: int, count: int) -> None
     assert batch.query.ids.tolist() == [user_of[e] for e in events]
     shares = Counter(user for _, user, _ in rows)
     expected = [math.log(len(events) * shares[user_of[e]] / len(rows)) for e in events]
-    assert batch.query.logq is not None and batch.query.logq.tolist() == pytest.approx(expected, rel=1e-5)
+    assert batch.query.logq is not None and batch.query.logq.tolist() == pytest.approx(
+        expected, rel=1e-5
+    )
     items = codes(batch.doc.rows)
-    assert items == sorted({item_of[e] for e in events}) == batch.doc.ids.tolist()  # once, however many rows it answers
+    assert (
+        items == sorted({item_of[e] for e in events}) == batch.doc.ids.tolist()
+    )  # once, however many rows it answers
     assert [items[at] for at in batch.answers.tolist()] == [item_of[e] for e in events]
     assert batch.weight is not None
     place = {e: e - made.timeline.offsets[user_of[e]] for e in events}
@@ -84,13 +89,19 @@ def test_a_batch_is_what_loops_make_of_its_events(seed: int, count: int) -> None
     present = set(items) | set(drawn(batch))
     for row, event in enumerate(events):
         own = {i for _, u, i in rows if u == user_of[event] and i in present}
-        assert batch.known[row : row + 1].values.tolist() == sorted(own)  # once, however often it was taken
+        assert batch.known[row : row + 1].values.tolist() == sorted(
+            own
+        )  # once, however often it was taken
 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_history_holds_what_stands_before_the_event_and_not_the_event(strict: bool) -> None:
     draw = random.Random(5)
-    rows = [(user, draw.randrange(ITEMS), at // 3) for user in range(USERS) for at in range(draw.randint(3, 25))]
+    rows = [
+        (user, draw.randrange(ITEMS), at // 3)
+        for user in range(USERS)
+        for at in range(draw.randint(3, 25))
+    ]
     line = Timeline.of(*zip(*rows))
     line = Timeline(**{**vars(line), "strict_time": strict})
     made = visits(line, last=4, targets=3)
@@ -113,7 +124,9 @@ def test_a_later_event_changes_nothing_of_a_batch_but_its_own_row() -> None:
     """What an event's item could leak into: its own history, or that of rows before it."""
     line = timeline()
     made = visits(line)
-    events = torch.tensor([k for step in Segments.of(line, made.train, 40, 0, 3)(0, 2) for k in step.tolist()])
+    events = torch.tensor(
+        [k for step in Segments.of(line, made.train, 40, 0, 3)(0, 2) for k in step.tolist()]
+    )
     history = made.frame(events).columns["history"]
     assert isinstance(history, Events)
     for event in events.tolist()[::5]:
@@ -142,7 +155,9 @@ def test_logq_is_the_log_of_the_chance_that_a_batch_holds_an_item(count: int, po
         if side is not None:
             assert side.logq is not None
             for item, logq in zip(codes(side.rows), side.logq.tolist()):
-                assert logq == pytest.approx(math.log(chance(9, count, power, made, item)), rel=1e-5)
+                assert logq == pytest.approx(
+                    math.log(chance(9, count, power, made, item)), rel=1e-5
+                )
     assert count == 0 or power == 1.0 or batch.sampled is not None
 
 
@@ -150,9 +165,11 @@ def test_logq_is_the_log_of_the_chance_that_a_batch_holds_an_item(count: int, po
 def test_batches_hold_items_as_often_as_logq_says_and_sums_over_them_are_sums_over_the_catalogue(
     count: int, power: float
 ) -> None:
-    """Rows are drawn one by one from the training events; each present item over its chance adds up to the whole.
+    """Rows are drawn one by one from the training events; each present item over its chance adds up
+    to the whole.
 
-    Bounds are of 4.5 standard errors, by the binomial for the chances and by the sample for the sums.
+    Bounds are of 4.5 standard errors, by the binomial for the chances and by the sample for the
+    sums.
     """
     made, runs, rows = visits(timeline(), count=count, power=power, seed=1), 800, 8
     events = torch.tensor([e for e, _, _ in training(made)])
@@ -165,9 +182,13 @@ def test_batches_hold_items_as_often_as_logq_says_and_sums_over_them_are_sums_ov
         for side in batch.doc, batch.sampled:
             if side is not None:
                 assert side.logq is not None
-                total += sum(worth[i] / math.exp(q) for i, q in zip(codes(side.rows), side.logq.tolist()))
+                total += sum(
+                    worth[i] / math.exp(q) for i, q in zip(codes(side.rows), side.logq.tolist())
+                )
         sums.append(total)
-        held.update(codes(batch.doc.rows) + drawn(batch))  # no item twice, or the counts would exceed their chances
+        held.update(
+            codes(batch.doc.rows) + drawn(batch)
+        )  # no item twice, or the counts would exceed their chances
     for item in worth:
         p = chance(rows, count, power, made, item)
         assert abs(held[item] / runs - p) < 4.5 * math.sqrt(p * (1 - p) / runs), item
@@ -176,7 +197,8 @@ def test_batches_hold_items_as_often_as_logq_says_and_sums_over_them_are_sums_ov
 
 
 def test_the_expected_count_is_not_the_chance() -> None:
-    """With it in place of the chance, the sum above would miss the popular items by as much as they come twice."""
+    """With it in place of the chance, the sum above would miss the popular items by as much as they
+    come twice."""
     frequency = torch.tensor([0.5, 0.01], dtype=torch.float64)
     chances = inclusion_logq(8, frequency).exp()
     assert chances.tolist() == pytest.approx([1 - 0.5**8, 1 - 0.99**8], rel=1e-12)
@@ -238,7 +260,8 @@ def test_processes_have_the_whole_batch_between_them(parts: int) -> None:
 
 
 def test_known_items_are_those_of_training_only() -> None:
-    """The item to validate on, or to test on, is no known one: masking it would tell which it is."""
+    """The item to validate on, or to test on, is no known one: masking it would tell which it
+    is."""
     line = Timeline.of([1] * 5 + [2] * 5, list("abcde") + list("dcbea"), range(10))
     made = visits(line)
     batch = made.batch(torch.tensor([0, 1, 2, 5, 6, 7]))

@@ -1,4 +1,5 @@
-"""Calibrating a run: what is judged, what is written, what a search does with it, and what is refused."""
+"""Calibrating a run: what is judged, what is written, what a search does with it, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -48,10 +49,20 @@ def table(path: Path, run: Path, labels: bool = True) -> Path:
     """Held-out pairs, each query also with three documents of others."""
     pairs = held_out(run)
     queries, docs = pairs.texts("query"), pairs.texts("doc")
-    rows = [(queries[i], docs[(i + far) % len(docs)], far == 0) for far in range(4) for i in range(len(docs))]
-    columns = {"query": [q for q, _, _ in rows], "doc": [d for _, d, _ in rows], "label": [int(x) for _, _, x in rows]}
+    rows = [
+        (queries[i], docs[(i + far) % len(docs)], far == 0)
+        for far in range(4)
+        for i in range(len(docs))
+    ]
+    columns = {
+        "query": [q for q, _, _ in rows],
+        "doc": [d for _, d, _ in rows],
+        "label": [int(x) for _, _, x in rows],
+    }
     if not labels:
-        columns = {name: values[: len(queries)] for name, values in columns.items() if name != "label"}
+        columns = {
+            name: values[: len(queries)] for name, values in columns.items() if name != "label"
+        }
     parquet.write_table(pa.table(columns), path)
     return path
 
@@ -103,7 +114,9 @@ def test_labelled_pairs_are_judged_by_their_own_similarity(run: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("labels", [True, False])
-def test_queries_that_the_run_was_trained_on_are_said(run: Path, tmp_path: Path, labels: bool) -> None:
+def test_queries_that_the_run_was_trained_on_are_said(
+    run: Path, tmp_path: Path, labels: bool
+) -> None:
     path = table(tmp_path / "pairs.parquet", run, labels)
     assert "caution" not in str(calibrate(run, path))
     queries = parquet.read_table(path)["query"].unique()
@@ -118,7 +131,9 @@ def test_grades_need_the_least_that_is_relevant(run: Path, tmp_path: Path) -> No
     rows = parquet.read_table(table(path, run))
     grades = [5 if label else i % 3 for i, label in enumerate(rows["label"].to_pylist())]
     parquet.write_table(rows.set_column(2, "score", pa.array(grades)), path)
-    with pytest.raises(DataError, match=r"column 'score' holds grades from 0 to 5: give data\.min_score"):
+    with pytest.raises(
+        DataError, match=r"column 'score' holds grades from 0 to 5: give data\.min_score"
+    ):
         calibrate(run, path)
     assert calibrate(run, path, Roles(identical="keep", min_score=3)).about["relevant"] == 40
     assert calibrate(run, path, Roles(identical="keep", min_score=2)).about["relevant"] > 40
@@ -137,13 +152,17 @@ def test_a_beir_folder_is_searched_in_its_own_corpus(run: Path, tmp_path: Path) 
         rows = [{"_id": f"{name}{i}", "text": text} for i, text in enumerate(pairs.texts(role))]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     judgements = [f"queries{i}\tcorpus{i}\t1" for i in range(40)]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judgements]) + "\n")
+    (folder / "qrels" / "test.tsv").write_text(
+        "\n".join(["query-id\tcorpus-id\tscore", *judgements]) + "\n"
+    )
     assert calibrate(run, folder).about["documents"] == 40
     with pytest.raises(ConfigError, match="is a BEIR folder"):
         calibrate(run, folder, Roles(query="title"))
 
 
-def test_what_is_not_in_the_corpus_is_counted_and_without_any_the_pairs_are_searched(run: Path, tmp_path: Path) -> None:
+def test_what_is_not_in_the_corpus_is_counted_and_without_any_the_pairs_are_searched(
+    run: Path, tmp_path: Path
+) -> None:
     path = table(tmp_path / "pairs.parquet", run, labels=False)
     rows = parquet.read_table(path).to_pylist()
     for row in rows[:5]:
@@ -168,9 +187,14 @@ def test_a_table_without_answers_of_the_corpus_is_told_what_they_are_found_by(
     path, index = table(tmp_path / "pairs.parquet", run, labels=False), Run(run).index
     says = f"no answer of {path} is in the corpus of {run} by"
     docs = index.documents.rename_columns(["doc_id", "name", "place", "doc"])
-    keys, urls = docs["doc_id"].cast(pa.int64()), pa.array([f"url{i}" for i in range(len(docs))], pa.large_string())
+    keys, urls = (
+        docs["doc_id"].cast(pa.int64()),
+        pa.array([f"url{i}" for i in range(len(docs))], pa.large_string()),
+    )
     shutil.rmtree(run / "index")
-    docs = docs.set_column(0, "doc_id", pa.array(given_ids(urls))).append_column("given_doc_id", urls)
+    docs = docs.set_column(0, "doc_id", pa.array(given_ids(urls))).append_column(
+        "given_doc_id", urls
+    )
     write_index(run / "index", index.vectors, docs, index.stamp)
     known(Model(str(run)), path, None, 10, "test")
     assert (
@@ -190,14 +214,21 @@ def test_ids_that_the_corpus_has_not_give_way_to_content_as_the_message_says(
     caplog.set_level("INFO", "tempera")
     path = table(tmp_path / "pairs.parquet", run, labels=False)
     rows = parquet.read_table(path)
-    parquet.write_table(rows.append_column("doc_id", pa.array([f"url{i}" for i in range(len(rows))])), path)
+    parquet.write_table(
+        rows.append_column("doc_id", pa.array([f"url{i}" for i in range(len(rows))])), path
+    )
     assert known(Model(str(run)), path, None, 10, "test").about["documents"] == 40
-    assert f"{run} by data.doc_id, which its own data had not (name that column in data.metadata" in caplog.text
+    assert (
+        f"{run} by data.doc_id, which its own data had not (name that column in data.metadata"
+        in caplog.text
+    )
     roles = Roles(identical="keep", metadata=("doc_id",))
     assert known(Model(str(run)), path, roles, 10, "test").about["documents"] == 300
 
 
-def test_data_that_have_changed_do_not_say_what_was_held_out(run: Path, pairs_file: Path, tmp_path: Path) -> None:
+def test_data_that_have_changed_do_not_say_what_was_held_out(
+    run: Path, pairs_file: Path, tmp_path: Path
+) -> None:
     fewer = tmp_path / "pairs.jsonl"
     fewer.write_text("".join(pairs_file.read_text().splitlines(keepends=True)[:-1]))
     config = run / "config.yaml"
@@ -234,21 +265,29 @@ def test_the_model_stays_the_one_of_its_index(run: Path) -> None:
     assert Run(run).fingerprint == before and Run(run).search("kaban")
 
 
-def test_a_search_tells_probabilities_and_leaves_out_what_is_below_the_threshold(calibrated: Path) -> None:
+def test_a_search_tells_probabilities_and_leaves_out_what_is_below_the_threshold(
+    calibrated: Path,
+) -> None:
     run = Run(calibrated)
     query = held_out(calibrated).texts("query")[0]
     hits = run.search(query)
     found = read_calibration(calibrated / "model")
-    assert [hit.probability for hit in hits] == found.probability([hit.score for hit in hits]).tolist()
+    assert [hit.probability for hit in hits] == found.probability(
+        [hit.score for hit in hits]
+    ).tolist()
     middle = hits[4].probability
     assert middle is not None
-    assert run.search(query, threshold=middle) == [h for h in hits if h.probability and h.probability >= middle]
+    assert run.search(query, threshold=middle) == [
+        h for h in hits if h.probability and h.probability >= middle
+    ]
     assert run.search(query, threshold=0.0) == hits and run.search(query, threshold=1.0) == []
     with pytest.raises(DataError, match=r"the threshold is 1\.5"):
         run.search(query, threshold=1.5)
 
 
-def test_the_command_line(tempera: Any, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line(
+    tempera: Any, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer = tempera("search", run, "kaban", "--threshold", "0.5")
     assert (
         answer.code == 2
@@ -261,12 +300,17 @@ def test_the_command_line(tempera: Any, run: Path, tmp_path: Path, monkeypatch: 
     answer = tempera("calibrate", run, "--json")
     assert answer.document["thresholds"] == [] and answer.document["doubt"] == few
     monkeypatch.setattr("tempera.ranking.calibration.LEAST_TO_CHOOSE", 40)
-    answer = tempera("calibrate", run, "--precision", "0.5", "--precision", "0.9999", "--recall", "0.9")
+    answer = tempera(
+        "calibrate", run, "--precision", "0.5", "--precision", "0.9999", "--recall", "0.9"
+    )
     assert answer.code == 0, answer
     lines = answer.out.splitlines()
     assert lines[0].startswith("400 pairs of 40 queries, ") and "among 300 documents" in lines[1]
     assert [line.split()[0] for line in lines[3:5]] == ["base", "logistic"]
-    assert lines[-2].startswith("recall 0.9: threshold ") and lines[-1] == f"picture: {run}/model/calibration.svg"
+    assert (
+        lines[-2].startswith("recall 0.9: threshold ")
+        and lines[-1] == f"picture: {run}/model/calibration.svg"
+    )
     answer = tempera("search", run, "kaban cel", "--threshold", "0.2", "--json")
     shown = [hit["probability"] for hit in answer.document["hits"]]
     assert all(p >= 0.2 for p in shown) and answer.document["left_out"] == 10 - len(shown)
@@ -289,12 +333,16 @@ def test_a_calibration_of_another_model_is_refused(run: Path) -> None:
     path = run / "model" / "calibration.json"
     document = json.loads(path.read_text())
     path.write_text(json.dumps({**document, "model": "0" * 32}))
-    with pytest.raises(DataError, match=r"calibration\.json is of another model \(000000000000; this one is "):
+    with pytest.raises(
+        DataError, match=r"calibration\.json is of another model \(000000000000; this one is "
+    ):
         Run(run).search("kaban", threshold=0.5)
     assert Run(run).search("kaban")[0].probability is None  # not asked for, and not wrong
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"kind": "logistic", "map": {"slope": 1}}', '{"kind": "cubic"}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"kind": "logistic", "map": {"slope": 1}}', '{"kind": "cubic"}']
+)
 def test_a_damaged_calibration_is_refused(run: Path, text: str) -> None:
     (run / "model" / "calibration.json").write_text(text)
     with pytest.raises(DataError, match="is not a readable calibration"):
@@ -322,7 +370,9 @@ def test_shares_depths_and_models_that_are_none_are_refused(run: Path, tmp_path:
         calibrate(run)
 
 
-def test_a_disk_that_is_full_leaves_the_calibration_before(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_full_leaves_the_calibration_before(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calibrate(run)
     before = {path: path.read_bytes() for path in (run / "model").glob("calibration.*")}
     assert len(before) == 3

@@ -1,4 +1,5 @@
-"""Runs whose numbers or resources give out: one line that says what, from where and what to do, and nothing lost."""
+"""Runs whose numbers or resources give out: one line that says what, from where and what to do, and
+nothing lost."""
 
 from __future__ import annotations
 
@@ -59,8 +60,14 @@ def left(folder: Path) -> dict[str, Any]:
     log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     return {
         "metrics": {name: value for name, value in metrics.items() if name not in TIMES},
-        "log": [{n: v for n, v in record.items() if n != "seconds"} for record in log if record["event"] != "plan"],
-        "files": {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*.safetensors")},
+        "log": [
+            {n: v for n, v in record.items() if n != "seconds"}
+            for record in log
+            if record["event"] != "plan"
+        ],
+        "files": {
+            str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*.safetensors")
+        },
     }
 
 
@@ -75,11 +82,13 @@ def at_step(monkeypatch: pytest.MonkeyPatch, then: Callable[[int], None]) -> Non
     monkeypatch.setattr(loop, "add_gradients", happening)
 
 
-# Numbers -------------------------------------------------------------------------------------------------------------
+# Numbers
+# -------------------------------------------------------------------------------------------------------------
 
 
 class Poison:
-    """A tower that gives nan for the n-th query of chosen steps, as often as the batch is embedded."""
+    """A tower that gives nan for the n-th query of chosen steps, as often as the batch is
+    embedded."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: set[int], row: int = 3) -> None:
         from tempera.engine.cache import Cache
@@ -111,12 +120,21 @@ def test_a_fault_names_its_step_its_row_its_cause_and_the_checkpoint(
     options = training.build(training.configuration.of(job))
     task = TextTask.read(options, tmp_path / "cache", tmp_path / "vectors")
     (rows,) = task.data.sampler(7, 8)
-    pair = json.loads(Path(job["data"]["path"]).read_text().splitlines()[task.data.texts.split.train[rows[3]]])
+    pair = json.loads(
+        Path(job["data"]["path"]).read_text().splitlines()[task.data.texts.split.train[rows[3]]]
+    )
     place = f"pairs.jsonl row {task.data.texts.split.train[rows[3]] + 1} ({pair['query'][:40]!r})"
     message = str(caught.value)
-    assert message.startswith("the loss of step 8 is not finite, of ") and place in message and "\n" not in message
+    assert (
+        message.startswith("the loss of step 8 is not finite, of ")
+        and place in message
+        and "\n" not in message
+    )
     assert "query embeddings are not finite, although the weights are" in message
-    assert "run.checkpoints/step-000000005; resume with train.skip_non_finite=1 to skip such steps" in message
+    assert (
+        "run.checkpoints/step-000000005; resume with train.skip_non_finite=1 to skip such steps"
+        in message
+    )
     assert not (tmp_path / "run").exists()
     assert left(train(job, tmp_path / "run").folder) == whole  # the checkpoint was as good as ever
 
@@ -137,7 +155,9 @@ def test_steps_that_are_left_out_change_nothing_are_counted_and_resumed(
     assert steps == [n for n in range(1, 19) if n not in (6, 7, 9)]
     with monkeypatch.context() as patch:
         poison = Poison(patch, {6, 7, 9})
-        with pytest.raises(NotFinite, match=r"step 7 .*; last good checkpoint: .*/step-000000005; resume"):
+        with pytest.raises(
+            NotFinite, match=r"step 7 .*; last good checkpoint: .*/step-000000005; resume"
+        ):
             train(options, tmp_path / "run", ["train.skip_non_finite=1"])
         poison.now = 5
         assert left(train(options, tmp_path / "run", ["train.skip_non_finite=2"]).folder) == whole
@@ -151,19 +171,32 @@ def test_how_many_in_a_row_is_part_of_a_checkpoint(
         with pytest.raises(NotFinite, match="the loss of step 7 "):
             train(job, tmp_path / "run", ["train.skip_non_finite=2"])
         poison.now = 5
-    assert json.loads((tmp_path / "run.checkpoints/step-000000005/state.json").read_text())["left_out"] == 1
+    assert (
+        json.loads((tmp_path / "run.checkpoints/step-000000005/state.json").read_text())["left_out"]
+        == 1
+    )
 
 
 DOT = {"objective.similarity": "dot"}
 CAUSES = [
-    pytest.param({"train.learning_rate": "6e37"}, r"has grown to \S+: lower train.learning_rate", id="rate"),
-    pytest.param({"train.learning_rate": "1e39"}, r"weights of .* are not finite, from an earlier step", id="weights"),
+    pytest.param(
+        {"train.learning_rate": "6e37"}, r"has grown to \S+: lower train.learning_rate", id="rate"
+    ),
+    pytest.param(
+        {"train.learning_rate": "1e39"},
+        r"weights of .* are not finite, from an earlier step",
+        id="weights",
+    ),
     pytest.param(
         {"objective.temperature": 1e-25},
         r"1e-25 is below the precision .* 1e-07: raise objective.temp",
         id="temperature",
     ),
-    pytest.param({**DOT, "train.learning_rate": "1e22"}, r"products of embeddings .* overflow: lower", id="dot"),
+    pytest.param(
+        {**DOT, "train.learning_rate": "1e22"},
+        r"products of embeddings .* overflow: lower",
+        id="dot",
+    ),
 ]
 
 
@@ -183,7 +216,8 @@ def test_a_state_that_is_not_finite_is_not_kept(job: Options, tmp_path: Path) ->
     assert not (tmp_path / "run.checkpoints").exists()
 
 
-# Collapse ------------------------------------------------------------------------------------------------------------
+# Collapse
+# ------------------------------------------------------------------------------------------------------------
 
 
 def test_effective_rank_is_its_definition() -> None:
@@ -200,8 +234,15 @@ def test_effective_rank_is_its_definition() -> None:
 @pytest.mark.parametrize("shape", [(20, 6), (6, 20), (40, 40), (1, 5)])
 def test_the_bound_is_not_above_the_effective_rank(shape: tuple[int, int]) -> None:
     draw = np.random.default_rng(sum(shape))
-    for spectrum in (0.0, 0.5, 2.0, 8.0):  # from equal singular values to one that is far above the others
-        rows = (draw.normal(size=shape) * np.arange(1, shape[1] + 1) ** -spectrum).astype(np.float32)
+    for spectrum in (
+        0.0,
+        0.5,
+        2.0,
+        8.0,
+    ):  # from equal singular values to one that is far above the others
+        rows = (draw.normal(size=shape) * np.arange(1, shape[1] + 1) ** -spectrum).astype(
+            np.float32
+        )
         assert 1 - 1e-9 <= least_rank(rows) <= effective_rank(rows) * (1 + 1e-9)
     flat = np.diag([1.0] + [0.05] * 29).astype(np.float32)
     assert least_rank(flat) < 1 + 0.02 * 29 < effective_rank(flat)
@@ -216,9 +257,13 @@ def test_collapse_is_told_from_health() -> None:
     draw = np.random.default_rng(0)
     healthy = unit(draw.normal(size=(200, 32)))
     point = unit(np.eye(32)[[0] * 200] + 0.01 * draw.normal(size=(200, 32)))
-    line = unit(np.eye(32)[[0] * 200] * draw.choice([-1, 1], (200, 1)) + 1e-3 * draw.normal(size=(200, 32)))
+    line = unit(
+        np.eye(32)[[0] * 200] * draw.choice([-1, 1], (200, 1)) + 1e-3 * draw.normal(size=(200, 32))
+    )
     assert spread(healthy, healthy).collapsed is None
-    assert "95 % of the random pairs have a cosine above 0.99" in str(spread(point, point).collapsed)
+    assert "95 % of the random pairs have a cosine above 0.99" in str(
+        spread(point, point).collapsed
+    )
     assert "effective rank is 1." in str(spread(healthy, line).collapsed)  # one of two towers
     zero = np.zeros((200, 32), np.float32)
     assert spread(zero, zero).collapsed == "their effective rank is 0.00 of 32: all are zero"
@@ -231,7 +276,9 @@ def test_alarms_of_collapse_and_regression_are_in_log_metrics_and_report(
     run = train(job, tmp_path / "run", ["train.learning_rate=1e30"])
     metrics = json.loads((run.folder / "metrics.json").read_text())
     on_the_way, at_the_end, worse = metrics["alarms"]
-    assert on_the_way.startswith("after step 9 the embeddings have collapsed: their effective rank is 0.00 of 16")
+    assert on_the_way.startswith(
+        "after step 9 the embeddings have collapsed: their effective rank is 0.00 of 16"
+    )
     assert at_the_end.startswith("after step 18 ")
     assert worse.startswith("the trained model is worse than the untrained one: nDCG@10 -0.")
     said, page = caplog.text, (run.folder / "report.html").read_text()
@@ -254,7 +301,9 @@ def test_a_run_in_good_health_has_no_alarm(job: Options, tmp_path: Path) -> None
         (-0.1, 9, False, True), (-0.1, 1, False, True), (-0.1, 10, True, False),
     ],
 )  # fmt: skip
-def test_regression_rings_only_when_it_is_no_chance(change: float, queries: int, rings: bool, warns: bool) -> None:
+def test_regression_rings_only_when_it_is_no_chance(
+    change: float, queries: int, rings: bool, warns: bool
+) -> None:
     told: list[str] = []
     cautions: list[str] = []
 
@@ -274,11 +323,13 @@ def test_regression_rings_only_when_it_is_no_chance(change: float, queries: int,
     assert all((few if queries < 10 else "which chance may explain") in text for text in cautions)
 
 
-# Resources -----------------------------------------------------------------------------------------------------------
+# Resources
+# -----------------------------------------------------------------------------------------------------------
 
 
 def in_a_process(work: Callable[[], None], messages: Path) -> tuple[int, str]:
-    """The exit status of the command line in a process of its own, and its last line on standard error."""
+    """The exit status of the command line in a process of its own, and its last line on standard
+    error."""
     process = os.fork()
     if not process:
         sys.stderr = messages.open("w")
@@ -303,7 +354,11 @@ def command(job: Options, output: Path, *more: str) -> Callable[[], None]:
     """`tempera train` with these options."""
 
     def run() -> None:
-        given = [f"{section}.{name}={value}" for section, own in job.items() for name, value in own.items()]
+        given = [
+            f"{section}.{name}={value}"
+            for section, own in job.items()
+            for name, value in own.items()
+        ]
         sys.argv = ["tempera", "train", *given, *more, "--output", str(output)]
         cli.main()
 
@@ -322,7 +377,11 @@ def limited(what: int, size: int, work: Callable[[], None]) -> Callable[[], None
 def test_a_file_that_cannot_grow(kilobytes: int, job: Options, tmp_path: Path) -> None:
     work = limited(resource.RLIMIT_FSIZE, kilobytes << 10, command(job, tmp_path / "out" / "run"))
     code, line = in_a_process(work, tmp_path / "messages")
-    assert code == 2 and line.startswith(f"tempera: cannot write {tmp_path}/out/run: ") and "File too large" in line
+    assert (
+        code == 2
+        and line.startswith(f"tempera: cannot write {tmp_path}/out/run: ")
+        and "File too large" in line
+    )
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -333,7 +392,11 @@ class Full(OSError):
 
 @pytest.mark.parametrize("what", ["log", "cache", "index", "report", "model"])
 def test_a_disk_that_is_full_while(
-    what: str, job: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    what: str,
+    job: Options,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     whole = left(train(job, tmp_path / "whole").folder)
 
@@ -342,7 +405,9 @@ def test_a_disk_that_is_full_while(
 
     with monkeypatch.context() as patch:
         if what == "log":
-            at_step(patch, lambda step: full() if step == 12 else None)  # stands for the line of the step before
+            at_step(
+                patch, lambda step: full() if step == 12 else None
+            )  # stands for the line of the step before
         elif what == "cache":
             patch.setattr("tempera.text.retrieval.stored", full)
         elif what == "model":
@@ -362,7 +427,9 @@ def test_a_disk_that_is_full_while(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="room is taken on Linux only")
-def test_a_mapped_file_takes_its_room_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mapped_file_takes_its_room_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reserved(tmp_path / "a.npy", np.int64, (100_000,))[:] = 1
     assert (tmp_path / "a.npy").stat().st_blocks * 512 >= 800_000
 
@@ -387,12 +454,16 @@ def test_memory_that_ends(job: Options, tmp_path: Path) -> None:
     train(job, tmp_path / "warm")  # what is loaded late is loaded
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     large = command(job, tmp_path / "out" / "run", "tower.dimensions=500000")
-    code, line = in_a_process(limited(resource.RLIMIT_AS, used + (1 << 28), large), tmp_path / "messages")
+    code, line = in_a_process(
+        limited(resource.RLIMIT_AS, used + (1 << 28), large), tmp_path / "messages"
+    )
     assert code == 2 and line.startswith("tempera: out of memory: lower train.cache_memory"), line
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.parametrize("then", [Path.unlink, lambda path: path.write_text("{}"), lambda path: os.truncate(path, 9)])
+@pytest.mark.parametrize(
+    "then", [Path.unlink, lambda path: path.write_text("{}"), lambda path: os.truncate(path, 9)]
+)
 def test_data_are_read_once(
     then: Callable[[Path], Any], job: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,7 +476,11 @@ def test_data_are_read_once(
 def test_interactions_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = tmp_path / "events.parquet"
     draw = np.random.default_rng(0)
-    events = {"user": np.repeat(np.arange(30), 8), "item": draw.integers(0, 20, 240), "time": np.arange(240)}
+    events = {
+        "user": np.repeat(np.arange(30), 8),
+        "item": draw.integers(0, 20, 240),
+        "time": np.arange(240),
+    }
     parquet.write_table(pa.table(events), data)
     options = {
         "data": {"source": "interactions", "path": str(data), "split": "leave_last_out"},
@@ -429,7 +504,9 @@ def test_a_run_folder_that_disappears_while_training(
     assert left(train(job, tmp_path / "run").folder) == whole
 
 
-def test_a_clock_that_jumps_changes_nothing(job: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_jumps_changes_nothing(
+    job: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Durations are of a clock that only goes forward."""
     whole = left(train(job, tmp_path / "whole").folder)
     jumps = iter(np.random.default_rng(0).uniform(-1e9, 1e9, 10**5).tolist())
@@ -470,11 +547,15 @@ def test_sigterm_while_judging_or_saving(
         signal.signal(signal.SIGTERM, before)
     assert stop.value.code == 143 and not (tmp_path / "run").exists()
     step = 9 if moment == "on the way" else 18
-    assert [path.name for path in (tmp_path / "run.checkpoints").glob("step-*")] == [f"step-{step:09d}"]
+    assert [path.name for path in (tmp_path / "run.checkpoints").glob("step-*")] == [
+        f"step-{step:09d}"
+    ]
     assert left(train(job, tmp_path / "run").folder) == whole
 
 
-def test_other_errors_are_not_taken_for_memory(job: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_are_not_taken_for_memory(
+    job: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(step: int) -> None:
         raise RuntimeError("a bug")
 

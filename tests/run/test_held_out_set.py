@@ -1,4 +1,5 @@
-"""The held-out queries of a run as a BEIR folder: judged there, its evaluated model has the figures of the run."""
+"""The held-out queries of a run as a BEIR folder: judged there, its evaluated model has the figures
+of the run."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ from ..conftest import WORDS, small_options, write_pairs
 
 @pytest.fixture(scope="module")
 def run(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """300 pairs with ids of their own, some documents with two queries; what is held out is learned at the end."""
+    """300 pairs with ids of their own, some documents with two queries; what is held out is learned
+    at the end."""
     folder = tmp_path_factory.mktemp("held-out")
     rows = [json.loads(line) for line in pairs_file.read_text(encoding="utf-8").splitlines()]
     rows = [{**row, "doc": f"{row['doc']} Ω", "sku": f"{i:03}"} for i, row in enumerate(rows)]
@@ -60,10 +62,15 @@ def test_another_program_judges_the_model_as_its_run_did(run: Path, tmp_path: Pa
     }  # fmt: skip
     (judged,) = evaluate(run / "evaluated", tmp_path / "set")
     for metric, value in document["metrics"]["trained"].items():
-        assert judged.systems[str(run / "evaluated")].metrics[metric] == pytest.approx(value, abs=1e-9)
+        assert judged.systems[str(run / "evaluated")].metrics[metric] == pytest.approx(
+            value, abs=1e-9
+        )
     assert judged.trained == {} and judged.cautions() == []
     test, dev = (read_beir(tmp_path / "set", split) for split in ("test", "dev"))
-    assert (len(test.queries), len(dev.queries)) == (facts["test_queries"], facts["validation_queries"])
+    assert (len(test.queries), len(dev.queries)) == (
+        facts["test_queries"],
+        facts["validation_queries"],
+    )
     assert not {*test.queries["id"].to_pylist()} & {*dev.queries["id"].to_pylist()}
     known = Index(run / "index").documents.select(["id", "preview"]).to_pylist()
     assert {row["id"]: row["preview"] for row in known} == dict(
@@ -92,13 +99,19 @@ def test_two_runs_are_compared_by_what_neither_has_learned(
         figures["ndcg@10"] - other.metrics["trained"]["ndcg@10"], abs=1e-9
     )
     assert both.cautions() == []
-    asked = tempera("evaluate", other.folder, "--against", run, "--bm25", "--metrics", "ndcg@10", "--json")
+    asked = tempera(
+        "evaluate", other.folder, "--against", run, "--bm25", "--metrics", "ndcg@10", "--json"
+    )
     told = f"{here} is judged, the model of {run} from before it learned what the run had held out"
     assert told in asked.err.splitlines() and "other is judged" not in asked.err
     (task,) = asked.document["tasks"]
     assert list(task["systems"]) == [str(other.folder), here, "bm25", f"{other.folder} + BM25"]
-    assert task["comparisons"][here]["ndcg@10"]["mean"] == pytest.approx(-comparison.difference.mean)
-    learned = evaluate_held_out(other.folder, against=run / "model")  # named as a model, it is judged as it is
+    assert task["comparisons"][here]["ndcg@10"]["mean"] == pytest.approx(
+        -comparison.difference.mean
+    )
+    learned = evaluate_held_out(
+        other.folder, against=run / "model"
+    )  # named as a model, it is judged as it is
     assert learned.trained == {str(run / "model"): 40}
     with pytest.raises(ConfigError, match="cannot compare"):
         evaluate_held_out(run, against=run)
@@ -111,10 +124,14 @@ def test_two_runs_are_compared_by_what_neither_has_learned(
     config.write_text(config.read_text().replace(str(run.parent / "rows.jsonl"), str(rows)))
     rows.write_text("query,doc\n")
     kept = tempera("evaluate", tmp_path / "copy" / "run", "--per-query", rows, "--overwrite")
-    assert kept.code == 2 and "is read by this command and is never replaced" in kept.err.replace("\n", " ")
+    assert kept.code == 2 and "is read by this command and is never replaced" in kept.err.replace(
+        "\n", " "
+    )
     assert rows.read_text() == "query,doc\n"
     model = tempera("evaluate", run / "model")
-    assert model.code == 2 and "is not a run, so there are no held-out queries: give data" in model.err
+    assert (
+        model.code == 2 and "is not a run, so there are no held-out queries: give data" in model.err
+    )
 
 
 def test_bm25_has_the_settings_that_the_run_has_tuned(pairs_file: Path, tmp_path: Path) -> None:
@@ -128,7 +145,8 @@ def test_bm25_has_the_settings_that_the_run_has_tuned(pairs_file: Path, tmp_path
 
 
 def test_models_that_have_learned_the_queries_are_told(run: Path, tmp_path: Path) -> None:
-    """The saved model has learned all, the evaluated one neither the test nor validation, and what it has it knows."""
+    """The saved model has learned all, the evaluated one neither the test nor validation, and what
+    it has it knows."""
     export_held_out(run, tmp_path / "set")
     (judged,) = evaluate(run, tmp_path / "set", against=run / "evaluated")
     assert judged.trained == {str(run): 40}
@@ -155,11 +173,19 @@ def test_the_command_writes_it_beside_the_run_as_a_folder_like_any_other(
     assert "queries by which the run was judged, in qrels/test.tsv: 40" in written.out
     again = tempera("export", run, "--to", "beir")
     assert again.code == 2 and "holds an earlier result" in again.err
-    assert json.loads(tempera("export", run, "--to", "beir", "--overwrite", "--json").out)["test_queries"] == 40
+    assert (
+        json.loads(tempera("export", run, "--to", "beir", "--overwrite", "--json").out)[
+            "test_queries"
+        ]
+        == 40
+    )
     kind = tempera("export", run, "--to", "beir", "--kind", "hnsw")
     assert kind.code == 2 and "--kind and --width are for vectors: drop them for beir" in kind.err
     judged = tempera("evaluate", run, run / "export" / "beir", "--against", run / "evaluated")
-    assert judged.code == 0 and f"{run} was trained on 40 of these 40 queries" in judged.out + judged.err
+    assert (
+        judged.code == 0
+        and f"{run} was trained on 40 of these 40 queries" in judged.out + judged.err
+    )
 
 
 def test_what_has_no_held_out_queries(run: Path, options: dict[str, Any], tmp_path: Path) -> None:
@@ -190,15 +216,21 @@ def test_what_has_no_held_out_queries(run: Path, options: dict[str, Any], tmp_pa
     assert not (tmp_path / "set").exists()
 
 
-def test_the_evaluated_model_has_the_weight_beside_words_that_its_run_has_chosen(tmp_path: Path) -> None:
+def test_the_evaluated_model_has_the_weight_beside_words_that_its_run_has_chosen(
+    tmp_path: Path,
+) -> None:
     for folder, weight in ((tmp_path / "run", 0.9), (tmp_path / "run" / "other", USUAL)):
         (folder / "evaluated").mkdir(parents=True)
         assert weight_of(folder / "evaluated") == USUAL
         if weight != USUAL:
             (folder / "metrics.json").write_text(json.dumps({"hybrid": {"weight": weight}}))
-        assert [weight_of(each) for each in (folder, folder / "model", folder / "evaluated")] == [weight] * 3
+        assert [weight_of(each) for each in (folder, folder / "model", folder / "evaluated")] == [
+            weight
+        ] * 3
     (tmp_path / "run" / "model").mkdir()  # a run of that name has its own
-    (tmp_path / "run" / "model" / "metrics.json").write_text(json.dumps({"hybrid": {"weight": 0.2}}))
+    (tmp_path / "run" / "model" / "metrics.json").write_text(
+        json.dumps({"hybrid": {"weight": 0.2}})
+    )
     assert weight_of(tmp_path / "run" / "model") == 0.2
 
 
@@ -207,7 +239,10 @@ def test_of_several_texts_with_one_id_the_first_is_asked(
 ) -> None:
     rows = [json.loads(line) for line in pairs_file.read_text(encoding="utf-8").splitlines()]
     rows = [{**row, "asked": f"q{i // 2}"} for i, row in enumerate(rows)]
-    options["data"] |= {"path": str(write_pairs(tmp_path / "rows.jsonl", rows)), "query_id": "asked"}
+    options["data"] |= {
+        "path": str(write_pairs(tmp_path / "rows.jsonl", rows)),
+        "query_id": "asked",
+    }
     options["train"]["max_steps"] = 5
     run = train(options, tmp_path / "run")
     export_held_out(run.folder, tmp_path / "set")
@@ -215,7 +250,9 @@ def test_of_several_texts_with_one_id_the_first_is_asked(
     assert judged.systems[str(run.folder)].metrics["ndcg@10"] == pytest.approx(
         run.document["metrics"]["trained"]["ndcg@10"]
     )
-    assert {*read_beir(tmp_path / "set").queries["text"].to_pylist()} <= {row["query"] for row in rows[::2]}
+    assert {*read_beir(tmp_path / "set").queries["text"].to_pylist()} <= {
+        row["query"] for row in rows[::2]
+    }
 
 
 def test_other_data_of_the_same_size_are_refused(moved: Path, tmp_path: Path) -> None:
@@ -235,7 +272,8 @@ def test_other_data_of_the_same_size_are_refused(moved: Path, tmp_path: Path) ->
 
 
 def test_documents_with_other_texts_are_refused(moved: Path, tmp_path: Path) -> None:
-    """Their ids are given, so that the split does not know their texts; the order of the rows says nothing."""
+    """Their ids are given, so that the split does not know their texts; the order of the rows says
+    nothing."""
     path = moved.parent / "rows.jsonl"
     rows = [json.loads(line) for line in path.open(encoding="utf-8")]
     write_pairs(path, rows[::-1])
@@ -243,7 +281,8 @@ def test_documents_with_other_texts_are_refused(moved: Path, tmp_path: Path) -> 
     rows[25]["doc"] += " and more"
     write_pairs(path, rows)
     with pytest.raises(
-        DataError, match=r"\(held-out pairs or documents have other texts\), .*: give data to evaluate it on"
+        DataError,
+        match=r"\(held-out pairs or documents have other texts\), .*: give data to evaluate it on",
     ):
         evaluate_held_out(moved)
 
@@ -277,12 +316,16 @@ def test_what_a_run_has_learned_of_validation_is_known_where_pairs_share_documen
 
 @pytest.mark.parametrize("place", ["model/set", "index/set", "evaluated/set", "."])
 def test_nothing_is_written_among_the_files_of_a_model(run: Path, place: str) -> None:
-    with pytest.raises(OutputError, match=r"whose files tell it from others|which this command reads"):
+    with pytest.raises(
+        OutputError, match=r"whose files tell it from others|which this command reads"
+    ):
         export_held_out(run, run / place, overwrite=True)
     assert not (run / place / "corpus.jsonl").exists()
 
 
-def test_the_evaluated_model_is_named_only_where_it_has_not_learned_the_queries(run: Path, tmp_path: Path) -> None:
+def test_the_evaluated_model_is_named_only_where_it_has_not_learned_the_queries(
+    run: Path, tmp_path: Path
+) -> None:
     rows = [json.loads(line) for line in (run.parent / "rows.jsonl").open(encoding="utf-8")]
     (of_all,) = evaluate(run, write_pairs(tmp_path / "rows.jsonl", rows))
     assert "give queries that it has not seen" in of_all.cautions()[0]
@@ -290,11 +333,14 @@ def test_the_evaluated_model_is_named_only_where_it_has_not_learned_the_queries(
     (tmp_path / "link").symlink_to(run / "model")
     for model in (run, run / "model", tmp_path / "link"):
         (judged,) = evaluate(model, tmp_path / "set")
-        assert judged.cautions()[0].endswith(f"judge {run / 'evaluated'}, which has not learned what the run held out")
+        assert judged.cautions()[0].endswith(
+            f"judge {run / 'evaluated'}, which has not learned what the run held out"
+        )
 
 
 def test_documents_with_equal_texts_rank_as_in_the_run(run: Path, tmp_path: Path) -> None:
-    """Of four ids with one text, all with one score, the same stands first, here and where the export is judged."""
+    """Of four ids with one text, all with one score, the same stands first, here and where the
+    export is judged."""
     rows = [json.loads(line) for line in (run.parent / "rows.jsonl").open(encoding="utf-8")]
     given = small_options(run.parent / "rows.jsonl")
     for i, row in enumerate(rows):
@@ -303,11 +349,19 @@ def test_documents_with_equal_texts_rank_as_in_the_run(run: Path, tmp_path: Path
     given["train"]["max_steps"] = 20
     trained = train(given, tmp_path / "run")
     export_held_out(trained.folder, tmp_path / "set")
-    corpus = [json.loads(line)["_id"] for line in (tmp_path / "set" / "corpus.jsonl").open(encoding="utf-8")]
-    assert set(corpus) <= {str(row["sku"]) for row in rows} and corpus == trained.index.documents["id"].to_pylist()
+    corpus = [
+        json.loads(line)["_id"]
+        for line in (tmp_path / "set" / "corpus.jsonl").open(encoding="utf-8")
+    ]
+    assert (
+        set(corpus) <= {str(row["sku"]) for row in rows}
+        and corpus == trained.index.documents["id"].to_pylist()
+    )
     for finding in (evaluate_held_out(trained.folder), *evaluate(trained.folder, tmp_path / "set")):
         (scores,) = finding.systems.values()
-        assert scores.metrics["ndcg@10"] == pytest.approx(trained.metrics["trained"]["ndcg@10"], abs=1e-9)
+        assert scores.metrics["ndcg@10"] == pytest.approx(
+            trained.metrics["trained"]["ndcg@10"], abs=1e-9
+        )
 
 
 def test_an_answer_with_several_negatives_counts_once(
@@ -315,13 +369,22 @@ def test_an_answer_with_several_negatives_counts_once(
 ) -> None:
     """Triplets: a query and its answer stand in three rows, each with another negative."""
     rows = [json.loads(line) for line in pairs_file.read_text(encoding="utf-8").splitlines()]
-    triplets = [{**row, "negative": rows[(i + far) % 300]["doc"]} for i, row in enumerate(rows) for far in (7, 70, 170)]
-    options["data"] |= {"path": str(write_pairs(tmp_path / "rows.jsonl", triplets)), "negatives": ["negative"]}
+    triplets = [
+        {**row, "negative": rows[(i + far) % 300]["doc"]}
+        for i, row in enumerate(rows)
+        for far in (7, 70, 170)
+    ]
+    options["data"] |= {
+        "path": str(write_pairs(tmp_path / "rows.jsonl", triplets)),
+        "negatives": ["negative"],
+    }
     options["evaluation"] |= {"metrics": ["ndcg@10", "recall@10", "hit@10", "map@10", "mrr@10"]}
     run = train(options, tmp_path / "run")
     export_held_out(run.folder, tmp_path / "set")
     metrics = tuple(options["evaluation"]["metrics"])
-    of_table = evaluate(run.folder, tmp_path / "rows.jsonl", metrics=metrics, roles=Roles(negatives=["negative"]))
+    of_table = evaluate(
+        run.folder, tmp_path / "rows.jsonl", metrics=metrics, roles=Roles(negatives=["negative"])
+    )
     for finding in (
         evaluate_held_out(run.folder, metrics=metrics),
         *evaluate(run.folder, tmp_path / "set", metrics=metrics),
@@ -332,19 +395,26 @@ def test_an_answer_with_several_negatives_counts_once(
         assert scores.metrics["map@10"] == pytest.approx(scores.metrics["mrr@10"])
         assert finding.task.counts["judgements"] == finding.task.counts["queries"]
     for system in run.metrics.values():
-        assert system["recall@10"] == system["hit@10"] and system["map@10"] == pytest.approx(system["mrr@10"])
-    assert calibrate(run.folder).about["found"] == pytest.approx(run.metrics["trained"]["recall@10"])
+        assert system["recall@10"] == system["hit@10"] and system["map@10"] == pytest.approx(
+            system["mrr@10"]
+        )
+    assert calibrate(run.folder).about["found"] == pytest.approx(
+        run.metrics["trained"]["recall@10"]
+    )
 
 
 def test_grades_of_a_folder_are_gains_of_every_figure(tmp_path: Path) -> None:
-    """A run, its evaluation on the folder, the queries that it exports, and the definition of nDCG agree."""
+    """A run, its evaluation on the folder, the queries that it exports, and the definition of nDCG
+    agree."""
     draw, folder = np.random.default_rng(0), tmp_path / "graded"
     docs = {f"d{i}": " ".join(draw.choice(WORDS, 4)) for i in range(80)}
     queries = {f"q{i}": " ".join(draw.choice(WORDS, 2)) for i in range(60)}
     folder.mkdir()
     judged = {}
     for split, asked in (("train", list(queries)[:30]), ("test", list(queries)[30:])):
-        answers = [(query, doc) for query in asked for doc in draw.choice(list(docs), 4, replace=False)]
+        answers = [
+            (query, doc) for query in asked for doc in draw.choice(list(docs), 4, replace=False)
+        ]
         judged[split] = (
             *map(list, zip(*answers, strict=True)),
             [(1.0, 2.0, 3.0, 0.5)[i % 4] for i in range(len(answers))],
@@ -354,23 +424,37 @@ def test_grades_of_a_folder_are_gains_of_every_figure(tmp_path: Path) -> None:
         "data": {"path": str(folder), "test": "test"},
         "tower": {"dimensions": 16, "vocabulary": 200},
         "train": {"max_steps": 3, "batch_size": 16},
-        "evaluation": {"shared_documents": "keep", "validation": 0, "metrics": ["ndcg@10", "recall@10"], "bm25": False},
+        "evaluation": {
+            "shared_documents": "keep",
+            "validation": 0,
+            "metrics": ["ndcg@10", "recall@10"],
+            "bm25": False,
+        },
     }
     run = train(options, tmp_path / "run")
     (on_folder,) = evaluate(run.folder, folder, metrics=["ndcg@10", "recall@10"])
     scores = next(iter(on_folder.systems.values())).per_query
     for name, figure in run.metrics["trained"].items():
         assert scores[name].mean() == pytest.approx(figure, abs=1e-9)
-    similar = run.encode([queries[f"q{i}"] for i in range(30, 60)]) @ run.encode(list(docs.values())).T
+    similar = (
+        run.encode([queries[f"q{i}"] for i in range(30, 60)]) @ run.encode(list(docs.values())).T
+    )
     gains = np.zeros(similar.shape)
     for query, doc, grade in zip(*judged["test"], strict=True):
         gains[int(query[1:]) - 30, int(doc[1:])] = grade
     discounts = 1 / np.log2(np.arange(2, 12))
-    by_score = np.take_along_axis(gains, np.argsort(-similar, axis=1, kind="stable"), 1)[:, :10] @ discounts
+    by_score = (
+        np.take_along_axis(gains, np.argsort(-similar, axis=1, kind="stable"), 1)[:, :10]
+        @ discounts
+    )
     best = -np.sort(-gains, axis=1)[:, :10] @ discounts
-    assert run.metrics["trained"]["ndcg@10"] == pytest.approx((by_score / best).mean(), abs=0.01)  # but for ties
+    assert run.metrics["trained"]["ndcg@10"] == pytest.approx(
+        (by_score / best).mean(), abs=0.01
+    )  # but for ties
     export_held_out(run.folder, tmp_path / "exported")
     again = read_beir(tmp_path / "exported")
     assert sorted(again.grade.tolist()) == sorted(judged["test"][2])
     (on_export,) = evaluate(run.folder, tmp_path / "exported", metrics=["ndcg@10"])
-    assert next(iter(on_export.systems.values())).per_query["ndcg@10"].mean() == pytest.approx(scores["ndcg@10"].mean())
+    assert next(iter(on_export.systems.values())).per_query["ndcg@10"].mean() == pytest.approx(
+        scores["ndcg@10"].mean()
+    )

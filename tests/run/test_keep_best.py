@@ -1,4 +1,5 @@
-"""The weights that are saved are those of the best look at validation; training ends when it has not risen for a while."""
+"""The weights that are saved are those of the best look at validation; training ends when it has
+not risen for a while."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from tempera.run.train import train
 from tempera.text.held_out import HeldOutQueries
 
 Weights = dict[str, torch.Tensor]
-WORDS = [a + b for a in ("ka", "lo", "mi", "nu", "ra", "to") for b in ("ban", "cel", "dor", "fin", "gar")]
+WORDS = [
+    a + b for a in ("ka", "lo", "mi", "nu", "ra", "to") for b in ("ban", "cel", "dor", "fin", "gar")
+]
 
 
 @pytest.fixture
@@ -36,7 +39,13 @@ def options(tmp_path: Path) -> dict[str, Any]:
         "data": {"source": "pairs", "path": str(tmp_path / "pairs.jsonl")},
         "tower": {"dimensions": 16, "vocabulary": 300},
         "objective": {"temperature": {"value": 0.05, "learnable": True}},
-        "train": {"batch_size": 32, "num_train_epochs": 8, "learning_rate": 0.2, "evaluations": 6, "save_steps": 5},
+        "train": {
+            "batch_size": 32,
+            "num_train_epochs": 8,
+            "learning_rate": 0.2,
+            "evaluations": 6,
+            "save_steps": 5,
+        },
         "evaluation": {"queries": 60, "validation": 60, "bm25": False},
     }
 
@@ -53,7 +62,9 @@ class Asked:
             verdict = judge(held_out, part, whole)
             self.parts.append(part)
             if part == "validation":
-                weights = {name: value.clone() for name, value in held_out.data.tower.state_dict().items()}
+                weights = {
+                    name: value.clone() for name, value in held_out.data.tower.state_dict().items()
+                }
                 self.looks.append((verdict.ranking.metrics["ndcg@10"], weights))
             return verdict
 
@@ -63,12 +74,20 @@ class Asked:
 def files(folder: Path) -> dict[str, bytes]:
     """All tensors that a run has saved."""
     ends = (".safetensors", ".npy")
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.suffix in ends}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.suffix in ends
+    }
 
 
 def metrics(folder: Path) -> Any:
     found = json.loads((folder / "metrics.json").read_text())
-    return {name: value for name, value in found.items() if name not in {"seconds", "replaying", "peak_memory_bytes"}}
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in {"seconds", "replaying", "peak_memory_bytes"}
+    }
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
@@ -101,12 +120,22 @@ def test_the_best_look_is_saved_to_the_bit_and_the_test_is_asked_once_a_system(
         if "metrics" in (r := json.loads(line))
     ]
     found = metrics(run.folder)["best"]
-    assert found == {"step": steps[best], "taken": steps[-1], "metric": "ndcg@10", "value": values[best]}
+    assert found == {
+        "step": steps[best],
+        "taken": steps[-1],
+        "metric": "ndcg@10",
+        "value": values[best],
+    }
 
 
-@pytest.mark.parametrize("changes", [{}, {"train": {"patience": 2}}, {"evaluation": {"corpus": 130}}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"train": {"patience": 2}}, {"evaluation": {"corpus": 130}}]
+)
 def test_a_run_that_is_killed_saves_the_same(
-    changes: dict[str, dict[str, Any]], options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, dict[str, Any]],
+    options: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for section, values in changes.items():
         options[section] |= values
@@ -147,7 +176,9 @@ def test_patience_ends_a_run_that_does_not_rise(
     run = train(options, tmp_path / "run")
     best = metrics(run.folder)["best"]
     looks = len(asked.looks) - len(values)
-    assert looks < len(values) and [value for value, _ in asked.looks[len(values) :]] == values[:looks]
+    assert (
+        looks < len(values) and [value for value, _ in asked.looks[len(values) :]] == values[:looks]
+    )
     assert max(values[: looks - 2]) == best["value"] >= max(values[looks - 2 : looks])
     assert best["taken"] < metrics(tmp_path / "every")["best"]["taken"] or every == run.metrics
 
@@ -162,7 +193,9 @@ def test_patience_counts_as_the_process_that_judges() -> None:
         def all_reduce_max(self, mine: int) -> int:
             return max(mine, next(judged))
 
-    course = Mock(spec=_Course, group=Main(), pauses={3}, state=Mock(step=3), position=Mock(looks_since=0))
+    course = Mock(
+        spec=_Course, group=Main(), pauses={3}, state=Mock(step=3), position=Mock(looks_since=0)
+    )
     course.options = Mock(patience=2)
     seen = []
     for _ in range(5):
@@ -181,8 +214,14 @@ def test_patience_counts_as_the_process_that_judges() -> None:
         ),
         (["evaluation.validation=49"], "since validation has fewer than 50 queries"),
         (["evaluation.validation=0"], "since evaluation.validation is 0"),
-        (["evaluation.validation=49", "train.patience=1"], "so that train.patience could not end the training"),
-        (["evaluation.validation=0", "train.patience=1"], "so that train.patience could not end the training"),
+        (
+            ["evaluation.validation=49", "train.patience=1"],
+            "so that train.patience could not end the training",
+        ),
+        (
+            ["evaluation.validation=0", "train.patience=1"],
+            "so that train.patience could not end the training",
+        ),
     ],
 )
 def test_nothing_chosen_saves_the_last_weights_and_says_why(
@@ -211,7 +250,10 @@ def test_nothing_held_out_is_never_evaluated(
     options["evaluation"] = {"queries": 0, "validation": 0}
     run = train(options, tmp_path / "run")
     assert asked.parts == [] and run.metrics == {}
-    assert run.document["data"]["train"] == 400 and "not evaluated" in (run.folder / "report.html").read_text()
+    assert (
+        run.document["data"]["train"] == 400
+        and "not evaluated" in (run.folder / "report.html").read_text()
+    )
     assert run.search(" ".join(WORDS[:2]), k=3)
 
 

@@ -1,4 +1,5 @@
-"""Merged models: weights between two, the curve over them, and what training made worse on other data."""
+"""Merged models: weights between two, the curve over them, and what training made worse on other
+data."""
 
 from __future__ import annotations
 
@@ -26,12 +27,15 @@ pytest.importorskip("sentence_transformers")
 
 
 def points(*rows: tuple[float, ...]) -> list[dict[str, Any]]:
-    return [{"weight": w, "scores": dict(zip(("validation", "a", "b"), scores))} for w, *scores in rows]
+    return [
+        {"weight": w, "scores": dict(zip(("validation", "a", "b"), scores))} for w, *scores in rows
+    ]
 
 
 @pytest.fixture(scope="module")
 def judged(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that is judged on its own pairs as other data, with a model of its tokenizer beside it."""
+    """A run that is judged on its own pairs as other data, with a model of its tokenizer beside
+    it."""
     folder = tmp_path_factory.mktemp("merged")
     options = {
         "data": {"source": "pairs", "path": str(pairs_file)},
@@ -59,14 +63,21 @@ def test_other_data_are_judged_before_and_after(judged: Path, pairs_file: Path) 
     (also,) = run.document["also"].items()
     path, found = also
     assert path == str(pairs_file) and found["metric"] == "ndcg@10"
-    assert found["difference"]["mean"] == pytest.approx(found["after"] - found["before"]) and found["after"] > 0.9
-    after = run.evaluate(pairs_file, metrics=["ndcg@10"])[0].systems[str(run.folder)].metrics["ndcg@10"]
+    assert (
+        found["difference"]["mean"] == pytest.approx(found["after"] - found["before"])
+        and found["after"] > 0.9
+    )
+    after = (
+        run.evaluate(pairs_file, metrics=["ndcg@10"])[0].systems[str(run.folder)].metrics["ndcg@10"]
+    )
     assert found["after"] == pytest.approx(after, abs=1e-6)
     assert "Other data, before and after" in (judged / "run" / "report.html").read_text()
     assert "Smaller vectors" in (judged / "run" / "report.html").read_text()
 
 
-def test_other_data_with_labels_are_refused_without_advice_that_nobody_can_follow(judged: Path, tmp_path: Path) -> None:
+def test_other_data_with_labels_are_refused_without_advice_that_nobody_can_follow(
+    judged: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "labelled.csv"
     path.write_text("sentence1,sentence2,label\na,b,1\nc,d,0\n")
     says = "labelled.csv holds scores or labels, and other data have no options: give the rows that belong together"
@@ -77,7 +88,10 @@ def test_other_data_with_labels_are_refused_without_advice_that_nobody_can_follo
 
 
 def test_weights_are_interpolated(judged: Path) -> None:
-    assert merge(judged / "run", judged / "base", weights=0.3, output=judged / "third")["weight"] == 0.3
+    assert (
+        merge(judged / "run", judged / "base", weights=0.3, output=judged / "third")["weight"]
+        == 0.3
+    )
     expected = 0.3 * weights(judged / "run" / "model") + 0.7 * weights(judged / "base")
     torch.testing.assert_close(weights(judged / "third"), expected)
     assert np.isfinite(Model(str(judged / "third")).query(["kaban"])).all()
@@ -91,7 +105,9 @@ def test_the_ends_are_the_models_to_the_bit(judged: Path) -> None:
     merged, texts = Merged(judged / "run", judged / "base"), ["kaban locel", "mifin"]
     for weight, folder in ((1, "run"), (0, "base")):
         merged.at(weight)
-        np.testing.assert_allclose(merged.doc(texts), Model(str(judged / folder)).doc(texts), atol=1e-6)
+        np.testing.assert_allclose(
+            merged.doc(texts), Model(str(judged / folder)).doc(texts), atol=1e-6
+        )
 
 
 def test_a_curve_is_drawn_and_its_best_is_saved(
@@ -109,17 +125,28 @@ def test_a_curve_is_drawn_and_its_best_is_saved(
 
 
 def test_the_best_keeps_the_gain_and_is_best_elsewhere() -> None:
-    curve = points((0, 0.4, 0.6, 0.5), (0.6, 0.595, 0.58, 0.5), (0.8, 0.6, 0.54, 0.5), (1, 0.6, 0.5, 0.5))
+    curve = points(
+        (0, 0.4, 0.6, 0.5), (0.6, 0.595, 0.58, 0.5), (0.8, 0.6, 0.54, 0.5), (1, 0.6, 0.5, 0.5)
+    )
     best = chosen(curve)
-    assert best["weight"] == 0.6 and best["kept"] == pytest.approx(0.975) and best["lost"] == pytest.approx(0.2)
+    assert (
+        best["weight"] == 0.6
+        and best["kept"] == pytest.approx(0.975)
+        and best["lost"] == pytest.approx(0.2)
+    )
     worse = chosen(points((0, 0.4, 0.6), (0.6, 0.5, 0.58), (1, 0.6, 0.5)))
-    assert worse["weight"] == 1 and worse["sentence"].endswith("no weight keeps 95 % with at most a third of it")
+    assert worse["weight"] == 1 and worse["sentence"].endswith(
+        "no weight keeps 95 % with at most a third of it"
+    )
     assert chosen(points((0, 0.6), (0.5, 0.5), (1, 0.4)))["weight"] == 0  # training gained nothing
     assert chosen(points((0, 0.4), (0.5, 0.7), (1, 0.6)))["weight"] == 0.5  # and without other data
 
 
 def test_what_cannot_be_merged(judged: Path, tmp_path: Path) -> None:
-    for vocabulary, width, says in ((300, 8, r"shapes differ \(0.embedding.weight: \("), (9, 16, "tokenizers differ")):
+    for vocabulary, width, says in (
+        (300, 8, r"shapes differ \(0.embedding.weight: \("),
+        (9, 16, "tokenizers differ"),
+    ):
         source = (judged / "base" if vocabulary == 300 else tmp_path / "none") / "tokenizer.json"
         tower = StaticTower(train_tokenizer(["a b c"], vocabulary, 16), width)
         if source.is_file():
@@ -137,7 +164,9 @@ def test_what_cannot_be_merged(judged: Path, tmp_path: Path) -> None:
     for output in (judged / "run", judged / "base" / "inside"):
         with pytest.raises(OutputError, match="is one of the models that are merged, or in one"):
             merge(judged / "run", judged / "base", weights=0.5, output=output, overwrite=True)
-    with pytest.raises(DataError, match="is not a run, so there are no held-out queries: give --weights"):
+    with pytest.raises(
+        DataError, match="is not a run, so there are no held-out queries: give --weights"
+    ):
         merge(judged / "base", judged / "run")
 
 
@@ -145,7 +174,9 @@ def test_few_validation_queries_choose_no_weight_to_save(
     judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempera.run.merge.LEAST_TO_CHOOSE", 61)
-    with pytest.raises(DataError, match=r"asks 60 queries, fewer than the 61 that choose a weight: give --weights"):
+    with pytest.raises(
+        DataError, match=r"asks 60 queries, fewer than the 61 that choose a weight: give --weights"
+    ):
         merge(judged / "run", judged / "base", output=tmp_path / "x")
     assert not (tmp_path / "x").exists()
     assert len(merge(judged / "run", judged / "base")["points"]) == 11  # a curve all the same
@@ -153,9 +184,17 @@ def test_few_validation_queries_choose_no_weight_to_save(
 
 def test_what_is_merged_is_never_replaced(judged: Path) -> None:
     with pytest.raises(OutputError, match=r"is, or holds, .*model, which this command reads"):
-        merge(judged / "run" / "model", judged / "base", weights=0.5, output=judged / "run", overwrite=True)
+        merge(
+            judged / "run" / "model",
+            judged / "base",
+            weights=0.5,
+            output=judged / "run",
+            overwrite=True,
+        )
     assert (judged / "run" / "index").is_dir()
-    with pytest.raises(ConfigError, match=r"--weights is given, so nothing is evaluated: drop it, or none.csv"):
+    with pytest.raises(
+        ConfigError, match=r"--weights is given, so nothing is evaluated: drop it, or none.csv"
+    ):
         merge(judged / "run", judged / "base", ["none.csv"], weights=0.5, output=judged / "fifth")
 
 
@@ -168,8 +207,13 @@ def test_a_base_that_has_learned_validation_is_judged_by_the_model_that_had_not(
     before = torch.zeros_like(weights(base / "evaluated"))
     save_file({"embedding.weight": before}, base / "evaluated" / "model.safetensors")
     caplog.set_level("INFO")
-    at_base = [merge(judged / "run", each)["points"][0]["scores"]["validation"] for each in (base, base / "model")]
-    assert at_base[0] < 0.3 < 0.6 < at_base[1]  # the evaluated model has no vectors now, the saved one has
+    at_base = [
+        merge(judged / "run", each)["points"][0]["scores"]["validation"]
+        for each in (base, base / "model")
+    ]
+    assert (
+        at_base[0] < 0.3 < 0.6 < at_base[1]
+    )  # the evaluated model has no vectors now, the saved one has
     assert caplog.text.count(f"the curve is between {base / 'evaluated'} and ") == 1
 
 
@@ -179,7 +223,9 @@ def test_other_data_are_not_taken_for_the_own_validation(
     monkeypatch.chdir(tmp_path)
     shutil.copytree(judged, "models")
     export_held_out("models/run", "validation")
-    with pytest.raises(DataError, match=r"are called validation, as the run's own: .* \./validation"):
+    with pytest.raises(
+        DataError, match=r"are called validation, as the run's own: .* \./validation"
+    ):
         merge("models/run", "models/base", also=["validation"])
     assert {*merge("models/run", "models/base", also=["./validation"])["points"][0]["scores"]} == {
         "validation",

@@ -1,4 +1,5 @@
-"""`tempera plan` counts a step without taking one, names the bottleneck of each stage, and refuses what it cannot plan."""
+"""`tempera plan` counts a step without taking one, names the bottleneck of each stage, and refuses
+what it cannot plan."""
 
 from __future__ import annotations
 
@@ -42,19 +43,31 @@ def pairs(tmp_path: Path) -> Path:
 def test_a_plan_counts_every_stage_and_grows_with_the_devices(pairs: Path) -> None:
     options = of({"data": {"path": str(pairs)}}, STATIC)
     one, two = (planned(options, device="h100", devices=count) for count in (1, 2))
-    assert [each["stage"] for each in one["stages"]] == ["towers, first pass", "loss", "towers, backward", "optimiser"]
+    assert [each["stage"] for each in one["stages"]] == [
+        "towers, first pass",
+        "loss",
+        "towers, backward",
+        "optimiser",
+    ]
     assert two["stages"][-1]["stage"] == "exchange" and two["stages"][-1]["sent"] > 0
     assert one["stages"][1]["flops"] == pytest.approx(2 * two["stages"][1]["flops"])
     assert all(each["bottleneck"] == "launches" for each in one["stages"]) and one["seconds"] > 0
-    assert [each["memory"]["scores"] for each in (one, two)] == [2 * 4 * 16 * 16, 2 * 4 * 8 * 16]  # and no whole tile
+    assert [each["memory"]["scores"] for each in (one, two)] == [
+        2 * 4 * 16 * 16,
+        2 * 4 * 8 * 16,
+    ]  # and no whole tile
     shown = "\n".join(lines(two))
-    assert "16 pairs a step on 2 x h100" in shown and "exchange" in shown and "pairs a second" in shown
+    assert (
+        "16 pairs a step on 2 x h100" in shown and "exchange" in shown and "pairs a second" in shown
+    )
 
 
 def test_a_pretrained_tower_has_a_larger_batch_on_an_accelerator(tmp_path: Path) -> None:
     rows = [f"query {i},document {i} of {i % 7} words" for i in range(750)]
     (tmp_path / "pairs.csv").write_text("\n".join(["query,doc", *rows]), encoding="utf-8")
-    Transformer(layers=1, width=16, heads=2, vocabulary=80, max_length=12).build(rows).save(tmp_path / "model")
+    Transformer(layers=1, width=16, heads=2, vocabulary=80, max_length=12).build(rows).save(
+        tmp_path / "model"
+    )
     options = of(
         {
             "data": {"path": str(tmp_path / "pairs.csv")},
@@ -88,11 +101,18 @@ def test_a_pretrained_tower_has_a_larger_batch_on_an_accelerator(tmp_path: Path)
     ],
 )
 def test_a_plan_counts_the_kernels_where_a_run_takes_them(
-    pairs: Path, device: str, least: int, chosen: list[str], kernel: str, monkeypatch: pytest.MonkeyPatch
+    pairs: Path,
+    device: str,
+    least: int,
+    chosen: list[str],
+    kernel: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(training_options, "MANY", least)
     plan = planned(of({"data": {"path": str(pairs)}}, [*STATIC, *chosen]), device=device)
-    assert plan["kernel"] == kernel and ("loss: by fused kernels" in lines(plan)) == (kernel == "triton")
+    assert plan["kernel"] == kernel and ("loss: by fused kernels" in lines(plan)) == (
+        kernel == "triton"
+    )
 
 
 @pytest.mark.parametrize(("precision", "times"), [("no", 2), ("bf16", 4)])
@@ -101,14 +121,18 @@ def test_kernels_hold_a_gradient_in_fp16_parts_where_torch_holds_scores(
 ) -> None:
     settings = [*STATIC, f"train.mixed_precision={precision}"]
     torchs, kernels = (
-        planned(of({"data": {"path": str(pairs)}}, [*settings, f"train.kernel={kernel}"]), device="h100")["memory"]
+        planned(
+            of({"data": {"path": str(pairs)}}, [*settings, f"train.kernel={kernel}"]), device="h100"
+        )["memory"]
         for kernel in ("torch", "triton")
     )
     assert torchs.pop("scores") == times * kernels.pop("scores") > 0
     assert torchs == kernels
 
 
-def test_a_plan_says_why_the_loss_stage_stays_with_torch(pairs: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_plan_says_why_the_loss_stage_stays_with_torch(
+    pairs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     chosen = ["train.kernel=triton", "objective.hardest=4"]
     with caplog.at_level("INFO", logger="tempera"):
         planned(of({"data": {"path": str(pairs)}}, [*STATIC, *chosen]), device="h100")
@@ -124,7 +148,10 @@ def test_a_plan_counts_the_choice_of_rows_and_the_step_of_those_that_are_chosen(
     monkeypatch.setattr(tiles, "free_bytes", refused)  # a device on paper is not asked
     Static(dimensions=8, vocabulary=100).build(pairs.read_text().split()).save(tmp_path / "guide")
     guide = ["train.guide=" + str(tmp_path / "guide")]
-    options = [of({"data": {"path": str(pairs)}}, [*STATIC, *guide, *more]) for more in ([], ["train.select=0.5"])]
+    options = [
+        of({"data": {"path": str(pairs)}}, [*STATIC, *guide, *more])
+        for more in ([], ["train.select=0.5"])
+    ]
     whole, half = (planned(each, device="h100") for each in options)
     assert [each["stage"] for each in half["stages"]] == [
         "choice, losses",
@@ -133,7 +160,10 @@ def test_a_plan_counts_the_choice_of_rows_and_the_step_of_those_that_are_chosen(
     assert half["stages"][2]["flops"] == pytest.approx(whole["stages"][1]["flops"] / 4)
     assert lines(half)[0].startswith("16 pairs a step, of which a guide chooses 8, on h100")
     assert "chooses" not in lines(whole)[0]
-    by = of({"data": {"path": str(pairs)}}, [*STATIC, *guide, "train.select=0.5", "train.select_by=learnability"])
+    by = of(
+        {"data": {"path": str(pairs)}},
+        [*STATIC, *guide, "train.select=0.5", "train.select_by=learnability"],
+    )
     first, second = planned(by, device="h100")["stages"][:2]
     assert {first["stage"], second["stage"]} == {"choice, losses", "choice, towers"}
     losses = next(each for each in (first, second) if each["stage"] == "choice, losses")
@@ -148,9 +178,12 @@ def test_a_machine_is_measured_where_no_device_is_named(pairs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "devices", "error"), [("tpu", 1, "--device is tpu: give one of h100"), ("l4", 99, "--devices is 99")]
+    ("device", "devices", "error"),
+    [("tpu", 1, "--device is tpu: give one of h100"), ("l4", 99, "--devices is 99")],
 )
-def test_what_cannot_be_planned_is_refused(pairs: Path, device: str, devices: int, error: str) -> None:
+def test_what_cannot_be_planned_is_refused(
+    pairs: Path, device: str, devices: int, error: str
+) -> None:
     with pytest.raises(ConfigError, match=error):
         planned(of({"data": {"path": str(pairs)}}, STATIC), device=device, devices=devices)
 
@@ -163,14 +196,18 @@ def test_what_cannot_be_planned_is_refused(pairs: Path, device: str, devices: in
         (["train.fsdp=true", "train.divide_tables=true"], "divides tables, too"),
     ],
 )
-def test_what_would_stop_the_run_stops_its_plan(pairs: Path, overrides: list[str], error: str) -> None:
+def test_what_would_stop_the_run_stops_its_plan(
+    pairs: Path, overrides: list[str], error: str
+) -> None:
     with pytest.raises(ConfigError, match=error):
         planned(of({"data": {"path": str(pairs)}}, [*STATIC, *overrides]), device="h100")
 
 
 @pytest.mark.parametrize("device", ["m3", "cpu", None])
 def test_several_devices_need_a_network(pairs: Path, device: str | None) -> None:
-    with pytest.raises(ConfigError, match=f"how fast {device or 'this machine'} sends to another is not known"):
+    with pytest.raises(
+        ConfigError, match=f"how fast {device or 'this machine'} sends to another is not known"
+    ):
         planned(of({"data": {"path": str(pairs)}}, STATIC), device=device, devices=2)
 
 
@@ -179,11 +216,23 @@ def sent(plan: dict[str, Any]) -> dict[str, int]:
 
 
 def test_divided_towers_keep_and_send_their_parts(tmp_path: Path) -> None:
-    """Weights are gathered for every call of a tower in the precision of the towers, and their gradients are reduced in float32."""
+    """Weights are gathered for every call of a tower in the precision of the towers, and their
+    gradients are reduced in float32."""
     rows = [f"query {i},document {i} of {i % 7} words" for i in range(200)]
     (tmp_path / "pairs.csv").write_text("\n".join(["query,doc", *rows]), encoding="utf-8")
-    transformer = ["tower.kind=transformer", "tower.layers=1", "tower.width=16", "tower.heads=2", "tower.vocabulary=80"]
-    options = ["train.batch_size=80", "train.micro_batch_tokens=4", "train.cache=always", "train.made_rows=0"]
+    transformer = [
+        "tower.kind=transformer",
+        "tower.layers=1",
+        "tower.width=16",
+        "tower.heads=2",
+        "tower.vocabulary=80",
+    ]
+    options = [
+        "train.batch_size=80",
+        "train.micro_batch_tokens=4",
+        "train.cache=always",
+        "train.made_rows=0",
+    ]
     made: dict[str, dict[str, Any]] = {}
     for name, own in {
         "whole": [],
@@ -191,7 +240,10 @@ def test_divided_towers_keep_and_send_their_parts(tmp_path: Path) -> None:
         "bf16": ["train.fsdp=true", "train.mixed_precision=bf16"],
     }.items():
         made[name] = planned(
-            of({"data": {"path": str(tmp_path / "pairs.csv")}}, [*STATIC[4:], *transformer, *options, *own]),
+            of(
+                {"data": {"path": str(tmp_path / "pairs.csv")}},
+                [*STATIC[4:], *transformer, *options, *own],
+            ),
             device="h100",
             devices=2,
         )
@@ -209,26 +261,47 @@ def test_divided_towers_keep_and_send_their_parts(tmp_path: Path) -> None:
 def test_rows_of_tables_travel_where_tables_are_divided_or_gradients_sparse(tmp_path: Path) -> None:
     users, items, width = 40, 3000, 16
     rows = [f"{i % users},{(i * 37) % items},{i}" for i in range(users * 300)]
-    (tmp_path / "events.csv").write_text("\n".join(["user_id,item_id,timestamp", *rows]), encoding="utf-8")
-    own = {"": [], "sparse": ["train.table_optimizer=rowwise_adagrad"], "divided": ["train.divide_tables=true"]}
+    (tmp_path / "events.csv").write_text(
+        "\n".join(["user_id,item_id,timestamp", *rows]), encoding="utf-8"
+    )
+    own = {
+        "": [],
+        "sparse": ["train.table_optimizer=rowwise_adagrad"],
+        "divided": ["train.divide_tables=true"],
+    }
     plans = {}
     for name, more in own.items():
-        settings = [f"tower.dimensions={width}", "tower.query_layers=[8]", "train.batch_size=64", *more]
-        plans[name] = planned(of({"data": {"path": str(tmp_path / "events.csv")}}, settings), device="h100", devices=4)
+        settings = [
+            f"tower.dimensions={width}",
+            "tower.query_layers=[8]",
+            "train.batch_size=64",
+            *more,
+        ]
+        plans[name] = planned(
+            of({"data": {"path": str(tmp_path / "events.csv")}}, settings), device="h100", devices=4
+        )
     table, whole = 4 * items * width, plans[""]["memory"]["weights and optimiser"]
     assert whole > 4 * table
-    assert plans["sparse"]["memory"]["weights and optimiser"] == pytest.approx(whole - 3 * table, rel=0.02)
-    assert plans["divided"]["memory"]["weights and optimiser"] == pytest.approx(whole - 4 * table * 3 / 4, rel=0.02)
+    assert plans["sparse"]["memory"]["weights and optimiser"] == pytest.approx(
+        whole - 3 * table, rel=0.02
+    )
+    assert plans["divided"]["memory"]["weights and optimiser"] == pytest.approx(
+        whole - 4 * table * 3 / 4, rel=0.02
+    )
     assert sent(plans[""])["exchange"] > 2 * table * 3 / 4
     assert all(0 < sent(plans[name])["exchange"] < table for name in ("sparse", "divided"))
-    moved = {name: {each["stage"]: each["bytes"] for each in plan["stages"]} for name, plan in plans.items()}
+    moved = {
+        name: {each["stage"]: each["bytes"] for each in plan["stages"]}
+        for name, plan in plans.items()
+    }
     assert moved[""]["towers, backward"] > table > 2 * moved["sparse"]["towers, backward"]
     assert moved["divided"]["optimiser"] < 0.3 * moved[""]["optimiser"]
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "rowwise_adagrad"])
 def test_rows_of_bags_travel_where_tables_are_divided(tmp_path: Path, optimizer: str) -> None:
-    """A static tower reads each word of a batch once, by number, as a vector, and as its gradient."""
+    """A static tower reads each word of a batch once, by number, as a vector, and as its
+    gradient."""
     rows = [
         f"{' '.join(f'w{(7 * i + j) % 1500}' for j in range(9))},{' '.join(f'w{(11 * i + j) % 1500}' for j in range(9))}"
         for i in range(900)
@@ -241,14 +314,23 @@ def test_rows_of_bags_travel_where_tables_are_divided(tmp_path: Path, optimizer:
         "train.batch_size=64",
         "train.made_rows=0",
     ]
-    divided = ["evaluation.bm25=false", "train.divide_tables=true", f"train.table_optimizer={optimizer}"]
+    divided = [
+        "evaluation.bm25=false",
+        "train.divide_tables=true",
+        f"train.table_optimizer={optimizer}",
+    ]
     options = of({"data": {"path": str(tmp_path / "pairs.csv")}}, [*settings, *divided])
     sending = planned(options, device="h100", devices=2)["stages"][-1]
     least = 300 * (8 + 2 * 4 * 8) / 2  # of some 500 distinct words on a device
-    assert sending["stage"] == "exchange" and sending["launches"] == 2 + 3 and sending["sent"] > least
+    assert (
+        sending["stage"] == "exchange" and sending["launches"] == 2 + 3 and sending["sent"] > least
+    )
     with pytest.raises(ConfigError, match="the towers train no table of 1,024 rows or more"):
         planned(
-            of({"data": {"path": str(tmp_path / "pairs.csv")}}, [*settings, *divided, "tower.vocabulary=900"]),
+            of(
+                {"data": {"path": str(tmp_path / "pairs.csv")}},
+                [*settings, *divided, "tower.vocabulary=900"],
+            ),
             device="h100",
             devices=2,
         )
@@ -261,25 +343,43 @@ def test_the_device_with_the_most_rows_is_counted(pairs: Path) -> None:
 
 
 def test_the_products_of_a_loss_stage_are_three_for_each_tile() -> None:
-    """6 n^2 D FLOPs for n pairs of width D: the scores, and the gradients of queries and of documents."""
-    ledger, rows = Ledger(META), (torch.empty(512, 32, device=META, requires_grad=True) for _ in range(2))
+    """6 n^2 D FLOPs for n pairs of width D: the scores, and the gradients of queries and of
+    documents."""
+    ledger, rows = (
+        Ledger(META),
+        (torch.empty(512, 32, device=META, requires_grad=True) for _ in range(2)),
+    )
     loss_on_paper(ledger, objective_on_paper(mnr(), META), Batch(*map(Side, rows)), 80e9)
     assert ledger.stages[LOSS].total("flops") == 6 * 512**2 * 32
 
 
 @pytest.mark.parametrize(("parts", "kernels", "products"), [(1, 4, 4), (2, 12, 12)])
-def test_the_products_of_kernels_are_those_that_they_run(parts: int, kernels: int, products: int) -> None:
-    """2 n^2 D FLOPs for each product of one part: two passes, and the gradients of both sides. Two parts are three products."""
-    ledger, rows = Ledger(META), (torch.empty(512, 64, device=META, requires_grad=True) for _ in range(2))
+def test_the_products_of_kernels_are_those_that_they_run(
+    parts: int, kernels: int, products: int
+) -> None:
+    """2 n^2 D FLOPs for each product of one part: two passes, and the gradients of both sides. Two
+    parts are three products."""
+    ledger, rows = (
+        Ledger(META),
+        (torch.empty(512, 64, device=META, requires_grad=True) for _ in range(2)),
+    )
     objective = mnr()
     objective.sweep = counting(ledger, Fused(parts))
     loss_on_paper(ledger, objective_on_paper(objective, META), Batch(*map(Side, rows)), 80e9)
     assert ledger.stages[LOSS].total("flops") == (kernels + products) * 512**2 * 64
-    own = [each for each in ledger.stages[LOSS].operations if each.name in ("log_sums", "logit_gradients")]
+    own = [
+        each
+        for each in ledger.stages[LOSS].operations
+        if each.name in ("log_sums", "logit_gradients")
+    ]
     assert sum(each.flops for each in own) == kernels * 512**2 * 64
     stored = next(each.bytes for each in own if each.name == "logit_gradients")
-    read = next(each.bytes for each in own if each.name == "log_sums") - 4 * 512 * 512 // fused.SHAPE.N
-    assert stored - read == 2 * parts * 512**2 + 4 * 512  # what is stored, and the sums that it reads
+    read = (
+        next(each.bytes for each in own if each.name == "log_sums") - 4 * 512 * 512 // fused.SHAPE.N
+    )
+    assert (
+        stored - read == 2 * parts * 512**2 + 4 * 512
+    )  # what is stored, and the sums that it reads
 
 
 def test_an_operation_takes_what_its_slowest_part_takes() -> None:

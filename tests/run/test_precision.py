@@ -1,4 +1,5 @@
-"""`mixed_precision: auto`: bf16 where a measurement shows that it pays, beside the same run in float32."""
+"""`mixed_precision: auto`: bf16 where a measurement shows that it pays, beside the same run in
+float32."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def gain(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def pretend(times: float) -> None:
         devices.bf16_gain.cache_clear()
-        monkeypatch.setattr(devices, "_product", lambda device, dtype: 1 if dtype == torch.float32 else 1 / times)
+        monkeypatch.setattr(
+            devices, "_product", lambda device, dtype: 1 if dtype == torch.float32 else 1 / times
+        )
 
     yield pretend
     devices.bf16_gain.cache_clear()
@@ -45,7 +48,14 @@ def gain(monkeypatch: pytest.MonkeyPatch) -> Any:
 def options(pairs: Path, precision: str) -> dict[str, Any]:
     return {
         "data": {"source": "pairs", "path": str(pairs)},
-        "tower": {"kind": "transformer", "layers": 2, "width": 32, "heads": 2, "vocabulary": 200, "max_length": 24},
+        "tower": {
+            "kind": "transformer",
+            "layers": 2,
+            "width": 32,
+            "heads": 2,
+            "vocabulary": 200,
+            "max_length": 24,
+        },
         "train": {"mixed_precision": precision, "batch_size": 32, "max_steps": 3, "evaluations": 0},
         "evaluation": {"queries": 20, "validation": 20, "bm25": False},
     }
@@ -78,11 +88,19 @@ def test_a_run_in_bf16_by_measurement(
     assert len(fast) == 3 and (slow == exact).all() and (fast != exact).any()
     np.testing.assert_allclose(fast, exact, rtol=0.002)
     text = caplog.text
-    assert "mixed_precision: no, because products in bf16 are 0.2 times as fast as in float32 here" in text
-    assert "mixed_precision: bf16, because products in bf16 are 7 times as fast as in float32 here" in text
+    assert (
+        "mixed_precision: no, because products in bf16 are 0.2 times as fast as in float32 here"
+        in text
+    )
+    assert (
+        "mixed_precision: bf16, because products in bf16 are 7 times as fast as in float32 here"
+        in text
+    )
 
 
-def test_texts_are_read_in_bf16_and_the_weights_come_back(gain: Any, pairs_file: Path, tmp_path: Path) -> None:
+def test_texts_are_read_in_bf16_and_the_weights_come_back(
+    gain: Any, pairs_file: Path, tmp_path: Path
+) -> None:
     gain(7.0)
     made = build(configuration.of(options(pairs_file, "auto")))
     data: Any = prepare(made, start("auto", "cpu"), tmp_path, _Log()).task.data
@@ -92,14 +110,18 @@ def test_texts_are_read_in_bf16_and_the_weights_come_back(gain: Any, pairs_file:
     data.tower.reads = torch.float32
     exact = data.tower.encode(docs)
     cosines = (low.double() * exact.double()).sum(1)
-    assert low.dtype == torch.float32 and cosines.min() >= 0.9999 and (low - exact).abs().max() > 1e-5
+    assert (
+        low.dtype == torch.float32 and cosines.min() >= 0.9999 and (low - exact).abs().max() > 1e-5
+    )
     assert all(torch.equal(weights[name], value) for name, value in data.tower.state_dict().items())
     plain: Any = prepare(made, Devices(), tmp_path / "plain", _Log()).task.data  # as verify does
     assert plain.tower.reads == torch.float32
 
 
 def test_guides_and_miners_read_in_bf16(pairs_file: Path, tmp_path: Path) -> None:
-    data: Any = prepare(build(configuration.of(options(pairs_file, "no"))), Devices(), tmp_path, _Log()).task.data
+    data: Any = prepare(
+        build(configuration.of(options(pairs_file, "no"))), Devices(), tmp_path, _Log()
+    ).task.data
     data.tower.save(tmp_path / "model")
     texts = ["", *pairs_file.read_text(encoding="utf-8").split()[:40]]
 
@@ -112,15 +134,25 @@ def test_guides_and_miners_read_in_bf16(pairs_file: Path, tmp_path: Path) -> Non
     np.testing.assert_allclose(np.linalg.norm(low, axis=1), 1.0, rtol=1e-5)
     assert len(list((tmp_path / "vectors").glob("*-bf16-*"))) == 1
     Static(dimensions=8, vocabulary=60).build(texts).save(tmp_path / "static")
-    table = [embed_by(tmp_path / "static", "doc", texts, tmp_path / "other", half=each)[:] for each in (False, True)]
+    table = [
+        embed_by(tmp_path / "static", "doc", texts, tmp_path / "other", half=each)[:]
+        for each in (False, True)
+    ]
     assert (table[0] == table[1]).all() and len(list((tmp_path / "other").iterdir())) == 1
 
 
 @pytest.mark.parametrize(("times", "size"), [(7.0, 32), (0.2, 16)])
 def test_batches_of_a_pretrained_tower_are_larger_in_bf16(
-    gain: Any, pairs_file: Path, tmp_path: Path, times: float, size: int, monkeypatch: pytest.MonkeyPatch
+    gain: Any,
+    pairs_file: Path,
+    tmp_path: Path,
+    times: float,
+    size: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    data: Any = prepare(build(configuration.of(options(pairs_file, "no"))), Devices(), tmp_path, _Log()).task.data
+    data: Any = prepare(
+        build(configuration.of(options(pairs_file, "no"))), Devices(), tmp_path, _Log()
+    ).task.data
     data.tower.save(tmp_path / "model")
     rows = [{"query": f"ka {i}", "doc": f"zu {i}"} for i in range(600)]
     (tmp_path / "more.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -129,12 +161,22 @@ def test_batches_of_a_pretrained_tower_are_larger_in_bf16(
     }
     del chosen["train"]["batch_size"]
     gain(times)
-    prepared = prepare(build(configuration.of(chosen)), start("auto", "cpu"), tmp_path / "run", _Log())
+    prepared = prepare(
+        build(configuration.of(chosen)), start("auto", "cpu"), tmp_path / "run", _Log()
+    )
     sampler: Any = prepared.task.data.sampler
-    assert prepared.config.train.batch_size == prepared.config.resolved["train"]["batch_size"] == size
-    assert sampler.batches_per_epoch == math.ceil(prepared.task.showcase.facts().counts["train"] / size)
-    monkeypatch.setattr(on_paper, "measured", lambda device: MACHINES["l4"])  # measuring takes seconds
-    here, there = (on_paper.planned(configuration.of(chosen), device=device) for device in ("cpu", "l4"))
+    assert (
+        prepared.config.train.batch_size == prepared.config.resolved["train"]["batch_size"] == size
+    )
+    assert sampler.batches_per_epoch == math.ceil(
+        prepared.task.showcase.facts().counts["train"] / size
+    )
+    monkeypatch.setattr(
+        on_paper, "measured", lambda device: MACHINES["l4"]
+    )  # measuring takes seconds
+    here, there = (
+        on_paper.planned(configuration.of(chosen), device=device) for device in ("cpu", "l4")
+    )
     (rows,) = sampler(0, 1)
     assert (here["pairs"], here["precision"]) == (len(rows), "bf16" if size == 32 else "no")
     assert (
@@ -142,15 +184,25 @@ def test_batches_of_a_pretrained_tower_are_larger_in_bf16(
     )  # on an accelerator a step costs its launches, whatever it holds
 
 
-def test_what_teaches_a_static_model_is_read_in_bf16_throughout(gain: Any, pairs_file: Path, tmp_path: Path) -> None:
+def test_what_teaches_a_static_model_is_read_in_bf16_throughout(
+    gain: Any, pairs_file: Path, tmp_path: Path
+) -> None:
     gain(7.0)
-    data: Any = prepare(build(configuration.of(options(pairs_file, "no"))), Devices(), tmp_path, _Log()).task.data
+    data: Any = prepare(
+        build(configuration.of(options(pairs_file, "no"))), Devices(), tmp_path, _Log()
+    ).task.data
     data.tower.save(tmp_path / "model")
-    made = build(options_of(tmp_path / "model", pairs_file, ["tower.dimensions=8", "tower.vocabulary=200"]))
+    made = build(
+        options_of(tmp_path / "model", pairs_file, ["tower.dimensions=8", "tower.vocabulary=200"])
+    )
     assert made.train.mixed_precision == "auto"
-    learning: Any = prepare(made, start("auto", "cpu"), tmp_path / "run", _Log(), tmp_path / "vectors").task.data
+    learning: Any = prepare(
+        made, start("auto", "cpu"), tmp_path / "run", _Log(), tmp_path / "vectors"
+    ).task.data
     assert learning.rows.teacher is not None
-    assert [each.name.count("-bf16-") for each in (tmp_path / "vectors").iterdir()] == [1]  # its tokens and its texts
+    assert [each.name.count("-bf16-") for each in (tmp_path / "vectors").iterdir()] == [
+        1
+    ]  # its tokens and its texts
 
 
 def test_a_run_is_resumed_in_the_precision_it_began_with(
@@ -176,9 +228,14 @@ def test_a_run_is_resumed_in_the_precision_it_began_with(
     gain(7.0)
     whole = train(chosen, tmp_path / "whole")
     assert run.document["mixed_precision"] == whole.document["mixed_precision"] == "bf16"
-    logs = [[json.loads(line) for line in (one.folder / "log.jsonl").read_text().splitlines()] for one in (run, whole)]
+    logs = [
+        [json.loads(line) for line in (one.folder / "log.jsonl").read_text().splitlines()]
+        for one in (run, whole)
+    ]
     looks = [[each for each in log if each["event"] == "evaluation"] for log in logs]
-    assert looks[0] and [{**each, "seconds": 0} for each in looks[0]] == [{**each, "seconds": 0} for each in looks[1]]
+    assert looks[0] and [{**each, "seconds": 0} for each in looks[0]] == [
+        {**each, "seconds": 0} for each in looks[1]
+    ]
     saved = [load_file(each.folder / "model" / "model.safetensors") for each in (run, whole)]
     assert all(torch.equal(saved[0][name], weight) for name, weight in saved[1].items())
 

@@ -1,4 +1,5 @@
-"""What was held out is trained on again: validation before the test is evaluated, the test after it."""
+"""What was held out is trained on again: validation before the test is evaluated, the test after
+it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def options(tmp_path: Path) -> dict[str, Any]:
     for user in range(60):
         items = [f"i{(user + step) % 12}" for step in range(9)]
         items[-2:] = ["v" if user < 20 else items[-2], "t" if user < 20 else items[-1]]
-        rows += [{"user": user, "item": item, "position": place} for place, item in enumerate(items)]
+        rows += [
+            {"user": user, "item": item, "position": place} for place, item in enumerate(items)
+        ]
     path = tmp_path / "events.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return {
@@ -39,7 +42,9 @@ def options(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def trained(options: dict[str, Any], refit: RefitOn, folder: Path) -> tuple[Run, dict[str, Any], list[dict[str, Any]]]:
+def trained(
+    options: dict[str, Any], refit: RefitOn, folder: Path
+) -> tuple[Run, dict[str, Any], list[dict[str, Any]]]:
     run = train({**options, "train": {**options["train"], "refit": refit}}, folder / refit)
     log = [json.loads(line) for line in (folder / refit / "log.jsonl").read_text().splitlines()]
     return run, run.document, [record for record in log if record["event"] == "refit"]
@@ -53,7 +58,9 @@ def known(run: Run, item: str) -> int:
     return int(table["count"][[str(each) for each in table["id"]].index(item)])
 
 
-def test_validation_is_learned_before_the_test_and_the_test_after_it(options: dict[str, Any], tmp_path: Path) -> None:
+def test_validation_is_learned_before_the_test_and_the_test_after_it(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     (plain, before, none), (more, judged, one), (whole, same, two) = (
         trained(options, refit, tmp_path) for refit in ("none", "validation", "all")
     )
@@ -74,30 +81,46 @@ def test_validation_is_learned_before_the_test_and_the_test_after_it(options: di
 
 
 def test_what_is_saved_is_a_run_on_these_events(options: dict[str, Any], tmp_path: Path) -> None:
-    """As many steps on a file that ends before the test, with nothing held out of it but what it has beyond."""
+    """As many steps on a file that ends before the test, with nothing held out of it but what it
+    has beyond."""
     whole, _, records = trained(options, "all", tmp_path)
     rows = [json.loads(line) for line in Path(options["data"]["path"]).read_text().splitlines()]
     longer = rows + [
-        {"user": u, "item": item, "position": 9 + i} for u in range(60) for i, item in enumerate(("i0", "i1"))
+        {"user": u, "item": item, "position": 9 + i}
+        for u in range(60)
+        for i, item in enumerate(("i0", "i1"))
     ]
     path = tmp_path / "longer.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in longer))
     by_hand = train(
         {**options, "data": {**options["data"], "path": str(path)}},
         tmp_path / "by_hand",
-        [f"train.max_steps={records[1]['steps']}", "train.keep_best=false", "evaluation.validation=0"],
+        [
+            f"train.max_steps={records[1]['steps']}",
+            "train.keep_best=false",
+            "evaluation.validation=0",
+        ],
     )
-    ours, theirs = (load_file(run.folder / "model" / "model.safetensors") for run in (whole, by_hand))
-    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    ours, theirs = (
+        load_file(run.folder / "model" / "model.safetensors") for run in (whole, by_hand)
+    )
+    assert ours.keys() == theirs.keys() and all(
+        torch.equal(ours[name], theirs[name]) for name in ours
+    )
 
 
 def test_auto_trains_again_where_much_is_held_out(options: dict[str, Any], tmp_path: Path) -> None:
-    assert [each["part"] for each in trained(options, "auto", tmp_path)[2]] == ["validation", "test"]
+    assert [each["part"] for each in trained(options, "auto", tmp_path)[2]] == [
+        "validation",
+        "test",
+    ]
     options["evaluation"]["validation"] = 0  # nothing has chosen a length
     assert not trained(options, "auto", tmp_path / "few")[2]
 
 
-def test_nothing_is_trained_again_where_nothing_more_is_held_out(options: dict[str, Any], tmp_path: Path) -> None:
+def test_nothing_is_trained_again_where_nothing_more_is_held_out(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     options["data"]["split"] = "none"
     assert not trained(options, "all", tmp_path / "undivided")[2]
 

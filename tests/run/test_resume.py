@@ -1,4 +1,5 @@
-"""Runs that are interrupted, anywhere: the same call goes on, and ends with the bits of a run that was not."""
+"""Runs that are interrupted, anywhere: the same call goes on, and ends with the bits of a run that
+was not."""
 
 from __future__ import annotations
 
@@ -56,7 +57,13 @@ def text_options(pairs: Path, **train_options: Any) -> dict[str, Any]:
         "tower": {"dimensions": 16, "vocabulary": 300},
         "objective": {"temperature": {"value": 0.1, "learnable": True}},
         "train": {
-            **{"batch_size": 32, "num_train_epochs": 3, "evaluations": 2, "save_steps": 5, "seed": 3},
+            **{
+                "batch_size": 32,
+                "num_train_epochs": 3,
+                "evaluations": 2,
+                "save_steps": 5,
+                "seed": 3,
+            },
             **train_options,
         },
         "evaluation": {"queries": 40, "validation": 0, "bm25": False},
@@ -76,7 +83,14 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
     texts, teacher = text_options(pairs), folder / "teacher"
     with seeded(0, torch.device("cpu")):
         Static(dimensions=12, vocabulary=200).build(pairs.read_text().split()).save(teacher)
-    transformer = {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "vocabulary": 300, "max_length": 16}
+    transformer = {
+        "kind": "transformer",
+        "layers": 1,
+        "width": 16,
+        "heads": 2,
+        "vocabulary": 300,
+        "max_length": 16,
+    }
     return {
         "static": texts,
         "transformer": {
@@ -87,7 +101,10 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
             **text_options(pairs, num_train_epochs=2, backward=0.5),
             "tower": {**transformer, "dropout": 0.2},
         },
-        "memory": {**texts, "objective": {"pools": ["docs", "memory"], "memory": 48, "temperature": 0.1}},
+        "memory": {
+            **texts,
+            "objective": {"pools": ["docs", "memory"], "memory": 48, "temperature": 0.1},
+        },
         "mining": {
             **text_options(pairs, save_steps=100),  # kept before they are mined anew
             "objective": {"pools": ["docs", "negatives"], "temperature": 0.1},
@@ -95,28 +112,55 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
         },
         "guided": {
             **text_options(pairs, guide="self", guide_every=6),
-            "objective": {"masks": ["same_id", {"guided": {"by": "guide", "margin": 0.05}}], "temperature": 0.1},
+            "objective": {
+                "masks": ["same_id", {"guided": {"by": "guide", "margin": 0.05}}],
+                "temperature": 0.1,
+            },
         },
         "taught": {
             **text_options(pairs, teacher=str(teacher)),
-            "objective": {"teacher": {"loss": "align", "weight": 0.8, "final": 0.2}, "temperature": 0.1},
+            "objective": {
+                "teacher": {"loss": "align", "weight": 0.8, "final": 0.2},
+                "temperature": 0.1,
+            },
         },
         "curated": text_options(pairs, guide=str(teacher), select=0.6, select_by="learnability"),
         "features": {
             "data": {"source": "interactions", "path": str(path), "split": "leave_last_out"},
-            "tower": {"kind": "features", "dimensions": 8, "dropout": 0.2, "doc": ["id"], "history": {}},
-            "objective": {"temperature": {"value": 0.1, "learnable": True}, "masks": ["same_id", "known_positives"]},
+            "tower": {
+                "kind": "features",
+                "dimensions": 8,
+                "dropout": 0.2,
+                "doc": ["id"],
+                "history": {},
+            },
+            "objective": {
+                "temperature": {"value": 0.1, "learnable": True},
+                "masks": ["same_id", "known_positives"],
+            },
             "train": {"batch_size": 32, "num_train_epochs": 4, "evaluations": 1, "save_steps": 4},
             "evaluation": {"validation": 20},
         },
     }
 
 
-KINDS = ("static", "transformer", "drawn", "memory", "mining", "guided", "taught", "curated", "features")
+KINDS = (
+    "static",
+    "transformer",
+    "drawn",
+    "memory",
+    "mining",
+    "guided",
+    "taught",
+    "curated",
+    "features",
+)
 
 
 @pytest.fixture(scope="module")
-def options_of(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def options_of(
+    pairs_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, Any]]:
     return kinds(pairs_file, tmp_path_factory.mktemp("kinds"))
 
 
@@ -153,7 +197,11 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_goes_on_is_the_run_that_was_never_stopped(
-    kind: str, options_of: dict[str, dict[str, Any]], whole_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str,
+    options_of: dict[str, dict[str, Any]],
+    whole_of: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = options_of[kind]
     for steps in (7, 9):  # the second start goes on from a checkpoint and is broken off too
@@ -178,8 +226,15 @@ def test_data_that_have_changed_and_other_options_are_refused(
         stop_after(patch, 7)
         with pytest.raises(Stopped):
             train(options, tmp_path / "run")
-    before = {path: path.read_bytes() for path in (tmp_path / "run.checkpoints").rglob("*") if path.is_file()}
-    with pytest.raises(OutputError, match=r"another configuration \(train.seed was 3, now 4\); give another --output"):
+    before = {
+        path: path.read_bytes()
+        for path in (tmp_path / "run.checkpoints").rglob("*")
+        if path.is_file()
+    }
+    with pytest.raises(
+        OutputError,
+        match=r"another configuration \(train.seed was 3, now 4\); give another --output",
+    ):
         train(text_options(pairs, seed=4), tmp_path / "run")
     pairs.write_text("".join([*rows[1:], rows[0]]))
     with pytest.raises(DataError, match="a run on other data, although the options are the same"):
@@ -187,7 +242,9 @@ def test_data_that_have_changed_and_other_options_are_refused(
     assert before == {path: path.read_bytes() for path in before}
     (before_run,) = (path for path in before if path.name == "run.json")
     before_run.write_text("{")
-    with pytest.raises(DataError, match=r"damaged checkpoint: .*; remove it, or start again with --overwrite"):
+    with pytest.raises(
+        DataError, match=r"damaged checkpoint: .*; remove it, or start again with --overwrite"
+    ):
         train(options, tmp_path / "run")
     train(options, tmp_path / "run", overwrite=True)
     assert not (tmp_path / "run.checkpoints").exists()
@@ -216,8 +273,18 @@ def test_a_recommender_goes_on_with_the_same_interactions_alone(
             parquet.write_table(pa.table(table), path)
 
     options = {
-        "data": {"source": "interactions", **paths, "split": "leave_last_out", "context": ["context"], "dislikes": 1},
-        "tower": {"kind": "features", "dimensions": 8, "doc": ["id", {"category": {"column": "kind"}}]},
+        "data": {
+            "source": "interactions",
+            **paths,
+            "split": "leave_last_out",
+            "context": ["context"],
+            "dislikes": 1,
+        },
+        "tower": {
+            "kind": "features",
+            "dimensions": 8,
+            "doc": ["id", {"category": {"column": "kind"}}],
+        },
         "objective": {"temperature": 0.1, "masks": ["same_id", "known_positives"]},
         "train": {"batch_size": 32, "num_train_epochs": 4, "evaluations": 0, "save_steps": 4},
         "evaluation": {"validation": 20},
@@ -242,7 +309,8 @@ def test_a_recommender_goes_on_with_the_same_interactions_alone(
 def test_a_run_goes_on_with_less_memory(
     options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut and replayed as the memory wants it from there on: equal up to rounding, without dropout, which is drawn by cut."""
+    """Cut and replayed as the memory wants it from there on: equal up to rounding, without dropout,
+    which is drawn by cut."""
     options, still = options_of["transformer"], ["tower.dropout=0"]
     whole = left(train(options, tmp_path / "whole", still).folder)
     with monkeypatch.context() as patch:
@@ -251,9 +319,14 @@ def test_a_run_goes_on_with_less_memory(
             train(options, tmp_path / "run", still)
     less = ["train.cache=always", "train.micro_batch_tokens=40", "train.cache_memory=1000000"]
     sizes, plan = set[Any](), Cache.plan
-    monkeypatch.setattr(Cache, "plan", lambda self, *args: sizes.add((self.tokens, self.bytes)) or plan(self, *args))
+    monkeypatch.setattr(
+        Cache, "plan", lambda self, *args: sizes.add((self.tokens, self.bytes)) or plan(self, *args)
+    )
     found = left(train(options, tmp_path / "run", [*still, *less]).folder)
-    losses = [[record["loss"] for record in each["log"] if record["event"] == "step"] for each in (found, whole)]
+    losses = [
+        [record["loss"] for record in each["log"] if record["event"] == "step"]
+        for each in (found, whole)
+    ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0][:5] == losses[1][:5]
     assert sizes == {(40, 1e6)}
 
@@ -263,7 +336,11 @@ def test_a_run_that_ran_out_of_memory_goes_on_as_it_was_cut_and_kept() -> None:
     before.halve()
     for each in (same, other):
         each.resume(json.loads(json.dumps(before.sizes())))
-    assert same.sizes() == before.sizes() and same.mode == "auto" and (other.mode, other.tokens) == ("never", 7)
+    assert (
+        same.sizes() == before.sizes()
+        and same.mode == "auto"
+        and (other.mode, other.tokens) == ("never", 7)
+    )
 
 
 def test_only_the_latest_checkpoints_stay(
@@ -281,7 +358,10 @@ def test_only_the_latest_checkpoints_stay(
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(
-    options_of: dict[str, dict[str, Any]], whole_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options_of: dict[str, dict[str, Any]],
+    whole_of: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
         write = Path.write_bytes
@@ -301,9 +381,12 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(
 
 
 def attempt(options: dict[str, Any], output: Path, after: float, number: int) -> int:
-    """Train in a process of its own, which gets a signal after some seconds; its exit status as `os.wait` has it."""
+    """Train in a process of its own, which gets a signal after some seconds; its exit status as
+    `os.wait` has it."""
     asking = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, asking)  # until the child hears them in its own way, and not in pytest's
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, asking
+    )  # until the child hears them in its own way, and not in pytest's
     process = os.fork()
     if not process:
         quiet = os.open(output.with_name("messages"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -338,8 +421,11 @@ def attempt(options: dict[str, Any], output: Path, after: float, number: int) ->
     return os.waitpid(process, 0)[1]
 
 
-def campaign(options: dict[str, Any], folder: Path, kills: int, seed: int, number: int = signal.SIGKILL) -> int:
-    """Kill a run at random moments until it has been killed so often; go on each time; how often it was."""
+def campaign(
+    options: dict[str, Any], folder: Path, kills: int, seed: int, number: int = signal.SIGKILL
+) -> int:
+    """Kill a run at random moments until it has been killed so often; go on each time; how often it
+    was."""
     start = time.monotonic()
     assert attempt(options, folder / "whole", 1e9, number) == 0, (folder / "messages").read_text()
     lasts, generator, done = time.monotonic() - start, random.Random(seed), 0
@@ -347,7 +433,9 @@ def campaign(options: dict[str, Any], folder: Path, kills: int, seed: int, numbe
     while done < kills:
         status = attempt(options, folder / "run", generator.uniform(0, lasts), number)
         told = (folder / "messages").read_text()
-        assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) in (0, 128 + number), told
+        assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) in (0, 128 + number), (
+            told
+        )
         done += status != 0
         if (folder / "run").exists():  # it has ended, or was killed behind its last act
             assert left(folder / "run") == whole
@@ -361,9 +449,12 @@ def campaign(options: dict[str, Any], folder: Path, kills: int, seed: int, numbe
 
 
 @pytest.mark.parametrize(
-    ("kind", "number"), [("static", signal.SIGKILL), pytest.param("features", signal.SIGTERM, marks=pytest.mark.long)]
+    ("kind", "number"),
+    [("static", signal.SIGKILL), pytest.param("features", signal.SIGTERM, marks=pytest.mark.long)],
 )
-def test_killed_anywhere(kind: str, number: int, options_of: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+def test_killed_anywhere(
+    kind: str, number: int, options_of: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
     assert campaign(options_of[kind], tmp_path, 3, 0, number) == 3
 
 
@@ -400,7 +491,9 @@ def test_a_signal_saves_and_ends_with_the_handler_that_was_there(
         patch.setattr(loop, "add_gradients", asking)
         with pytest.raises(KeyboardInterrupt):  # as Python has it without a command line
             train(options_of[kind], tmp_path / "run", ["train.save_steps=100"])
-    assert [path.name for path in (tmp_path / "run.checkpoints").glob("step-*")] == [f"step-{steps:09}"]
+    assert [path.name for path in (tmp_path / "run.checkpoints").glob("step-*")] == [
+        f"step-{steps:09}"
+    ]
     assert "run the same command again to resume" in caplog.text
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     found, whole = left(train(options_of[kind], tmp_path / "run").folder), dict(whole_of(kind))
@@ -434,7 +527,10 @@ def test_a_folder_that_somebody_writes_is_not_taken_from_him(
 
 
 def test_files_that_are_no_checkpoints_stay(tmp_path: Path) -> None:
-    own, other = tmp_path / "run.checkpoints" / "step-000000005", tmp_path / "run.checkpoints" / "weights.bin"
+    own, other = (
+        tmp_path / "run.checkpoints" / "step-000000005",
+        tmp_path / "run.checkpoints" / "weights.bin",
+    )
     own.mkdir(parents=True)
     other.write_bytes(b"of somebody else")
     Path(tmp_path / "run.checkpoints" / "anew-0").mkdir()
@@ -458,23 +554,32 @@ def test_every_process_goes_on_with_the_vectors_of_the_first(tmp_path: Path) -> 
     for name in ("guide-000000004-doc.npy", "guide-000000008-doc.npy"):
         (other / name).write_bytes(b"before")
     assert kept.vectors(1) == other.parent and kept.vectors(0) == first.parent
-    assert [(path.name, path.read_bytes()) for path in other.iterdir()] == [("guide-000000008-doc.npy", b"now")]
+    assert [(path.name, path.read_bytes()) for path in other.iterdir()] == [
+        ("guide-000000008-doc.npy", b"now")
+    ]
     assert len(list(first.iterdir())) == 2
 
 
-def test_data_and_models_in_a_run_are_not_replaced_by_another(tiny_run: Path, pairs_file: Path, tmp_path: Path) -> None:
+def test_data_and_models_in_a_run_are_not_replaced_by_another(
+    tiny_run: Path, pairs_file: Path, tmp_path: Path
+) -> None:
     run = Path(shutil.copytree(tiny_run, tmp_path / "run"))
     shutil.copy(pairs_file, run / "mined.jsonl")
     for options in (
         text_options(run / "mined.jsonl"),
         {**text_options(pairs_file), "tower": {"kind": "pretrained", "model": str(run / "model")}},
         text_options(pairs_file, guide=str(run)),
-        {**text_options(pairs_file), "evaluation": {"queries": 40, "bm25": False, "also": [str(run / "mined.jsonl")]}},
+        {
+            **text_options(pairs_file),
+            "evaluation": {"queries": 40, "bm25": False, "also": [str(run / "mined.jsonl")]},
+        },
         {
             **text_options(pairs_file),
             "data": {
                 "source": "mixture",
-                "sources": [{"pairs": {"path": str(path)}} for path in (pairs_file, run / "mined.jsonl")],
+                "sources": [
+                    {"pairs": {"path": str(path)}} for path in (pairs_file, run / "mined.jsonl")
+                ],
             },
         },
         {
@@ -486,7 +591,9 @@ def test_data_and_models_in_a_run_are_not_replaced_by_another(tiny_run: Path, pa
             },
         },
     ):
-        with pytest.raises(OutputError, match=r"is, or holds, .*, which this command reads; give another folder"):
+        with pytest.raises(
+            OutputError, match=r"is, or holds, .*, which this command reads; give another folder"
+        ):
             train(options, run, overwrite=True)
     assert (run / "mined.jsonl").exists() and (run / "model").is_dir()
 

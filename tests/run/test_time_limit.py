@@ -1,4 +1,5 @@
-"""A limit of time becomes a number of steps once, before the first step; all else is then as with that number."""
+"""A limit of time becomes a number of steps once, before the first step; all else is then as with
+that number."""
 
 from __future__ import annotations
 
@@ -53,9 +54,14 @@ def test_a_limited_run_is_the_run_of_that_many_steps_and_resumes_exactly(
     resolved = yaml.safe_load((whole.folder / "config.yaml").read_text())["train"]
     assert resolved["max_time"] == 18 and resolved["max_steps"] is None
     same = train(text_options(pairs_file, max_steps=12), tmp_path / "same")
-    steps = [[r["loss"] for r in logged(run.folder) if r["event"] == "step"] for run in (whole, same)]
+    steps = [
+        [r["loss"] for r in logged(run.folder) if r["event"] == "step"] for run in (whole, same)
+    ]
     assert steps[0] == steps[1] and len(steps[0]) == 12
-    rates = [[r["learning_rate"] for r in logged(run.folder) if r["event"] == "step"] for run in (whole, same)]
+    rates = [
+        [r["learning_rate"] for r in logged(run.folder) if r["event"] == "step"]
+        for run in (whole, same)
+    ]
     assert rates[0] == rates[1]
 
     with monkeypatch.context() as patch:
@@ -73,7 +79,9 @@ def test_steps_are_measured_anew_where_open_options_make_another_tower(
     limits, inner = list[int | None](), time_limit.step_seconds
 
     def seconds(prepared: Any, count: int) -> list[float]:
-        return [2.0 if prepared.config.resolved["tower"]["dimensions"] == 32 else 1.0] * len(inner(prepared, count))
+        return [2.0 if prepared.config.resolved["tower"]["dimensions"] == 32 else 1.0] * len(
+            inner(prepared, count)
+        )
 
     def wider(prepared: Any, known: Any = None) -> Any:
         limits.append(prepared.config.train.max_steps)
@@ -83,8 +91,15 @@ def test_steps_are_measured_anew_where_open_options_make_another_tower(
     options = text_options(pairs_file, max_time="18s", num_train_epochs=1, save_steps=2)
     whole = train(options, tmp_path / "whole", settle=wider)
     (event,) = (record for record in logged(whole.folder) if record["event"] == "time limit")
-    assert event == {"event": "time limit", "steps": 5, "seconds": 18.0, "step_seconds": 2.0}  # 18 less 4 of 2
-    assert whole.document["steps"] == 5 and limits == [None]  # an epoch is less than the 14 steps of the first limit
+    assert event == {
+        "event": "time limit",
+        "steps": 5,
+        "seconds": 18.0,
+        "step_seconds": 2.0,
+    }  # 18 less 4 of 2
+    assert whole.document["steps"] == 5 and limits == [
+        None
+    ]  # an epoch is less than the 14 steps of the first limit
     with monkeypatch.context() as patch:
         stop_after(patch, 4 + 4 + 3)
         with pytest.raises(Stopped):
@@ -99,23 +114,38 @@ def test_looks_cost_little_beside_the_steps_that_the_limit_allows(
 ) -> None:
     monkeypatch.setattr(held_out, "_FREE", 0)  # what costs nothing beside ranking is little here
     options = text_options(pairs_file, max_time="8s")
-    options["tower"] = {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "vocabulary": 300}
+    options["tower"] = {
+        "kind": "transformer",
+        "layers": 1,
+        "width": 16,
+        "heads": 2,
+        "vocabulary": 300,
+    }
     options["train"]["num_train_epochs"] = 30
-    prepared = prepare(build(Options(options)), start("no", "cpu"), tmp_path, JsonLines(tmp_path / "log.jsonl"))
+    prepared = prepare(
+        build(Options(options)), start("no", "cpu"), tmp_path, JsonLines(tmp_path / "log.jsonl")
+    )
     whole = prepared.task.held_out.corpus, prepared.task.held_out.evaluations
     limited = time_limit.limited(prepared)
     assert limited.config.train.max_steps == 2
     short = limited.task.held_out.corpus, limited.task.held_out.evaluations
     del options["train"]["max_time"]
     options["train"]["max_steps"] = 2
-    same = prepare(build(Options(options)), start("no", "cpu"), tmp_path, JsonLines(tmp_path / "log.jsonl"))
+    same = prepare(
+        build(Options(options)), start("no", "cpu"), tmp_path, JsonLines(tmp_path / "log.jsonl")
+    )
     assert short == (same.task.held_out.corpus, same.task.held_out.evaluations) != whole
 
 
 @pytest.mark.parametrize("negatives", [0, 2])
-def test_training_again_is_within_the_time(negatives: int, pairs_file: Path, tmp_path: Path, slow: list[int]) -> None:
+def test_training_again_is_within_the_time(
+    negatives: int, pairs_file: Path, tmp_path: Path, slow: list[int]
+) -> None:
     """With negatives beside them, rows are counted as the texts that they hold."""
-    options = {**text_options(pairs_file, max_time="30s", refit="all"), "mining": {"again": negatives}}
+    options = {
+        **text_options(pairs_file, max_time="30s", refit="all"),
+        "mining": {"again": negatives},
+    }
     options["evaluation"] |= {"validation": 30, "queries": 30}
     run = train(options, tmp_path / "run")
     again = [record["steps"] for record in logged(run.folder) if record["event"] == "refit"]
@@ -125,10 +155,14 @@ def test_training_again_is_within_the_time(negatives: int, pairs_file: Path, tmp
     assert "refit" in run.document["seconds"]
     options["evaluation"] |= {"validation": 0, "queries": 0}
     nothing = train(options, tmp_path / "nothing")
-    assert nothing.document["steps"] == 24 and "refit" not in nothing.document  # nothing is held out
+    assert (
+        nothing.document["steps"] == 24 and "refit" not in nothing.document
+    )  # nothing is held out
 
 
-def test_a_run_that_needs_fewer_steps_takes_fewer(pairs_file: Path, tmp_path: Path, slow: list[int]) -> None:
+def test_a_run_that_needs_fewer_steps_takes_fewer(
+    pairs_file: Path, tmp_path: Path, slow: list[int]
+) -> None:
     run = train(text_options(pairs_file, max_time="1h", num_train_epochs=1), tmp_path / "run")
     assert slow == [4, 32]
     assert 0 < run.document["steps"] < 12
@@ -138,11 +172,15 @@ def test_two_limits_and_times_without_a_unit_that_is_known_are_refused() -> None
     for text, seconds in (("5min", 300), ("90", 90), (0.5, 0.5), ("1 h", 3600)):
         assert build(Options({"train": {"max_time": text}})).train.max_time == seconds
     with pytest.raises(
-        ConfigError, match="train: max_time and max_steps are both limits of the training; give only one"
+        ConfigError,
+        match="train: max_time and max_steps are both limits of the training; give only one",
     ):
         build(Options({"train": {"max_time": "60s", "max_steps": 5}}))
     for wrong in ("5 parsecs", "soon", "s"):
-        with pytest.raises(ConfigError, match=f"max_time: is '{wrong}'; expected seconds, or a text such as 60s, 5min"):
+        with pytest.raises(
+            ConfigError,
+            match=f"max_time: is '{wrong}'; expected seconds, or a text such as 60s, 5min",
+        ):
             build(Options({"train": {"max_time": wrong}}))
     with pytest.raises(ConfigError, match="expected more than 0"):
         build(Options({"train": {"max_time": 0}}))

@@ -1,4 +1,5 @@
-"""Trackers get what the log gets, once, also from a run that was interrupted; and only where they are asked for."""
+"""Trackers get what the log gets, once, also from a run that was interrupted; and only where they
+are asked for."""
 
 from __future__ import annotations
 
@@ -29,13 +30,18 @@ def options(pairs: Path) -> dict[str, Any]:
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Every value of TensorBoard's files of one run, by its name: those that a resumed run repeats would stand twice."""
+    """Every value of TensorBoard's files of one run, by its name: those that a resumed run repeats
+    would stand twice."""
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     (run,) = {file.parent for file in folder.glob("*/events.*")}
-    read = EventAccumulator(str(run), purge_orphaned_data=False, size_guidance={"scalars": 0}).Reload()
-    return {name: [(e.step, e.value) for e in read.Scalars(name)] for name in read.Tags()["scalars"]}
+    read = EventAccumulator(
+        str(run), purge_orphaned_data=False, size_guidance={"scalars": 0}
+    ).Reload()
+    return {
+        name: [(e.step, e.value) for e in read.Scalars(name)] for name in read.Tags()["scalars"]
+    }
 
 
 def logged(run: Path) -> dict[str, list[tuple[int, float]]]:
@@ -47,16 +53,22 @@ def logged(run: Path) -> dict[str, list[tuple[int, float]]]:
             continue
         for name, value in (record if kind == "train" else record["metrics"]).items():
             if name not in ("event", "step", "steps") and value is not None:
-                found.setdefault(f"{kind}/{name.replace('@', '_')}", []).append((record["step"], value))
+                found.setdefault(f"{kind}/{name.replace('@', '_')}", []).append(
+                    (record["step"], value)
+                )
     return found
 
 
-def same(found: dict[str, list[tuple[int, float]]], want: dict[str, list[tuple[int, float]]]) -> None:
+def same(
+    found: dict[str, list[tuple[int, float]]], want: dict[str, list[tuple[int, float]]]
+) -> None:
     assert found.keys() == want.keys() and {"train/loss", "eval/ndcg_10"} <= want.keys()
     for name, values in want.items():
         if name != "train/seconds":  # of a step that was taken twice, the first time is told
             assert [step for step, _ in found[name]] == [step for step, _ in values], name
-            assert [value for _, value in found[name]] == pytest.approx([value for _, value in values], rel=1e-6)
+            assert [value for _, value in found[name]] == pytest.approx(
+                [value for _, value in values], rel=1e-6
+            )
 
 
 def test_tensorboard_has_what_the_log_has(pairs_file: Path, tmp_path: Path) -> None:
@@ -93,7 +105,9 @@ def test_nobody_is_told_unless_asked(pairs_file: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run.trackers").exists()
     with tracked((), tmp_path / "other", {}, goes_on=False) as tell:
         tell({**STEP, "step": 1})
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name != pairs_file.name) == ["run"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != pairs_file.name) == [
+        "run"
+    ]
 
 
 class Fake:
@@ -131,7 +145,9 @@ def module(name: str, **content: Any) -> ModuleType:
     return made
 
 
-def test_each_gets_the_options_and_then_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_gets_the_options_and_then_the_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = Fake(), Fake()
     take(monkeypatch, wandb=first, mlflow=second)
     config = {"train": {"seed": 0, "max_steps": None, "report_to": ["wandb", "mlflow"]}}
@@ -141,15 +157,24 @@ def test_each_gets_the_options_and_then_the_numbers(tmp_path: Path, monkeypatch:
         tell({**STEP, "step": 1})
         tell({**STEP, "step": 1})
     flat = {"train.seed": 0, "train.max_steps": "None", "train.report_to": "['wandb', 'mlflow']"}
-    want = [("options", flat), ("log", 0, {"eval/ndcg_10": 0.5}), ("log", 1, {"train/loss": 0.5}), ("finish",)]
+    want = [
+        ("options", flat),
+        ("log", 0, {"eval/ndcg_10": 0.5}),
+        ("log", 1, {"train/loss": 0.5}),
+        ("finish",),
+    ]
     assert first.calls == second.calls == want
 
 
-def test_runs_that_begin_in_one_second_have_names_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_begin_in_one_second_have_names_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As those of an array of jobs, in folders of one name."""
     monkeypatch.setitem(sys.modules, "wandb", module("wandb"))
     names = []
-    monkeypatch.setattr(trackers, "started", lambda name, folder, sent: names.append(sent["run"]) or Fake())
+    monkeypatch.setattr(
+        trackers, "started", lambda name, folder, sent: names.append(sent["run"]) or Fake()
+    )
     for seed in range(20):
         with tracked(("wandb",), tmp_path / f"{seed}" / "run", {}, goes_on=False):
             pass
@@ -193,14 +218,20 @@ def test_one_that_failed_or_is_added_gets_the_rest_when_the_run_goes_on(
     with tracked(("wandb", "mlflow"), tmp_path / "run", {}, goes_on=False) as tell:
         tell({**STEP, "step": 1})
     lost.fails = ""
-    with tracked(("wandb", "mlflow", "trackio", "wandb"), tmp_path / "run", {}, goes_on=True) as tell:
+    with tracked(
+        ("wandb", "mlflow", "trackio", "wandb"), tmp_path / "run", {}, goes_on=True
+    ) as tell:
         for step in (1, 2):
             tell({**STEP, "step": step})
-    told = [[call[:2] for call in fake.calls if call[0] != "finish"] for fake in (steady, lost, added)]
+    told = [
+        [call[:2] for call in fake.calls if call[0] != "finish"] for fake in (steady, lost, added)
+    ]
     assert told == 3 * [[("options", {}), ("log", 1), ("log", 2)]]
 
 
-@pytest.mark.parametrize(("stop", "status"), [(RuntimeError("boom"), "FAILED"), (SystemExit(143), "KILLED")])
+@pytest.mark.parametrize(
+    ("stop", "status"), [(RuntimeError("boom"), "FAILED"), (SystemExit(143), "KILLED")]
+)
 def test_a_run_that_fails_is_told_as_one(
     stop: BaseException, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,7 +242,9 @@ def test_a_run_that_fails_is_told_as_one(
     monkeypatch.setitem(sys.modules, "mlflow", module("mlflow", end_run=ended.append))
 
     def run() -> None:
-        with tracked(("wandb", "mlflow", "tensorboard"), tmp_path / "run", {}, goes_on=False) as tell:
+        with tracked(
+            ("wandb", "mlflow", "tensorboard"), tmp_path / "run", {}, goes_on=False
+        ) as tell:
             tell({**STEP, "step": 1})
             raise stop
 
@@ -220,7 +253,9 @@ def test_a_run_that_fails_is_told_as_one(
     assert ended == [1, status] and theirs.calls[-1][0] == "log" and other.calls[-1] == ("finish",)
 
 
-def test_one_that_is_absent_or_does_not_start_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_absent_or_does_not_start_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     take(monkeypatch, wandb=Fake(fails="options"))
     monkeypatch.setitem(sys.modules, "trackio", None)
     for name, kind, text in (
@@ -239,11 +274,15 @@ def test_one_that_is_absent_or_does_not_start_is_said(tmp_path: Path, monkeypatc
 
 
 def test_an_unknown_name_is_refused(pairs_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"train.report_to\[0\]: .*'tensorboard', 'wandb', 'mlflow', 'trackio'"):
+    with pytest.raises(
+        ConfigError, match=r"train.report_to\[0\]: .*'tensorboard', 'wandb', 'mlflow', 'trackio'"
+    ):
         train(options(pairs_file), tmp_path / "run", ["train.report_to=[tensorbord]"])
 
 
-def test_a_run_has_one_name_everywhere_and_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_has_one_name_everywhere_and_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What Accelerate's trackers ask of each library, taken up again included."""
     began: list[tuple[str, dict[str, Any]]] = []
 
@@ -251,7 +290,10 @@ def test_a_run_has_one_name_everywhere_and_keeps_it(tmp_path: Path, monkeypatch:
         def begin(**given: Any) -> SimpleNamespace:
             began.append((library, given))
             return SimpleNamespace(
-                info=SimpleNamespace(run_id="7"), log=lambda *a, **k: None, finish=lambda: None, config=config
+                info=SimpleNamespace(run_id="7"),
+                log=lambda *a, **k: None,
+                finish=lambda: None,
+                config=config,
             )
 
         return begin
@@ -266,13 +308,18 @@ def test_a_run_has_one_name_everywhere_and_keeps_it(tmp_path: Path, monkeypatch:
         **dict.fromkeys(("log_params", "log_metrics", "end_run"), lambda *a, **k: None),
         "utils": SimpleNamespace(validation=validation),
     }
-    for name, content in (("wandb", {"init": init("wandb"), **rest}), ("trackio", {"init": init("trackio"), **rest})):
+    for name, content in (
+        ("wandb", {"init": init("wandb"), **rest}),
+        ("trackio", {"init": init("trackio"), **rest}),
+    ):
         monkeypatch.setitem(sys.modules, name, module(name, **content))
     monkeypatch.setitem(sys.modules, "mlflow", module("mlflow", **mlflow))
     for variable in ("WANDB_PROJECT", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(variable, raising=False)
     for goes_on in (False, True):
-        with tracked(("wandb", "mlflow", "trackio"), tmp_path / "run", {"seed": 1}, goes_on) as tell:
+        with tracked(
+            ("wandb", "mlflow", "trackio"), tmp_path / "run", {"seed": 1}, goes_on
+        ) as tell:
             tell({**STEP, "step": 1})
     (_, wandb), (_, first), (_, trackio), (_, again), (_, resumed), (_, trackio_again) = began
     name = wandb["id"]

@@ -41,7 +41,11 @@ STEPS = 54  # 6 epochs of 9 batches of at most 32 in 260 pairs
 
 def tree(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, with its content."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def log_of(run: Run, event: str) -> list[dict[str, Any]]:
@@ -57,7 +61,9 @@ def test_cautions_know_the_precision_of_a_run_and_whether_its_vectors_have_lengt
 
     def said(name: str, *overrides: str) -> list[str]:
         run = train(options, tmp_path / name, ["train.max_steps=1", *overrides])
-        return [record["text"] for record in log_of(run, "caution") if "temperature" in record["text"]]
+        return [
+            record["text"] for record in log_of(run, "caution") if "temperature" in record["text"]
+        ]
 
     low = "objective.temperature=0.005"
     assert said("whole", low) == []
@@ -65,15 +71,30 @@ def test_cautions_know_the_precision_of_a_run_and_whether_its_vectors_have_lengt
     assert caution.startswith("temperature 0.005 is below what bfloat16 embeddings hold")
     (caution,) = said("unbounded", "objective.similarity=dot")
     assert "on embeddings that are not normalised" in caution
-    options["tower"] = {"kind": "pretrained", "model": str(tiny_run / "model")}  # which ends in a normalisation
+    options["tower"] = {
+        "kind": "pretrained",
+        "model": str(tiny_run / "model"),
+    }  # which ends in a normalisation
     assert said("unit", "objective.similarity=dot") == []
 
 
 def test_a_run_leaves_one_folder_and_nothing_beside_it(tiny_run: Path) -> None:
     names = {str(path.relative_to(tiny_run)) for path in tiny_run.rglob("*") if path.is_file()}
-    top = {"config.yaml", "metrics.json", "log.jsonl", "report.html", "objective.safetensors", "trained.npy"}
+    top = {
+        "config.yaml",
+        "metrics.json",
+        "log.jsonl",
+        "report.html",
+        "objective.safetensors",
+        "trained.npy",
+    }
     top |= {"words.parquet"}
-    model = {"model/modules.json", "model/model.safetensors", "model/tokenizer.json", "model/1_Normalize/config.json"}
+    model = {
+        "model/modules.json",
+        "model/model.safetensors",
+        "model/tokenizer.json",
+        "model/1_Normalize/config.json",
+    }
     index = {"index/vectors.npy", "index/documents.arrow"}
     assert top | model | index <= names
     assert {path.name for path in tiny_run.iterdir()} == {*top, "model", "index"}
@@ -117,7 +138,9 @@ def test_metrics_json(tiny_run: Path) -> None:
     for ours, theirs in pairs:
         for metric, found in document["difference"][f"{ours} - {theirs}"].items():
             means = document["metrics"]
-            assert found["mean"] == pytest.approx(means[ours][metric] - means[theirs][metric], abs=1e-9)
+            assert found["mean"] == pytest.approx(
+                means[ours][metric] - means[theirs][metric], abs=1e-9
+            )
             assert found["low"] <= found["mean"] <= found["high"]
     assert Run(tiny_run).document == document
     assert Run(tiny_run).metrics == document["metrics"]
@@ -147,7 +170,8 @@ def test_report_html(tiny_run: Path) -> None:
 
 
 def test_training_finds_what_was_planted(tiny_run: Path) -> None:
-    """Three words of every query stand in its document, which an untrained sum of tokens finds half the time."""
+    """Three words of every query stand in its document, which an untrained sum of tokens finds half
+    the time."""
     metrics = Run(tiny_run).metrics
     assert metrics["trained"]["ndcg@10"] > 0.9 > metrics["untrained"]["ndcg@10"] + 0.1
     document = Run(tiny_run).document
@@ -189,7 +213,9 @@ def test_sentence_transformers_opens_the_model_and_finds_the_same(tiny_run: Path
     assert int((theirs[3] @ run.index.vectors.T).argmax()) == 7
 
 
-def test_the_same_seed_gives_the_same_run(tiny_run: Path, tiny_run_options: dict[str, Any], tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_run(
+    tiny_run: Path, tiny_run_options: dict[str, Any], tmp_path: Path
+) -> None:
     again = train(tiny_run_options, tmp_path / "again")
     assert again.metrics == Run(tiny_run).metrics
     assert tree(again.folder / "model") == tree(tiny_run / "model")
@@ -198,34 +224,56 @@ def test_the_same_seed_gives_the_same_run(tiny_run: Path, tiny_run_options: dict
     assert mine == theirs
 
 
-def test_another_seed_gives_another_run(tiny_run: Path, options: dict[str, Any], tmp_path: Path) -> None:
+def test_another_seed_gives_another_run(
+    tiny_run: Path, options: dict[str, Any], tmp_path: Path
+) -> None:
     other = train(options, tmp_path / "other", ["train.seed=1", "train.max_steps=5"])
-    assert [r["loss"] for r in log_of(other, "step")] != [r["loss"] for r in log_of(Run(tiny_run), "step")[:5]]
+    assert [r["loss"] for r in log_of(other, "step")] != [
+        r["loss"] for r in log_of(Run(tiny_run), "step")[:5]
+    ]
 
 
-def test_a_learnable_temperature_moves_within_its_bounds(options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_learnable_temperature_moves_within_its_bounds(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     """The planted pairs are easy, so the gradient lowers the temperature, down to the floor."""
-    options["objective"] = {"temperature": {"value": 0.06, "learnable": True, "floor": 0.05, "ceiling": 0.07}}
+    options["objective"] = {
+        "temperature": {"value": 0.06, "learnable": True, "floor": 0.05, "ceiling": 0.07}
+    }
     run = train(options, tmp_path / "run", ["train.temperature_learning_rate=0.05"])
     dial = [record["temperature"] for record in log_of(run, "step")]
     assert len(dial) == STEPS and len(set(dial)) > 5
     assert dial[0] != 0.06 and dial[-1] < 0.06
-    slack = math.exp(0.05)  # what is logged is the value after the step, which the next step sets back to the bound
+    slack = math.exp(
+        0.05
+    )  # what is logged is the value after the step, which the next step sets back to the bound
     assert all(0.05 / slack <= t <= 0.07 * slack for t in dial)
     resolved = yaml.safe_load((run.folder / "config.yaml").read_text())["objective"]["temperature"]
     assert resolved["learnable"] is True
     assert build(load(run.folder / "config.yaml")).resolved["objective"]["temperature"] == resolved
 
 
-def test_the_configuration_of_a_learnable_run_starts_where_that_run_started(options, tmp_path: Path) -> None:
+def test_the_configuration_of_a_learnable_run_starts_where_that_run_started(
+    options, tmp_path: Path
+) -> None:
     options["objective"] = {"temperature": {"value": 0.06, "learnable": True}}
     run = train(options, tmp_path / "run", ["train.max_steps=5"])
     assert log_of(run, "step")[-1]["temperature"] != 0.06
-    assert yaml.safe_load((run.folder / "config.yaml").read_text())["objective"]["temperature"]["value"] == 0.06
+    assert (
+        yaml.safe_load((run.folder / "config.yaml").read_text())["objective"]["temperature"][
+            "value"
+        ]
+        == 0.06
+    )
 
 
 def test_the_card_says_what_it_is_told(options: dict[str, Any], tmp_path: Path) -> None:
-    options["card"] = {"title": "Kaban", "license": "apache-2.0", "data_license": "cc-by-4.0", "language": "en"}
+    options["card"] = {
+        "title": "Kaban",
+        "license": "apache-2.0",
+        "data_license": "cc-by-4.0",
+        "language": "en",
+    }
     options["train"]["max_steps"] = 1
     text = (train(options, tmp_path / "run").folder / "model" / "README.md").read_text()
     assert 'license: "apache-2.0"' in text and 'language: "en"' in text and "\n# Kaban\n" in text
@@ -254,12 +302,19 @@ def test_every_document_is_read_once_when_training_is_over(
     before = 300 + 1  # ranked by the untrained tower; one for the width
     assert sum(read) == before + 350  # which the examples in the report are among
     texts = run.index.documents["preview"].to_pylist()
-    np.testing.assert_allclose(run.index.vectors, load_model(run.folder / "model", "doc")(texts), atol=1e-6)
+    np.testing.assert_allclose(
+        run.index.vectors, load_model(run.folder / "model", "doc")(texts), atol=1e-6
+    )
 
 
 def test_max_steps_and_no_bm25_and_fewer_metrics(options: dict[str, Any], tmp_path: Path) -> None:
     given = copy.deepcopy(options)
-    overrides = ["train.max_steps=3", "train.evaluations=0", "evaluation.bm25=false", "evaluation.metrics=[mrr@5]"]
+    overrides = [
+        "train.max_steps=3",
+        "train.evaluations=0",
+        "evaluation.bm25=false",
+        "evaluation.metrics=[mrr@5]",
+    ]
     run = train(options, tmp_path / "run", overrides)
     assert options == given
     assert [record["step"] for record in log_of(run, "step")] == [1, 2, 3]
@@ -277,7 +332,18 @@ def test_max_steps_may_be_more_than_the_epochs(options: dict[str, Any], tmp_path
 def test_a_run_from_a_file_and_overrides_reads_python_files(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
-    subjects = ["date", "path", "color", "price", "matrix", "socket", "cookie", "header", "vector", "thread"]
+    subjects = [
+        "date",
+        "path",
+        "color",
+        "price",
+        "matrix",
+        "socket",
+        "cookie",
+        "header",
+        "vector",
+        "thread",
+    ]
     for verb in ("parse", "format", "load", "merge", "check", "count"):
         functions = [
             f'def {verb}_{subject}(value):\n    """{verb} the {subject} of a value."""\n    return {verb}({subject}, value)\n'
@@ -326,7 +392,9 @@ def test_a_batch_larger_than_the_data(options: dict[str, Any], tmp_path: Path) -
         train(options, tmp_path / "run", ["train.batch_size=261"])
     assert list(tmp_path.iterdir()) == []
     two = pa.table({"query": ["a a", "b b"], "doc": ["c c", "d d"]})
-    with pytest.raises(ConfigError, match=r"the data has 1 pair to train on: in-batch negatives need at least 2"):
+    with pytest.raises(
+        ConfigError, match=r"the data has 1 pair to train on: in-batch negatives need at least 2"
+    ):
         train({**options, "data": {}}, tmp_path / "run", data=two)
     full = train(options, tmp_path / "run", ["train.batch_size=260", "train.max_steps=1"])
     assert len(log_of(full, "step")) == 1
@@ -338,14 +406,17 @@ def test_wrong_options_leave_the_disk_alone(options: dict[str, Any], tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_is_replaced_only_when_asked_and_only_by_a_whole_one(options: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_is_replaced_only_when_asked_and_only_by_a_whole_one(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     quick = ["train.max_steps=1", "train.evaluations=0"]
     output = tmp_path / "run"
     output.mkdir()
     train(options, output, quick)  # an empty folder is no obstacle
     before = tree(output)
     with pytest.raises(
-        OutputError, match=r"holds an earlier result; give another folder, or --overwrite to replace it"
+        OutputError,
+        match=r"holds an earlier result; give another folder, or --overwrite to replace it",
     ):
         train(options, output, quick)
     with pytest.raises(DataError, match="no such file"):
@@ -380,9 +451,15 @@ def test_folders_that_are_no_run(tmp_path: Path) -> None:
         Run(tmp_path).search("anything")
 
 
-def test_a_hybrid_search_ranks_by_weighted_standard_scores_of_words_and_vectors(tiny_run: Path) -> None:
+def test_a_hybrid_search_ranks_by_weighted_standard_scores_of_words_and_vectors(
+    tiny_run: Path,
+) -> None:
     run, query = Run(tiny_run), "kaban micel tofar"
-    words = Lexical(run.index.documents["preview"].to_pylist()).index(Settings(**run.document["bm25"])).scores([query])
+    words = (
+        Lexical(run.index.documents["preview"].to_pylist())
+        .index(Settings(**run.document["bm25"]))
+        .scores([query])
+    )
     vectors = np.asarray(run.index.vectors @ run.encode([query])[0])[None]
     scores = 0.3 * standardised(vectors)[0] + 0.7 * standardised(words)[0]
     order = np.argsort(-scores, kind="stable")
@@ -411,7 +488,9 @@ def test_a_run_without_its_words_or_with_damaged_ones(
     parquet.write_table(parquet.read_table(tiny_run / "words.parquet"), words)
     assert [hit.id for hit in Run(place).search("kaban micel", k=3, hybrid=True)] == whole
     parquet.write_table(beside(parquet.read_table(words), "other"), words)
-    with pytest.raises(DataError, match=r"words\.parquet is of another run: it belongs to the model other"):
+    with pytest.raises(
+        DataError, match=r"words\.parquet is of another run: it belongs to the model other"
+    ):
         Run(place).search("kaban", hybrid=True)
     words.unlink()
     with caplog.at_level("INFO", "tempera"):
@@ -424,11 +503,15 @@ def test_a_run_without_its_words_or_with_damaged_ones(
             Run(place).search("kaban", hybrid=True)
 
 
-def test_the_weight_is_chosen_on_validation_queries(options: dict[str, Any], tmp_path: Path) -> None:
+def test_the_weight_is_chosen_on_validation_queries(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     options["evaluation"] |= {"bm25": True, "validation": 60}
     run = train(options, tmp_path / "run", ["train.max_steps=1", "train.evaluations=0"])
     chosen = run.document["hybrid"]
-    assert chosen["queries"] == 60 and chosen["weight"] <= 0.2  # an untrained tower knows less than the words do
+    assert (
+        chosen["queries"] == 60 and chosen["weight"] <= 0.2
+    )  # an untrained tower knows less than the words do
     assert run.metrics["trained + BM25"]["ndcg@10"] >= run.metrics["bm25"]["ndcg@10"] - 0.05
 
 
@@ -440,7 +523,9 @@ def test_searches_that_ask_nothing(tiny_run: Path) -> None:
         with pytest.raises(DataError, match=f"k is {k}; expected at least 1"):
             Run(tiny_run).search("kaban", k)
     for other in ("3", None, 2.5, True):
-        with pytest.raises(DataError, match=f"k is {other!r}; expected a whole number of at least 1"):
+        with pytest.raises(
+            DataError, match=f"k is {other!r}; expected a whole number of at least 1"
+        ):
             Run(tiny_run).search("kaban", other)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="the query is 5; expected a str"):
         Run(tiny_run).search(5)  # type: ignore[arg-type]
@@ -448,19 +533,26 @@ def test_searches_that_ask_nothing(tiny_run: Path) -> None:
 
 
 def test_what_is_no_list_of_texts_is_not_embedded(tiny_run: Path) -> None:
-    assert np.array_equal(Run(tiny_run).encode(text for text in ["kaban", "b"]), Run(tiny_run).encode(["kaban", "b"]))  # type: ignore[arg-type]
+    assert np.array_equal(
+        Run(tiny_run).encode(text for text in ["kaban", "b"]), Run(tiny_run).encode(["kaban", "b"])
+    )  # type: ignore[arg-type]
     with pytest.raises(DataError, match="None is no list of texts"):
         Run(tiny_run).encode(None)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="'kaban' is one text; expected a list of texts"):
         Run(tiny_run).encode("kaban")
-    np.testing.assert_array_equal(Run(tiny_run).encode(["\ud800 kaban"]), Run(tiny_run).encode(["? kaban"]))
+    np.testing.assert_array_equal(
+        Run(tiny_run).encode(["\ud800 kaban"]), Run(tiny_run).encode(["? kaban"])
+    )
     with pytest.raises(DataError, match="text 2 is None; expected a str"):
         Run(tiny_run).encode(["kaban", None])  # type: ignore[list-item]
 
 
 def test_the_temperature_has_its_own_rate_and_no_decay() -> None:
     modules = torch.nn.ModuleDict(
-        {"tower": torch.nn.Linear(2, 2), "objective": Objective(temperature=Temperature(0.1, learnable=True))}
+        {
+            "tower": torch.nn.Linear(2, 2),
+            "objective": Objective(temperature=Temperature(0.1, learnable=True)),
+        }
     )
     groups = adam(modules, 0.5, 0.01, 0.3).param_groups
     assert [(group["lr"], group["weight_decay"], len(group["params"])) for group in groups] == [
@@ -487,7 +579,8 @@ class Bag(torch.nn.Module):
 
 
 def moved(steps: int, **options: Any) -> tuple[list[float], list[float], list[loop.Progress]]:
-    """The largest change of a weight and the change of log(1/t) in each step on one small batch, and the progress."""
+    """The largest change of a weight and the change of log(1/t) in each step on one small batch,
+    and the progress."""
     tower, objective = Bag(), Objective(temperature=Temperature(0.2, learnable=True))
     batch = Batch(Side(Ragged.of([[0, 1], [2], [1, 3]])), Side(Ragged.of([[1, 4], [3], [5]])))
     weight, dial = tower.bag.weight, objective.temperature.log_scale
@@ -503,8 +596,13 @@ def moved(steps: int, **options: Any) -> tuple[list[float], list[float], list[lo
 
 def test_a_step_moves_weights_and_temperature_by_their_rates() -> None:
     """Adam's first step is the rate itself, whatever the size of the gradient."""
-    weights, dials, progress = moved(4, learning_rate=0.02, temperature_learning_rate=0.003, warmup_ratio=0.5)
-    assert (weights[0], dials[0]) == (pytest.approx(0.01, rel=1e-3), pytest.approx(0.0015, rel=1e-3))
+    weights, dials, progress = moved(
+        4, learning_rate=0.02, temperature_learning_rate=0.003, warmup_ratio=0.5
+    )
+    assert (weights[0], dials[0]) == (
+        pytest.approx(0.01, rel=1e-3),
+        pytest.approx(0.0015, rel=1e-3),
+    )
     assert [p.learning_rate for p in progress] == pytest.approx([0.01, 0.02, 0.02, 0.01])
     assert weights[3] < 0.75 * weights[2]
     assert progress[-1].loss < progress[0].loss
@@ -519,14 +617,18 @@ def test_no_gradient_is_left_for_the_next_step() -> None:
 def test_gradients_are_scaled_down_to_the_norm_asked_for() -> None:
     free, _, plain = moved(1, warmup_ratio=0.0)
     held, _, clipped = moved(1, warmup_ratio=0.0, max_grad_norm=1e-10)
-    assert clipped[0].grad_norm == plain[0].grad_norm > 1e-3  # the norm that is reported is the one before
+    assert (
+        clipped[0].grad_norm == plain[0].grad_norm > 1e-3
+    )  # the norm that is reported is the one before
     assert held[0] < free[0] / 20  # Adam divides by the gradient's size plus 1e-8
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine", "constant"])
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.25, 1.0])
 @pytest.mark.parametrize("steps", [1, 2, 7, 100])
-def test_the_rate_rises_then_falls_and_never_leaves_its_range(schedule: Any, warmup: float, steps: int) -> None:
+def test_the_rate_rises_then_falls_and_never_leaves_its_range(
+    schedule: Any, warmup: float, steps: int
+) -> None:
     shares = [schedule_factor(step, steps, warmup, schedule) for step in range(steps)]
     rising = math.ceil(steps * warmup)
     assert all(0 < share <= 1 for share in shares)

@@ -31,7 +31,20 @@ from tempera.towers.static import StaticTower
 
 
 def config(folder: Path) -> dict[str, Any]:
-    words = ["red", "green", "blue", "round", "square", "small", "large", "old", "new", "fast", "slow", "loud"]
+    words = [
+        "red",
+        "green",
+        "blue",
+        "round",
+        "square",
+        "small",
+        "large",
+        "old",
+        "new",
+        "fast",
+        "slow",
+        "loud",
+    ]
     rows = [
         {"query": f"{a} {b}", "doc": f"a thing that is {b} and {a} or {c}"}
         for a in words
@@ -78,7 +91,8 @@ def failed(proofs: Iterator[verification.Proof]) -> list[str]:
     return [proof.name for proof in proofs if not proof.passed]
 
 
-@pytest.mark.long  # the example of `verify` tries a configuration of texts, and tests/recommend one of interactions
+# the example of `verify` tries a configuration of texts, and tests/recommend one of interactions
+@pytest.mark.long
 @pytest.mark.parametrize("tables", ["adamw", "rowwise_adagrad"])
 def test_everything_holds(tmp_path: Path, tables: str) -> None:
     proofs = verify(config(tmp_path), [f"train.table_optimizer={tables}"])
@@ -86,21 +100,29 @@ def test_everything_holds(tmp_path: Path, tables: str) -> None:
     assert len(proofs) >= 10 and len({proof.name for proof in proofs}) == len(proofs)
 
 
-def test_the_command_prints_a_table_and_tells_by_its_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_a_table_and_tells_by_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import yaml
 
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config(tmp_path)))
     monkeypatch.setattr(verification, "PROOFS", (verification._objective,))
     found = CliRunner().invoke(app, ["verify", str(tmp_path / "c.yaml"), "--json"])
-    assert found.exit_code == 0 and all(proof["passed"] for proof in json.loads(found.stdout.splitlines()[-1]))
-    monkeypatch.setattr(verification, "PROOFS", (lambda case: [verification.Proof("x", "1", "0", False)],))
+    assert found.exit_code == 0 and all(
+        proof["passed"] for proof in json.loads(found.stdout.splitlines()[-1])
+    )
+    monkeypatch.setattr(
+        verification, "PROOFS", (lambda case: [verification.Proof("x", "1", "0", False)],)
+    )
     found = CliRunner().invoke(app, ["verify", str(tmp_path / "c.yaml")])
     assert found.exit_code == 1 and "FAIL" in found.stdout
 
 
 def test_a_wrong_loss_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     right = Objective.propagate
-    monkeypatch.setattr(Objective, "propagate", lambda self, batch, shares: right(self, batch, shares) * 1.0001)
+    monkeypatch.setattr(
+        Objective, "propagate", lambda self, batch, shares: right(self, batch, shares) * 1.0001
+    )
     assert failed(verification._objective(case)) == ["objective = its definition: losses"]
 
 
@@ -115,12 +137,16 @@ def test_a_wrong_gradient_is_found_and_a_right_one_passes(
     scaled = replace(case, tower=tower)
     assert failed(verification._objective(scaled)) == []
     right = Objective.propagate
-    monkeypatch.setattr(Objective, "propagate", lambda self, batch, shares: right(self, batch, 1.001 * shares))
+    monkeypatch.setattr(
+        Objective, "propagate", lambda self, batch, shares: right(self, batch, 1.001 * shares)
+    )
     assert failed(verification._objective(scaled)) == ["objective = its definition: gradients"]
     assert len(failed(verification._cached(case))) == 2
 
 
-def test_a_wrong_gradient_of_the_temperature_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_gradient_of_the_temperature_is_found(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     right = case.objective.sweep
 
     def sweep(*given: Any) -> Any:
@@ -131,14 +157,18 @@ def test_a_wrong_gradient_of_the_temperature_is_found(case: Case, monkeypatch: p
     assert failed(verification._objective(case)) == ["objective = its definition: gradients"]
 
 
-def test_rows_that_come_back_in_another_order_are_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_come_back_in_another_order_are_found(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     right = Micro.put
     monkeypatch.setattr(Micro, "put", lambda micro, rows: right(micro, rows.flip(0)))
     assert "cached = whole, kept and replayed" in failed(verification._cached(case))
 
 
 @pytest.mark.parametrize("by", ["guide", "learnability"])
-def test_wrong_scores_of_a_guide_are_found(case: Case, by: By, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_scores_of_a_guide_are_found(
+    case: Case, by: By, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert not list(verification._chosen(case))  # which learns from all rows
     sides: Any = {
         role: replace(side, guide=nn.functional.normalize(torch.randn(len(side), 5), dim=1))
@@ -148,8 +178,12 @@ def test_wrong_scores_of_a_guide_are_found(case: Case, by: By, monkeypatch: pyte
     guided = replace(case, batches=[replace(case.batches[0], **sides)], options=options)
     assert failed(verification._chosen(guided)) == []
     right = Objective.contrastive_losses
-    monkeypatch.setattr(Objective, "contrastive_losses", lambda self, batch: 1.001 * right(self, batch))
-    assert failed(verification._chosen(guided)) == ["scores of the guide's choice = their definition"]
+    monkeypatch.setattr(
+        Objective, "contrastive_losses", lambda self, batch: 1.001 * right(self, batch)
+    )
+    assert failed(verification._chosen(guided)) == [
+        "scores of the guide's choice = their definition"
+    ]
 
 
 def test_dropout_that_is_not_replayed_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +194,9 @@ def test_dropout_that_is_not_replayed_is_found(case: Case, monkeypatch: pytest.M
     assert failed(verification._replayed(dropping)) != []
 
 
-def test_a_model_that_is_saved_otherwise_is_found(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_saved_otherwise_is_found(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert failed(verification._saved(case)) == []
     right = StaticTower.save
 
@@ -205,19 +241,35 @@ def test_a_group_that_adds_up_wrongly_is_found(case: Case) -> None:
     """In this process: the gradient of a part is not the gradient of the whole."""
     from tempera.core.batch import divide
 
-    part = Case(case.tower, case.objective, [divide(case.batches[0], 0, 2)], case.options, case.reopened, case.folder)
+    part = Case(
+        case.tower,
+        case.objective,
+        [divide(case.batches[0], 0, 2)],
+        case.options,
+        case.reopened,
+        case.folder,
+    )
     found = verification._stepped(part, torch.float64, cache.Cache())
-    assert verification._off(found, verification._stepped(case, torch.float64, cache.Cache())) > 1e-3
+    assert (
+        verification._off(found, verification._stepped(case, torch.float64, cache.Cache())) > 1e-3
+    )
 
 
-def test_a_batch_that_is_solved_is_checked_where_it_has_a_loss(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_is_solved_is_checked_where_it_has_a_loss(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     objective = mnr(temperature=0.01)
     dial = objective.temperature
-    easy = replace(case, objective=objective, batches=[replace(case.batches[0], query=case.batches[0].doc)])
+    easy = replace(
+        case, objective=objective, batches=[replace(case.batches[0], query=case.batches[0].doc)]
+    )
     assert verification._whole(easy, torch.float64)[0] < 1e-5
     assert failed(verification._precision(easy))
     easy.warm()
-    assert 0.01 < dial.value <= 1 and verification._whole(easy, torch.float64)[0] >= verification.LEAST_LOSS
+    assert (
+        0.01 < dial.value <= 1
+        and verification._whole(easy, torch.float64)[0] >= verification.LEAST_LOSS
+    )
     assert failed(verification._precision(easy)) == failed(verification._objective(easy)) == []
     settled = dial.value
     easy.warm()

@@ -21,7 +21,13 @@ CORPUS: list[dict[str, Any]] = [
     {"_id": "d4", "title": "only a title", "text": ""},
 ]
 QUERIES: list[dict[str, Any]] = [{"_id": f"q{i}", "text": f"query {i}"} for i in range(5)]
-JUDGED = [("q3", "d1", "2"), ("q1", "10", "1"), ("q1", "d2", "0"), ("q2", "d4", "0"), ("q3", "d4", "0.5")]
+JUDGED = [
+    ("q3", "d1", "2"),
+    ("q1", "10", "1"),
+    ("q1", "d2", "0"),
+    ("q2", "d4", "0"),
+    ("q3", "d4", "0.5"),
+]
 HEADER = "query-id\tcorpus-id\tscore\n"
 
 
@@ -69,7 +75,11 @@ def test_what_is_there_is_read(write: Write) -> None:
         "title": ["A title", "", "", "only a title"],
         "text": ["A title and text", "漢字", "without a title", "only a title"],
     }
-    assert found.queries.to_pydict() == {"id": ["q1", "q3"], "title": ["", ""], "text": ["query 1", "query 3"]}
+    assert found.queries.to_pydict() == {
+        "id": ["q1", "q3"],
+        "title": ["", ""],
+        "text": ["query 1", "query 3"],
+    }
     assert answers(folder) == {"q3": {"d1": 2, "d4": 0.5}, "q1": {"10": 1, "d2": 0}}
     assert found.unused == {
         "queries that the split does not name": 2,
@@ -84,7 +94,9 @@ def test_gzip_blank_lines_marks_and_no_header_change_nothing(write: Write) -> No
     folder = write()
     before = answers(folder)
     for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
-        content = (folder / name).read_bytes().removeprefix(HEADER.encode()).replace(b"\n", b"\r\n\r\n")
+        content = (
+            (folder / name).read_bytes().removeprefix(HEADER.encode()).replace(b"\n", b"\r\n\r\n")
+        )
         (folder / name).unlink()
         (folder / f"{name}.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf" + content))
     assert is_beir(folder) and answers(folder) == before
@@ -100,7 +112,10 @@ FAULTS: list[tuple[dict[str, bytes], str]] = [
         {"test": tsv([*JUDGED, ("q1", "gone", "1"), ("q1", "away", "1")])},
         "qrels/test.tsv, row 6: column 'corpus-id' is 'gone', but no document has this id (2 such rows)",
     ),
-    ({"test": tsv([("", "d1", "1"), *JUDGED])}, "qrels/test.tsv, row 1: column 'query-id' has no id"),
+    (
+        {"test": tsv([("", "d1", "1"), *JUDGED])},
+        "qrels/test.tsv, row 1: column 'query-id' has no id",
+    ),
     (
         {"test": tsv([*JUDGED, ("q9", "d1", "1")])},
         "qrels/test.tsv, row 6: column 'query-id' is 'q9', but no query has this id",
@@ -117,7 +132,10 @@ FAULTS: list[tuple[dict[str, bytes], str]] = [
         {"test": tsv([("q1", "d1", "inf")])},
         "qrels/test.tsv, row 1: column 'score' is infinite",
     ),
-    ({"test": tsv([("q1", "d1", "yes")])}, "qrels/test.tsv, row 1: column 'score' is 'yes'; expected a number"),
+    (
+        {"test": tsv([("q1", "d1", "yes")])},
+        "qrels/test.tsv, row 1: column 'score' is 'yes'; expected a number",
+    ),
     (
         {"test": tsv([("q1", "d1")])},
         "qrels/test.tsv: not a readable tsv file: row 1 has 2 values for 3 columns: give each row 3",
@@ -164,7 +182,10 @@ FAULTS: list[tuple[dict[str, bytes], str]] = [
         {"corpus": jsonl([{"_id": ["d"], "text": "a"}])},
         "corpus.jsonl, row 1: column '_id' holds array: write it as a text, such as \"7\"",
     ),
-    ({"queries": jsonl([*QUERIES, {"_id": "", "text": "a"}])}, "queries.jsonl, row 6: column '_id' has no id"),
+    (
+        {"queries": jsonl([*QUERIES, {"_id": "", "text": "a"}])},
+        "queries.jsonl, row 6: column '_id' has no id",
+    ),
     ({"queries": jsonl([*QUERIES, {"text": "a"}])}, "queries.jsonl, row 6: column '_id' has no id"),
     ({"queries": b"[1]\n"}, "queries.jsonl, row 1: expected an object of columns, not '[1]'"),
     (
@@ -179,8 +200,12 @@ FAULTS: list[tuple[dict[str, bytes], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "message"), FAULTS, ids=[message[:60] for _, message in FAULTS])
-def test_faults_are_told_by_file_and_row(write: Write, changed: dict[str, bytes], message: str) -> None:
+@pytest.mark.parametrize(
+    ("changed", "message"), FAULTS, ids=[message[:60] for _, message in FAULTS]
+)
+def test_faults_are_told_by_file_and_row(
+    write: Write, changed: dict[str, bytes], message: str
+) -> None:
     folder = write(**changed)
     with pytest.raises(DataError) as error:
         read_beir(folder)
@@ -195,11 +220,15 @@ def test_an_escape_that_is_no_character(write: Write) -> None:
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
 def test_a_truncated_gzip(write: Write, name: str) -> None:
-    folder = write(corpus=jsonl([{"_id": f"d{i}", "text": os.urandom(9).hex()} for i in range(2000)]))
+    folder = write(
+        corpus=jsonl([{"_id": f"d{i}", "text": os.urandom(9).hex()} for i in range(2000)])
+    )
     content = gzip.compress((folder / name).read_bytes())
     (folder / name).unlink()
     (folder / f"{name}.gz").write_bytes(content[: len(content) // 2])
-    with pytest.raises(DataError, match=rf"{name}.gz: not a readable \w+.gz file.*: Compressed file ended before"):
+    with pytest.raises(
+        DataError, match=rf"{name}.gz: not a readable \w+.gz file.*: Compressed file ended before"
+    ):
         read_beir(folder)
 
 

@@ -1,4 +1,5 @@
-"""From pairs to batches: every distinct text once, features on disk, negatives with their owners."""
+"""From pairs to batches: every distinct text once, features on disk, negatives with their
+owners."""
 
 from __future__ import annotations
 
@@ -19,7 +20,12 @@ from tempera.text.mixture import Mixture
 from tempera.text.pairs import Pairs
 from tempera.text.sources import Given, PairsFile
 
-ROWS = [("a", "x", ["u", "y"], 1.0), ("b", "y", [], 2.0), ("c", "x", ["u"], 0.5), ("a", "y", ["v", "w"], 3.0)]
+ROWS = [
+    ("a", "x", ["u", "y"], 1.0),
+    ("b", "y", [], 2.0),
+    ("c", "x", ["u"], 0.5),
+    ("a", "y", ["v", "w"], 3.0),
+]
 
 
 def pairs() -> Pairs:
@@ -33,7 +39,8 @@ def letters(texts: list[str]) -> Ragged:
 
 
 def test_documents_and_negatives_keep_the_ids_that_they_were_given(tmp_path: Path) -> None:
-    """In a mixture of rows with ids of documents and negatives, of documents alone, of negatives alone, and without any."""
+    """In a mixture of rows with ids of documents and negatives, of documents alone, of negatives
+    alone, and without any."""
     both = {
         "query": ["a", "b"],
         "doc": ["x", "y"],
@@ -42,7 +49,12 @@ def test_documents_and_negatives_keep_the_ids_that_they_were_given(tmp_path: Pat
         "negative_ids": [[1, 2], [3]],
     }
     docs = {"query": ["c"], "doc": ["z"], "doc_id": ["z1"], "negatives": [["w"]]}
-    negatives = {"query": ["d"], "doc": ["p"], "negatives": [["q", "r"]], "negative_ids": [["q1", "r1"]]}
+    negatives = {
+        "query": ["d"],
+        "doc": ["p"],
+        "negatives": [["q", "r"]],
+        "negative_ids": [["q1", "r1"]],
+    }
     none = {"query": ["e", "f"], "doc": ["s", "t"]}
     sources = []
     for name, columns in {"both": both, "docs": docs, "negatives": negatives, "none": none}.items():
@@ -53,7 +65,11 @@ def test_documents_and_negatives_keep_the_ids_that_they_were_given(tmp_path: Pat
         table = Catalogue.of(mixed).table()
         own = dict(zip(table["doc"].to_pylist(), table["given_doc_id"].to_pylist(), strict=True))
         assert own == dict(
-            zip("xyuvzwpqrst", ["7", "8", "1", "3", "z1", None, None, "q1", "r1", None, None], strict=True)
+            zip(
+                "xyuvzwpqrst",
+                ["7", "8", "1", "3", "z1", None, None, "q1", "r1", None, None],
+                strict=True,
+            )
         )
         keys = dict(zip(table["doc"].to_pylist(), table["doc_id"].to_pylist(), strict=True))
         assert keys["v"] == given_ids(pa.array(["3"]))[0] and keys["w"] == content_id("w")
@@ -63,7 +79,13 @@ def test_documents_and_negatives_keep_the_ids_that_they_were_given(tmp_path: Pat
 @pytest.mark.parametrize("mapped", [False, True])
 def test_a_batch_brings_the_negatives_of_its_rows(tmp_path: Path, mapped: bool) -> None:
     catalogue = Catalogue.of(pairs())
-    assert catalogue.queries[:] == ["a", "b", "c"] and catalogue.docs[:] == ["x", "y", "u", "v", "w"]
+    assert catalogue.queries[:] == ["a", "b", "c"] and catalogue.docs[:] == [
+        "x",
+        "y",
+        "u",
+        "v",
+        "w",
+    ]
     assert catalogue.table()["place"].to_pylist() == [
         "data row 1",
         "data row 2",
@@ -83,11 +105,22 @@ def test_a_batch_brings_the_negatives_of_its_rows(tmp_path: Path, mapped: bool) 
         return [chr(value) for value in side.rows.values]
 
     assert (read(batch.query), read(batch.doc)) == (["a", "a"], ["y", "x"])
-    assert read(batch.negatives) == ["v", "w", "u", "y"] and batch.negatives.owner.tolist() == [0, 0, 1, 1]
+    assert read(batch.negatives) == ["v", "w", "u", "y"] and batch.negatives.owner.tolist() == [
+        0,
+        0,
+        1,
+        1,
+    ]
     assert batch.negatives.ids.tolist() == [content_id(text) for text in "vwuy"]
     assert batch.weight.tolist() == [3.0, 1.0]
     assert sorted(batch.known[:1].values.tolist()) == sorted(content_id(text) for text in "xy")
-    visits = {"x": 2, "y": 2, "u": 2, "v": 1, "w": 1}  # as answers and as negatives of the three rows
+    visits = {
+        "x": 2,
+        "y": 2,
+        "u": 2,
+        "v": 1,
+        "w": 1,
+    }  # as answers and as negatives of the three rows
     drawn = {"x": 1 / 2, "y": 1 / 2}  # uniform over documents that answer
     for side in (batch.doc, batch.negatives, batch.sampled):
         expected = [math.log(2 * visits[text] / 3 + 4 * drawn.get(text, 0)) for text in read(side)]
@@ -107,7 +140,9 @@ def test_features_on_disk_are_the_features(tmp_path: Path, monkeypatch: pytest.M
     assert found.values.dtype == torch.int32 and found.offsets.equal(whole.offsets)
     assert found.values.long().equal(whole.values)
     taken = found[torch.tensor([19, 3, 0])]
-    assert taken.values.dtype == torch.int64 and taken.values.equal(whole[torch.tensor([19, 3, 0])].values)
+    assert taken.values.dtype == torch.int64 and taken.values.equal(
+        whole[torch.tensor([19, 3, 0])].values
+    )
     assert len(stored(features, [""] * 4, tmp_path / "none").values) == 0
 
 
@@ -118,7 +153,9 @@ def test_the_tokenizer_reads_training_texts_only() -> None:
 
 def test_chances_of_rows_weigh_their_documents() -> None:
     catalogue = Catalogue.of(pairs())
-    examples = catalogue.examples(np.arange(4), letters(catalogue.queries[:]), letters(catalogue.docs[:]), Draws())
+    examples = catalogue.examples(
+        np.arange(4), letters(catalogue.queries[:]), letters(catalogue.docs[:]), Draws()
+    )
     from dataclasses import replace
 
     weighed = replace(examples, chance=torch.tensor([0.1, 0.2, 0.3, 0.4]))

@@ -1,4 +1,5 @@
-"""Models on tasks: scores against pytrec_eval with many ties, comparisons against enumeration, faults in one line."""
+"""Models on tasks: scores against pytrec_eval with many ties, comparisons against enumeration,
+faults in one line."""
 
 from __future__ import annotations
 
@@ -33,14 +34,26 @@ from tempera.towers.static import StaticTower
 from tempera.towers.tokenizer import train_tokenizer
 
 WORDS = ["apple", "berry", "cherry", "damson", "elder", "fig"]
-METRICS = ("ndcg@3", "ndcg@10", "map@5", "map@100", "recall@2", "precision@4", "hit@1", "hit@3", "mrr@100")
+METRICS = (
+    "ndcg@3",
+    "ndcg@10",
+    "map@5",
+    "map@100",
+    "recall@2",
+    "precision@4",
+    "hit@1",
+    "hit@3",
+    "mrr@100",
+)
 
 
 def model_folder(folder: Path, seed: int) -> Path:
     """A static embedding of six words; equal bags of words have equal vectors."""
     tower = StaticTower(train_tokenizer([" ".join(WORDS)] * 3, 60, 16), 4)
     generator = np.random.default_rng(seed)
-    tower.embedding.weight.data = torch.from_numpy(generator.normal(size=tower.embedding.weight.shape)).float()
+    tower.embedding.weight.data = torch.from_numpy(
+        generator.normal(size=tower.embedding.weight.shape)
+    ).float()
     tower.save(folder)
     return folder
 
@@ -53,12 +66,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 documents of at most two words, so that most scores are ties; grades from 0 to 3; ids of several lengths."""
+    """60 documents of at most two words, so that most scores are ties; grades from 0 to 3; ids of
+    several lengths."""
     folder = tmp_path_factory.mktemp("beir")
     generator = np.random.default_rng(3)
     docs = [f"{i if i % 3 else 'ä' + str(i)}" for i in generator.permutation(60)]
     rows = [
-        {"_id": doc, "title": "", "text": " ".join(generator.choice(WORDS, 1 + i % 2))} for i, doc in enumerate(docs)
+        {"_id": doc, "title": "", "text": " ".join(generator.choice(WORDS, 1 + i % 2))}
+        for i, doc in enumerate(docs)
     ]
     queries = [{"_id": f"q{i}", "text": " ".join(generator.choice(WORDS, 2))} for i in range(12)]
     for name, content in (("corpus", rows), ("queries", queries)):
@@ -76,7 +91,9 @@ def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def by_trec_eval(task: RetrievalTask, model: Model, folder: Path) -> dict[str, list[float]]:
     """The same scores from the files themselves, ties being left to trec_eval."""
     ids = task.corpus["id"].to_pylist()
-    scores = model.query(task.queries["text"].to_pylist()) @ model.doc(task.corpus["text"].to_pylist()).T
+    scores = (
+        model.query(task.queries["text"].to_pylist()) @ model.doc(task.corpus["text"].to_pylist()).T
+    )
     tied = [len(set(row.tolist())) for row in scores]
     assert max(tied) < len(ids) / 2
     qrels: dict[str, dict[str, int]] = {}
@@ -95,7 +112,9 @@ def by_trec_eval(task: RetrievalTask, model: Model, folder: Path) -> dict[str, l
     return {ours: [found[query][theirs] for query in task.ids] for theirs, ours in names.items()}
 
 
-def test_scores_are_those_of_trec_eval_with_many_ties(models: tuple[Path, Path], beir: Path) -> None:
+def test_scores_are_those_of_trec_eval_with_many_ties(
+    models: tuple[Path, Path], beir: Path
+) -> None:
     (finding,) = evaluate(models[0], beir, metrics=METRICS)
     assert isinstance(finding.task, RetrievalTask)
     system = finding.systems[str(models[0])]
@@ -107,7 +126,13 @@ def test_scores_are_those_of_trec_eval_with_many_ties(models: tuple[Path, Path],
 
 
 def test_pairs_are_a_task(models: tuple[Path, Path], tmp_path: Path) -> None:
-    rows = [("apple", "fig"), ("berry", "fig"), ("apple", "elder"), ("apple", "fig"), ("fig", "fig")]
+    rows = [
+        ("apple", "fig"),
+        ("berry", "fig"),
+        ("apple", "elder"),
+        ("apple", "fig"),
+        ("fig", "fig"),
+    ]
     table = pa.table({"question": [row[0] for row in rows], "answer": [row[1] for row in rows]})
     parquet.write_table(table, tmp_path / "pairs.parquet")
     task = read_task(tmp_path / "pairs.parquet")
@@ -120,23 +145,44 @@ def test_pairs_are_a_task(models: tuple[Path, Path], tmp_path: Path) -> None:
     assert finding.systems[str(models[0])].per_query["recall@2"].tolist() == [1, 1, 1]
 
 
-def test_roles_of_columns(models: tuple[Path, Path], beir: Path, tmp_path: Path, tempera: Callable[..., Any]) -> None:
-    rows = {"sentence1": ["apple", "apple"], "sentence2": ["fig", "fig"], "score": [4.0, 1.0], "year": [1, 2]}
+def test_roles_of_columns(
+    models: tuple[Path, Path], beir: Path, tmp_path: Path, tempera: Callable[..., Any]
+) -> None:
+    rows = {
+        "sentence1": ["apple", "apple"],
+        "sentence2": ["fig", "fig"],
+        "score": [4.0, 1.0],
+        "year": [1, 2],
+    }
     given = tmp_path / "pairs.parquet"
     parquet.write_table(pa.table(rows), given)
     assert isinstance(read_task(given), Graded)
-    task = read_task(given, roles=Roles(query="sentence2", doc="sentence1", min_score=2, metadata=("year",)))
+    task = read_task(
+        given, roles=Roles(query="sentence2", doc="sentence1", min_score=2, metadata=("year",))
+    )
     assert isinstance(task, RetrievalTask) and task.queries["text"].to_pylist() == ["fig"]
     assert task.counts["rows below min_score"] == 1 and task.counts["judgements"] == 1
     with pytest.raises(ConfigError, match=r"remove the options data\.ROLE"):
         read_task(beir, roles=Roles())
-    command = ["evaluate", models[0], given, "data.min_score=2", "--metrics", "hit", "-k", "1", "--json"]
+    command = [
+        "evaluate",
+        models[0],
+        given,
+        "data.min_score=2",
+        "--metrics",
+        "hit",
+        "-k",
+        "1",
+        "--json",
+    ]
     answer = tempera(*command)
     assert answer.code == 0, answer.err
     assert answer.document["tasks"][0]["kind"] == "retrieval"
 
 
-def test_a_query_is_left_out_of_its_own_ranking_unless_it_is_right(models: tuple[Path, Path]) -> None:
+def test_a_query_is_left_out_of_its_own_ranking_unless_it_is_right(
+    models: tuple[Path, Path],
+) -> None:
     queries = pa.table({"id": ["1", "2"], "text": ["apple", "berry"]})
     corpus = pa.table({"id": ["b", "a", "c"], "text": ["apple", "fig", "berry"]})
     task = RetrievalTask.of("t", queries, corpus, Relevant.of([[1], [2]]), {})
@@ -149,38 +195,56 @@ def test_a_query_is_left_out_of_its_own_ranking_unless_it_is_right(models: tuple
         assert sorted(ranked[0].tolist()) == ([0, 1, 2] if not excluded else [-1, 0, 2])
         assert (1 in finding.systems["bm25"].ranked[0]) == (not excluded)  # type: ignore[attr-defined]
         fused = finding.systems[f"{models[0]} + BM25"].ranked  # type: ignore[attr-defined]
-        assert (fused[0, 0] == 1) == (not excluded) and fused[1, 0] == 0 and len(set(fused[0].tolist())) == 3
+        assert (
+            (fused[0, 0] == 1) == (not excluded)
+            and fused[1, 0] == 0
+            and len(set(fused[0].tolist())) == 3
+        )
 
 
 def test_every_copy_of_a_query_is_left_out_and_makes_room(models: tuple[Path, Path]) -> None:
     queries = pa.table({"id": ["1", "2"], "text": ["apple", "berry"]})
     texts = ["apple"] * 4 + ["apple fig"] * 120
     corpus = pa.table({"id": [f"{place:03}" for place in range(124, 0, -1)], "text": texts})
-    task = RetrievalTask.of("t", queries, corpus, Relevant.of([[3], [9]]), {})  # one copy is an answer
+    task = RetrievalTask.of(
+        "t", queries, corpus, Relevant.of([[3], [9]]), {}
+    )  # one copy is an answer
     assert task.counts["queries that are a document"] == 1
     (finding,) = evaluate(models[0], task, metrics=["hit@1"], bm25=True, exclude_self=True)
     for system in finding.systems.values():
         first, _ = system.ranked  # type: ignore[attr-defined]
-        assert 3 in first and not {0, 1, 2} & set(first.tolist()) and len(first) == 100 and (first >= 0).all()
+        assert (
+            3 in first
+            and not {0, 1, 2} & set(first.tolist())
+            and len(first) == 100
+            and (first >= 0).all()
+        )
 
 
 def test_graded_pairs(models: tuple[Path, Path], tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     first, second = ([" ".join(generator.choice(WORDS, 2)) for _ in range(40)] for _ in "ab")
     grades = generator.integers(0, 6, 40)
-    csv.write_csv(pa.table({"sentence1": first, "sentence2": second, "score": grades}), tmp_path / "sts.csv")
+    csv.write_csv(
+        pa.table({"sentence1": first, "sentence2": second, "score": grades}), tmp_path / "sts.csv"
+    )
     (finding,) = evaluate(models[0], tmp_path / "sts.csv", against=models[1], bm25=True)
     assert isinstance(finding.task, Graded) and list(finding.systems) == [str(m) for m in models]
     for model in models:
         encode = Model(str(model)).doc
         cosines = (encode(first).astype(np.float64) * encode(second)).sum(1)
         found = finding.systems[str(model)].intervals()
-        assert found["spearman"].mean == pytest.approx(stats.spearmanr(cosines, grades).statistic, abs=1e-12)
-        assert found["pearson"].mean == pytest.approx(stats.pearsonr(cosines, grades).statistic, abs=1e-12)
+        assert found["spearman"].mean == pytest.approx(
+            stats.spearmanr(cosines, grades).statistic, abs=1e-12
+        )
+        assert found["pearson"].mean == pytest.approx(
+            stats.pearsonr(cosines, grades).statistic, abs=1e-12
+        )
         assert all(f.low < f.mean < f.high for f in found.values())
     for idle in ({"metrics": ["ndcg@10"]}, {"k": [5]}, {"exclude_self": True}):
         with pytest.raises(
-            ConfigError, match=f"^{next(iter(idle))} is for rankings, and .* holds graded pairs of sentences"
+            ConfigError,
+            match=f"^{next(iter(idle))} is for rankings, and .* holds graded pairs of sentences",
         ):
             evaluate(models[0], tmp_path / "sts.csv", **idle)  # type: ignore[arg-type]
     gap = finding.comparisons[str(models[1])]["spearman"].difference
@@ -201,20 +265,29 @@ def test_faults_in_graded_pairs(tmp_path: Path, column: str, value: str, message
     rows = [{"sentence1": "a", "sentence2": "b", "score": "1"} for _ in range(3)]
     rows[1][column] = value
     path = tmp_path / "sts.csv"
-    path.write_text("sentence1,sentence2,score\n" + "".join(",".join(row.values()) + "\n" for row in rows))
+    path.write_text(
+        "sentence1,sentence2,score\n" + "".join(",".join(row.values()) + "\n" for row in rows)
+    )
     with pytest.raises(DataError) as error:
         read_task(path)
     assert str(error.value) == f"{path}, {message}"
 
 
 def test_graded_pairs_that_are_no_pairs(tmp_path: Path) -> None:
-    parquet.write_table(pa.table({"sentence1": ["a"], "sentence2": ["b"], "score": [1.0]}), tmp_path / "one.parquet")
-    with pytest.raises(DataError, match=r"one.parquet holds 1 graded pairs; a correlation needs at least 2"):
+    parquet.write_table(
+        pa.table({"sentence1": ["a"], "sentence2": ["b"], "score": [1.0]}), tmp_path / "one.parquet"
+    )
+    with pytest.raises(
+        DataError, match=r"one.parquet holds 1 graded pairs; a correlation needs at least 2"
+    ):
         read_task(tmp_path / "one.parquet")
     parquet.write_table(
-        pa.table({"sentence1": [1, 2], "sentence2": ["b"] * 2, "score": [1, 2]}), tmp_path / "n.parquet"
+        pa.table({"sentence1": [1, 2], "sentence2": ["b"] * 2, "score": [1, 2]}),
+        tmp_path / "n.parquet",
     )
-    with pytest.raises(DataError, match=r"n.parquet: column 'sentence1' holds int64; expected texts"):
+    with pytest.raises(
+        DataError, match=r"n.parquet: column 'sentence1' holds int64; expected texts"
+    ):
         read_task(tmp_path / "n.parquet")
 
 
@@ -222,7 +295,8 @@ def test_scores_that_do_not_differ_have_no_correlation(tmp_path: Path) -> None:
     rows = {"sentence1": ["a", "b", "c"], "sentence2": ["d", "e", "f"], "score": [0.5] * 3}
     parquet.write_table(pa.table(rows), tmp_path / "one_score.parquet")
     with pytest.raises(
-        DataError, match=r"one_score.parquet: every score is 0.5, and a correlation needs scores that differ"
+        DataError,
+        match=r"one_score.parquet: every score is 0.5, and a correlation needs scores that differ",
     ):
         read_task(tmp_path / "one_score.parquet")
 
@@ -239,7 +313,10 @@ def test_correlations_with_ties() -> None:
 
 def enumerated(deltas: Sequence[float]) -> float:
     """The share of all sign patterns with a sum as large."""
-    sums = [abs(sum(s * d for s, d in zip(signs, deltas))) for signs in itertools.product((-1, 1), repeat=len(deltas))]
+    sums = [
+        abs(sum(s * d for s, d in zip(signs, deltas)))
+        for signs in itertools.product((-1, 1), repeat=len(deltas))
+    ]
     return sum(total >= abs(sum(deltas)) - 1e-9 for total in sums) / len(sums)
 
 
@@ -256,7 +333,10 @@ def test_the_randomisation_test_is_that_of_all_sign_patterns(shift: float) -> No
 
 def test_the_randomisation_test_rejects_chance_as_often_as_it_says() -> None:
     generator = np.random.default_rng(0)
-    rejected = [sign_flip(generator.normal(size=40), generator.normal(size=40), 500) < 0.1 for _ in range(300)]
+    rejected = [
+        sign_flip(generator.normal(size=40), generator.normal(size=40), 500) < 0.1
+        for _ in range(300)
+    ]
     assert 0.06 < np.mean(rejected) < 0.14
 
 
@@ -278,17 +358,23 @@ def test_verdicts() -> None:
     assert better.real and better.p < 0.001
     assert better.sentence("A", "B", "m").startswith("A is better than B in m by 0.05")
     assert (
-        compare({"m": hard}, {"m": hard + 0.1})["m"].sentence("A", "B", "m").startswith("A is worse than B in m by 0.1")
+        compare({"m": hard}, {"m": hard + 0.1})["m"]
+        .sentence("A", "B", "m")
+        .startswith("A is worse than B in m by 0.1")
     )
     same = compare({"m": hard}, {"m": generator.permutation(hard)})["m"]
     assert not same.real and "are not shown to differ in m" in same.sentence("A", "B", "m")
     narrow = Comparison(Difference(1, 0.1, 2, 0.95), 0.06, 9)
-    assert not narrow.real and narrow.sentence("A", "B", "m").endswith("9 queries; a verdict also needs p < 0.05)")
+    assert not narrow.real and narrow.sentence("A", "B", "m").endswith(
+        "9 queries; a verdict also needs p < 0.05)"
+    )
     assert "also needs" not in same.sentence("A", "B", "m")
     assert not Comparison(Difference(1, -0.1, 2, 0.95), 0.01, 9).real
 
 
-def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, tempera: Callable[..., Any]) -> None:
+def test_the_command(
+    models: tuple[Path, Path], beir: Path, tmp_path: Path, tempera: Callable[..., Any]
+) -> None:
     scores = tmp_path / "scores.parquet"
     answer = tempera(
         "evaluate", models[0], beir, "--against", models[1], "--bm25", "--metrics", "ndcg,mrr@5", "-k", "1,10",
@@ -304,13 +390,24 @@ def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, temp
     ]
     assert list(task["comparisons"]) == [b, "bm25", f"{a} + BM25"] and len(task["verdicts"]) == 9
     table = parquet.read_table(scores).to_pydict()
-    assert len(table["value"]) == 4 * 3 * 10 and list(table) == ["task", "query", "system", "metric", "value"]
+    assert len(table["value"]) == 4 * 3 * 10 and list(table) == [
+        "task",
+        "query",
+        "system",
+        "metric",
+        "value",
+    ]
     for system, metrics in task["systems"].items():
         for metric, found in metrics.items():
             rows = [
-                v for v, s, m in zip(table["value"], table["system"], table["metric"]) if (s, m) == (system, metric)
+                v
+                for v, s, m in zip(table["value"], table["system"], table["metric"])
+                if (s, m) == (system, metric)
             ]
-            assert np.mean(rows) == pytest.approx(found["mean"]) and found["low"] <= found["mean"] <= found["high"]
+            assert (
+                np.mean(rows) == pytest.approx(found["mean"])
+                and found["low"] <= found["mean"] <= found["high"]
+            )
     assert task["bm25"] == {"k1": 1.5, "b": 0.75, "stem": False, "tuned": False}
     of_table = tempera("evaluate", models[0], beir).out.splitlines()[0]
     assert "queries, " in of_table and " judgements" in of_table and "not name" not in of_table
@@ -331,7 +428,9 @@ def test_the_command(models: tuple[Path, Path], beir: Path, tmp_path: Path, temp
     assert shown.code == 0 and "hit@1" in shown.out
 
 
-def test_a_run_is_not_compared_with_its_model(models: tuple[Path, Path], beir: Path, tmp_path: Path) -> None:
+def test_a_run_is_not_compared_with_its_model(
+    models: tuple[Path, Path], beir: Path, tmp_path: Path
+) -> None:
     shutil.copytree(models[0], tmp_path / "around" / "model")
     with pytest.raises(ConfigError, match=r"cannot compare .* with itself"):
         evaluate(tmp_path / "around" / "model", beir, against=tmp_path / "around")
@@ -344,7 +443,9 @@ def test_what_is_wrong_is_one_line(models: tuple[Path, Path], beir: Path, tmp_pa
         evaluate(models[0], beir, metrics=["ndcg10"])
     with pytest.raises(ConfigError, match="evaluate: k is a list, each a whole number, not 5"):
         evaluate(models[0], beir, k=5)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"evaluate: metrics is a text or a list, each a text, not \[3\]"):
+    with pytest.raises(
+        ConfigError, match=r"evaluate: metrics is a text or a list, each a text, not \[3\]"
+    ):
         evaluate(models[0], beir, metrics=[3])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="no metric 'ndgc'"):
         evaluate(models[0], beir, metrics=["ndgc"])
@@ -354,7 +455,8 @@ def test_what_is_wrong_is_one_line(models: tuple[Path, Path], beir: Path, tmp_pa
         evaluate(models[0], tmp_path)
     for rows in ([{"query": "list", "doc": "ls"}], []):
         with pytest.raises(
-            DataError, match=r"^data 2 to evaluate on is a list; expected the path of a table .*: write rows"
+            DataError,
+            match=r"^data 2 to evaluate on is a list; expected the path of a table .*: write rows",
         ):
             evaluate(models[0], beir, rows)  # type: ignore[arg-type]
     with pytest.raises(OutputError, match="ends in"):
@@ -363,13 +465,18 @@ def test_what_is_wrong_is_one_line(models: tuple[Path, Path], beir: Path, tmp_pa
     assert resolved([], [5]) == ("ndcg@5", "mrr@5", "recall@5", "precision@5", "hit@5", "map@5")
 
 
-def test_a_folder_of_tables_is_judged_as_one_table_and_a_run_is_none(models: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_folder_of_tables_is_judged_as_one_table_and_a_run_is_none(
+    models: tuple[Path, Path], tmp_path: Path
+) -> None:
     rows = pa.table({"query": ["ka ban", "zu"], "doc": ["ban ka lo", "zu mi"]})
     (tmp_path / "shards").mkdir()
     for i in range(2):
         parquet.write_table(rows.slice(i, 1), tmp_path / "shards" / f"{i}.parquet")
     parquet.write_table(rows, tmp_path / "one.parquet")
-    one, several = (evaluate(models[0], tmp_path / name)[0].json()["systems"] for name in ("one.parquet", "shards"))
+    one, several = (
+        evaluate(models[0], tmp_path / name)[0].json()["systems"]
+        for name in ("one.parquet", "shards")
+    )
     assert one == several
     for name in ("config.yaml", "metrics.json"):
         (tmp_path / "shards" / name).touch()
@@ -380,7 +487,11 @@ def test_a_folder_of_tables_is_judged_as_one_table_and_a_run_is_none(models: tup
 def test_queries_that_a_run_was_trained_on_are_counted(
     tiny_run: Path, pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held_out = [hashed for hashed in map(content_id, _queries(pairs_file)) if hashed not in _trained(tiny_run)]
+    held_out = [
+        hashed
+        for hashed in map(content_id, _queries(pairs_file))
+        if hashed not in _trained(tiny_run)
+    ]
     assert len(held_out) == 40
     (finding,) = evaluate(tiny_run, pairs_file, metrics=["ndcg@10"])
     (caution,) = finding.json()["cautions"]
@@ -397,7 +508,9 @@ def test_queries_that_a_run_was_trained_on_are_counted(
         (finding,) = evaluate(".", pairs_file, metrics=["ndcg@10"])
     assert "was trained on 260 of these 300 queries" in finding.json()["cautions"][0]
     shutil.copytree(tiny_run / "model", tmp_path / "model")
-    (finding,) = evaluate(tmp_path / "model", pairs_file, metrics=["ndcg@10"])  # a model alone has no memory of it
+    (finding,) = evaluate(
+        tmp_path / "model", pairs_file, metrics=["ndcg@10"]
+    )  # a model alone has no memory of it
     assert finding.json()["cautions"] == []
     other = tmp_path / "other.jsonl"
     other.write_text('{"query": "never seen", "doc": "a"}\n{"query": "nor this", "doc": "b"}\n')
@@ -405,19 +518,25 @@ def test_queries_that_a_run_was_trained_on_are_counted(
     assert finding.json()["cautions"] == []
 
 
-def test_documents_that_are_mostly_equal_are_cautioned_against(tiny_run: Path, tmp_path: Path) -> None:
+def test_documents_that_are_mostly_equal_are_cautioned_against(
+    tiny_run: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "equal.jsonl"
     rows = [{"query": f"ka {i}", "doc": "lo", "doc_id": f"d{i}"} for i in range(5)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (by_content,) = evaluate(tiny_run, file, metrics=["ndcg@10"])
     assert by_content.cautions() == [] and len(by_content.task.corpus) == 1  # type: ignore[union-attr]
-    (finding,) = evaluate(tiny_run, file, metrics=["ndcg@10"], roles=Roles(identical="keep", doc_id="doc_id"))
+    (finding,) = evaluate(
+        tiny_run, file, metrics=["ndcg@10"], roles=Roles(identical="keep", doc_id="doc_id")
+    )
     assert finding.cautions() == [
         "the 5 documents hold only 1 different text; equal ones are ranked by their ids, so these scores say little"
     ]
 
 
-def test_a_damaged_list_of_training_queries_is_one_line(tiny_run: Path, pairs_file: Path, tmp_path: Path) -> None:
+def test_a_damaged_list_of_training_queries_is_one_line(
+    tiny_run: Path, pairs_file: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run)
     (run / "trained.npy").write_bytes(b"\x93NUMPY, or not")
@@ -438,7 +557,12 @@ def _trained(run: Path) -> set[int]:
     [("no", True, False), ("auto", False, False), ("auto", True, True), ("bf16", False, True)],
 )
 def test_texts_are_read_in_bf16_where_that_is_asked_for_and_fast(
-    wanted: Any, fast: bool, half: bool, models: tuple[Path, Path], beir: Path, monkeypatch: pytest.MonkeyPatch
+    wanted: Any,
+    fast: bool,
+    half: bool,
+    models: tuple[Path, Path],
+    beir: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from tempera.engine import devices
     from tempera.mining import embed
@@ -450,9 +574,12 @@ def test_texts_are_read_in_bf16_where_that_is_asked_for_and_fast(
     assert asked == [(half, "cpu")] * 4
 
 
-def test_precisions_in_which_no_texts_are_read_are_refused(models: tuple[Path, Path], beir: Path) -> None:
+def test_precisions_in_which_no_texts_are_read_are_refused(
+    models: tuple[Path, Path], beir: Path
+) -> None:
     with pytest.raises(
-        ConfigError, match="mixed_precision is 'fp16', in which no texts are read: give no, auto or bf16"
+        ConfigError,
+        match="mixed_precision is 'fp16', in which no texts are read: give no, auto or bf16",
     ):
         evaluate(models[0], beir, mixed_precision="fp16")  # type: ignore[arg-type]
 
@@ -460,5 +587,7 @@ def test_precisions_in_which_no_texts_are_read_are_refused(models: tuple[Path, P
 def test_a_graded_pair_has_one_text_on_each_side(tmp_path: Path) -> None:
     rows = {"sentence1": [["a"], ["a", "b"]], "sentence2": [["b", "c"], ["a"]], "score": [1.0, 2.0]}
     parquet.write_table(pa.table(rows), tmp_path / "lists.parquet")
-    with pytest.raises(DataError, match=r"lists.parquet, row 2: column 'sentence1' does not hold one text"):
+    with pytest.raises(
+        DataError, match=r"lists.parquet, row 2: column 'sentence1' does not hold one text"
+    ):
         read_task(tmp_path / "lists.parquet")

@@ -44,7 +44,8 @@ def tree(root: Path, files: dict[str, str | bytes]) -> Path:
 
 
 def parsed_here(share: Sequence[File], kinds: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield what a worker process sends, without its process, which takes longer to start than to parse."""
+    """Yield what a worker process sends, without its process, which takes longer to start than to
+    parse."""
     names, rows = "\0".join(part for file in share for part in file), io.BytesIO()
     with warnings.catch_warnings():
         installed_python._work(io.BytesIO(names.encode("utf-8", "surrogateescape")), rows, kinds)
@@ -100,9 +101,19 @@ def test_nested_definitions_stand_alone_and_lose_their_docstrings_in_the_outer_o
             "        return digits\n\n    async def wait(self):\n        class Clock:\n            rate = 1",
             2,
         ),
-        ("Date.parse", "Read a day.", "def parse(self):\n    def digits():\n        return 1\n    return digits", 10),
+        (
+            "Date.parse",
+            "Read a day.",
+            "def parse(self):\n    def digits():\n        return 1\n    return digits",
+            10,
+        ),
         ("Date.parse.digits", "Only digits.", "def digits():\n    return 1", 12),
-        ("Date.wait", "Wait for it.", "async def wait(self):\n    class Clock:\n        rate = 1", 17),
+        (
+            "Date.wait",
+            "Wait for it.",
+            "async def wait(self):\n    class Clock:\n        rate = 1",
+            17,
+        ),
         ("Date.wait.Clock", "Ticks.", "class Clock:\n    rate = 1", 19),
     ]
 
@@ -154,7 +165,10 @@ def test_definitions_under_any_statement_are_found(around: str) -> None:
         ('u"Größe."', "Größe."),
         ('"Esc\\x61ped."', "Escaped."),
         ('("In " "parts.")', "In parts."),
-        ('"""\n\n    First line\n      and   second.\n\n    Another paragraph.\n    """', "First line and second."),
+        (
+            '"""\n\n    First line\n      and   second.\n\n    Another paragraph.\n    """',
+            "First line and second.",
+        ),
         ('"""First.\n    \t\n    Second."""', "First."),
         ('"""Esc\\x61ped."""', "Escaped."),
         ('"""A" quote."""', 'A" quote.'),
@@ -162,11 +176,17 @@ def test_definitions_under_any_statement_are_found(around: str) -> None:
     ],
 )
 def test_the_query_is_the_first_paragraph(literal: str, query: str) -> None:
-    assert one(f"def f():\n    {literal}\n    return 1\n") == ("f", query, "def f():\n    return 1", 1)
+    assert one(f"def f():\n    {literal}\n    return 1\n") == (
+        "f",
+        query,
+        "def f():\n    return 1",
+        1,
+    )
 
 
 @pytest.mark.parametrize(
-    "literal", ['""', '"""   \n  """', 'b"Bytes."', 'f"Format {1}."', '"""Null\0."""', "1", "...", "x = 'no'"]
+    "literal",
+    ['""', '"""   \n  """', 'b"Bytes."', 'f"Format {1}."', '"""Null\0."""', "1", "...", "x = 'no'"],
 )
 def test_what_is_no_docstring_gives_no_pair(literal: str) -> None:
     assert found(f"def f():\n    {literal}\n    return 1\n") == []
@@ -202,7 +222,9 @@ def test_only_newlines_end_a_line(space: str) -> None:
     before = f"\f\nx = 1\nname = 'a{space}b'\n" if space != "\f" else "x = 1\n\f\nname = 1\n"
     code = f"def f():\n    return '{space if space != chr(12) else ''}'"
     source = f'{before}{code[:8]}\n    """Text."""{code[8:]}\n'
-    assert [(query, code) for _, query, code, _ in PythonSource(source).pairs()] == [("Text.", code)]
+    assert [(query, code) for _, query, code, _ in PythonSource(source).pairs()] == [
+        ("Text.", code)
+    ]
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
@@ -217,7 +239,10 @@ F = 'def f(x):\n    """Double it."""\n    return 2 * x\n'
 
 
 def test_columns_of_a_pair(tmp_path: Path) -> None:
-    tree(tmp_path, {"a/__init__.py": F, "a/b.py": "\n\nclass C:\n    'A class.'\n    x = 1\n", "a/c.txt": F})
+    tree(
+        tmp_path,
+        {"a/__init__.py": F, "a/b.py": "\n\nclass C:\n    'A class.'\n    x = 1\n", "a/c.txt": F},
+    )
     pairs, asked = read(tmp_path)
     assert pairs.table.select(["query", "doc", "name", "place"]).to_pylist() == [
         {
@@ -226,7 +251,12 @@ def test_columns_of_a_pair(tmp_path: Path) -> None:
             "name": "a.f",
             "place": f"{tmp_path}/a/__init__.py:1",
         },
-        {"query": "A class.", "doc": "class C:\n    x = 1", "name": "a.b.C", "place": f"{tmp_path}/a/b.py:3"},
+        {
+            "query": "A class.",
+            "doc": "class C:\n    x = 1",
+            "name": "a.b.C",
+            "place": f"{tmp_path}/a/b.py:3",
+        },
     ]
     assert asked == [True, False]  # evaluation asks functions only
 
@@ -246,7 +276,14 @@ def test_files_that_cannot_be_decoded_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "rest", ["def (:\n", "print 'x'\n", "x = '\0'\n", "x = " + "-" * 20_000 + "1\n", "x" + ".a" * 20_000 + "\n"]
+    "rest",
+    [
+        "def (:\n",
+        "print 'x'\n",
+        "x = '\0'\n",
+        "x = " + "-" * 20_000 + "1\n",
+        "x" + ".a" * 20_000 + "\n",
+    ],
 )
 def test_a_fault_of_syntax_leaves_the_definitions_before_it(rest: str) -> None:
     assert (
@@ -259,10 +296,22 @@ def test_a_fault_of_syntax_leaves_the_definitions_before_it(rest: str) -> None:
 @pytest.mark.parametrize(
     ("source", "codes"),
     [
-        ('x = """\ndef f():\n    "No."\n"""\ndef g():\n    "G."\n    return 1\n', ["def g():\n    return 1"]),
-        ('def f():\n    "F."\n    x = [\n1,\n]\n    return x\n', ["def f():\n    x = [\n1,\n]\n    return x"]),
-        ('def f():\n    "F."\n    x = 1 + \\\n2\n    return x\n', ["def f():\n    x = 1 + \\\n2\n    return x"]),
-        ('def f():\n    "F."\n    return """\na"""\n# end\nx = 1\n', ['def f():\n    return """\na"""']),
+        (
+            'x = """\ndef f():\n    "No."\n"""\ndef g():\n    "G."\n    return 1\n',
+            ["def g():\n    return 1"],
+        ),
+        (
+            'def f():\n    "F."\n    x = [\n1,\n]\n    return x\n',
+            ["def f():\n    x = [\n1,\n]\n    return x"],
+        ),
+        (
+            'def f():\n    "F."\n    x = 1 + \\\n2\n    return x\n',
+            ["def f():\n    x = 1 + \\\n2\n    return x"],
+        ),
+        (
+            'def f():\n    "F."\n    return """\na"""\n# end\nx = 1\n',
+            ['def f():\n    return """\na"""'],
+        ),
         ('def f(x: dict[str, int] = {"a": 1}, y=lambda: 0) -> "x:y":\n    "F."\n', [""]),
         (
             'class A:\n    x = 1\nif x:\n    def f():\n        "F."\n        return 1  # one\n',
@@ -284,7 +333,9 @@ def test_encodings_are_those_that_files_declare(tmp_path: Path) -> None:
         "latin.py": b"# -*- coding: latin-1 -*-\n" + text.encode("latin-1"),
         "bom.py": b"\xef\xbb\xbf" + F.encode(),
     }
-    pairs, _ = read(tree(tmp_path, {**files, "crlf.py": F.replace("Double", "Triple").replace("\n", "\r\n")}))
+    pairs, _ = read(
+        tree(tmp_path, {**files, "crlf.py": F.replace("Double", "Triple").replace("\n", "\r\n")})
+    )
     assert pairs.texts("query") == ["Double it.", "Triple it.", "Größe."]
     assert set(pairs.texts("doc")) == {"def f(x):\n    return 2 * x"}
 
@@ -303,14 +354,20 @@ def test_names_that_are_no_text_and_what_is_no_file(tmp_path: Path) -> None:
 
 
 def test_nothing_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the files that are read nor those that lie in the current folder under the names of modules."""
+    """Neither the files that are read nor those that lie in the current folder under the names of
+    modules."""
     marker = tmp_path / "marker"
     run = f"open({str(marker)!r}, 'w').close()\n"
     exec(run)  # it would leave a trace
     assert marker.exists()
     marker.unlink()
-    posing = dict.fromkeys(("ast.py", "numpy.py", "tqdm/__init__.py", "tempera/__init__.py", "sitecustomize.py"), run)
-    root = tree(tmp_path / "root", {"effect.py": F + run, "conftest.py": run, "pkg/__init__.py": run, **posing})
+    posing = dict.fromkeys(
+        ("ast.py", "numpy.py", "tqdm/__init__.py", "tempera/__init__.py", "sitecustomize.py"), run
+    )
+    root = tree(
+        tmp_path / "root",
+        {"effect.py": F + run, "conftest.py": run, "pkg/__init__.py": run, **posing},
+    )
     monkeypatch.chdir(root)
     pairs, _ = read(root, workers=1)
     assert names(pairs) == ["effect.f"]
@@ -322,7 +379,10 @@ def test_nothing_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def many(tmp_path: Path) -> Path:
     """320 files of a function each, some of them alike."""
     text = 'def f{0}(x):\n    """Add {0}."""\n    return x + {0}\n'
-    return tree(tmp_path, {f"{i % 7}/m{i:03}.py": text.format(i % 300) + "#" * (i * 37 % 101) for i in range(320)})
+    return tree(
+        tmp_path,
+        {f"{i % 7}/m{i:03}.py": text.format(i % 300) + "#" * (i * 37 % 101) for i in range(320)},
+    )
 
 
 def test_the_same_pairs_with_any_number_of_workers_in_a_fixed_order(many: Path) -> None:
@@ -345,7 +405,14 @@ def test_repeated_pairs_are_dropped(many: Path) -> None:
 
 
 def test_roots_come_in_the_given_order_and_do_not_share_files(tmp_path: Path) -> None:
-    tree(tmp_path, {"x.py": F, "z/x.py": F.replace("Double", "Triple"), "a/x.py": F.replace("Double", "Halve")})
+    tree(
+        tmp_path,
+        {
+            "x.py": F,
+            "z/x.py": F.replace("Double", "Triple"),
+            "a/x.py": F.replace("Double", "Halve"),
+        },
+    )
     pairs, asked = read(tmp_path / "z", tmp_path)
     assert names(pairs) == ["x.f", "a.x.f", "x.f"]
     assert pairs.texts("query") == ["Triple it.", "Halve it.", "Double it."]
@@ -421,12 +488,15 @@ def test_a_folder_that_is_missing(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.filterwarnings("error")
-def test_a_worker_that_breaks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worker: str, code: int) -> None:
+def test_a_worker_that_breaks_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worker: str, code: int
+) -> None:
     program = tmp_path / "worker"
     program.write_text("#!/bin/sh\n" + worker.format(python=sys.executable) + "\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    # More names of files than a pipe holds, so that some are still to be written when the worker ends.
+    # More names of files than a pipe holds, so that some are still to be written when the worker
+    # ends.
     root = tree(tmp_path / ("long" * 50), {f"{i}.py": F for i in range(300)})
     with pytest.raises(DataError) as error:
         read(root, workers=3 if "python" not in worker else 1)
@@ -436,7 +506,10 @@ def test_a_worker_that_breaks_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_hidden_files_and_folders_are_not_read(tmp_path: Path) -> None:
     source = 'def f(x):\n    "Add one."\n    return x + 1\n'
     tree(tmp_path, dict.fromkeys(("a.py", ".b.py", ".venv/lib/c.py", "d/e.py"), source))
-    assert [path.relative_to(tmp_path).as_posix() for path in python_files(tmp_path)] == ["a.py", "d/e.py"]
+    assert [path.relative_to(tmp_path).as_posix() for path in python_files(tmp_path)] == [
+        "a.py",
+        "d/e.py",
+    ]
 
 
 # Functions without a docstring, which training begins with.
@@ -488,17 +561,32 @@ def test_names_and_comments_ask_for_functions_that_are_no_part_of_a_document() -
         ("Round up, as an hour that has begun counts.", code),
         ("plain_function", "async def ():\n    return (\n        next_hour\n    )"),
     ]
-    assert [row[0] for row in PythonSource(BARE).pairs()] == ["Clock", "Clock.told", "holds_another.documented"]
+    assert [row[0] for row in PythonSource(BARE).pairs()] == [
+        "Clock",
+        "Clock.told",
+        "holds_another.documented",
+    ]
 
 
-def test_functions_without_a_docstring_are_searched_and_ranked_in_folders_that_are_named(tmp_path: Path) -> None:
+def test_functions_without_a_docstring_are_searched_and_ranked_in_folders_that_are_named(
+    tmp_path: Path,
+) -> None:
     rows = {row[0]: row[1:3] for row in PythonSource(BARE).unasked()}
-    assert list(rows) == ["Clock.next_hour", "Clock.__repr__", "Clock.tick", "holds_another", "plain_function"]
+    assert list(rows) == [
+        "Clock.next_hour",
+        "Clock.__repr__",
+        "Clock.tick",
+        "holds_another",
+        "plain_function",
+    ]
     assert rows["holds_another"] == (
         "",
         "def holds_another():\n    def documented():\n        return 1\n    return documented",
     )
-    root = tree(tmp_path / "src", {"clock.py": BARE, "bare.py": "def twice(x):\n    y = x\n    return 2 * y\n"})
+    root = tree(
+        tmp_path / "src",
+        {"clock.py": BARE, "bare.py": "def twice(x):\n    y = x\n    return 2 * y\n"},
+    )
     pairs, asked = read(root)
     unasked = sorted(f"clock.{name}" for name in rows)
     assert (
@@ -506,7 +594,11 @@ def test_functions_without_a_docstring_are_searched_and_ranked_in_folders_that_a
         and all(asked[-6:])
         and pairs.unasked.tolist()[-6:] == [True] * 6
     )
-    assert set(pairs.texts("query")[-6:]) == {""} and "" not in pairs.texts("query")[:-6] and not pairs.dropped
+    assert (
+        set(pairs.texts("query")[-6:]) == {""}
+        and "" not in pairs.texts("query")[:-6]
+        and not pairs.dropped
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(installed_python, "installed_roots", lambda: [root])
         patch.setattr(installed_python, "_worker", parsed_here)
@@ -515,7 +607,9 @@ def test_functions_without_a_docstring_are_searched_and_ranked_in_folders_that_a
 
 
 def test_made_rows_are_read_in_one_order_and_are_no_pairs(tmp_path: Path) -> None:
-    root = tree(tmp_path / "src", {f"m{i}.py": BARE.replace("Clock", f"Clock{i}") for i in range(5)})
+    root = tree(
+        tmp_path / "src", {f"m{i}.py": BARE.replace("Clock", f"Clock{i}") for i in range(5)}
+    )
     pairs, asked = read(root)
     assert pairs.made is not None and len(pairs) == 5 + 1 + 1 + 5  # equal functions are read once
     assert len(pairs.made) == 5 + 1 + 1 and sum(asked) == 2 + 5
@@ -539,7 +633,9 @@ def write_script(path):
 '''
     ((_, query, code, _),) = PythonSource(source).made()
     assert query == "write_script" and "# this line belongs to the text" in code
-    assert not list(PythonSource("def read_all(x):\n    a = (\n    b = 1\n    return a\n" * 3).made())
+    assert not list(
+        PythonSource("def read_all(x):\n    a = (\n    b = 1\n    return a\n" * 3).made()
+    )
 
 
 def test_a_function_behind_a_class_has_its_own_name_alone() -> None:

@@ -1,4 +1,5 @@
-"""Pairs of texts that were held out are trained on again: after the evaluation, unless the user has named what is held out."""
+"""Pairs of texts that were held out are trained on again: after the evaluation, unless the user has
+named what is held out."""
 
 from __future__ import annotations
 
@@ -65,21 +66,31 @@ def test_few_queries_choose_no_length_and_are_learned_all_the_same(
 ) -> None:
     options["evaluation"] |= {"validation": 40}
     phases, fitted = list[dict[str, Any]](), refit.fit
-    monkeypatch.setattr(refit, "fit", lambda run, **more: phases.append(dict(run.phases.spent)) or fitted(run, **more))
+    monkeypatch.setattr(
+        refit,
+        "fit",
+        lambda run, **more: phases.append(dict(run.phases.spent)) or fitted(run, **more),
+    )
     run = train(with_refit(options, "auto"), tmp_path / "run")
     assert phases == [{}]  # its seconds are those of the phase `refit`, not of `train`
     steps, before = run.document["steps"], run.document["data"]["train"]
     assert "best" not in run.document and before == 220
     assert records(run) == [("test", 300, round(steps * 300 / 220))] and len(learned(run)) == 300
     assert run.cautions == run.document["cautions"] and isinstance(run.cautions, list)
-    untrained, trained = (run.document["metrics"][system]["ndcg@10"] for system in ("untrained", "trained"))
-    assert repr(run).startswith(f"Run('{run.folder}'): ndcg@10 untrained {untrained:.3f}, trained {trained:.3f}")
+    untrained, trained = (
+        run.document["metrics"][system]["ndcg@10"] for system in ("untrained", "trained")
+    )
+    assert repr(run).startswith(
+        f"Run('{run.folder}'): ndcg@10 untrained {untrained:.3f}, trained {trained:.3f}"
+    )
 
 
 def test_the_saved_model_learns_everything_and_the_evaluated_one_is_kept(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
-    plain, again = (train(with_refit(options, refit), tmp_path / refit) for refit in ("none", "auto"))
+    plain, again = (
+        train(with_refit(options, refit), tmp_path / refit) for refit in ("none", "auto")
+    )
     best, before = plain.document["best"]["step"], plain.document["data"]["train"]
     assert before == 200 and records(plain) == []
     assert records(again) == [("test", 300, round(best * 300 / 200))]
@@ -104,7 +115,9 @@ def test_what_is_saved_is_a_run_on_all_pairs(options: dict[str, Any], tmp_path: 
     again = train(with_refit(options, "auto"), tmp_path / "again")
     ((_, pairs, steps),) = records(again)
     options["evaluation"] = {"queries": 0, "validation": 0, "bm25": False}
-    by_hand = train({**options, "train": {**options["train"], "max_steps": steps}}, tmp_path / "by_hand")
+    by_hand = train(
+        {**options, "train": {**options["train"], "max_steps": steps}}, tmp_path / "by_hand"
+    )
     assert pairs == by_hand.document["data"]["train"] == 300
     assert np.array_equal(weights(again.folder / "model"), weights(by_hand.folder / "model"))
 
@@ -113,15 +126,20 @@ def test_what_is_saved_is_a_run_on_all_pairs(options: dict[str, Any], tmp_path: 
 def test_training_goes_on_with_negatives_that_the_chosen_weights_mine(
     margin: float, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    """A run on all pairs that begins with the evaluated weights, with negatives that these mine, for half of the steps."""
+    """A run on all pairs that begins with the evaluated weights, with negatives that these mine,
+    for half of the steps."""
     options["train"]["learning_rate"] = 0.1
     without = train(with_refit(options, "auto"), tmp_path / "without")
     options["mining"] = {"again": 2, "relative_margin": margin}
     run = train(with_refit(options, "auto"), tmp_path / "run")
     assert np.array_equal(weights(run.folder / "evaluated"), weights(without.folder / "evaluated"))
-    assert records(run)[0][2] == round(0.5 * run.document["best"]["step"] * 300 / run.document["data"]["train"])
+    assert records(run)[0][2] == round(
+        0.5 * run.document["best"]["step"] * 300 / run.document["data"]["train"]
+    )
     mined = tmp_path / "mined.parquet"
-    report = tempera.mine(run.folder / "evaluated", options["data"]["path"], mined, Mining(2, relative_margin=margin))
+    report = tempera.mine(
+        run.folder / "evaluated", options["data"]["path"], mined, Mining(2, relative_margin=margin)
+    )
     by_hand = train(
         {
             **options,
@@ -137,11 +155,17 @@ def test_training_goes_on_with_negatives_that_the_chosen_weights_mine(
     (record,) = run.document["refit"]
     assert record["goes_on"] and record["negatives"] == report.kept > 0
     card = (run.folder / "model" / "README.md").read_text()
-    assert f"on from the weights that validation has chosen, with {record['negatives']:,} mined negatives" in card
+    assert (
+        f"on from the weights that validation has chosen, with {record['negatives']:,} mined negatives"
+        in card
+    )
 
 
 def test_what_is_mined_is_told_and_a_wrong_index_is_refused_first(
-    options: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options["mining"] = {"again": 5000, "absolute_margin": 5.0}
     with caplog.at_level("INFO", logger="tempera"):
@@ -161,16 +185,26 @@ def test_what_is_mined_is_told_and_a_wrong_index_is_refused_first(
     [
         {"mining": {"again": 0}},
         {"objective": {"preset": "mnr", "pools": ["docs"]}},
-        {"train": {"teacher": "columns"}, "objective": {"teacher": {"weight": 0.5, "by": "scores"}}},
+        {
+            "train": {"teacher": "columns"},
+            "objective": {"teacher": {"weight": 0.5, "by": "scores"}},
+        },
     ],
 )
 def test_negatives_are_mined_again_only_where_they_are_compared(
-    besides: dict[str, Any], options: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    besides: dict[str, Any],
+    options: dict[str, Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     rows = [
-        {**json.loads(line), "positive_score": 1.0} for line in Path(options["data"]["path"]).read_text().splitlines()
+        {**json.loads(line), "positive_score": 1.0}
+        for line in Path(options["data"]["path"]).read_text().splitlines()
     ]
-    options["data"] = {"path": str(write_pairs(tmp_path / "scored.jsonl", rows)), "positive_scores": "positive_score"}
+    options["data"] = {
+        "path": str(write_pairs(tmp_path / "scored.jsonl", rows)),
+        "positive_scores": "positive_score",
+    }
     options["mining"] = {"again": 2}
     for section, values in besides.items():
         options[section] = {**options.get(section, {}), **values}
@@ -180,14 +214,20 @@ def test_negatives_are_mined_again_only_where_they_are_compared(
 
 
 @pytest.mark.parametrize("rows", [300, 5])
-def test_where_data_have_negatives_training_begins_again(rows: int, options: dict[str, Any], tmp_path: Path) -> None:
+def test_where_data_have_negatives_training_begins_again(
+    rows: int, options: dict[str, Any], tmp_path: Path
+) -> None:
     pairs = [json.loads(line) for line in Path(options["data"]["path"]).read_text().splitlines()]
-    hard = [{**row, "negative": pairs[i - 7]["doc"] if i < rows else ""} for i, row in enumerate(pairs)]
+    hard = [
+        {**row, "negative": pairs[i - 7]["doc"] if i < rows else ""} for i, row in enumerate(pairs)
+    ]
     options["data"] = {"path": str(write_pairs(tmp_path / "hard.jsonl", hard))}
     saved = []
     for again in (0, 2):
         options["mining"] = {"again": again}
-        saved.append(weights(train(with_refit(options, "auto"), tmp_path / f"run-{again}").folder / "model"))
+        saved.append(
+            weights(train(with_refit(options, "auto"), tmp_path / f"run-{again}").folder / "model")
+        )
     assert np.array_equal(*saved)
 
 
@@ -200,12 +240,20 @@ def test_where_data_have_negatives_training_begins_again(rows: int, options: dic
     ],
 )
 def test_after_made_rows_training_goes_on_from_the_chosen_weights(
-    part: str, rates: dict[str, Any], slower: dict[str, Any], options: dict[str, Any], tmp_path: Path
+    part: str,
+    rates: dict[str, Any],
+    slower: dict[str, Any],
+    options: dict[str, Any],
+    tmp_path: Path,
 ) -> None:
-    """A run on all pairs that begins with the chosen weights, for half as many steps at half of the rate, without such rows."""
+    """A run on all pairs that begins with the chosen weights, for half as many steps at half of the
+    rate, without such rows."""
     draw = random.Random(0)
     docs = [" ".join(draw.choice(WORDS) for _ in range(60)) for _ in range(300)]
-    path = write_pairs(tmp_path / "long.jsonl", [{"query": " ".join(doc.split()[::20]), "doc": doc} for doc in docs])
+    path = write_pairs(
+        tmp_path / "long.jsonl",
+        [{"query": " ".join(doc.split()[::20]), "doc": doc} for doc in docs],
+    )
     options["data"]["path"] = str(path)
     options["train"] |= {"made_rows": 2, "evaluations": 8, **rates}
     plain, run = (train(with_refit(options, each), tmp_path / each) for each in ("none", part))
@@ -228,7 +276,9 @@ def test_after_made_rows_training_goes_on_from_the_chosen_weights(
     assert np.array_equal(weights(run.folder / "model"), weights(by_hand.folder / "model"))
 
 
-def test_where_no_row_can_be_made_training_begins_again(options: dict[str, Any], tmp_path: Path) -> None:
+def test_where_no_row_can_be_made_training_begins_again(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     plain = train(with_refit(options, "auto"), tmp_path / "plain")
     options["train"]["made_rows"] = 2  # of texts with five words
     assert records(train(with_refit(options, "auto"), tmp_path / "none")) == records(plain)
@@ -245,18 +295,25 @@ def test_all_learns_validation_before_the_test_is_evaluated(
         return chosen(self, words)
 
     monkeypatch.setattr(HeldOutQueries, "_chosen", counted)
-    plain, more, whole = (train(with_refit(options, each), tmp_path / each) for each in ("none", "validation", "all"))
+    plain, more, whole = (
+        train(with_refit(options, each), tmp_path / each) for each in ("none", "validation", "all")
+    )
     assert [records(run) for run in (more, whole)] == [
         [("validation", 260, round(plain.document["best"]["step"] * 260 / 200))],
         [*records(more), ("test", 300, round(plain.document["best"]["step"] * 300 / 200))],
     ]
     assert more.document["metrics"] == whole.document["metrics"]
     assert more.document["spread"] != plain.document["spread"]
-    assert weighed == [200] * 3  # validation has chosen the weight beside BM25 before it was learned
+    assert (
+        weighed == [200] * 3
+    )  # validation has chosen the weight beside BM25 before it was learned
     assert more.document["hybrid"] == whole.document["hybrid"] == plain.document["hybrid"]
     assert [len(learned(run)) for run in (more, whole)] == [260, 300]
     assert np.array_equal(weights(whole.folder / "evaluated"), weights(more.folder / "model"))
-    with pytest.raises(DataError, match=r"was trained on its validation queries, too \(train.refit\): give --weights"):
+    with pytest.raises(
+        DataError,
+        match=r"was trained on its validation queries, too \(train.refit\): give --weights",
+    ):
         merge(whole.folder, plain.folder)
     assert calibrate(more.folder).about["trained"] == 0  # by the test, which it has not learned
     assert calibrate(more.folder).about["queries"] == 40
@@ -268,29 +325,45 @@ def test_what_the_user_has_named_is_not_learned(options: dict[str, Any], tmp_pat
              for part, start in (("test", 300), ("validation", 400))}  # fmt: skip
     options["evaluation"] |= {"queries": None}
     test, both, validation = (
-        train(with_refit(options, "auto", **{part: named[part] for part in parts}), tmp_path / "-".join(parts))
+        train(
+            with_refit(options, "auto", **{part: named[part] for part in parts}),
+            tmp_path / "-".join(parts),
+        )
         for parts in (["test"], ["test", "validation"], ["validation"])
     )
-    assert [part for part, *_ in records(test)] == ["validation"] and not records(both) and not records(validation)
+    assert (
+        [part for part, *_ in records(test)] == ["validation"]
+        and not records(both)
+        and not records(validation)
+    )
     assert len(learned(test)) == records(test)[0][1] == 300
     assert not learned(test) & {content_id(row["query"]) for row in rows[300:400]}
     unasked = copy.deepcopy(options)
     unasked["evaluation"]["queries"] = 0
     blind = train(with_refit(unasked, "auto", test=named["test"]), tmp_path / "unasked")
-    assert not learned(blind) & {content_id(row["query"]) for row in rows[300:400]} and len(learned(blind)) == 300
+    assert (
+        not learned(blind) & {content_id(row["query"]) for row in rows[300:400]}
+        and len(learned(blind)) == 300
+    )
     explicit = train(with_refit(options, "all", **named), tmp_path / "explicit")
-    assert [part for part, *_ in records(explicit)] == ["validation", "test"] and len(learned(explicit)) == 500
+    assert [part for part, *_ in records(explicit)] == ["validation", "test"] and len(
+        learned(explicit)
+    ) == 500
 
 
 def test_auto_keeps_to_a_limit(options: dict[str, Any], tmp_path: Path) -> None:
     limited = copy.deepcopy(options)
     limited["train"]["max_pairs"] = 150
     assert not records(train(with_refit(limited, "auto"), tmp_path / "limited"))
-    with pytest.raises(ConfigError, match=r"train.max_pairs limits the training pairs, and train.refit=all adds"):
+    with pytest.raises(
+        ConfigError, match=r"train.max_pairs limits the training pairs, and train.refit=all adds"
+    ):
         train(with_refit(limited, "all"), tmp_path / "refused")
 
 
-def test_texts_that_are_no_pairs_are_not_learned_again(options: dict[str, Any], tmp_path: Path) -> None:
+def test_texts_that_are_no_pairs_are_not_learned_again(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
     teacher = train({**options, "train": {"max_steps": 2, "batch_size": 32}}, tmp_path / "teacher")
     texts = [{"text": row["doc"]} for row in planted(300)]
     path = tmp_path / "texts.jsonl"
@@ -301,22 +374,32 @@ def test_texts_that_are_no_pairs_are_not_learned_again(options: dict[str, Any], 
     assert run.document["steps"] and run.document["data"]["validation"] >= 50 and not records(run)
 
 
-def test_pairs_that_share_a_text_come_back_with_what_they_share(options: dict[str, Any], tmp_path: Path) -> None:
-    """Each document answers two queries, so that those beside a held-out one are left out at first."""
+def test_pairs_that_share_a_text_come_back_with_what_they_share(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    """Each document answers two queries, so that those beside a held-out one are left out at
+    first."""
     rows = planted(150)
-    rows += [{"query": other["query"] + " with", "doc": row["doc"]} for row, other in zip(rows, planted(150, seed=1))]
+    rows += [
+        {"query": other["query"] + " with", "doc": row["doc"]}
+        for row, other in zip(rows, planted(150, seed=1))
+    ]
     options["data"]["path"] = str(write_pairs(tmp_path / "pairs.jsonl", rows))
     run = train(with_refit(options, "validation"), tmp_path / "run")
     document = run.document
     tested = 300 - document["refit"][0]["pairs"]
     assert 40 < tested < 80  # the queries of the test, and the others of their documents
-    assert document["data"]["dropped"] == {"pairs that share a document with validation or test": tested - 40}
+    assert document["data"]["dropped"] == {
+        "pairs that share a document with validation or test": tested - 40
+    }
 
 
 def test_a_calibration_asks_the_model_that_has_not_learned_the_questions(
     options: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plain, again = (train(with_refit(options, refit), tmp_path / refit) for refit in ("none", "auto"))
+    plain, again = (
+        train(with_refit(options, refit), tmp_path / refit) for refit in ("none", "auto")
+    )
     caplog.set_level("INFO", logger="tempera")
     one, two = (calibrate(run.folder) for run in (plain, again))
     assert one.about == two.about
@@ -326,19 +409,28 @@ def test_a_calibration_asks_the_model_that_has_not_learned_the_questions(
     assert "has since learned what it held out" in caplog.text
     options["evaluation"]["queries"] = 0
     untested = train(with_refit(options, "auto"), tmp_path / "untested")
-    assert [part for part, *_ in records(untested)] == ["test"] and calibrate(untested.folder).about["queries"] == 60
+    assert [part for part, *_ in records(untested)] == ["test"] and calibrate(
+        untested.folder
+    ).about["queries"] == 60
     explicit = train(with_refit(options, "validation"), tmp_path / "explicit")
     with pytest.raises(DataError, match="has learned all that it has held out"):
         calibrate(explicit.folder)
 
 
-def test_merging_follows_the_model_that_validation_may_judge(options: dict[str, Any], tmp_path: Path) -> None:
-    plain, again = (train(with_refit(options, refit), tmp_path / refit) for refit in ("none", "auto"))
+def test_merging_follows_the_model_that_validation_may_judge(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    plain, again = (
+        train(with_refit(options, refit), tmp_path / refit) for refit in ("none", "auto")
+    )
     start = Path(shutil.copytree(plain.folder / "model", tmp_path / "start"))
     with pytest.raises(DataError, match="cannot be merged: their weights are the same"):
         merge(plain.folder, start)
     stored = load_file(start / "model.safetensors")
-    save_file({name: np.roll(each, 1, axis=0) for name, each in stored.items()}, start / "model.safetensors")
+    save_file(
+        {name: np.roll(each, 1, axis=0) for name, each in stored.items()},
+        start / "model.safetensors",
+    )
     points = [merge(run.folder, start)["points"] for run in (plain, again)]
     assert points[0] == points[1]
     merge(again.folder, start, weights=1.0, output=tmp_path / "merged")
@@ -355,7 +447,9 @@ def test_only_train_learns_what_is_held_out(options: dict[str, Any], tmp_path: P
     assert run.document["data"]["train"] == 200
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), TemperaError("not finite"), ZeroDivisionError()])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), TemperaError("not finite"), ZeroDivisionError()]
+)
 def test_a_run_that_is_stopped_while_it_trains_again_ends_with_the_same_model(
     error: BaseException, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,25 +481,40 @@ def test_a_run_says_that_its_teacher_has_learned_its_test(
     )
     for teacher, remedy in (
         (first, f"take {first / 'evaluated'}, which was not, or train it with train.refit=none"),
-        (first / "model", f"take {first / 'evaluated'}, which was not, or train it with train.refit=none"),
+        (
+            first / "model",
+            f"take {first / 'evaluated'}, which was not, or train it with train.refit=none",
+        ),
         (first / "evaluated", ""),
     ):
         options["tower"] = {"dimensions": 16, "teacher": str(teacher)}
         run = train(with_refit(options, "none"), tmp_path / "run", overwrite=True)
-        assert [each for each in run.cautions if "begins with" in each] == ([f"{says}: {remedy}"] if remedy else [])
+        assert [each for each in run.cautions if "begins with" in each] == (
+            [f"{says}: {remedy}"] if remedy else []
+        )
     of_index = copy.deepcopy(options)
-    of_index["tower"] = {"query": {"kind": "head", "model": str(first / "evaluated")}, "doc": {"index": str(first)}}
+    of_index["tower"] = {
+        "query": {"kind": "head", "model": str(first / "evaluated")},
+        "doc": {"index": str(first)},
+    }
     cautions = train(of_index, tmp_path / "index").cautions
-    assert f"{says}: train it with train.refit=none, and take its index" in cautions  # RUN/evaluated has none
+    assert (
+        f"{says}: train it with train.refit=none, and take its index" in cautions
+    )  # RUN/evaluated has none
     assert set(np.load(first / "trained.npy")) <= set(np.load(tmp_path / "index" / "trained.npy"))
-    assert "was trained on 40 of these 40 queries" in evaluate_held_out(tmp_path / "index").cautions()[0]
+    assert (
+        "was trained on 40 of these 40 queries"
+        in evaluate_held_out(tmp_path / "index").cautions()[0]
+    )
     shutil.rmtree(first / "evaluated")
     options["tower"] = {"dimensions": 16, "teacher": str(first)}
     cautions = train(with_refit(options, "none"), tmp_path / "run", overwrite=True).cautions
     assert f"{says}: give queries that it has not seen" in cautions
     monkeypatch.chdir(first)  # a word of the options is no path
     options["tower"] = {"dimensions": 16, "vocabulary": 300}
-    assert not [each for each in train(options, tmp_path / "other").cautions if "begins with" in each]
+    assert not [
+        each for each in train(options, tmp_path / "other").cautions if "begins with" in each
+    ]
 
 
 def test_only_options_that_name_models_are_looked_for() -> None:
@@ -418,6 +527,10 @@ def test_only_options_that_name_models_are_looked_for() -> None:
         "doc": {"index": "i"},
     }
     config = SimpleNamespace(
-        resolved={"tower": tower, "train": {"guide": "g", "report_to": ["x"]}, "data": {"path": "d"}}
+        resolved={
+            "tower": tower,
+            "train": {"guide": "g", "report_to": ["x"]},
+            "data": {"path": "d"},
+        }
     )
     assert Config.begins_with.fget(config) == ["m", "h", "i", "g"]  # type: ignore[attr-defined]

@@ -23,7 +23,15 @@ CORPUS = [
     "date",
 ]
 VOCABULARY = ["parse", "parsed", "parsing", "date", "dates", "Mail", "naïve", "x1", "sortedBy"]
-QUERIES = ["parse date", "mail", "the date the mail", "unknown words here", "zzz", "", "date parse nothing date"]
+QUERIES = [
+    "parse date",
+    "mail",
+    "the date the mail",
+    "unknown words here",
+    "zzz",
+    "",
+    "date parse nothing date",
+]
 
 
 def lucene(docs: list[list[str]], query: list[str], k1: float, b: float) -> list[float]:
@@ -83,9 +91,13 @@ def test_an_index_in_another_order_is_that_of_the_documents_in_it(settings: Sett
     index, expected = (BM25.of(WordCounts.of(texts), settings) for texts in (docs, moved))
     ordered = index.ordered(places)
     assert np.array_equal(ordered.scores(QUERIES), expected.scores(QUERIES))
-    assert ordered.scores(QUERIES).any() and not np.array_equal(ordered.scores(QUERIES), index.scores(QUERIES))
+    assert ordered.scores(QUERIES).any() and not np.array_equal(
+        ordered.scores(QUERIES), index.scores(QUERIES)
+    )
     rows = zip(*(ordered.table()[name].to_pylist() for name in ("word", "docs")), strict=True)
-    assert dict(rows) == dict(zip(*(expected.table()[name].to_pylist() for name in ("word", "docs")), strict=True))
+    assert dict(rows) == dict(
+        zip(*(expected.table()[name].to_pylist() for name in ("word", "docs")), strict=True)
+    )
 
 
 @pytest.mark.parametrize("damage", ["docs", "scores", "metadata"])
@@ -104,10 +116,15 @@ def test_a_damaged_index_is_refused(damage: str) -> None:
 
 def test_settings_matter_to_the_formula_and_to_the_ranking() -> None:
     docs = [doc.split() for doc in CORPUS]
-    queries = [list(pair) for pair in itertools.combinations(sorted({word for doc in docs for word in doc}), 2)]
+    queries = [
+        list(pair)
+        for pair in itertools.combinations(sorted({word for doc in docs for word in doc}), 2)
+    ]
     rankings = {}
     for k1, b in itertools.product((0.9, 4.0), (0.0, 1.0)):
-        ranked = BM25.of(WordCounts.of(CORPUS), Settings(k1, b)).rank([" ".join(query) for query in queries], 6)
+        ranked = BM25.of(WordCounts.of(CORPUS), Settings(k1, b)).rank(
+            [" ".join(query) for query in queries], 6
+        )
         for query, row in zip(queries, ranked.tolist()):
             scores = lucene(docs, query, k1, b)
             assert all(
@@ -170,12 +187,15 @@ def test_stemming_finds_other_forms() -> None:
 
 
 def planted(option: str) -> tuple[list[str], list[str], list[list[int]]]:
-    """A corpus that one setting ranks better than all others of its option, given what is chosen before it."""
+    """A corpus that one setting ranks better than all others of its option, given what is chosen
+    before it."""
     if option == "stem":
         return ["parsing dates", "sending mails"], ["parsed date", "sends mail"], [[0], [1]]
     generator = np.random.default_rng(4)
     vocabulary = [a + b for a in "bcdfg" for b in "aeiou"]
-    docs = [" ".join(generator.choice(vocabulary, int(generator.integers(2, 40)))) for _ in range(60)]
+    docs = [
+        " ".join(generator.choice(vocabulary, int(generator.integers(2, 40)))) for _ in range(60)
+    ]
     queries = [" ".join(generator.choice(vocabulary, 3)) for _ in range(40)]
     best = Settings(**{"b": {"b": 0.4}, "k1": {"b": 0.4, "k1": 4.0}}[option])
     return docs, queries, [[int(row[0])] for row in Lexical(docs).rank(queries, 1, best)]
@@ -190,7 +210,11 @@ def test_tuning_finds_the_planted_best(option: str, expected: float) -> None:
     assert getattr(lexical.settings, option) == expected
 
     def score(settings: Settings) -> float:
-        return float(evaluate(Lexical(docs).rank(queries, 10, settings), relevant, ["ndcg@10"])["ndcg@10"].mean())
+        return float(
+            evaluate(Lexical(docs).rank(queries, 10, settings), relevant, ["ndcg@10"])[
+                "ndcg@10"
+            ].mean()
+        )
 
     # One option after the other, each time the first of the best.
     chosen = Settings()

@@ -1,4 +1,5 @@
-"""Rows that are made of long documents: what they hold, beside which batches they stand, and that nothing else moves."""
+"""Rows that are made of long documents: what they hold, beside which batches they stand, and that
+nothing else moves."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def long_pairs(folder: Path, words: int = 80) -> Path:
     """Pairs whose documents have so many words."""
     draw = random.Random(0)
     docs = [" ".join(draw.choice(WORDS) for _ in range(words)) for _ in range(160)]
-    return write_pairs(folder / "long.jsonl", [{"query": " ".join(doc.split()[:3]), "doc": doc} for doc in docs])
+    return write_pairs(
+        folder / "long.jsonl", [{"query": " ".join(doc.split()[:3]), "doc": doc} for doc in docs]
+    )
 
 
 @pytest.fixture
@@ -49,7 +52,14 @@ def options(path: Path, **more: Any) -> dict[str, Any]:
         "data": {"source": "pairs", "path": str(path)},
         "tower": {"dimensions": 16, "vocabulary": 300, "drop_repeats": False},
         "objective": {"temperature": 0.1},
-        "train": {"batch_size": 16, "num_train_epochs": 4, "evaluations": 1, "save_steps": 2, "made_rows": 4, **more},
+        "train": {
+            "batch_size": 16,
+            "num_train_epochs": 4,
+            "evaluations": 1,
+            "save_steps": 2,
+            "made_rows": 4,
+            **more,
+        },
         "evaluation": {"queries": 16, "validation": 0, "bm25": False},
     }
 
@@ -72,7 +82,9 @@ def test_a_span_and_the_rest_are_the_document(length: int) -> None:
     assert len(starts) > 1  # not all of them are beginnings, nor ends
 
 
-def test_made_rows_stand_behind_the_pairs_of_the_first_steps_and_the_loss_is_the_defined_one(tmp_path: Path) -> None:
+def test_made_rows_stand_behind_the_pairs_of_the_first_steps_and_the_loss_is_the_defined_one(
+    tmp_path: Path,
+) -> None:
     given = options(long_pairs(tmp_path))
     made, task = build(configuration.of(given)), read(given, tmp_path)
     data, tower = task.data, task.data.tower.double()
@@ -85,7 +97,9 @@ def test_made_rows_stand_behind_the_pairs_of_the_first_steps_and_the_loss_is_the
             side, longer = getattr(plain, role), getattr(whole, role)
             assert torch.equal(longer.ids[: len(rows)], side.ids)
             assert torch.equal(longer.rows[: len(rows)].values, side.rows.values)
-        assert len(set(whole.query.ids.tolist())) == len(whole)  # a made row asks what no other row asks
+        assert len(set(whole.query.ids.tolist())) == len(
+            whole
+        )  # a made row asks what no other row asks
         assert len(set(whole.doc.ids.tolist())) == len(whole)  # and is of no document of the batch
         for i in range(len(rows), len(whole)):
             at = numbers.index(int(whole.doc.ids[i]))
@@ -94,7 +108,9 @@ def test_made_rows_stand_behind_the_pairs_of_the_first_steps_and_the_loss_is_the
             assert sorted(own[0] + own[1]) == sorted(doc)
         used += whole.doc.ids[len(rows) :].tolist()
         with torch.no_grad():
-            embedded: Batch[Any] = whole.of({r: tower.of(r)(side.rows) for r, side in whole.sides().items()})
+            embedded: Batch[Any] = whole.of(
+                {r: tower.of(r)(side.rows) for r, side in whole.sides().items()}
+            )
             embedded = replace(embedded, known=whole.known)
             losses = made.objective(embedded)
         assert losses.tolist() == pytest.approx(defined_losses(made.base, embedded), rel=1e-9)
@@ -105,11 +121,17 @@ def test_made_rows_stand_behind_the_pairs_of_the_first_steps_and_the_loss_is_the
 def test_processes_divide_one_batch_and_a_number_makes_the_same_rows(tmp_path: Path) -> None:
     data = read(options(long_pairs(tmp_path)), tmp_path).data
     (rows,) = data.sampler(1, 2)
-    whole, again, other = data.batch(rows, 1, 0.0), data.batch(rows, 1, 0.0), data.batch(rows, 2, 0.0)
+    whole, again, other = (
+        data.batch(rows, 1, 0.0),
+        data.batch(rows, 1, 0.0),
+        data.batch(rows, 2, 0.0),
+    )
     assert torch.equal(whole.query.rows.values, again.query.rows.values)
     assert whole.query.ids.tolist() != other.query.ids.tolist()
     parts = [divide(whole, part, 3) for part in range(3)]
-    assert torch.equal(torch.cat([part.query.rows.values for part in parts]), whole.query.rows.values)
+    assert torch.equal(
+        torch.cat([part.query.rows.values for part in parts]), whole.query.rows.values
+    )
     assert torch.equal(torch.cat([part.doc.ids for part in parts]), whole.doc.ids)
 
 
@@ -120,7 +142,9 @@ def test_a_run_with_made_rows_is_resumed_within_and_behind_them(
     caplog.set_level("INFO")
     whole = train(given, tmp_path / "whole")
     assert yaml.safe_load((whole.folder / "config.yaml").read_text())["train"]["made_rows"] == 4
-    assert "in the first 15 % of the steps, up to 64 rows a batch are made of documents" in caplog.text
+    assert (
+        "in the first 15 % of the steps, up to 64 rows a batch are made of documents" in caplog.text
+    )
     for steps in (2, 9):
         with monkeypatch.context() as patch:
             stop_after(patch, steps)
@@ -140,10 +164,15 @@ def test_auto_makes_rows_of_long_documents_for_static_towers_alone(
     assert read(few, tmp_path / "few").data.made.beside == 0
     monkeypatch.setattr("tempera.text.made_rows.ENOUGH", 100)
     assert read(few, tmp_path / "a").data.made.beside == 4
-    assert read(options(short, made_rows="auto", batch_size=8), tmp_path / "b").data.made.beside == 0
+    assert (
+        read(options(short, made_rows="auto", batch_size=8), tmp_path / "b").data.made.beside == 0
+    )
     assert read(options(long, made_rows=0), tmp_path / "c").data.made.beside == 0
     assert read(options(long, made_rows=2), tmp_path / "d").data.made.count == 32
-    small = {**few, "tower": {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "vocabulary": 300}}
+    small = {
+        **few,
+        "tower": {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "vocabulary": 300},
+    }
     assert read(small, tmp_path / "e").data.made.beside == 0
     weighed = {**few, "objective": {"temperature": 0.1, "corrections": ["log_q"]}}
     assert read(weighed, tmp_path / "f").data.made.beside == 0
@@ -152,8 +181,14 @@ def test_auto_makes_rows_of_long_documents_for_static_towers_alone(
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"tower": {"kind": "transformer"}}, "only a static tower reads a part of a text's tokens alone: give 0"),
-        ({"objective": {"corrections": ["log_q"]}}, "log_q counts how often pairs bring a document"),
+        (
+            {"tower": {"kind": "transformer"}},
+            "only a static tower reads a part of a text's tokens alone: give 0",
+        ),
+        (
+            {"objective": {"corrections": ["log_q"]}},
+            "log_q counts how often pairs bring a document",
+        ),
         (
             {"objective": {"preset": "gist"}, "train": {"made_rows": 4, "guide": "a"}},
             "train.guide has no vectors of them",
@@ -166,7 +201,11 @@ def test_auto_makes_rows_of_long_documents_for_static_towers_alone(
 )
 def test_made_rows_that_are_refused(more: dict[str, Any], says: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"train.made_rows.*{says}"):
-        build(configuration.of({"data": {"source": "pairs", "path": "p.csv"}, "train": {"made_rows": 4}, **more}))
+        build(
+            configuration.of(
+                {"data": {"source": "pairs", "path": "p.csv"}, "train": {"made_rows": 4}, **more}
+            )
+        )
 
 
 SOURCE = """
@@ -188,27 +227,37 @@ def test_functions_without_a_docstring_stand_beside_pairs_of_code(tmp_path: Path
     source.mkdir()
     for i in range(60):
         text = (
-            SOURCE.replace("{i}", str(i)).replace("{word}", WORDS[i % 40]).replace("{other}", WORDS[(i * 7 + 3) % 40])
+            SOURCE.replace("{i}", str(i))
+            .replace("{word}", WORDS[i % 40])
+            .replace("{other}", WORDS[(i * 7 + 3) % 40])
         )
         (source / f"m{i}.py").write_text(text)
     given = {**options(source, batch_size=8, made_rows=4), "data": {"path": str(source)}}
     given["evaluation"] = {"queries": 8, "validation": 0, "bm25": False}
     task = read(given, tmp_path)
     data, rows = task.data, next(iter(task.data.sampler(0, 1)))
-    assert data.made.beside == 4 and data.made.count == 32 and "ask for its code" in data.made.note()
+    assert (
+        data.made.beside == 4 and data.made.count == 32 and "ask for its code" in data.made.note()
+    )
     plain, whole = data.batch(rows, 0), data.batch(rows, 0, SourceRows.until - 0.01)
     assert len(data.batch(rows, 0, SourceRows.until)) == len(plain) and 8 < len(whole) <= 8 + 32
     ids = task.data.texts.split.pairs.made.ids("doc")  # type: ignore[union-attr]
     assert set(whole.doc.ids[len(plain) :].tolist()) <= set(ids.tolist())
-    assert len(set(whole.doc.ids.tolist())) == len(whole)  # name and comments of one function never meet
+    assert len(set(whole.doc.ids.tolist())) == len(
+        whole
+    )  # name and comments of one function never meet
     searched = task.showcase.searched()
-    assert not set(ids.tolist()) & set(searched.documents["doc_id"].to_pylist())  # code without its name
+    assert not set(ids.tolist()) & set(
+        searched.documents["doc_id"].to_pylist()
+    )  # code without its name
     few = {**given, "train": {**given["train"], "made_rows": "auto"}}
     assert read(few, tmp_path / "many").data.made.count == 32
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tempera.text.made_rows.MANY", 20_000)
         assert read(few, tmp_path / "few").data.texts.made is None
-        assert read(given, tmp_path / "four").data.texts.made is None  # a resolved number means what "auto" meant
+        assert (
+            read(given, tmp_path / "four").data.texts.made is None
+        )  # a resolved number means what "auto" meant
     run = train(given, tmp_path / "run")
     assert yaml.safe_load((run.folder / "config.yaml").read_text())["train"]["made_rows"] == 4
 
@@ -218,7 +267,10 @@ def test_a_fault_names_pairs_alone(tmp_path: Path) -> None:
     (rows,) = data.sampler(0, 1)
     fault = Fault(1, "loss", ((1, len(rows), len(rows) + 3),), "")
     assert named(fault, data, 1) == f"{data.called(rows[[1]])[0]}, rows made of documents"
-    assert named(Fault(1, "loss", (tuple(range(len(rows) + 5)),), ""), data, 1) == "all rows of batch 0"
+    assert (
+        named(Fault(1, "loss", (tuple(range(len(rows) + 5)),), ""), data, 1)
+        == "all rows of batch 0"
+    )
 
 
 @pytest.mark.parametrize(
@@ -237,18 +289,26 @@ def test_runs_with_other_parts_take_made_rows_or_leave_them(
     monkeypatch.setattr("tempera.text.made_rows.ENOUGH", 100)
     assert read(given, tmp_path).data.made.count == count
     run = train(given, tmp_path / "run")
-    assert yaml.safe_load((run.folder / "config.yaml").read_text())["train"]["made_rows"] == (4 if count else 0)
+    assert yaml.safe_load((run.folder / "config.yaml").read_text())["train"]["made_rows"] == (
+        4 if count else 0
+    )
 
 
 def test_a_made_row_weighs_as_the_mean_pair(tmp_path: Path) -> None:
     path = long_pairs(tmp_path)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps({**row, "weight": 0.001 * (i % 3 + 1)}) + "\n" for i, row in enumerate(rows)))
+    path.write_text(
+        "".join(
+            json.dumps({**row, "weight": 0.001 * (i % 3 + 1)}) + "\n" for i, row in enumerate(rows)
+        )
+    )
     data = read(options(path), tmp_path).data
     (rows_of,) = data.sampler(0, 1)
     batch = data.batch(rows_of, 0, 0.0)
     mean = float(batch.weight[: len(rows_of)].mean())
-    assert batch.weight[len(rows_of) :].tolist() == pytest.approx([mean] * (len(batch) - len(rows_of)))
+    assert batch.weight[len(rows_of) :].tolist() == pytest.approx(
+        [mean] * (len(batch) - len(rows_of))
+    )
 
 
 def code(folder: Path, count: int = 60) -> Path:
@@ -256,7 +316,9 @@ def code(folder: Path, count: int = 60) -> Path:
     folder.mkdir()
     for i in range(count):
         text = (
-            SOURCE.replace("{i}", str(i)).replace("{word}", WORDS[i % 40]).replace("{other}", WORDS[(i * 7 + 3) % 40])
+            SOURCE.replace("{i}", str(i))
+            .replace("{word}", WORDS[i % 40])
+            .replace("{other}", WORDS[(i * 7 + 3) % 40])
         )
         (folder / f"m{i}.py").write_text(text)
     return folder
@@ -269,11 +331,16 @@ def test_queries_that_are_held_out_ask_for_no_made_row(tmp_path: Path) -> None:
     plain["evaluation"] = {"queries": 8, "validation": 4, "bm25": False}
     split = read(plain, tmp_path / "a").data.texts.split
     held = split.pairs.texts("query", np.concatenate([split.test, split.validation]))
-    copies = "".join(f"def copy_{i}():\n    # {query}\n    x = {i}\n    return x\n" for i, query in enumerate(held))
+    copies = "".join(
+        f"def copy_{i}():\n    # {query}\n    x = {i}\n    return x\n"
+        for i, query in enumerate(held)
+    )
     (source / "z.py").write_text("def a():\n    'Read me.'\n\n" + copies)
     data = read(plain, tmp_path / "b").data
     assert data.texts.made is not None and data.texts.split.pairs.made is not None
-    asked = data.texts.split.pairs.ids("query")[[*data.texts.split.test, *data.texts.split.validation]]
+    asked = data.texts.split.pairs.ids("query")[
+        [*data.texts.split.test, *data.texts.split.validation]
+    ]
     assert set(asked.tolist()) & set(data.texts.split.pairs.made.ids("query").tolist())
     assert not set(asked.tolist()) & set(data.texts.made.query_ids.tolist())
 
@@ -286,7 +353,9 @@ def test_a_mixture_keeps_made_rows_unless_its_batches_are_of_one_source(tmp_path
     data = read(given, tmp_path / "a").data
     assert data.texts.made is not None and data.made.count == 64
     single = {**given, "data": {**given["data"], "batches": "single"}}
-    with pytest.raises(ConfigError, match=r"data\.batches=single takes each batch from one source: give 0"):
+    with pytest.raises(
+        ConfigError, match=r"data\.batches=single takes each batch from one source: give 0"
+    ):
         read(single, tmp_path / "b")
 
 
@@ -298,15 +367,21 @@ def test_a_sweep_reads_made_rows_where_a_setting_has_some(tmp_path: Path) -> Non
     for rows in (0, 4):
         values = {"train.made_rows": rows}
         plan = template.run(template.config(values), values, Record(values), 8)
-        assert plan.reference["train"]["made_rows"] == rows  # runs with other rows read the data anew
+        assert (
+            plan.reference["train"]["made_rows"] == rows
+        )  # runs with other rows read the data anew
 
 
-def test_training_takes_made_rows_in_its_first_steps_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_takes_made_rows_in_its_first_steps_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes, inner = list[int](), MadeRows.batch
 
     def counted(self: MadeRows, pairs: Any, number: int, progress: float) -> Any:
         batch = inner(self, pairs, number, progress)
-        if progress < 1 and not (sizes and number < len(sizes)):  # the plan looks at the first batch, too
+        if progress < 1 and not (
+            sizes and number < len(sizes)
+        ):  # the plan looks at the first batch, too
             sizes.append(len(batch) - len(pairs))
         return batch
 
@@ -320,6 +395,8 @@ def test_spans_of_a_document_differ_from_batch_to_batch(tmp_path: Path) -> None:
     for number, rows in enumerate(data.sampler(0, 6)):
         batch = data.batch(rows, number, 0.0)
         for i in range(len(rows), len(batch)):
-            spans.setdefault(int(batch.doc.ids[i]), []).append(batch.query.rows[i : i + 1].values.tolist())
+            spans.setdefault(int(batch.doc.ids[i]), []).append(
+                batch.query.rows[i : i + 1].values.tolist()
+            )
     again = [each for each in spans.values() if len(each) > 1]
     assert len(again) > 50 and all(len({tuple(one) for one in each}) == len(each) for each in again)

@@ -1,4 +1,5 @@
-"""A mixture from its files to its batches: each source's prompt, and the temperature of its batches, against the definition."""
+"""A mixture from its files to its batches: each source's prompt, and the temperature of its
+batches, against the definition."""
 
 from __future__ import annotations
 
@@ -38,9 +39,17 @@ def mixture(folder: Path, **more: Any) -> dict[str, Any]:
             for b in "uvwxyzklmn"
         ]
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    sources = [{"pairs": {"path": str(file), "query_prompt": f"{i}: "}} for i, file in enumerate(files)]
+    sources = [
+        {"pairs": {"path": str(file), "query_prompt": f"{i}: "}} for i, file in enumerate(files)
+    ]
     return {
-        "data": {"source": "mixture", "sources": sources, "batches": "single", "temperatures": TEMPERATURES, **more},
+        "data": {
+            "source": "mixture",
+            "sources": sources,
+            "batches": "single",
+            "temperatures": TEMPERATURES,
+            **more,
+        },
         "tower": {"dimensions": 8, "vocabulary": 300},
         "objective": {"temperature": {"value": 0.1, "learnable": True}},
         "train": {"batch_size": 8, "max_steps": 8, "evaluations": 0},
@@ -57,21 +66,30 @@ def test_every_batch_has_its_source_s_prompt_and_temperature(tmp_path: Path) -> 
         (source,) = set(origin[rows.numpy()].tolist())
         seen.add(source)
         texts = [
-            task.data.texts.split.pairs.texts("query", task.data.texts.split.train[[row]])[0] for row in rows.tolist()
+            task.data.texts.split.pairs.texts("query", task.data.texts.split.train[[row]])[0]
+            for row in rows.tolist()
         ]
         assert all(text.startswith(f"{source}: ") for text in texts)
         batch = task.data.batch(rows, number)
         assert batch.temperature == TEMPERATURES[source]
         with torch.no_grad():
-            batch = batch.of({role: tower.of(role)(side.rows) for role, side in batch.sides().items()})
+            batch = batch.of(
+                {role: tower.of(role)(side.rows) for role, side in batch.sides().items()}
+            )
             losses = made.objective(batch)
-        plain = mnr(TEMPERATURES[source] or 0.1, masks=made.objective.masks)  # as a run of this source alone has it
-        assert losses.tolist() == pytest.approx(defined_losses(plain, replace(batch, temperature=None)), rel=1e-9)
+        plain = mnr(
+            TEMPERATURES[source] or 0.1, masks=made.objective.masks
+        )  # as a run of this source alone has it
+        assert losses.tolist() == pytest.approx(
+            defined_losses(plain, replace(batch, temperature=None)), rel=1e-9
+        )
     assert seen == {0, 1, 2}
 
 
 @pytest.mark.parametrize("beir_first", [True, False])
-def test_ids_that_two_sources_give_to_other_texts_are_two_documents(beir_first: bool, tmp_path: Path) -> None:
+def test_ids_that_two_sources_give_to_other_texts_are_two_documents(
+    beir_first: bool, tmp_path: Path
+) -> None:
     """Of tables and BEIR folders in either order; the same text under the same id is one."""
     (tmp_path / "beir").mkdir()
     write_beir(
@@ -109,7 +127,10 @@ def test_a_dial_learns_from_the_batches_without_a_temperature_only(tmp_path: Pat
     log = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     dials = [0.1, *(record["temperature"] for record in log if record["event"] == "step")]
     moved = [abs(after - before) > 1e-9 for before, after in pairwise(dials)]
-    assert moved == [origin[int(rows[0])] == 1 for rows in task.data.sampler(0, 8)] and 0 < sum(moved) < 8
+    assert (
+        moved == [origin[int(rows[0])] == 1 for rows in task.data.sampler(0, 8)]
+        and 0 < sum(moved) < 8
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,7 +162,9 @@ def test_rows_of_sources_without_weights_count_1(tmp_path: Path) -> None:
 def test_bm25_is_ranked_as_deep_as_the_metrics_look(tmp_path: Path) -> None:
     options = mixture(tmp_path)
     more = ["evaluation.bm25=true", "evaluation.metrics=[recall@100,recall@170]"]
-    task = TextTask.read(build(configuration.of(options, more)), tmp_path / "cache", tmp_path / "vectors")
+    task = TextTask.read(
+        build(configuration.of(options, more)), tmp_path / "cache", tmp_path / "vectors"
+    )
     found = task.held_out.baselines()["bm25"].metrics
     assert len(task.data.texts.split.corpus) > 170 and found["recall@170"] >= found["recall@100"]
     assert task.held_out.baselines()["bm25"].ranked.shape[1] == 170
@@ -152,11 +175,17 @@ def test_documents_in_a_mixture_need_a_rule(tmp_path: Path) -> None:
     texts.write_text("".join(json.dumps({"text": f"One {i}. Two {i}."}) + "\n" for i in range(30)))
     options = mixture(tmp_path, temperatures=None)
     for rule in (None, "heading"):
-        options["data"]["sources"][2] = {"documents": {"path": str(texts), **({"rule": rule} if rule else {})}}
+        options["data"]["sources"][2] = {
+            "documents": {"path": str(texts), **({"rule": rule} if rule else {})}
+        }
         made = build(configuration.of(options))
         if rule is None:
             with pytest.raises(DataError, match="documents in a mixture need a rule"):
                 made.data.read()
         else:
             pairs, candidates = made.data.read()
-            assert len(pairs) == len(candidates) and ("Two 3." in pairs.texts("doc")) and not pairs.searched.all()
+            assert (
+                len(pairs) == len(candidates)
+                and ("Two 3." in pairs.texts("doc"))
+                and not pairs.searched.all()
+            )

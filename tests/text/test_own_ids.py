@@ -1,4 +1,5 @@
-"""Texts with ids of the source beside texts without: nothing that is held out is trained on, and equal texts are one document."""
+"""Texts with ids of the source beside texts without: nothing that is held out is trained on, and
+equal texts are one document."""
 
 from __future__ import annotations
 
@@ -25,10 +26,19 @@ from tempera.text.split import HELD_OUT, SHARES_QUERY, Split, hold_out
 
 
 def table(path: Path, rows: range, *columns: str) -> str:
-    """Pairs of their number, with the columns of ids, and two negatives, which are the answers of other rows."""
-    texts: dict[str, list[object]] = {"query": [f"question {i}" for i in rows], "doc": [f"answer {i}" for i in rows]}
-    texts |= {"negatives": [[f"answer {(i + 1) % 40}", f"answer {i} "] for i in rows]}  # the second is its own answer
-    ids: dict[str, list[object]] = {"query_id": [f"q{i}" for i in rows], "doc_id": [f"d{i}" for i in rows]}
+    """Pairs of their number, with the columns of ids, and two negatives, which are the answers of
+    other rows."""
+    texts: dict[str, list[object]] = {
+        "query": [f"question {i}" for i in rows],
+        "doc": [f"answer {i}" for i in rows],
+    }
+    texts |= {
+        "negatives": [[f"answer {(i + 1) % 40}", f"answer {i} "] for i in rows]
+    }  # the second is its own answer
+    ids: dict[str, list[object]] = {
+        "query_id": [f"q{i}" for i in rows],
+        "doc_id": [f"d{i}" for i in rows],
+    }
     ids |= {"negative_ids": [[f"d{(i + 1) % 40}", f"d{i}"] for i in rows]}
     parquet.write_table(pa.table(texts | {name: ids[name] for name in columns}), path)
     return str(path)
@@ -42,18 +52,27 @@ def leaks(split: Split) -> set[str]:
     learned = texts_of(split, split.train)
     if "negatives" in split.pairs.table.column_names:
         catalogue = Catalogue.of(split.pairs, split.withheld)
-        learned |= {*catalogue.docs.take(catalogue.negatives[torch.from_numpy(split.train)].values.numpy())}
+        learned |= {
+            *catalogue.docs.take(catalogue.negatives[torch.from_numpy(split.train)].values.numpy())
+        }
     return learned & texts_of(split, np.concatenate([split.test, split.validation]))
 
 
 @pytest.mark.parametrize("columns", [("query_id", "doc_id"), ("query_id",), ("doc_id",)])
 @pytest.mark.parametrize("mapped", [False, True])
-def test_a_test_without_ids_is_not_trained_on(columns: tuple[str, ...], mapped: bool, tmp_path: Path) -> None:
-    path, test = table(tmp_path / "ids.parquet", range(40), *columns), table(tmp_path / "test.parquet", range(30, 40))
+def test_a_test_without_ids_is_not_trained_on(
+    columns: tuple[str, ...], mapped: bool, tmp_path: Path
+) -> None:
+    path, test = (
+        table(tmp_path / "ids.parquet", range(40), *columns),
+        table(tmp_path / "test.parquet", range(30, 40)),
+    )
     pairs, candidates = PairsFile(path, test=test).read(tmp_path / "cache" if mapped else None)
     split = hold_out(pairs, candidates, Evaluation(validation=0))
     assert len(split.test) == 10 and len(split.train) == 30 and not leaks(split)
-    assert split.dropped == {SHARES_QUERY: 10, HELD_OUT: 1} and len(split.corpus) == 40  # that of question 29
+    assert (
+        split.dropped == {SHARES_QUERY: 10, HELD_OUT: 1} and len(split.corpus) == 40
+    )  # that of question 29
     if "doc_id" in columns:
         assert pairs.given("doc").to_pylist() == [f"d{i}" for i in [*range(40), *range(30, 40)]]
 
@@ -81,24 +100,39 @@ def test_a_text_with_two_ids_is_not_held_out_by_one_and_trained_on_by_the_other(
     assert len(split.train) > 40 and not leaks(split)
 
 
-@pytest.mark.parametrize("columns", [(), ("doc_id",), ("negative_ids",), ("doc_id", "negative_ids")])
-def test_negatives_are_known_by_their_texts_where_one_side_has_ids(columns: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "columns", [(), ("doc_id",), ("negative_ids",), ("doc_id", "negative_ids")]
+)
+def test_negatives_are_known_by_their_texts_where_one_side_has_ids(
+    columns: tuple[str, ...], tmp_path: Path
+) -> None:
     pairs, _ = PairsFile(table(tmp_path / "pairs.parquet", range(40), *columns)).read()
     assert pairs.dropped == {"negatives that are a query or answer of the same row": 40}
     ids, offsets = pairs.negatives
-    assert offsets.tolist() == list(range(41)) and ids.tolist() == np.roll(pairs.ids("doc"), -1).tolist()
+    assert (
+        offsets.tolist() == list(range(41))
+        and ids.tolist() == np.roll(pairs.ids("doc"), -1).tolist()
+    )
     assert len(Catalogue.of(pairs).doc_ids) == 40  # each is searched once
     if columns:
         assert pairs.given("doc").to_pylist() == [f"d{i}" for i in range(40)]
         assert pairs.negative_given.to_pylist() == [f"d{(i + 1) % 40}" for i in range(40)]
 
 
-@pytest.mark.parametrize("columns", [("query_id", "doc_id", "negative_ids"), ("doc_id",), ("query_id",), ()])
-def test_mined_rows_have_the_ids_of_their_source(columns: tuple[str, ...], tiny_run: Path, tmp_path: Path) -> None:
-    path, output = table(tmp_path / "pairs.parquet", range(40), *columns), tmp_path / "mined.parquet"
+@pytest.mark.parametrize(
+    "columns", [("query_id", "doc_id", "negative_ids"), ("doc_id",), ("query_id",), ()]
+)
+def test_mined_rows_have_the_ids_of_their_source(
+    columns: tuple[str, ...], tiny_run: Path, tmp_path: Path
+) -> None:
+    path, output = (
+        table(tmp_path / "pairs.parquet", range(40), *columns),
+        tmp_path / "mined.parquet",
+    )
     corpus = {"doc": ["answer 7", "more", "far"], "doc_id": ["d7", "d99", "d98"]}
     parquet.write_table(
-        pa.table(corpus if "doc_id" in columns else {"doc": corpus["doc"]}), tmp_path / "corpus.parquet"
+        pa.table(corpus if "doc_id" in columns else {"doc": corpus["doc"]}),
+        tmp_path / "corpus.parquet",
     )
     mine(tiny_run, path, output, Mining(45, depth=50), corpus=tmp_path / "corpus.parquet")
     mined, source = PairsFile(str(output)).read()[0], PairsFile(path).read()[0]
@@ -108,16 +142,29 @@ def test_mined_rows_have_the_ids_of_their_source(columns: tuple[str, ...], tiny_
             assert mined.given(role).to_pylist() == [own[text] for text in mined.texts(role)]
             assert set(mined.ids(role)) == set(source.ids(role))
     known = {f"answer {i}": f"d{i}" for i in range(40)} | {"more": "d99", "far": "d98"}
-    negatives = dict(zip(mined.negative_texts.to_pylist(), mined.negative_given.to_pylist(), strict=True))
+    negatives = dict(
+        zip(mined.negative_texts.to_pylist(), mined.negative_given.to_pylist(), strict=True)
+    )
     of = known if "doc_id" in columns else {text: str(content_id(text)) for text in known}
-    assert negatives == {text: of[text] for text in negatives} and {"far", "answer 7"} <= set(negatives)
+    assert negatives == {text: of[text] for text in negatives} and {"far", "answer 7"} <= set(
+        negatives
+    )
     kind = pa.large_string() if "doc_id" in columns else pa.int64()
     assert parquet.read_schema(output).field("negative_ids").type.value_type == kind
 
 
-def test_a_text_of_an_answers_id_is_no_negative_of_its_query(tiny_run: Path, tmp_path: Path) -> None:
-    rows = {"query": ["a", "b"], "doc": ["ka zu", "ban"], "doc_id": ["1", "2"], "negatives": [["ban"], ["ka zu mori"]]}
-    parquet.write_table(pa.table(rows | {"negative_ids": [["2"], ["1"]]}), tmp_path / "pairs.parquet")
+def test_a_text_of_an_answers_id_is_no_negative_of_its_query(
+    tiny_run: Path, tmp_path: Path
+) -> None:
+    rows = {
+        "query": ["a", "b"],
+        "doc": ["ka zu", "ban"],
+        "doc_id": ["1", "2"],
+        "negatives": [["ban"], ["ka zu mori"]],
+    }
+    parquet.write_table(
+        pa.table(rows | {"negative_ids": [["2"], ["1"]]}), tmp_path / "pairs.parquet"
+    )
     task = MiningTask.read(tmp_path / "pairs.parquet")
     assert task.docs.texts == ["ka zu", "ban"] and task.docs.shown.to_pylist() == ["1", "2"]
     corpus = tmp_path / "corpus.jsonl"
@@ -125,17 +172,29 @@ def test_a_text_of_an_answers_id_is_no_negative_of_its_query(tiny_run: Path, tmp
         '{"text": "ka zu, whole", "doc_id": 1}\n{"text": "ban", "doc_id": 2}\n{"text": "tel", "doc_id": 3}\n'
     )
     task = MiningTask.read(tmp_path / "pairs.parquet", corpus=corpus)
-    assert task.docs.texts == ["ka zu", "ban", "tel"] and task.docs.shown.to_pylist() == ["1", "2", "3"]
+    assert task.docs.texts == ["ka zu", "ban", "tel"] and task.docs.shown.to_pylist() == [
+        "1",
+        "2",
+        "3",
+    ]
     before = MiningTask.read(tmp_path / "pairs.parquet").key()
-    parquet.write_table(pa.table(rows | {"negative_ids": [["2"], ["7"]]}), tmp_path / "pairs.parquet")
+    parquet.write_table(
+        pa.table(rows | {"negative_ids": [["2"], ["7"]]}), tmp_path / "pairs.parquet"
+    )
     assert MiningTask.read(tmp_path / "pairs.parquet").key() != before
     corpus.write_text('{"text": "tel", "doc_id": 1}\n{"text": "fin", "doc_id": 2}\n')
-    with pytest.raises(DataError, match=r"corpus\.jsonl: 2 documents have an id that .* gives to another text"):
+    with pytest.raises(
+        DataError, match=r"corpus\.jsonl: 2 documents have an id that .* gives to another text"
+    ):
         MiningTask.read(tmp_path / "pairs.parquet", corpus=corpus)
 
 
-@pytest.mark.parametrize("columns", [(), ("query_id", "doc_id"), ("query_id", "doc_id", "negative_ids")])
-def test_no_row_learns_a_held_out_document_as_a_negative(columns: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "columns", [(), ("query_id", "doc_id"), ("query_id", "doc_id", "negative_ids")]
+)
+def test_no_row_learns_a_held_out_document_as_a_negative(
+    columns: tuple[str, ...], tmp_path: Path
+) -> None:
     pairs, candidates = PairsFile(table(tmp_path / "pairs.parquet", range(40), *columns)).read()
     options = Evaluation(queries=6, validation=6)
     split = hold_out(pairs, candidates, options)
@@ -149,9 +208,15 @@ def test_no_row_learns_a_held_out_document_as_a_negative(columns: tuple[str, ...
     catalogue = Catalogue.of(pairs, split.withheld)
     assert catalogue.doc_ids.tolist() == whole.doc_ids.tolist(), "they are searched, and ranked"
     assert whole.negatives.values[catalogue.listed].tolist() == catalogue.negatives.values.tolist()
-    assert len(catalogue.negatives) == 40 and np.isin(whole.doc_ids[catalogue.negatives.values], ids[~want]).all()
+    assert (
+        len(catalogue.negatives) == 40
+        and np.isin(whole.doc_ids[catalogue.negatives.values], ids[~want]).all()
+    )
     more, all_of_it = split.extended("validation", False), split.extended("test", False)
-    assert not leaks(replace(more, validation=more.test)) and more.withheld.sum() < split.withheld.sum()
+    assert (
+        not leaks(replace(more, validation=more.test))
+        and more.withheld.sum() < split.withheld.sum()
+    )
     assert not all_of_it.withheld.any() and HELD_OUT not in all_of_it.dropped
     kept = hold_out(pairs, candidates, replace(options, shared_documents="keep"))
     assert not kept.withheld.any() and HELD_OUT not in kept.dropped
@@ -164,10 +229,24 @@ def test_held_out_negatives_are_told_by_their_text_in_any_case() -> None:
             "doc": ["One", "two", "three"],
             "query_id": np.arange(3),
             "doc_id": np.arange(3),
-            "negatives": pa.array([["two"], ["ONE", "four"], ["one ", "three"]], pa.large_list(pa.large_string())),
+            "negatives": pa.array(
+                [["two"], ["ONE", "four"], ["one ", "three"]], pa.large_list(pa.large_string())
+            ),
             "negative_ids": pa.array([[1], [7, 8], [9, 2]], pa.large_list(pa.int64())),
         }
     )
-    assert Pairs(rows).negatives_among(np.array([True, False, False])).tolist() == [False, True, False, False, False]
+    assert Pairs(rows).negatives_among(np.array([True, False, False])).tolist() == [
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
     named = rows.append_column("given_doc_id", pa.array(["x", "y", "z"], pa.large_string()))
-    assert Pairs(named).negatives_among(np.array([False, True, False])).tolist() == [True, False, False, False, False]
+    assert Pairs(named).negatives_among(np.array([False, True, False])).tolist() == [
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]

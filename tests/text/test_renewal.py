@@ -1,4 +1,5 @@
-"""Renewal of negatives and guides in training, against loops: mined negatives, the model as guide, a cross-encoder on both."""
+"""Renewal of negatives and guides in training, against loops: mined negatives, the model as guide,
+a cross-encoder on both."""
 
 from __future__ import annotations
 
@@ -44,14 +45,20 @@ def options(folder: Path, negatives: bool = False, **sections: Any) -> dict[str,
         "train": {"batch_size": 10, "max_steps": 9, "evaluations": 0},
         "evaluation": {"queries": 10, "validation": 0, "bm25": False},
     }
-    return {name: {**given.get(name, {}), **sections.get(name, {})} for name in {**given, **sections}}
+    return {
+        name: {**given.get(name, {}), **sections.get(name, {})} for name in {**given, **sections}
+    }
 
 
 def name_each_text(path: Path) -> None:
     """Give every row ids of its own, and some documents the text of another."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for i, row in enumerate(rows):
-        row |= {"query_id": f"q{i}", "doc_id": f"d{i}", "doc": rows[i - 20]["doc"] if 40 < i < 46 else row["doc"]}
+        row |= {
+            "query_id": f"q{i}",
+            "doc_id": f"d{i}",
+            "doc": rows[i - 20]["doc"] if 40 < i < 46 else row["doc"],
+        }
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -64,23 +71,31 @@ def move(task: TextTask) -> None:
     """As training would."""
     with torch.no_grad():
         for parameter in task.data.tower.parameters():
-            parameter += 0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+            parameter += 0.3 * torch.randn(
+                parameter.shape, generator=torch.Generator().manual_seed(1)
+            )
 
 
 def mined(task: TextTask) -> list[list[str]]:
     """The negatives of every training pair."""
     own = task.data.rows.negatives
     assert own is not None
-    return [[task.data.texts.catalogue.docs[int(doc)] for doc in own[[i]].values] for i in range(len(own))]
+    return [
+        [task.data.texts.catalogue.docs[int(doc)] for doc in own[[i]].values]
+        for i in range(len(own))
+    ]
 
 
 def by_loops(task: TextTask, count: int, skip: int, depth: int, margin: float) -> list[list[str]]:
-    """Documents of training rows by float64 cosines, without answers and the query itself, skipped and filtered."""
+    """Documents of training rows by float64 cosines, without answers and the query itself, skipped
+    and filtered."""
     pairs, rows = task.data.texts.split.pairs, task.data.texts.split.train
     asked, docs = pairs.texts("query", rows), pairs.texts("doc", rows)
     distinct = list(dict.fromkeys(docs))
     vectors = {
-        text: task.data.tower.encode(task.data.tower.features([text], None, role), role)[0].numpy().astype(np.float64)
+        text: task.data.tower.encode(task.data.tower.features([text], None, role), role)[0]
+        .numpy()
+        .astype(np.float64)
         for role, texts in (("query", asked), ("doc", distinct))
         for text in texts
     }
@@ -88,7 +103,9 @@ def by_loops(task: TextTask, count: int, skip: int, depth: int, margin: float) -
     for query in asked:
         answers = {d for q, d in zip(asked, docs) if q == query}
         score = {doc: float(vectors[query] @ vectors[doc]) for doc in distinct}
-        ranked = sorted((d for d in distinct if d not in answers and d != query), key=lambda d: -score[d])
+        ranked = sorted(
+            (d for d in distinct if d not in answers and d != query), key=lambda d: -score[d]
+        )
         least = min(score[doc] for doc in answers)
         good = [d for d in ranked[skip:depth] if score[d] <= least - margin * abs(least)]
         found.append(good[:count])
@@ -97,14 +114,18 @@ def by_loops(task: TextTask, count: int, skip: int, depth: int, margin: float) -
 
 @pytest.mark.parametrize("own_ids", [False, True])
 def test_negatives_are_mined_by_the_model_as_it_is(tmp_path: Path, own_ids: bool) -> None:
-    """With ids of the data, too, by which equal texts are told apart: an answer of the query is none of its negatives."""
+    """With ids of the data, too, by which equal texts are told apart: an answer of the query is
+    none of its negatives."""
     mining = {"every": 4, "negatives": 3, "skip": 1, "depth": 12, "relative_margin": 0.02}
     given = options(tmp_path, mining=mining)
     if own_ids:
         name_each_text(tmp_path / "pairs.jsonl")
         given["data"] |= {"query_id": "query_id", "doc_id": "doc_id"}
     task = task_of(given, tmp_path)
-    texts = [set(task.data.texts.split.pairs.texts(role, task.data.texts.split.train)) for role in ("query", "doc")]
+    texts = [
+        set(task.data.texts.split.pairs.texts(role, task.data.texts.split.train))
+        for role in ("query", "doc")
+    ]
     itself, expected = texts[0] & texts[1], {}
     for step in range(9):
         report = task.data.refresh(step)
@@ -116,25 +137,42 @@ def test_negatives_are_mined_by_the_model_as_it_is(tmp_path: Path, own_ids: bool
         move(task)
     assert expected[0] != expected[4] != expected[8] and any(len(row) == 3 for row in expected[8])
     batch = task.data.batch(torch.arange(10), 8)
-    assert batch.negatives is not None and batch.negatives.ids is not None and batch.negatives.owner is not None
+    assert (
+        batch.negatives is not None
+        and batch.negatives.ids is not None
+        and batch.negatives.owner is not None
+    )
     chosen = [text for row in expected[8][:10] for text in row]
-    ids = [int(task.data.texts.catalogue.doc_ids[list(task.data.texts.catalogue.docs).index(text)]) for text in chosen]
+    ids = [
+        int(task.data.texts.catalogue.doc_ids[list(task.data.texts.catalogue.docs).index(text)])
+        for text in chosen
+    ]
     assert batch.negatives.ids.tolist() == ids
     catalogue, rows = task.data.texts.catalogue, task.data.texts.split.train
     if own_ids:
-        assert len(set(catalogue.queries[:])) < len(catalogue.queries) and len(set(catalogue.docs[:])) < len(
-            catalogue.docs
-        )
-    for role, side in (("query", batch.query), ("doc", batch.doc)):  # equal texts have one id in training
+        assert len(set(catalogue.queries[:])) < len(catalogue.queries) and len(
+            set(catalogue.docs[:])
+        ) < len(catalogue.docs)
+    for role, side in (
+        ("query", batch.query),
+        ("doc", batch.doc),
+    ):  # equal texts have one id in training
         texts, known = task.data.texts.split.pairs.texts(role, rows[:10]), side.ids
-        assert known is not None and len(set(zip(texts, known.tolist()))) == len(set(texts)) == len(set(known.tolist()))
-    assert batch.negatives.owner.tolist() == [i for i, row in enumerate(expected[8][:10]) for _ in row]
+        assert known is not None and len(set(zip(texts, known.tolist()))) == len(set(texts)) == len(
+            set(known.tolist())
+        )
+    assert batch.negatives.owner.tolist() == [
+        i for i, row in enumerate(expected[8][:10]) for _ in row
+    ]
 
 
 def test_an_exact_index_finds_the_same(tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     mining = {"every": 4, "negatives": 3, "depth": 40}
-    tasks = [task_of(options(tmp_path, mining=mining | more), tmp_path / str(more)) for more in ({}, {"faiss": "Flat"})]
+    tasks = [
+        task_of(options(tmp_path, mining=mining | more), tmp_path / str(more))
+        for more in ({}, {"faiss": "Flat"})
+    ]
     for task in tasks:
         task.data.refresh(0)
     assert mined(tasks[0]) == mined(tasks[1]) and any(mined(tasks[0]))
@@ -147,13 +185,17 @@ def test_the_data_s_own_negatives_are_replaced_after_the_first_steps(tmp_path: P
         assert task.data.refresh(step) == {} and mined(task) == own
     assert task.data.refresh(3)["mined"]["kept"] > 0 and mined(task) != own
     everything = {text for row in mined(task) for text in row}
-    assert everything & {text for row in own for text in row}  # what has been a negative is a candidate
+    assert everything & {
+        text for row in own for text in row
+    }  # what has been a negative is a candidate
     held_out = {*task.data.texts.split.pairs.texts("doc", task.data.texts.split.test)}
     assert not everything & held_out
 
 
 def test_a_run_that_is_taken_up_again_sees_the_same(tmp_path: Path) -> None:
-    given = options(tmp_path, train={"guide": "self", "guide_every": 2}, mining={"every": 3, "negatives": 2})
+    given = options(
+        tmp_path, train={"guide": "self", "guide_every": 2}, mining={"every": 3, "negatives": 2}
+    )
     first = task_of(given, tmp_path / "a")
     for step in range(8):
         first.data.refresh(step)
@@ -164,7 +206,9 @@ def test_a_run_that_is_taken_up_again_sees_the_same(tmp_path: Path) -> None:
     assert mined(again) == mined(first)
     rows = torch.arange(12)
     for mine, theirs in zip(
-        again.data.batch(rows, 7).sides().values(), first.data.batch(rows, 7).sides().values(), strict=True
+        again.data.batch(rows, 7).sides().values(),
+        first.data.batch(rows, 7).sides().values(),
+        strict=True,
     ):
         assert torch.equal(mine.guide, theirs.guide)
 
@@ -196,18 +240,32 @@ def lengths(seen: list[tuple[str, str]]) -> Callable[[list[tuple[str, str]]], np
     return judge
 
 
-def test_a_cross_encoder_judges_all_negatives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cross_encoder_judges_all_negatives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[str, str]] = []
     store = Store(tmp_path / "scores", "pairs")
-    monkeypatch.setattr(CrossEncoder, "of", lambda model, folder: CrossEncoder(store, lambda: lengths(seen)))
-    every = options(tmp_path, True, mining={"every": 2, "negatives": 4, "cross_encoder": "x", "relative_margin": None})
+    monkeypatch.setattr(
+        CrossEncoder, "of", lambda model, folder: CrossEncoder(store, lambda: lengths(seen))
+    )
+    every = options(
+        tmp_path,
+        True,
+        mining={"every": 2, "negatives": 4, "cross_encoder": "x", "relative_margin": None},
+    )
     plain = mined(task_of(options(tmp_path, True), tmp_path / "plain"))
     task = task_of(every, tmp_path / "judged")
     docs = task.data.texts.split.pairs.texts("doc", task.data.texts.split.train)
-    kept = [[text for text in row if -len(text) <= -len(doc) + 1e-3] for row, doc in zip(plain, docs)]
+    kept = [
+        [text for text in row if -len(text) <= -len(doc) + 1e-3] for row, doc in zip(plain, docs)
+    ]
     assert mined(task) == kept != plain
     reason = "negatives that the cross-encoder scores like answers"
-    assert task.showcase.facts().counts["dropped"][reason] == sum(map(len, plain)) - sum(map(len, kept)) > 0
+    assert (
+        task.showcase.facts().counts["dropped"][reason]
+        == sum(map(len, plain)) - sum(map(len, kept))
+        > 0
+    )
     task.data.refresh(2)
     queries = task.data.texts.split.pairs.texts("query", task.data.texts.split.train)
     for row, query in zip(mined(task), queries):
@@ -219,14 +277,20 @@ def test_a_cross_encoder_judges_all_negatives(tmp_path: Path, monkeypatch: pytes
     again = task_of(every, tmp_path / "again")
     again.data.refresh(2)
     assert len(seen) == count  # scores are kept by pair
-    with pytest.raises(ConfigError, match=r"mining\.cross_encoder needs negatives, but the data has none"):
+    with pytest.raises(
+        ConfigError, match=r"mining\.cross_encoder needs negatives, but the data has none"
+    ):
         task_of(options(tmp_path, mining={"cross_encoder": "x"}), tmp_path / "none")
 
 
 def test_negatives_that_no_pool_takes_are_not_mined(tmp_path: Path) -> None:
     for pools, refused in ((["docs"], True), (["docs", "back_docs"], False)):
         given = options(tmp_path, mining={"every": 2}, objective={"pools": pools})
-        with pytest.raises(ConfigError, match="no pool of the objective uses them") if refused else nullcontext():
+        with (
+            pytest.raises(ConfigError, match="no pool of the objective uses them")
+            if refused
+            else nullcontext()
+        ):
             task_of(given, tmp_path / str(refused))
 
 
@@ -240,25 +304,35 @@ def test_a_run_mines_guides_and_keeps_to_its_budget(tmp_path: Path) -> None:
         evaluation={"budget": 0.0, "corpus": 20},
     )
     runs = [train(given, tmp_path / name) for name in "ab"]
-    logs = [[json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()] for run in runs]
+    logs = [
+        [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
+        for run in runs
+    ]
     assert [record["step"] for record in logs[0] if record["event"] == "refresh"] == [0, 3, 6]
     assert all(record["mined"]["kept"] > 0 for record in logs[0] if record["event"] == "refresh")
     losses = [[record["loss"] for record in log if record["event"] == "step"] for log in logs]
     assert losses[0] == losses[1] and len(losses[0]) == 9
     assert sum(record["event"] == "evaluation left out" for record in logs[0]) == 3
     assert runs[0].document["evaluations_left_out"] == 3
-    assert runs[0].document["sample"]["corpus"] == 20 and set(runs[0].document["sample"]["bias"]) == set(
-        runs[0].metrics["trained"]
-    )
+    assert runs[0].document["sample"]["corpus"] == 20 and set(
+        runs[0].document["sample"]["bias"]
+    ) == set(runs[0].metrics["trained"])
     arrays = {path.name for path in runs[0].folder.rglob("*.npy")}
-    assert arrays == {"vectors.npy", "trained.npy"}  # of the index and of the training queries, and none of the way
+    assert arrays == {
+        "vectors.npy",
+        "trained.npy",
+    }  # of the index and of the training queries, and none of the way
 
 
 @pytest.mark.parametrize("validation", [0, 8])
 def test_looks_on_the_way_rank_the_sample(tmp_path: Path, validation: int) -> None:
     task = task_of(options(tmp_path, evaluation={"corpus": 25, "validation": validation}), tmp_path)
     before = task.held_out.judge("validation").ranking
-    assert before.ranked.max() >= 25 and task.held_out.sample is not None and len(task.held_out.sample.docs) == 25
+    assert (
+        before.ranked.max() >= 25
+        and task.held_out.sample is not None
+        and len(task.held_out.sample.docs) == 25
+    )
     part = task.held_out.judge("validation", whole=False).ranking
     assert part.ranked.max() < 25 and len(part.ranked) == (validation or 10)
     for metric, value in part.metrics.items():
@@ -329,14 +403,25 @@ def test_a_document_that_nobody_asks_for_brings_no_query_without_a_word(tmp_path
     sections = {"data": {"source": "beir", "path": str(folder)}, "train": {"batch_size": 4}}
     task = task_of({**given, **sections}, tmp_path)
     lines = task.showcase.facts().lines
-    assert len(task.data.texts.catalogue.queries) == 19 and not any("reads no word" in line for line in lines)
+    assert len(task.data.texts.catalogue.queries) == 19 and not any(
+        "reads no word" in line for line in lines
+    )
 
 
 def test_counts_and_first_lines_say_how_the_pairs_are_divided(tmp_path: Path) -> None:
     task = task_of(options(tmp_path, evaluation={"validation": 8}), tmp_path)
     counts = task.showcase.facts().counts
-    assert (counts["pairs"], counts["queries"], counts["validation"]) == (80, 10, 8) and not task.held_out.chooses
-    lost = 80 - counts["train"] - len(task.data.texts.split.test) - len(task.data.texts.split.validation)
+    assert (counts["pairs"], counts["queries"], counts["validation"]) == (
+        80,
+        10,
+        8,
+    ) and not task.held_out.chooses
+    lost = (
+        80
+        - counts["train"]
+        - len(task.data.texts.split.test)
+        - len(task.data.texts.split.validation)
+    )
     assert sum(counts["dropped"].values()) == lost
     assert (
         task.showcase.facts()
@@ -360,8 +445,11 @@ def test_a_batch_that_is_too_large_says_what_is_held_out(tmp_path: Path) -> None
     )
 
 
-def test_looks_of_a_tower_that_multiplies_cost_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short runs look at all documents once, at their end; longer ones at a sample, as often as is wanted; tables look at all."""
+def test_looks_of_a_tower_that_multiplies_cost_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short runs look at all documents once, at their end; longer ones at a sample, as often as is
+    wanted; tables look at all."""
     monkeypatch.setattr("tempera.text.held_out._FREE", 0.0)
     bert = {"kind": "transformer", "width": 16, "heads": 2, "layers": 1, "vocabulary": 300}
     plans = {}
@@ -373,7 +461,9 @@ def test_looks_of_a_tower_that_multiplies_cost_little(tmp_path: Path, monkeypatc
     assert plans[2] == (None, 0) and plans[10**6] == (None, 4)
     size, looks = plans[60]
     assert size is not None and 16 <= size < 75 and looks == 4
-    made = options(tmp_path, evaluation={"validation": 8}, train={"max_steps": 60, "evaluations": 4})
+    made = options(
+        tmp_path, evaluation={"validation": 8}, train={"max_steps": 60, "evaluations": 4}
+    )
     static = task_of(made, tmp_path / "static").held_out
     assert (static.corpus, static.evaluations) == (None, 4)
 

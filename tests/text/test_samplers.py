@@ -21,13 +21,18 @@ def check(sampler: NoDuplicates, rows: list[list[int]], epoch: int = 0) -> int:
     batches = [batch.tolist() for batch in sampler(epoch * size, (epoch + 1) * size)]
     for batch, planned in zip(batches, sampler.sizes, strict=True):
         keys = [key for row in batch for key in set(rows[row])]
-        assert len(batch) == len(set(batch)) == planned <= sampler.batch_size and len(keys) == len(set(keys))
+        assert len(batch) == len(set(batch)) == planned <= sampler.batch_size and len(keys) == len(
+            set(keys)
+        )
     assert max(map(len, batches)) - min(map(len, batches)) <= 1
     return len(rows) - len({row for batch in batches for row in batch})
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=4), min_size=8, max_size=60), st.integers(0, 3))
+@given(
+    st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=4), min_size=8, max_size=60),
+    st.integers(0, 3),
+)
 def test_no_two_rows_of_a_batch_share_a_key(rows: list[list[int]], epoch: int) -> None:
     try:
         sampler = NoDuplicates(Ragged.of(rows), 3, 5)
@@ -52,7 +57,8 @@ def test_no_row_is_left_out(most: int, count: int) -> None:
 
 
 def test_rows_that_share_a_text_with_the_last_batch_change_places() -> None:
-    """In five batches, five rows share a text: whatever the order, each batch has to hold one of them."""
+    """In five batches, five rows share a text: whatever the order, each batch has to hold one of
+    them."""
     rows = [[0, i + 1] for i in range(5)] + [[100 + i] for i in range(5)]
     sampler = NoDuplicates(Ragged.of(rows), 2, 0)
     assert [check(sampler, rows, epoch) for epoch in range(50)] == [0] * 50
@@ -73,19 +79,28 @@ def test_rows_that_fit_nowhere_do_not_end_a_run(seed: int) -> None:
 
 
 def test_a_text_that_is_too_frequent_limits_the_epoch() -> None:
-    rows = [[i, 1000 + min(i, 20)] for i in range(50)]  # 30 rows with one text, and 20 without: in pairs, 20 batches
+    rows = [
+        [i, 1000 + min(i, 20)] for i in range(50)
+    ]  # 30 rows with one text, and 20 without: in pairs, 20 batches
     sampler = NoDuplicates(Ragged.of(rows), 2, 0)
     assert sampler.batches_per_epoch == 20
     assert check(sampler, rows) == 10
 
 
 def test_rows_that_share_too_much_cannot_be_a_batch() -> None:
-    with pytest.raises(ConfigError, match=r"^train\.batch_size is 3, but too many of the 10 rows share a text"):
+    with pytest.raises(
+        ConfigError, match=r"^train\.batch_size is 3, but too many of the 10 rows share a text"
+    ):
         NoDuplicates(Ragged.of([[i, 100 + i % 2] for i in range(10)]), 3, 0)
 
 
 def test_keys_of_rows() -> None:
-    keys = keys_of(torch.tensor([1, 2, 3]), torch.tensor([4, 5, 6]), Ragged.of([[1, 0], [], [1]]), torch.tensor([7, 8]))
+    keys = keys_of(
+        torch.tensor([1, 2, 3]),
+        torch.tensor([4, 5, 6]),
+        Ragged.of([[1, 0], [], [1]]),
+        torch.tensor([7, 8]),
+    )
     assert [keys[i : i + 1].values.tolist() for i in range(3)] == [[1, 4, 8, 7], [2, 5], [3, 6, 8]]
 
 

@@ -1,4 +1,5 @@
-"""A teacher's scores of pairs and negatives, from columns of the data and by a cross-encoder, as batches hold them."""
+"""A teacher's scores of pairs and negatives, from columns of the data and by a cross-encoder, as
+batches hold them."""
 
 from __future__ import annotations
 
@@ -66,9 +67,14 @@ def test_scores_stay_with_negatives_where_others_are_held_out(tmp_path: Path) ->
         for at in [[(i + step) % 40 for step in (1, 2, 3)]]
     ]
     data = task_of(tmp_path, table, "columns").data
-    catalogue, held = data.texts.catalogue, {*data.texts.split.pairs.texts("doc", data.texts.split.test)}
+    catalogue, held = (
+        data.texts.catalogue,
+        {*data.texts.split.pairs.texts("doc", data.texts.split.test)},
+    )
     left_out = sum(text in held for i in data.texts.split.train for text in table[i]["neg"])
-    assert left_out and data.dropped["negatives that are documents of validation or test"] == left_out
+    assert (
+        left_out and data.dropped["negatives that are documents of validation or test"] == left_out
+    )
     texts = dict(zip(catalogue.doc_ids.tolist(), catalogue.docs[:], strict=True))
     for number, chosen in enumerate(data.sampler(0, 3)):
         batch, own = data.batch(chosen, number), data.texts.split.train[chosen.numpy()]
@@ -83,7 +89,9 @@ def test_scores_stay_with_negatives_where_others_are_held_out(tmp_path: Path) ->
 @pytest.mark.parametrize("missing", ["pos_scores", "neg_scores"])
 def test_a_column_that_is_missing_is_told(tmp_path: Path, missing: str) -> None:
     table = [{name: value for name, value in row.items() if name != missing} for row in rows()]
-    with pytest.raises(DataError, match=r"name the columns as data\.positive_scores and data\.negative_scores"):
+    with pytest.raises(
+        DataError, match=r"name the columns as data\.positive_scores and data\.negative_scores"
+    ):
         task_of(tmp_path, table, "columns")
 
 
@@ -97,26 +105,41 @@ def test_a_cross_encoder_scores_pairs_and_whatever_negatives_there_are(
         return np.array([len(query) + 100 * sum(map(ord, doc)) for query, doc in pairs], np.float32)
 
     store = Store(tmp_path / "scores", "pairs")
-    monkeypatch.setattr(CrossEncoder, "of", lambda model, folder, device: CrossEncoder(store, lambda: judge))
-    scored = {"objective": {"teacher": {"by": "scores", "loss": "margin_mse"}, "pools": ["docs", "negatives"]}}
+    monkeypatch.setattr(
+        CrossEncoder, "of", lambda model, folder, device: CrossEncoder(store, lambda: judge)
+    )
+    scored = {
+        "objective": {
+            "teacher": {"by": "scores", "loss": "margin_mse"},
+            "pools": ["docs", "negatives"],
+        }
+    }
     data = task_of(tmp_path, rows(), "folder", **scored, mining={"every": 2, "negatives": 2}).data
     catalogue, split = data.texts.catalogue, data.texts.split
     docs = catalogue.docs[:]
     for step in (0, 2):
         data.refresh(step)
         batch = data.batch(chosen := torch.arange(6), step)
-        queries, answers = (catalogue.pairs.texts(role, split.train[chosen.numpy()]) for role in ("query", "doc"))
+        queries, answers = (
+            catalogue.pairs.texts(role, split.train[chosen.numpy()]) for role in ("query", "doc")
+        )
         assert batch.query.score.tolist() == judge(list(zip(queries, answers))).tolist()
         negatives = [docs[at] for at in data.rows.negatives[chosen].values.tolist()]
-        pairs = [(queries[i], doc) for i, doc in zip(batch.negatives.owner.tolist(), negatives, strict=True)]
+        pairs = [
+            (queries[i], doc)
+            for i, doc in zip(batch.negatives.owner.tolist(), negatives, strict=True)
+        ]
         assert batch.negatives.score.tolist() == judge(pairs).tolist()
     assert len(negatives) == 12
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"objective\.teacher\.by: is vectors, but train\.teacher is columns of scores"
+        ConfigError,
+        match=r"objective\.teacher\.by: is vectors, but train\.teacher is columns of scores",
     ):
         task_of(tmp_path, rows(), "columns", objective={"teacher": {"by": "vectors"}})
-    with pytest.raises(ConfigError, match=r"mining\.every replaces the negatives that train\.teacher=columns"):
+    with pytest.raises(
+        ConfigError, match=r"mining\.every replaces the negatives that train\.teacher=columns"
+    ):
         task_of(tmp_path, rows(), "columns", mining={"every": 2})

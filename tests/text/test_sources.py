@@ -28,13 +28,20 @@ ROWS = [("how, far", "as far as\nyou go"), ('a "b" c', "Größe 漢字"), (" pad
 KINDS = [".parquet", ".arrow"] + [
     kind + end for kind in (".jsonl", ".json", ".csv", ".tsv") for end in ("", ".gz", ".zst")
 ]
-OTHERS = [kind + end for kind in (".tab", ".inter", ".user", ".item") for end in ("", ".gz", ".zst")]
+OTHERS = [
+    kind + end for kind in (".tab", ".inter", ".user", ".item") for end in ("", ".gz", ".zst")
+]
 
 
-def encode(rows: list[tuple[str, str]], kind: str, names: tuple[str, str] = ("query", "doc")) -> bytes:
+def encode(
+    rows: list[tuple[str, str]], kind: str, names: tuple[str, str] = ("query", "doc")
+) -> bytes:
     """Rows in a format, written by other means than those that read it where there are some."""
     if kind in (".parquet", ".arrow"):
-        sink, table = pa.BufferOutputStream(), pa.table({name: list(column) for name, column in zip(names, zip(*rows))})
+        sink, table = (
+            pa.BufferOutputStream(),
+            pa.table({name: list(column) for name, column in zip(names, zip(*rows))}),
+        )
         if kind == ".parquet":
             parquet.write_table(table, sink)
         else:
@@ -110,7 +117,9 @@ def test_texts_of_megabytes(put, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [".jsonl", ".csv"])
 @pytest.mark.parametrize("block", [100, 101, 127, 1000])
-def test_a_block_may_end_anywhere(put, monkeypatch: pytest.MonkeyPatch, kind: str, block: int) -> None:
+def test_a_block_may_end_anywhere(
+    put, monkeypatch: pytest.MonkeyPatch, kind: str, block: int
+) -> None:
     monkeypatch.setattr(json_tables, "BLOCK", block)
     monkeypatch.setattr(readers, "BLOCK", block)
     rows = [(f"query,\n\n{i}", f'"doc"\n{i}\n') for i in range(50)]
@@ -120,7 +129,8 @@ def test_a_block_may_end_anywhere(put, monkeypatch: pytest.MonkeyPatch, kind: st
 
 @pytest.mark.parametrize("kind", ["s", "ls", "li", "ln", "lls", "lln", "los", "ols", "oln", "lon"])
 def test_json_lines_are_what_python_reads(put, kind: str) -> None:
-    """Texts, numbers and nulls in lists and objects: Arrow alone loses the nulls that a first list begins with."""
+    """Texts, numbers and nulls in lists and objects: Arrow alone loses the nulls that a first list
+    begins with."""
     draw = random.Random(kind)
 
     def value(kind: str) -> Any:
@@ -137,7 +147,9 @@ def test_json_lines_are_what_python_reads(put, kind: str) -> None:
     for _ in range(40):
         rows = [{"a": value(kind), "b": value("ls")} for _ in range(draw.randint(1, 4))]
         path = put("rows.jsonl", "\n".join(map(json.dumps, rows)).encode())
-        assert [row for block in readers.blocks(Path(path)) for row in block.table.to_pylist()] == rows
+        assert [
+            row for block in readers.blocks(Path(path)) for row in block.table.to_pylist()
+        ] == rows
 
 
 def test_a_table_whose_columns_change_their_type_is_refused(put) -> None:
@@ -154,7 +166,18 @@ def test_texts_that_look_like_something_else_stay_texts(put) -> None:
 
 @pytest.mark.parametrize("query", ["query", "anchor", "question", "premise", "sentence1", "text1"])
 @pytest.mark.parametrize(
-    "doc", ["doc", "document", "positive", "answer", "passage", "context", "hypothesis", "sentence2", "text2"]
+    "doc",
+    [
+        "doc",
+        "document",
+        "positive",
+        "answer",
+        "passage",
+        "context",
+        "hypothesis",
+        "sentence2",
+        "text2",
+    ],
 )
 def test_usual_names_of_columns(put, query: str, doc: str) -> None:
     path = put("a.jsonl", json.dumps({"other": "z", doc: "x", query: "a"}).encode())
@@ -184,7 +207,9 @@ def test_columns_that_another_sign_divides_are_read(put, sign: str) -> None:
     assert got.texts("doc") == ["that", "that, here", "so"]
 
 
-@pytest.mark.parametrize(("row", "query"), [('"what; now";that', "what; now"), ('a 5" pipe;that', 'a 5" pipe')])
+@pytest.mark.parametrize(
+    ("row", "query"), [('"what; now";that', "what; now"), ('a 5" pipe;that', 'a 5" pipe')]
+)
 def test_the_separator_within_quotes_does_not_hide_it(put, row: str, query: str) -> None:
     assert read(put("a.csv", f"query;doc\n{row}\n".encode())).texts("query") == [query]
 
@@ -204,13 +229,27 @@ def test_utf_16_is_told(put) -> None:
             {"query": "titel"},
             "a.csv has no column 'titel' for data.query; it has title, body. Did you mean title?",
         ),
-        ("query,body", {"doc": "xyz"}, "a.csv has no column 'xyz' for data.doc; it has query, body."),
+        (
+            "query,body",
+            {"doc": "xyz"},
+            "a.csv has no column 'xyz' for data.doc; it has query, body.",
+        ),
         ("query,doc", {"doc": ""}, "a.csv has no column '' for data.doc; it has query, doc."),
-        ("query,doc,query", {}, "a.csv has 2 columns named 'query'; give each column a name of its own"),
-        ("query,doc,doc", {"doc": "doc"}, "a.csv has 2 columns named 'doc'; give each column a name of its own"),
+        (
+            "query,doc,query",
+            {},
+            "a.csv has 2 columns named 'query'; give each column a name of its own",
+        ),
+        (
+            "query,doc,doc",
+            {"doc": "doc"},
+            "a.csv has 2 columns named 'doc'; give each column a name of its own",
+        ),
     ],
 )
-def test_columns_that_are_not_there(put, header: str, options: dict[str, str], message: str) -> None:
+def test_columns_that_are_not_there(
+    put, header: str, options: dict[str, str], message: str
+) -> None:
     row = ",".join("x" * (1 + header.count(",")))
     assert refused(put("a.csv", f"{header}\n{row}\n".encode()), **options) == message
 
@@ -219,25 +258,65 @@ def test_columns_that_are_not_there(put, header: str, options: dict[str, str], m
     ("name", "content", "rows"),
     [
         ("a.csv", b'query,doc\na,b\n" ",c\nx,\n', ", row 2: column 'query' has no text"),
-        ("a.csv", b'query,doc\na,b\nc,"\t\n"\nx,\n', ", row 2: column 'doc' has no text (2 such rows)"),
-        ("a.jsonl", b'{"query":"a","doc":"b"}\n{"query":null,"doc":"c"}\n', ", row 2: column 'query' has no text"),
-        ("a.jsonl", b'{"query":"a","doc":"b"}\n{"query":"c"}\n', ", row 2: column 'doc' has no text"),
-        ("a.jsonl", '{"query":"a","doc":"\u00a0\u2028"}\n'.encode(), ", row 1: column 'doc' has no text"),
+        (
+            "a.csv",
+            b'query,doc\na,b\nc,"\t\n"\nx,\n',
+            ", row 2: column 'doc' has no text (2 such rows)",
+        ),
+        (
+            "a.jsonl",
+            b'{"query":"a","doc":"b"}\n{"query":null,"doc":"c"}\n',
+            ", row 2: column 'query' has no text",
+        ),
+        (
+            "a.jsonl",
+            b'{"query":"a","doc":"b"}\n{"query":"c"}\n',
+            ", row 2: column 'doc' has no text",
+        ),
+        (
+            "a.jsonl",
+            '{"query":"a","doc":"\u00a0\u2028"}\n'.encode(),
+            ", row 1: column 'doc' has no text",
+        ),
         ("a.json", b'{"query":null,"doc":"b"}\n', ", row 1: column 'query' has no text"),
         ("a.json", b'{"query":1,"doc":"b"}\n', ": column 'query' holds int64; expected texts"),
-        ("a.csv", "query,doc\nx,y\né,b\n".encode("latin-1"), ", row 2: column 'query' is not UTF-8"),
+        (
+            "a.csv",
+            "query,doc\nx,y\né,b\n".encode("latin-1"),
+            ", row 2: column 'query' is not UTF-8",
+        ),
         ("a.csv", f"query,doc\nx,{'y' * 200_000}\né,b\n".encode("latin-1"), " is not UTF-8"),
-        ("a.csv", b'query,doc\n\na,"b\nc"\na,b,c\n', ": not a readable csv file: row 2 has 3 values for 2 columns"),
-        ("a.csv", b"query,doc\na,b\nc\n", ": not a readable csv file: row 2 has 1 value for 2 columns"),
+        (
+            "a.csv",
+            b'query,doc\n\na,"b\nc"\na,b,c\n',
+            ": not a readable csv file: row 2 has 3 values for 2 columns",
+        ),
+        (
+            "a.csv",
+            b"query,doc\na,b\nc\n",
+            ": not a readable csv file: row 2 has 1 value for 2 columns",
+        ),
         ("a.tsv", b"1\t2\n3\t4\n5\n", ": not a readable tsv file: row 3 has 1 value for 2 columns"),
         (
             "a.json",
             b"{}",
             " has no column that is usual for a query (query, anchor, question, premise, sentence1, text1); it has no columns",
         ),
-        ("a.jsonl", b'{"query":["a","b"],"doc":"b"}\n', ", row 1: column 'query' has several texts"),
-        ("a.jsonl", b'{"query":"a","doc":{"body":"b"}}\n', ": column 'doc' holds struct<body: string>; expected texts"),
-        ("a.jsonl", b'{"query":"e","doc":"b"}\n' + '{"query":"é","doc":"b"}'.encode("latin-1"), ", row 2: not UTF-8"),
+        (
+            "a.jsonl",
+            b'{"query":["a","b"],"doc":"b"}\n',
+            ", row 1: column 'query' has several texts",
+        ),
+        (
+            "a.jsonl",
+            b'{"query":"a","doc":{"body":"b"}}\n',
+            ": column 'doc' holds struct<body: string>; expected texts",
+        ),
+        (
+            "a.jsonl",
+            b'{"query":"e","doc":"b"}\n' + '{"query":"é","doc":"b"}'.encode("latin-1"),
+            ", row 2: not UTF-8",
+        ),
         (
             "a.jsonl",
             b'{"query":"a","doc":"b"}\n{"query":1,"doc":"b"}\n',
@@ -251,8 +330,16 @@ def test_columns_that_are_not_there(put, header: str, options: dict[str, str], m
         ),
         ("a.jsonl", b'{"query":"a","doc":"b"}\n\noops\n', ", row 2: not JSON: "),
         ("a.jsonl", b'{"query":"a","doc":', ", row 1: not JSON: "),
-        ("a.jsonl", b'[{"query":"a","doc":"b"}]', ", row 1: expected an object of columns, not '[{"),
-        ("a.json", b'[{"query":"a","doc":"b"}, 3]', ", row 2: expected an object of columns, not '3'"),
+        (
+            "a.jsonl",
+            b'[{"query":"a","doc":"b"}]',
+            ", row 1: expected an object of columns, not '[{",
+        ),
+        (
+            "a.json",
+            b'[{"query":"a","doc":"b"}, 3]',
+            ", row 2: expected an object of columns, not '3'",
+        ),
         ("a.json", b'[{"query":"a","doc":"b"}', ": not JSON: "),
         ("a.jsonl", b'{"query":"a","doc":["b",""]}', ", row 1: column 'doc' has no text"),
         ("a.jsonl", b'{"query":"a","doc":[]}', ", row 1: column 'doc' has no text"),
@@ -264,10 +351,22 @@ def test_columns_that_are_not_there(put, header: str, options: dict[str, str], m
         ("a.jsonl", b'{"query":"a","doc":"b","neg":["c",""]}', ", row 1: column 'neg' has no text"),
         ("a.csv", b"query,doc,weight\na,b,1\nc,d,nan\n", ", row 2: column 'weight' has no number"),
         ("a.csv", b"query,doc,weight\na,b,1\nc,d,-1\n", ", row 2: column 'weight' is below 0"),
-        ("a.csv", b"query,doc,weight\na,b,much\n", ", row 1: column 'weight' is 'much'; expected a number"),
-        ("a.csv", b"query,doc,score\na,b,1\n", ": column 'score' holds scores or labels; without data.min_score"),
+        (
+            "a.csv",
+            b"query,doc,weight\na,b,much\n",
+            ", row 1: column 'weight' is 'much'; expected a number",
+        ),
+        (
+            "a.csv",
+            b"query,doc,score\na,b,1\n",
+            ": column 'score' holds scores or labels; without data.min_score",
+        ),
         *(
-            ("a.csv", f"query,doc,{name}\na,b,1\n".encode(), f": column '{name}' holds scores or labels; without")
+            (
+                "a.csv",
+                f"query,doc,{name}\na,b,1\n".encode(),
+                f": column '{name}' holds scores or labels; without",
+            )
             for name in ("relevance", "grade", "similarity", "is_duplicate")
         ),
         ("a.csv", b"query,doc,doc_id\na,b,1\nc,d,\n", ", row 2: column 'doc_id' has no id"),
@@ -287,7 +386,9 @@ def test_columns_that_are_not_there(put, header: str, options: dict[str, str], m
     ],
 )
 def test_content_that_cannot_be_used(put, name: str, content: bytes, rows: str) -> None:
-    assert refused(put(name, content), missing_text="refuse", identical="refuse").startswith(f"{name}{rows}")
+    assert refused(put(name, content), missing_text="refuse", identical="refuse").startswith(
+        f"{name}{rows}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -307,11 +408,15 @@ def test_files_without_rows(put, name: str, content: bytes, message: str) -> Non
 
 def test_a_parquet_file_without_rows(put) -> None:
     path = put("a.parquet", b"")
-    parquet.write_table(pa.table({"query": pa.array([], pa.string()), "doc": pa.array([], pa.string())}), path)
+    parquet.write_table(
+        pa.table({"query": pa.array([], pa.string()), "doc": pa.array([], pa.string())}), path
+    )
     assert refused(path) == "a.parquet holds no rows"
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a", "a.gz", "a.parquet.gz", "a.tar.gz", "csv", "a.csv.zip"])
+@pytest.mark.parametrize(
+    "name", ["a.txt", "a", "a.gz", "a.parquet.gz", "a.tar.gz", "csv", "a.csv.zip"]
+)
 def test_extensions_that_are_not_known(put, name: str) -> None:
     kind = {"a.txt": ".txt", "a.gz": ".gz", "a.csv.zip": ".zip"}.get(name, name[1:] or "")
     kind = "a file without extension" if name in ("a", "csv") else kind
@@ -339,16 +444,22 @@ def test_a_folder_may_be_called_as_a_file(tmp_path: Path) -> None:
     folder.mkdir()
     assert "holds no table" in refused(str(folder))
     for i in range(2):
-        parquet.write_table(pa.table({"query": [f"q{i}"], "doc": [f"d{i}"]}), folder / f"part-{i}.parquet")
+        parquet.write_table(
+            pa.table({"query": [f"q{i}"], "doc": [f"d{i}"]}), folder / f"part-{i}.parquet"
+        )
     assert list(read(str(folder)).texts("doc")) == ["d0", "d1"]
 
 
 @pytest.mark.parametrize("kind", [".csv.gz", ".jsonl.gz", ".parquet", ".arrow", ".jsonl.zst"])
 def test_damaged_files(put, kind: str) -> None:
-    """Cut short anywhere, or with any eighth byte and its neighbours overwritten: read as before, or refused in a line."""
+    """Cut short anywhere, or with any eighth byte and its neighbours overwritten: read as before,
+    or refused in a line."""
     content = encode(ROWS * 40, kind)
     every = [content[:end] for end in range(1, len(content), 1 + len(content) // 40)]
-    flipped = [content[:at] + b"\xff" * 4 + content[at + 4 :] for at in range(0, len(content), 1 + len(content) // 80)]
+    flipped = [
+        content[:at] + b"\xff" * 4 + content[at + 4 :]
+        for at in range(0, len(content), 1 + len(content) // 80)
+    ]
     refusals: list[str] = []
     for damaged in [*every, *flipped]:
         path = put("a" + kind, damaged)
@@ -356,7 +467,9 @@ def test_damaged_files(put, kind: str) -> None:
             PairsFile(path).read()
         except DataError as error:
             refusals.append(str(error))
-    assert len(refusals) > 90 and all("\n" not in message and path in message for message in refusals)
+    assert len(refusals) > 90 and all(
+        "\n" not in message and path in message for message in refusals
+    )
     assert len(every) > 30 and refused(put("b" + kind, content[:-9])).startswith(
         f"b{kind}: not a readable {kind[1:]} file: "
     )
@@ -381,17 +494,26 @@ def test_texts_of_polars_are_texts(put, tmp_path: Path) -> None:
     with pa.ipc.new_file(str(tmp_path / "polars.arrow"), table.schema) as file:
         file.write_table(table)
     for pairs in (PairsFile(str(tmp_path / "polars.arrow")).read()[0], Given.of(table).read()[0]):
-        assert pairs.texts("doc") == ["e f", "g h"] and pairs.negative_texts.to_pylist() == ["x y", "z"]
-    category = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.uint32()), pa.array(["a", "b"], view))
+        assert pairs.texts("doc") == ["e f", "g h"] and pairs.negative_texts.to_pylist() == [
+            "x y",
+            "z",
+        ]
+    category = pa.DictionaryArray.from_arrays(
+        pa.array([1, None, 0], pa.uint32()), pa.array(["a", "b"], view)
+    )
     assert readers.decoded(pa.table({"query": category}))["query"].to_pylist() == ["b", None, "a"]
     fixed = pa.array([["a"], ["b"]], pa.list_(view, 1))
     assert readers.decoded(pa.table({"doc": fixed}))["doc"].type == pa.list_(pa.large_string())
     vectors = pa.table({"vector": pa.array([[1.0, 2.0]], pa.list_(pa.float32(), 2))})
     assert readers.decoded(vectors) == vectors
-    plain = pa.table({"query": ["a b"], "doc": pa.array([["e f", "g h"]], pa.list_(pa.string(), 2))})
+    plain = pa.table(
+        {"query": ["a b"], "doc": pa.array([["e f", "g h"]], pa.list_(pa.string(), 2))}
+    )
     assert len(Given.of(plain).read()[0]) == 2
     kind = pa.list_(pa.struct([("docid", view), ("text", view)]))
-    decoded = readers.decoded(pa.table({"positives": pa.array([[{"docid": "1", "text": "t"}]], kind)}))
+    decoded = readers.decoded(
+        pa.table({"positives": pa.array([[{"docid": "1", "text": "t"}]], kind)})
+    )
     assert decoded["positives"].type.value_type.field("text").type == pa.large_string()
     assert decoded["positives"].to_pylist() == [[{"docid": "1", "text": "t"}]]
 
@@ -407,7 +529,9 @@ def test_runs_in_the_folder_of_their_data_are_not_read(tmp_path: Path) -> None:
     runs = (f"runs/a{end}" for end in ("", ".partial", ".replaced", ".checkpoints", ".trackers"))
     kept = {"pairs.csv": "query,doc\na,b\n", "part.a/metrics.json": '{"query": "c", "doc": "d"}'}
     made = {
-        f"{folder}/{name}": "" for folder in runs for name in ("config.yaml", "metrics.json", "log.jsonl", "README.md")
+        f"{folder}/{name}": ""
+        for folder in runs
+        for name in ("config.yaml", "metrics.json", "log.jsonl", "README.md")
     }
     for name, content in {**kept, **made}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -416,26 +540,42 @@ def test_runs_in_the_folder_of_their_data_are_not_read(tmp_path: Path) -> None:
     assert sorted(pairs.texts("query")) == ["a", "c"]
     (tmp_path / "page.md").write_text("# Tea\n\nHow to make it. And how to drink it.\n")
     pages = TextFiles(str(tmp_path)).read()[0]
-    assert {place.rpartition(":")[0] for place in pages.texts("place")} == {str(tmp_path / "page.md")}
+    assert {place.rpartition(":")[0] for place in pages.texts("place")} == {
+        str(tmp_path / "page.md")
+    }
     assert pages.dropped == {"files with other endings (.csv, .json)": 2}
 
 
 def test_a_blank_negative_is_none_and_its_row_stays(tmp_path: Path) -> None:
-    columns = {"query": ["a b", "c d"], "doc": ["e f", "g h"], "negative_1": ["m n", ""], "negative_2": [" ", "o p"]}
+    columns = {
+        "query": ["a b", "c d"],
+        "doc": ["e f", "g h"],
+        "negative_1": ["m n", ""],
+        "negative_2": [" ", "o p"],
+    }
     pairs = Given.of(pa.table(columns)).read()[0]
-    assert len(pairs) == 2 and pairs.negative_texts.to_pylist() == ["m n", "o p"] and not pairs.dropped
-    lists = {**{name: columns[name] for name in ("query", "doc")}, "negatives": [["x", "", None, "y"], [""]]}
+    assert (
+        len(pairs) == 2 and pairs.negative_texts.to_pylist() == ["m n", "o p"] and not pairs.dropped
+    )
+    lists = {
+        **{name: columns[name] for name in ("query", "doc")},
+        "negatives": [["x", "", None, "y"], [""]],
+    }
     pairs = Given.of(pa.table(lists)).read()[0]
     assert len(pairs) == 2 and pairs.negative_texts.to_pylist() == ["x", "y"] and not pairs.dropped
     scored = {"negatives": [["x", "", "y"], ["z"]], "negative_ids": [["1", "2", "3"], ["4"]]}
     scored |= {"negative_scores": [[0.1, 0.2, 0.3], [0.4]], "positive_scores": [1.0, 1.0]}
-    pairs = Given.of(pa.table({**{name: columns[name] for name in ("query", "doc")}, **scored})).read()[0]
+    pairs = Given.of(
+        pa.table({**{name: columns[name] for name in ("query", "doc")}, **scored})
+    ).read()[0]
     assert pairs.negative_texts.to_pylist() == ["x", "y", "z"]
     assert pairs.table["negative_scores"].to_pylist() == [[0.1, 0.3], [0.4]]
     assert pairs.negatives[0].tolist() == given_ids(pa.array(["1", "3", "4"])).tolist()
     scored["negative_scores"] = [[0.1, 0.3], [0.4]]  # of those alone that are not blank
     del scored["negative_ids"]
-    pairs = Given.of(pa.table({**{name: columns[name] for name in ("query", "doc")}, **scored})).read()[0]
+    pairs = Given.of(
+        pa.table({**{name: columns[name] for name in ("query", "doc")}, **scored})
+    ).read()[0]
     assert pairs.table["negative_scores"].to_pylist() == [[0.1, 0.3], [0.4]]
 
 
@@ -445,30 +585,44 @@ def test_some_files_of_a_folder_may_lack_negatives(tmp_path: Path, names: tuple[
     (tmp_path / names[0]).write_text(json.dumps(row) + "\n")
     (tmp_path / names[1]).write_text("query,doc\nc d,g h\n")
     pairs = PairsFile(str(tmp_path)).read()[0]
-    assert sorted(pairs.texts("query")) == ["a b", "c d"] and pairs.negative_texts.to_pylist() == ["x", "y"]
+    assert sorted(pairs.texts("query")) == ["a b", "c d"] and pairs.negative_texts.to_pylist() == [
+        "x",
+        "y",
+    ]
 
 
 def test_a_compressed_file_may_shout(put) -> None:
-    assert read(put("pairs.csv.GZ", encode(ROWS, ".csv.gz"))).texts("query") == [query for query, _ in ROWS]
+    assert read(put("pairs.csv.GZ", encode(ROWS, ".csv.gz"))).texts("query") == [
+        query for query, _ in ROWS
+    ]
 
 
 def test_two_columns_of_one_name_are_refused(put) -> None:
-    with pytest.raises(DataError, match="2 columns named 'query'; give each column a name of its own"):
+    with pytest.raises(
+        DataError, match="2 columns named 'query'; give each column a name of its own"
+    ):
         readers.read_table(Path(put("pairs.csv", b"query,query\na,b\n")))
 
 
 def test_ids_that_begin_anew_in_each_file_are_refused(tmp_path: Path) -> None:
     for name, start in (("train", 0), ("test", 40)):
-        rows = [{"query": f"query {i}", "doc": f"text {i}", "n": i - start} for i in range(start, start + 30)]
+        rows = [
+            {"query": f"query {i}", "doc": f"text {i}", "n": i - start}
+            for i in range(start, start + 30)
+        ]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     given = {"path": str(tmp_path / "train.jsonl"), "test": str(tmp_path / "test.jsonl")}
     for option in ("query_id", "doc_id"):
         with pytest.raises(
-            DataError, match=rf"30 rows of .* have a 'n' that another file gives .* leave data.{option} out"
+            DataError,
+            match=rf"30 rows of .* have a 'n' that another file gives .* leave data.{option} out",
         ):
             PairsFile(**given, **{option: "n"}).read()
     assert len(PairsFile(**given, metadata=["n"]).read()[0]) == 60
-    assert len(PairsFile(**{**given, "test": given["path"]}, doc_id="n", metadata=["*"]).read()[0]) == 60
+    assert (
+        len(PairsFile(**{**given, "test": given["path"]}, doc_id="n", metadata=["*"]).read()[0])
+        == 60
+    )
 
 
 def test_prompts_that_the_model_does_not_keep_are_told(tmp_path: Path) -> None:
@@ -490,7 +644,11 @@ def test_prompts_that_the_model_does_not_keep_are_told(tmp_path: Path) -> None:
             {},
             "column 'rel' is not read, and holds 0, 2: if these are labels or grades",
         ),
-        ("query,doc,same\na,b,False\nc,d,True\n", {}, "column 'same' is not read, and holds False, True: if these are"),
+        (
+            "query,doc,same\na,b,False\nc,d,True\n",
+            {},
+            "column 'same' is not read, and holds False, True: if these are",
+        ),
         (
             "query,doc,rel\na,b,0.0\nc,d,1.0\n",
             {},
@@ -501,11 +659,19 @@ def test_prompts_that_the_model_does_not_keep_are_told(tmp_path: Path) -> None:
         ("query,doc,stars\na,b,1\nc,d,5\n", {}, ""),
         ("query,doc,year\na,b,0\nc,d,2001\n", {}, ""),
         ("query,doc,rel\na,b,0\nc,d,0\n", {}, ""),
-        ("query,doc\na,b\nc,d\n", {"min_score": 1.0}, "data.min_score leaves nothing out, for no column holds scores"),
+        (
+            "query,doc\na,b\nc,d\n",
+            {"min_score": 1.0},
+            "data.min_score leaves nothing out, for no column holds scores",
+        ),
     ],
 )
 def test_labels_that_nobody_reads_are_told(
-    content: str, options: dict[str, Any], says: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    content: str,
+    options: dict[str, Any],
+    says: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     (tmp_path / "pairs.csv").write_text(content)
     PairsFile(path=str(tmp_path / "pairs.csv"), **{"metadata": ("*",), **options}).read()

@@ -1,4 +1,5 @@
-"""Pairs divided by query: no leak into training, sizes that suit the data, and a choice that has a seed of its own."""
+"""Pairs divided by query: no leak into training, sizes that suit the data, and a choice that has a
+seed of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +18,11 @@ from tempera.text.pairs import TEST, TRAIN, VALIDATION, Pairs
 from tempera.text.split import NOT_ASKED, SHARES_DOCUMENT, SHARES_QUERY, Split, hold_out
 
 QUERIES, DOCS = "pqrstuvw", "abcdefgh"
-TABLES = st.lists(st.tuples(st.sampled_from(QUERIES), st.sampled_from(DOCS), st.booleans()), min_size=1, max_size=40)
+TABLES = st.lists(
+    st.tuples(st.sampled_from(QUERIES), st.sampled_from(DOCS), st.booleans()),
+    min_size=1,
+    max_size=40,
+)
 PARTS = ("train", "validation", "test", "corpus")
 
 
@@ -31,7 +36,9 @@ def table(rows) -> tuple[Pairs, np.ndarray]:
 
 def one_to_one(count: int) -> tuple[Pairs, np.ndarray]:
     """Pairs that share nothing, and all of which are candidates."""
-    return Pairs.of([f"q{i}" for i in range(count)], [f"d{i}" for i in range(count)]), np.ones(count, bool)
+    return Pairs.of([f"q{i}" for i in range(count)], [f"d{i}" for i in range(count)]), np.ones(
+        count, bool
+    )
 
 
 def two_to_one(queries: int = 60) -> tuple[Pairs, np.ndarray]:
@@ -60,7 +67,11 @@ def divided(pairs: Pairs, candidates: np.ndarray, queries: int, seed: int) -> di
     """Two parts without validation, by a definition of their own; the draw is numpy's."""
     query, doc = pairs.ids("query"), pairs.ids("doc")
     distinct = np.unique(query[candidates])
-    chosen = set(np.random.default_rng(seed).permutation(distinct)[: min(queries, len(distinct) // 2)].tolist())
+    chosen = set(
+        np.random.default_rng(seed)
+        .permutation(distinct)[: min(queries, len(distinct) // 2)]
+        .tolist()
+    )
     test = [i for i in range(len(pairs)) if candidates[i] and query[i] in chosen]
     docs, first = {doc[i] for i in test}, dict[int, int]()
     for i in np.flatnonzero(candidates):
@@ -69,13 +80,17 @@ def divided(pairs: Pairs, candidates: np.ndarray, queries: int, seed: int) -> di
         "train": [i for i in range(len(pairs)) if query[i] not in chosen and doc[i] not in docs],
         "validation": [],
         "test": test,
-        "corpus": [row for _, row in sorted(first.items(), key=lambda each: str(each[0]), reverse=True)],
+        "corpus": [
+            row for _, row in sorted(first.items(), key=lambda each: str(each[0]), reverse=True)
+        ],
     }
 
 
 @settings(deadline=None)
 @given(TABLES, st.integers(1, 6), st.integers(0, 5))
-def test_without_validation_the_split_is_the_two_parts_of_before(rows, queries: int, seed: int) -> None:
+def test_without_validation_the_split_is_the_two_parts_of_before(
+    rows, queries: int, seed: int
+) -> None:
     pairs, candidates = table(rows)
     expected = divided(pairs, candidates, queries, seed)
     options = Evaluation(queries=queries, validation=0, seed=seed)
@@ -88,7 +103,8 @@ def test_without_validation_the_split_is_the_two_parts_of_before(rows, queries: 
 
 
 def may_fail(pairs: Pairs, candidates: np.ndarray, queries: int) -> bool:
-    """Return True if some choice of at most so many queries leaves nothing to ask or to train on."""
+    """Return True if some choice of at most so many queries leaves nothing to ask or to train
+    on."""
     rows = list(zip(pairs.texts("query"), pairs.texts("doc"), candidates.tolist()))
     wanted = {query for query, _, candidate in rows if candidate}
     for size in range(1, queries + 1):
@@ -100,7 +116,13 @@ def may_fail(pairs: Pairs, candidates: np.ndarray, queries: int) -> bool:
 
 
 @settings(deadline=None)
-@given(TABLES, st.integers(1, 3), st.integers(0, 3), st.integers(0, 5), st.sampled_from(["drop", "keep"]))
+@given(
+    TABLES,
+    st.integers(1, 3),
+    st.integers(0, 3),
+    st.integers(0, 5),
+    st.sampled_from(["drop", "keep"]),
+)
 def test_no_training_row_shares_a_text_with_a_held_out_row(
     rows, queries: int, validation: int, seed: int, shared: Any
 ) -> None:
@@ -122,18 +144,23 @@ def test_no_training_row_shares_a_text_with_a_held_out_row(
     query = pairs.texts("query")
     for part in ("validation", "test"):  # every candidate pair of a query is there
         rows_of = getattr(split, part).tolist()
-        assert rows_of == [i for i in range(len(pairs)) if candidates[i] and query[i] in queries_of(split, part)]
+        assert rows_of == [
+            i for i in range(len(pairs)) if candidates[i] and query[i] in queries_of(split, part)
+        ]
     assert docs_of(split, "corpus") == {d for d, c in zip(pairs.texts("doc"), candidates) if c}
 
 
 @pytest.mark.parametrize("kept", ["drop", "keep"])
 def test_texts_that_differ_in_case_alone_are_shared(kept: Any) -> None:
-    """Most towers read them alike. Of documents that may be shared, such pairs are kept, and counted."""
+    """Most towers read them alike. Of documents that may be shared, such pairs are kept, and
+    counted."""
     queries, docs = [f"Straße {i}" for i in range(40)], [f"Doc {i}" for i in range(40)]
     queries += [f"straßE {i}" for i in range(20)] + [f"other {i}" for i in range(20)]
     docs += [f"other {i}" for i in range(20)] + [f"dOC {i}" for i in range(20, 40)]
     pairs = Pairs.of(queries, docs)
-    split = hold_out(pairs, np.arange(80) < 40, Evaluation(queries=8, validation=8, shared_documents=kept))
+    split = hold_out(
+        pairs, np.arange(80) < 40, Evaluation(queries=8, validation=8, shared_documents=kept)
+    )
     held = {*queries_of(split, "test"), *queries_of(split, "validation")}
     assert len(held) == 16 and not {text.lower() for text in held} & {
         text.lower() for text in queries_of(split, "train")
@@ -161,7 +188,10 @@ def test_the_seed_and_nothing_else_chooses() -> None:
 
 def test_the_size_of_validation_does_not_move_the_test() -> None:
     pairs, every = one_to_one(200)
-    tests = [queries_of(hold_out(pairs, every, Evaluation(queries=20, validation=n)), "test") for n in (0, 5, 50)]
+    tests = [
+        queries_of(hold_out(pairs, every, Evaluation(queries=20, validation=n)), "test")
+        for n in (0, 5, 50)
+    ]
     assert tests[0] == tests[1] == tests[2]
 
 
@@ -185,9 +215,12 @@ def test_sizes(count: int, given_options: dict[str, int], test: int, validation:
 
 
 @pytest.mark.parametrize(
-    ("rows", "candidates", "held"), [(99_000, 8_300, 1500), (99_000, 4_000, 1000), (1_000, 900, 100)]
+    ("rows", "candidates", "held"),
+    [(99_000, 8_300, 1500), (99_000, 4_000, 1000), (1_000, 900, 100)],
 )
-def test_shares_are_of_all_queries_and_at_most_a_quarter_of_the_candidates(rows, candidates, held) -> None:
+def test_shares_are_of_all_queries_and_at_most_a_quarter_of_the_candidates(
+    rows, candidates, held
+) -> None:
     pairs, _ = one_to_one(rows)
     split = hold_out(pairs, np.arange(rows) < candidates, Evaluation())
     assert split.queries(split.test) == split.queries(split.validation) == held
@@ -195,7 +228,10 @@ def test_shares_are_of_all_queries_and_at_most_a_quarter_of_the_candidates(rows,
 
 
 def test_validation_and_test_may_share_documents() -> None:
-    pairs = Pairs.of([f"q{i}" for i in range(40)], [f"d{i % 5}" for i in range(20)] + [f"e{i}" for i in range(20)])
+    pairs = Pairs.of(
+        [f"q{i}" for i in range(40)],
+        [f"d{i % 5}" for i in range(20)] + [f"e{i}" for i in range(20)],
+    )
     split = hold_out(pairs, np.ones(40, bool), Evaluation(queries=10, validation=10, seed=1))
     assert docs_of(split, "validation") & docs_of(split, "test")
     assert not docs_of(split, "train") & (docs_of(split, "validation") | docs_of(split, "test"))
@@ -205,7 +241,11 @@ def test_what_the_test_costs_is_counted_and_said_and_may_be_kept() -> None:
     pairs, every = two_to_one(600)
     split = hold_out(pairs, every, Evaluation(queries=60, validation=60))
     lost = split.dropped[SHARES_DOCUMENT]
-    assert 0 < lost <= 120 and len(split.train) == 480 - lost and split.dropped == {SHARES_DOCUMENT: lost}
+    assert (
+        0 < lost <= 120
+        and len(split.train) == 480 - lost
+        and split.dropped == {SHARES_DOCUMENT: lost}
+    )
     assert split.lines() == [
         f"600 pairs: {480 - lost} for training, 60 validation and 60 test queries against 300 documents"
     ]
@@ -214,12 +254,16 @@ def test_what_the_test_costs_is_counted_and_said_and_may_be_kept() -> None:
     assert kept.lines()[0].endswith(
         f"; {lost} of the training pairs share a document with them (evaluation.shared_documents)"
     )
-    assert np.array_equal(kept.test, split.test) and np.array_equal(kept.validation, split.validation)
+    assert np.array_equal(kept.test, split.test) and np.array_equal(
+        kept.validation, split.validation
+    )
 
 
 def test_pairs_of_a_held_out_query_that_are_no_candidates_are_counted() -> None:
     pairs = Pairs.of(["p", "p", "q", "r"], ["a", "b", "c", "d"])
-    split = hold_out(pairs, np.array([True, False, False, True]), Evaluation(queries=1, validation=0, seed=0))
+    split = hold_out(
+        pairs, np.array([True, False, False, True]), Evaluation(queries=1, validation=0, seed=0)
+    )
     test, other = ("p", {SHARES_QUERY: 1}) if queries_of(split, "test") == {"p"} else ("r", {})
     assert queries_of(split, "test") == {test} and split.dropped == other
 
@@ -228,7 +272,9 @@ def test_pairs_of_a_held_out_query_that_are_no_candidates_are_counted() -> None:
 def test_fewer_than_fifty_queries_choose_nothing(validation: int, chooses: bool) -> None:
     split = hold_out(*one_to_one(400), Evaluation(validation=validation))
     assert split.chooses is chooses
-    says = f"{validation} validation queries are too few to choose by (at least 50): defaults are kept"
+    says = (
+        f"{validation} validation queries are too few to choose by (at least 50): defaults are kept"
+    )
     assert (says in split.lines()) is (validation == 49)
 
 
@@ -247,10 +293,22 @@ def test_a_part_with_fewer_queries_than_it_was_to_have_is_told() -> None:
 
 def test_named_rows_are_the_parts_that_they_are_named_for() -> None:
     rows = [(f"q{i}", f"d{i}", TRAIN) for i in range(20)]
-    rows += [("t0", "d0", TEST), ("t1", "x1", TEST), ("q5", "x5", TEST)]  # d0 and q5 are in training too
-    rows += [("v0", "x1", VALIDATION), ("t1", "x9", VALIDATION), ("v2", "d7", VALIDATION)]  # t1 is in the test too
+    rows += [
+        ("t0", "d0", TEST),
+        ("t1", "x1", TEST),
+        ("q5", "x5", TEST),
+    ]  # d0 and q5 are in training too
+    rows += [
+        ("v0", "x1", VALIDATION),
+        ("t1", "x9", VALIDATION),
+        ("v2", "d7", VALIDATION),
+    ]  # t1 is in the test too
     split = hold_out(*named(rows), Evaluation())
-    assert queries_of(split, "test") == {"t0", "t1", "q5"} and docs_of(split, "test") == {"d0", "x1", "x5"}
+    assert queries_of(split, "test") == {"t0", "t1", "q5"} and docs_of(split, "test") == {
+        "d0",
+        "x1",
+        "x5",
+    }
     assert queries_of(split, "validation") == {"v0", "v2"}
     assert queries_of(split, "train") == {f"q{i}" for i in range(20)} - {"q0", "q5", "q7"}
     assert split.dropped == {SHARES_QUERY: 2, SHARES_DOCUMENT: 2}
@@ -259,10 +317,16 @@ def test_named_rows_are_the_parts_that_they_are_named_for() -> None:
 
 
 def test_what_is_not_named_is_drawn_from_the_others() -> None:
-    rows = [(f"q{i}", f"d{i}", TRAIN) for i in range(40)] + [(f"t{i}", f"x{i}", TEST) for i in range(10)]
+    rows = [(f"q{i}", f"d{i}", TRAIN) for i in range(40)] + [
+        (f"t{i}", f"x{i}", TEST) for i in range(10)
+    ]
     split = hold_out(*named(rows), Evaluation(queries=4))
-    assert split.queries(split.test) == 4 and queries_of(split, "test") < {f"t{i}" for i in range(10)}
-    assert split.queries(split.validation) == 5 and queries_of(split, "validation") < {f"q{i}" for i in range(40)}
+    assert split.queries(split.test) == 4 and queries_of(split, "test") < {
+        f"t{i}" for i in range(10)
+    }
+    assert split.queries(split.validation) == 5 and queries_of(split, "validation") < {
+        f"q{i}" for i in range(40)
+    }
     assert len(split.train) == 35 and split.dropped == {NOT_ASKED: 6}
 
 
@@ -288,7 +352,9 @@ def test_what_is_not_named_is_drawn_from_the_others() -> None:
         ),
     ],
 )
-def test_nothing_left_to_train_on_or_to_ask(query: str, doc: str, candidates: str, says: str) -> None:
+def test_nothing_left_to_train_on_or_to_ask(
+    query: str, doc: str, candidates: str, says: str
+) -> None:
     pairs = Pairs.of(list(query), list(doc))
     with pytest.raises(DataError) as error:
         hold_out(pairs, np.array([c == "1" for c in candidates], bool), Evaluation())

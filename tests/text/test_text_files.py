@@ -45,26 +45,34 @@ def test_a_heading_asks_for_what_stands_below_it() -> None:
     ],
 )
 def test_a_block_ends_with_the_sign_that_opened_it(block: str) -> None:
-    assert [section.heading for section in sections(f"# One\n{block}\n# Two")] == ["", "One", "One: Two"]
+    assert [section.heading for section in sections(f"# One\n{block}\n# Two")] == [
+        "",
+        "One",
+        "One: Two",
+    ]
 
 
 def test_signs_at_the_end_of_a_heading_stand_behind_a_space() -> None:
-    headings = [section.heading for section in sections("# C#\n\na\n## F# ##\nb\n## ##\nc\n# Tea#\t#\nd")]
+    headings = [
+        section.heading for section in sections("# C#\n\na\n## F# ##\nb\n## ##\nc\n# Tea#\t#\nd")
+    ]
     assert headings == ["", "C#", "C#: F#", "C#", "C#: Tea#"]
 
 
 def test_a_text_between_two_rules_is_no_front_matter() -> None:
-    assert [tuple(each) for each in sections("---\n\nBefore. It all.\n\n---\n# Tea\nDrink it.")] == [
+    assert [
+        tuple(each) for each in sections("---\n\nBefore. It all.\n\n---\n# Tea\nDrink it.")
+    ] == [
         ("", "---\n\nBefore. It all.\n\n---", 1),
         ("Tea", "Drink it.", 6),
     ]
-    assert [each.heading for each in sections("---\n# of a page\n\ntitle: Tea\n---\nDrink it.")] == ["Tea"]
+    assert [
+        each.heading for each in sections("---\n# of a page\n\ntitle: Tea\n---\nDrink it.")
+    ] == ["Tea"]
 
 
 def test_front_matter_and_comments_are_no_text() -> None:
-    text = (
-        '---\ntitle: "Tea policy"\ndate: 2024-01-01\n---\nFive <!-- not\nfour --> days.\n# Tea policy\n## When\nNow.\n'
-    )
+    text = '---\ntitle: "Tea policy"\ndate: 2024-01-01\n---\nFive <!-- not\nfour --> days.\n# Tea policy\n## When\nNow.\n'
     assert [tuple(each) for each in sections(text)] == [
         ("Tea policy", "Five \n days.", 1),
         ("Tea policy", "", 7),
@@ -81,24 +89,37 @@ def test_front_matter_and_comments_are_no_text() -> None:
         ("One. Two\nlines.", [("One.", "Two\nlines.")]),
         ('"Is it?" Yes. It is.', [('"Is it?"', "Yes. It is.")]),
         ("A title\n\nIts text", [("A title", "Its text")]),
-        ("Long one. Its rest.\n\nThe next. Its rest.", [("Long one.", "Its rest."), ("The next.", "Its rest.")]),
+        (
+            "Long one. Its rest.\n\nThe next. Its rest.",
+            [("Long one.", "Its rest."), ("The next.", "Its rest.")],
+        ),
         (
             "First line. Its rest.\nSecond line. Its rest.",
             [("First line.", "Its rest."), ("Second line.", "Its rest.")],
         ),
     ],
 )
-def test_else_the_first_sentence_or_a_line_of_its_own(text: str, pairs: list[tuple[str, str]]) -> None:
+def test_else_the_first_sentence_or_a_line_of_its_own(
+    text: str, pairs: list[tuple[str, str]]
+) -> None:
     made = [pair_of(*part) for part in parts_of(Section("", text, 1), 30)]
     assert [pair for pair in made if pair] == pairs
 
 
 def test_long_paragraphs_are_divided_between_lines_then_sentences_then_words() -> None:
     text = (
-        "One line\nand two\nand three, long\n\nShort.\n\nA sentence. Another one, and it goes on and on.\n" + "x" * 45
+        "One line\nand two\nand three, long\n\nShort.\n\nA sentence. Another one, and it goes on and on.\n"
+        + "x" * 45
     )
     assert [part for _, part in parts_of(Section("", text, 1), 20)] == [
-        *("One line\nand two", "and three, long", "Short.", "A sentence.", "Another one, and it", "goes on and on."),
+        *(
+            "One line\nand two",
+            "and three, long",
+            "Short.",
+            "A sentence.",
+            "Another one, and it",
+            "goes on and on.",
+        ),
         *("x" * 20, "x" * 20, "x" * 5),
     ]
 
@@ -109,10 +130,15 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_bytes(b"\xff\xfe. No.")
     pairs, may_ask = TextFiles(str(tmp_path)).read()
     assert pairs.texts("query") == ["Before.", "Tea", "Tea: Green tea", "One."] and may_ask.all()
-    assert pairs.texts("place")[2] == f"{tmp_path}/a.md:11" and pairs.dropped == {"files that are not UTF-8": 1}
-    assert pairs.about == f"{tmp_path} holds 3 text files, of which pairs are made: {MADE['heading']}"
+    assert pairs.texts("place")[2] == f"{tmp_path}/a.md:11" and pairs.dropped == {
+        "files that are not UTF-8": 1
+    }
+    assert (
+        pairs.about == f"{tmp_path} holds 3 text files, of which pairs are made: {MADE['heading']}"
+    )
     with pytest.raises(
-        DataError, match=r"holds no text of two sentences.*, and 1 file that is not UTF-8: save them as UTF-8"
+        DataError,
+        match=r"holds no text of two sentences.*, and 1 file that is not UTF-8: save them as UTF-8",
     ):
         TextFiles(str(tmp_path / "c.txt")).read()
     with pytest.raises(DataError, match="no such file"):
@@ -140,12 +166,20 @@ def test_a_sentence_asks_for_the_text_around_it_or_seldom_for_all_of_it() -> Non
     made = [pair_of("Heading", TEXT, "sentence", draw) for _ in range(2000)]
     around = {each: " ".join(other for other in SENTENCES if other != each) for each in SENTENCES}
     whole = " ".join(SENTENCES)
-    assert {pair for pair in made if pair} == {*around.items(), *((each, whole) for each in SENTENCES)}
-    assert sum(pair is not None and pair[1] == whole for pair in made) / 2000 == pytest.approx(0.1, abs=0.02)
+    assert {pair for pair in made if pair} == {
+        *around.items(),
+        *((each, whole) for each in SENTENCES),
+    }
+    assert sum(pair is not None and pair[1] == whole for pair in made) / 2000 == pytest.approx(
+        0.1, abs=0.02
+    )
 
 
 def test_the_first_half_asks_for_the_second() -> None:
-    assert pair_of("Heading", TEXT, "neighbours") == ("One is here. Two now!", "Is it three? Four, at last.")
+    assert pair_of("Heading", TEXT, "neighbours") == (
+        "One is here. Two now!",
+        "Is it three? Four, at last.",
+    )
 
 
 @pytest.mark.parametrize("rule", ["sentence", "neighbours"])
@@ -155,11 +189,17 @@ def test_one_sentence_makes_no_pair(rule: Rule) -> None:
 
 def test_sentences_end_behind_quotes_and_not_behind_a_number() -> None:
     text = '1. He said "Wait." Then\nleft.\n\n2. Drink (now.) Go'
-    assert pair_of("", text, "neighbours") == ('1. He said "Wait." Then\nleft.', "2. Drink (now.) Go")
+    assert pair_of("", text, "neighbours") == (
+        '1. He said "Wait." Then\nleft.',
+        "2. Drink (now.) Go",
+    )
 
 
 def test_sentences_of_scripts_without_spaces_and_with_other_full_stops() -> None:
-    assert pair_of("", "今天很好。「去公园吗？」他说。 End. 好！") == ("今天很好。", "「去公园吗？」他说。 End. 好！")
+    assert pair_of("", "今天很好。「去公园吗？」他说。 End. 好！") == (
+        "今天很好。",
+        "「去公园吗？」他说。 End. 好！",
+    )
     assert pair_of("", "他说「好。」走了。") == ("他说「好。」", "走了。")
     assert pair_of("", "今天很好。") is None and pair_of("", "真的吗？！") is None
     assert pair_of("", "यह पहला है। यह दूसरा है।") == ("यह पहला है।", "यह दूसरा है।")
@@ -185,12 +225,18 @@ def test_a_section_that_html_does_not_know_is_a_comment(page: str, text: str) ->
     ("page", "text"),
     [
         ("One.<br/>Two.<br>Three.<br /><br />Four.", "One.\nTwo.\nThree.\n\nFour."),
-        ("<h1>A</h1><pre><code>a = <b>1</b>\n  # b\n</code></pre> C\nd", "# A\n\n```\na = 1\n  # b\n\n```\n\nC d"),
+        (
+            "<h1>A</h1><pre><code>a = <b>1</b>\n  # b\n</code></pre> C\nd",
+            "# A\n\n```\na = 1\n  # b\n\n```\n\nC d",
+        ),
         ("<title>A</title><pre># b</pre>", "# A\n\n```\n# b\n```"),
         ("<pre>a\nb<h2>C</h2>d\ne", "```\na\nb\n```\n\n## C\n\nd e"),  # that nothing closes
         ("<h1></h1><p>One", "One"),
         ("<ul>\n<li>One</li>\n<li>Two</li>\n</ul>\nAfter.", "One\nTwo\n\nAfter."),
-        ("<table><tr><th>One</th><td>two</td></tr><tr><td>three</td></tr></table>", "One two\nthree"),
+        (
+            "<table><tr><th>One</th><td>two</td></tr><tr><td>three</td></tr></table>",
+            "One two\nthree",
+        ),
         ("<dl><dt>One</dt><dd>two</dd></dl>", "One\ntwo"),
     ],
 )

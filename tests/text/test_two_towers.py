@@ -40,7 +40,9 @@ WIDTH = 6
 
 def kept(folder: Path) -> Any:
     """A function that embeds texts by a saved model, and keeps the vectors in a folder."""
-    return lambda model, role, texts, _=None: embed.embed_by(model_folder(model), role, texts, folder)
+    return lambda model, role, texts, _=None: embed.embed_by(
+        model_folder(model), role, texts, folder
+    )
 
 
 @pytest.fixture
@@ -54,13 +56,19 @@ def ids(count: int = 9) -> list[str]:
 
 
 def write(path: Path, vectors: np.ndarray, names: list[str]) -> Path:
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(vectors).ravel()), vectors.shape[1])
+    lists = pa.FixedSizeListArray.from_arrays(
+        pa.array(np.ascontiguousarray(vectors).ravel()), vectors.shape[1]
+    )
     parquet.write_table(pa.table({"id": names, "embedding": lists}), path)
     return path
 
 
-@pytest.mark.parametrize("form", ["parquet", "npy", "npy with ids.npy", "faiss", "faiss with ids inside"])
-def test_vectors_are_found_by_id_in_files_of_every_form(form: str, vectors: np.ndarray, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "form", ["parquet", "npy", "npy with ids.npy", "faiss", "faiss with ids inside"]
+)
+def test_vectors_are_found_by_id_in_files_of_every_form(
+    form: str, vectors: np.ndarray, tmp_path: Path
+) -> None:
     path, names, own = tmp_path / f"vectors.{form.split()[0]}", None, ids()
     if form == "parquet":
         write(path, vectors, own)
@@ -85,9 +93,13 @@ def test_vectors_are_found_by_id_in_files_of_every_form(form: str, vectors: np.n
     assert side.notes() == []
 
 
-def test_a_column_of_the_user_that_is_called_key_replaces_no_id(vectors: np.ndarray, tmp_path: Path) -> None:
+def test_a_column_of_the_user_that_is_called_key_replaces_no_id(
+    vectors: np.ndarray, tmp_path: Path
+) -> None:
     path = write(tmp_path / "vectors.parquet", vectors, ids())
-    parquet.write_table(parquet.read_table(path).append_column("key", pa.array(range(100, 109))), path)
+    parquet.write_table(
+        parquet.read_table(path).append_column("key", pa.array(range(100, 109))), path
+    )
     assert read_vectors(path).keys is None
     assert IndexSide(path).find(given_ids(pa.array(ids()))).tolist() == list(range(9))
 
@@ -96,7 +108,9 @@ def test_what_is_unusual_of_an_index_is_said(vectors: np.ndarray, tmp_path: Path
     half = IndexSide(write(tmp_path / "half.parquet", vectors.astype(np.float16), ids()))
     assert [note.split(": ")[1] for note in half.notes()] == ["they are compared in float32"]
     (note,) = IndexSide(
-        write(tmp_path / "long.parquet", vectors * np.arange(1, 10)[:, None].astype(np.float32), ids())
+        write(
+            tmp_path / "long.parquet", vectors * np.arange(1, 10)[:, None].astype(np.float32), ids()
+        )
     ).notes()
     assert "lengths from 1 to 9" in note and "cosine" in note
     (note,) = IndexSide(write(tmp_path / "double.parquet", 2 * vectors, ids())).notes()
@@ -114,7 +128,9 @@ def test_what_is_unusual_of_an_index_is_said(vectors: np.ndarray, tmp_path: Path
         ("none", r"no such file or folder of vectors: \S+vectors\.npy"),
     ],
 )
-def test_an_index_that_does_not_fit_is_refused(change: str, message: str, vectors: np.ndarray, tmp_path: Path) -> None:
+def test_an_index_that_does_not_fit_is_refused(
+    change: str, message: str, vectors: np.ndarray, tmp_path: Path
+) -> None:
     path, own, names = tmp_path / "vectors.npy", ids(), tmp_path / "ids.txt"
     if change == "twice":
         own[5] = own[3]
@@ -127,14 +143,17 @@ def test_an_index_that_does_not_fit_is_refused(change: str, message: str, vector
     if change == "none":
         path.unlink()
     with pytest.raises(DataError, match=message):
-        IndexSide(path, names).named(given_ids(pa.array(["d0", "lost", "lost too"])), ["a", "what is lost", "b"])
+        IndexSide(path, names).named(
+            given_ids(pa.array(["d0", "lost", "lost too"])), ["a", "what is lost", "b"]
+        )
 
 
 @pytest.mark.parametrize("width", [WIDTH, 4, 9])
 def test_a_head_is_the_identity_before_training_and_its_definition_after_it(
     width: int, tiny_run: Path, tmp_path: Path
 ) -> None:
-    """W and b against a loop over rows; vectors of another width are cut or filled up with zeros."""
+    """W and b against a loop over rows; vectors of another width are cut or filled up with
+    zeros."""
     texts = ["kaban lodor", "mifin", "nugar zucel the"]
     head = HeadTower(tiny_run / "model", kept(tmp_path), texts, width)
     rows = head.features(texts, None, "query")
@@ -144,9 +163,14 @@ def test_a_head_is_the_identity_before_training_and_its_definition_after_it(
     torch.manual_seed(0)
     for parameter in head.residual.parameters():
         torch.nn.init.normal_(parameter)
-    weight, bias = (p.detach().numpy().astype(np.float64) for p in (head.residual.weight, head.residual.bias))
+    weight, bias = (
+        p.detach().numpy().astype(np.float64) for p in (head.residual.weight, head.residual.bias)
+    )
     for i, row in enumerate(x.astype(np.float64)):
-        expected = [cut[i][j] + sum(weight[j, k] * row[k] for k in range(len(row))) + bias[j] for j in range(width)]
+        expected = [
+            cut[i][j] + sum(weight[j, k] * row[k] for k in range(len(row))) + bias[j]
+            for j in range(width)
+        ]
         assert np.allclose(head(rows)[i].detach().numpy(), expected, atol=1e-5)
     head.save(tmp_path / "saved")
     assert np.allclose(load(tmp_path / "saved")(texts), head.encode(rows).numpy(), atol=1e-6)
@@ -174,15 +198,21 @@ def test_a_run_finds_the_users_ids_again_in_its_index_and_in_that_of_another_run
     first = train(chosen, tmp_path / "first")
     named = dict(zip(texts, dict.fromkeys(names), strict=True))
     hits = first.search("kaban lodor", k=10, hybrid=True)
-    assert [hit.id for hit in hits] == [next(n for t, n in named.items() if t.startswith(hit.preview)) for hit in hits]
+    assert [hit.id for hit in hits] == [
+        next(n for t, n in named.items() if t.startswith(hit.preview)) for hit in hits
+    ]
     assert all(hit.place.endswith(f", {hit.id}") for hit in hits)
     assert calibrate(first.folder).about["queries"] == first.document["data"]["queries"]
     # Queries of another run are trained for this index, and its documents found by the same ids.
     chosen["tower"] = options(pairs_file, tmp_path / "first")["tower"]
     run = train(chosen, tmp_path / "second")
-    assert sorted(run.index.documents["id"].to_pylist()) == sorted(first.index.documents["id"].to_pylist())
+    assert sorted(run.index.documents["id"].to_pylist()) == sorted(
+        first.index.documents["id"].to_pylist()
+    )
     judged = evaluate_held_out(run.folder).systems
-    assert judged[str(run.folder)].metrics["ndcg@10"] == pytest.approx(run.metrics["trained"]["ndcg@10"])
+    assert judged[str(run.folder)].metrics["ndcg@10"] == pytest.approx(
+        run.metrics["trained"]["ndcg@10"]
+    )
 
 
 def test_integer_ids_of_a_stamped_index_are_found(vectors: np.ndarray, tmp_path: Path) -> None:
@@ -191,14 +221,24 @@ def test_integer_ids_of_a_stamped_index_are_found(vectors: np.ndarray, tmp_path:
     names = pa.table({"doc_id": numbers, **dict.fromkeys(("name", "place", "doc"), [""] * 9)})
     write_index(tmp_path / "index", vectors, names, Stamp("0" * 32, WIDTH))
     side = IndexSide(tmp_path / "index")
-    for ids in (given_ids(pa.array(["4", "0"])), np.array([4, 0])):  # given by a user, and as hashes are
+    for ids in (
+        given_ids(pa.array(["4", "0"])),
+        np.array([4, 0]),
+    ):  # given by a user, and as hashes are
         assert torch.equal(side(side.named(ids, ["a", "b"])), torch.from_numpy(vectors[[4, 0]]))
-    (tmp_path / "ids.txt").write_text("\n".join(f"{i}{'0' * 20}" for i in range(9)))  # longer than a hash
+    (tmp_path / "ids.txt").write_text(
+        "\n".join(f"{i}{'0' * 20}" for i in range(9))
+    )  # longer than a hash
     side = IndexSide(tmp_path / "index", tmp_path / "ids.txt")
-    assert torch.equal(side(side.named(given_ids(pa.array([f"4{'0' * 20}"])), ["a"])), torch.from_numpy(vectors[[4]]))
+    assert torch.equal(
+        side(side.named(given_ids(pa.array([f"4{'0' * 20}"])), ["a"])),
+        torch.from_numpy(vectors[[4]]),
+    )
 
 
-def test_words_belong_to_their_documents_in_an_index_of_another_order(tiny_run: Path, tmp_path: Path) -> None:
+def test_words_belong_to_their_documents_in_an_index_of_another_order(
+    tiny_run: Path, tmp_path: Path
+) -> None:
     run = Run(tiny_run)
     index, order = run.index, np.random.default_rng(0).permutation(len(run.index.documents))
     named = index.documents.rename_columns(["doc_id", "name", "place", "doc"])
@@ -206,9 +246,13 @@ def test_words_belong_to_their_documents_in_an_index_of_another_order(tiny_run: 
         write_index(tmp_path / folder, index.vectors[rows], named.take(pa.array(rows)), index.stamp)
     own = run.search("kaban lodor", 20, hybrid=True)
     turned = run.search("kaban lodor", 20, index=str(tmp_path / "turned"), hybrid=True)
-    assert {hit.id: round(hit.score, 4) for hit in turned} == {hit.id: round(hit.score, 4) for hit in own}
+    assert {hit.id: round(hit.score, 4) for hit in turned} == {
+        hit.id: round(hit.score, 4) for hit in own
+    }
     fewer = run.search("kaban lodor", 5, index=tmp_path / "fewer", hybrid=True)
-    words = Lexical(named["doc"].take(pa.array(order[:50])).to_pylist()).index(run._once(run._words, index).settings)
+    words = Lexical(named["doc"].take(pa.array(order[:50])).to_pylist()).index(
+        run._once(run._words, index).settings
+    )
     wanted = fused(
         (index.vectors[order[:50]] @ run.encode(["kaban lodor"])[0])[None],
         words.scores(["kaban lodor"]),
@@ -232,10 +276,21 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def turned(tiny_run: Path, tmp_path: Path) -> Path:
-    """An index with the documents of a run, whose vectors are turned, so that a head has something to learn."""
-    index, turn = Run(tiny_run).index, np.linalg.qr(np.random.default_rng(0).normal(size=(16, 16)))[0]
+    """An index with the documents of a run, whose vectors are turned, so that a head has something
+    to learn."""
+    index, turn = (
+        Run(tiny_run).index,
+        np.linalg.qr(np.random.default_rng(0).normal(size=(16, 16)))[0],
+    )
     named = index.documents
-    table = pa.table({"doc_id": named["id"], "name": named["name"], "place": named["place"], "doc": named["preview"]})
+    table = pa.table(
+        {
+            "doc_id": named["id"],
+            "name": named["name"],
+            "place": named["place"],
+            "doc": named["preview"],
+        }
+    )
     stamp = Stamp(fingerprint(tiny_run / "model"), 16)
     write_index(tmp_path / "old" / "index", (index.vectors @ turn).astype(np.float32), table, stamp)
     return tmp_path / "old"
@@ -250,7 +305,9 @@ def test_queries_are_trained_for_an_index_and_no_document_is_embedded(
     assert set(embedded) == {"query"}  # zero documents
     old, new = Index(turned / "index"), run.index
     table = dict(zip(old.documents["id"].to_pylist(), old.vectors, strict=True))
-    assert np.allclose([table[name] for name in new.documents["id"].to_pylist()], new.vectors, atol=1e-6)
+    assert np.allclose(
+        [table[name] for name in new.documents["id"].to_pylist()], new.vectors, atol=1e-6
+    )
     assert run.document["best"]["step"] > 0
     assert run.metrics["trained"]["ndcg@10"] > run.metrics["untrained"]["ndcg@10"] + 0.2
     # The saved model is one for queries, which searches the old index and names it.
@@ -259,18 +316,27 @@ def test_queries_are_trained_for_an_index_and_no_document_is_embedded(
     model = SentenceTransformer(str(tmp_path / "run" / "model"), device="cpu")
     assert np.allclose(model.encode_query(["kaban lodor"]), run.encode(["kaban lodor"]), atol=1e-6)
     note = Kept.read(tmp_path / "run" / "model")
-    assert note == Kept(checksum(old.vectors), fingerprint(tiny_run / "model"), len(old.documents), 16)
+    assert note == Kept(
+        checksum(old.vectors), fingerprint(tiny_run / "model"), len(old.documents), 16
+    )
     assert note.checksum in (tmp_path / "run" / "model" / "README.md").read_text()
     hits = run.search("kaban lodor", index=turned / "index")
-    assert np.isclose(hits[0].score, (old.vectors @ run.encode(["kaban lodor"])[0]).max(), atol=1e-6)
+    assert np.isclose(
+        hits[0].score, (old.vectors @ run.encode(["kaban lodor"])[0]).max(), atol=1e-6
+    )
     assert run.search("kaban lodor")[0].preview == hits[0].preview
     with pytest.raises(DataError, match=r"embeds queries alone.*: tempera evaluate RUN"):
         load(tmp_path / "run" / "model", "doc")
-    # It is judged by what its run has held out, beside other queries for the same index, and still no document is embedded.
+    # It is judged by what its run has held out, beside other queries for the same index, and still
+    # no document is embedded.
     embedded.clear()
     judged = evaluate_held_out(run.folder, against=tiny_run).systems
-    assert judged[str(run.folder)].metrics["ndcg@10"] == pytest.approx(run.metrics["trained"]["ndcg@10"])
-    assert judged[str(tiny_run)].metrics["ndcg@10"] == pytest.approx(run.metrics["untrained"]["ndcg@10"])
+    assert judged[str(run.folder)].metrics["ndcg@10"] == pytest.approx(
+        run.metrics["trained"]["ndcg@10"]
+    )
+    assert judged[str(tiny_run)].metrics["ndcg@10"] == pytest.approx(
+        run.metrics["untrained"]["ndcg@10"]
+    )
     assert "doc" not in embedded
     # After training again, calibration follows the model of before, and the same vectors.
     chosen["train"]["refit"] = "all"
@@ -282,7 +348,10 @@ def test_queries_are_trained_for_an_index_and_no_document_is_embedded(
         evaluate_held_out(run.folder, against=tmp_path / "narrow")
     # Of the same width, in another space.
     StaticTower(train_tokenizer(["kaban"], 300, 16), 16).save(tmp_path / "foreign")
-    with pytest.raises(DataError, match=r"queries of .*foreign are not for the index of .*run: compare with the model"):
+    with pytest.raises(
+        DataError,
+        match=r"queries of .*foreign are not for the index of .*run: compare with the model",
+    ):
         evaluate_held_out(run.folder, against=tmp_path / "foreign")
     assert len(evaluate_held_out(run.folder, against=again).systems) == 2
     shutil.copytree(tmp_path / "run", tmp_path / "damaged")
@@ -290,7 +359,9 @@ def test_queries_are_trained_for_an_index_and_no_document_is_embedded(
     write_index(
         tmp_path / "damaged" / "index",
         new.vectors[:3],
-        pa.table({"doc_id": ["1", "2", "3"], "name": [""] * 3, "place": [""] * 3, "doc": ["a", "b", "c"]}),
+        pa.table(
+            {"doc_id": ["1", "2", "3"], "name": [""] * 3, "place": [""] * 3, "doc": ["a", "b", "c"]}
+        ),
     )
     with pytest.raises(DataError, match=r"index lacks [\d,]+ of the [\d,]+ documents of its run"):
         evaluate_held_out(tmp_path / "damaged")
@@ -301,7 +372,8 @@ def test_queries_are_trained_for_an_index_and_no_document_is_embedded(
     for damage in ("{", "[]", '{"checksum": "x"}'):
         (tmp_path / "run" / "model" / "kept_index.json").write_text(damage)
         with pytest.raises(
-            DataError, match=r"kept_index\.json is damaged: .*; copy it from the model that was trained"
+            DataError,
+            match=r"kept_index\.json is damaged: .*; copy it from the model that was trained",
         ):
             Run(tmp_path / "run").search("kaban lodor")
 
@@ -315,16 +387,22 @@ def test_an_index_that_does_not_name_its_model_is_that_of_the_queries(
     vectors = Run(tiny_run).encode([row["doc"] for row in rows])
     chosen = options(tmp_path / "pairs.jsonl", tiny_run)
     chosen["data"]["doc_id"] = "key"
-    chosen["tower"]["doc"] = {"index": str(write(tmp_path / "v.parquet", vectors, [row["key"] for row in table]))}
+    chosen["tower"]["doc"] = {
+        "index": str(write(tmp_path / "v.parquet", vectors, [row["key"] for row in table]))
+    }
     run = train(chosen, tmp_path / "run")
     judged = evaluate_held_out(run.folder, against=tiny_run).systems
-    assert judged[str(tiny_run)].metrics["ndcg@10"] == pytest.approx(run.metrics["untrained"]["ndcg@10"])
+    assert judged[str(tiny_run)].metrics["ndcg@10"] == pytest.approx(
+        run.metrics["untrained"]["ndcg@10"]
+    )
     StaticTower(train_tokenizer(["kaban"], 300, 16), 16).save(tmp_path / "foreign")
     with pytest.raises(DataError, match=r"queries of .*foreign are not for the index of .*run"):
         evaluate_held_out(run.folder, against=tmp_path / "foreign")
 
 
-def test_an_index_of_another_model_is_still_refused(pairs_file: Path, tiny_run: Path, tmp_path: Path) -> None:
+def test_an_index_of_another_model_is_still_refused(
+    pairs_file: Path, tiny_run: Path, tmp_path: Path
+) -> None:
     run = train(options(pairs_file, tiny_run, validation=0), tmp_path / "run")
     old = Run(tiny_run)
     with pytest.raises(DataError, match="vectors of another model"):
@@ -337,9 +415,15 @@ def test_too_few_validation_queries_keep_the_untrained_queries(
     run = train(options(pairs_file, tiny_run, validation=20), tmp_path / "run")
     assert run.document["steps"] == 0 and run.metrics["trained"] == run.metrics["untrained"]
     assert "nothing is trained" in json.dumps(run.document["cautions"])
-    assert np.allclose(run.encode(["kaban lodor"]), Run(tiny_run).encode(["kaban lodor"]), atol=1e-6)
+    assert np.allclose(
+        run.encode(["kaban lodor"]), Run(tiny_run).encode(["kaban lodor"]), atol=1e-6
+    )
     asked = train(
-        {**options(pairs_file, tiny_run, validation=20), "train": {"max_steps": 3, "keep_best": False}}, tmp_path / "b"
+        {
+            **options(pairs_file, tiny_run, validation=20),
+            "train": {"max_steps": 3, "keep_best": False},
+        },
+        tmp_path / "b",
     )
     assert asked.document["steps"] == 3
 
@@ -368,21 +452,33 @@ def test_documents_of_a_frozen_model_are_embedded_once_and_saved_as_a_route(
     train(frozen, tmp_path / "again")
     assert len(embedded) == documents
     texts = ["kaban lodor", "mifin"]
-    assert np.allclose(load(run.folder / "model", "doc")(texts), load(tiny_run / "model", "doc")(texts), atol=1e-6)
+    assert np.allclose(
+        load(run.folder / "model", "doc")(texts), load(tiny_run / "model", "doc")(texts), atol=1e-6
+    )
     assert not np.allclose(
-        load(run.folder / "model", "query")(texts), load(tiny_run / "model", "query")(texts), atol=0.1
+        load(run.folder / "model", "query")(texts),
+        load(tiny_run / "model", "query")(texts),
+        atol=0.1,
     )
 
 
 def test_options_of_two_towers(tmp_path: Path) -> None:
-    short = build(config.of({}, ["tower.query.kind=head", "tower.query.model=m", "tower.doc.index=i"]))
+    short = build(
+        config.of({}, ["tower.query.kind=head", "tower.query.model=m", "tower.doc.index=i"])
+    )
     assert short.tower == TwoTowers(Head("m"), KeptIndex("i"))
     assert build(Options({"tower": short.resolved["tower"]})).tower == short.tower
     long = {"query": {"head": {"model": "m"}}, "doc": {"index": "i", "ids": "ids.txt"}}
     assert build(Options({"tower": long})).tower == TwoTowers(Head("m"), KeptIndex("i", "ids.txt"))
-    other = {"query": {"kind": "static", "dimensions": 8}, "doc": {"kind": "pretrained", "model": "m", "frozen": True}}
+    other = {
+        "query": {"kind": "static", "dimensions": 8},
+        "doc": {"kind": "pretrained", "model": "m", "frozen": True},
+    }
     assert build(Options({"tower": other})).tower == TwoTowers(Static(8), FrozenModel("m", True))
-    assert kind_of_tower(Options({"tower": other})) is Static and kind_of_tower(Options({"tower": long})) is Head
+    assert (
+        kind_of_tower(Options({"tower": other})) is Static
+        and kind_of_tower(Options({"tower": long})) is Head
+    )
 
 
 @pytest.mark.parametrize(
@@ -395,7 +491,10 @@ def test_options_of_two_towers(tmp_path: Path) -> None:
             "tower.doc.pretrained.frozen: is required",
         ),
         (
-            {"query": {"kind": "static"}, "doc": {"kind": "pretrained", "model": "m", "frozen": False}},
+            {
+                "query": {"kind": "static"},
+                "doc": {"kind": "pretrained", "model": "m", "frozen": False},
+            },
             "tower.doc.pretrained: frozen is false, and both towers would train",
         ),
     ],
@@ -413,7 +512,9 @@ def test_two_widths_and_two_models_are_told(
         TwoTowers(Static(8, 300), KeptIndex(path)).build(["kaban"], kept(tmp_path))
     (tmp_path / "other").mkdir()
     Static(16, 300).build(["kaban lodor"]).save(tmp_path / "other" / "model")
-    TwoTowers(Head(str(tmp_path / "other")), KeptIndex(str(tiny_run))).build(["kaban"], kept(tmp_path))
+    TwoTowers(Head(str(tmp_path / "other")), KeptIndex(str(tiny_run))).build(
+        ["kaban"], kept(tmp_path)
+    )
     assert "vectors of another model" in caplog.text
 
 
@@ -438,7 +539,10 @@ def test_ids_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=says):
             read_vectors(tmp_path / "vectors.npy", tmp_path / name)
-    assert read_vectors(tmp_path / "vectors.npy", tmp_path / "bom.txt").ids.to_pylist() == ["a", "b\u2028c"]
+    assert read_vectors(tmp_path / "vectors.npy", tmp_path / "bom.txt").ids.to_pylist() == [
+        "a",
+        "b\u2028c",
+    ]
 
 
 def test_a_dry_run_leaves_no_vectors(

@@ -1,4 +1,5 @@
-"""Texts without pairs: every text is in one row, real queries or made ones judge, and a model is distilled end to end."""
+"""Texts without pairs: every text is in one row, real queries or made ones judge, and a model is
+distilled end to end."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ from tempera.text.split import Split, hold_out
 from tempera.text.text_files import MADE, UNDIVIDED, Rule
 from tempera.text.unpaired_texts import Documents
 
-TITLES, BODIES = [f"Title {i}" for i in range(40)], [f"Sentence {i}. And more of {i}." for i in range(40)]
+TITLES, BODIES = (
+    [f"Title {i}" for i in range(40)],
+    [f"Sentence {i}. And more of {i}." for i in range(40)],
+)
 
 
 def table(path: Path, **columns: list[str]) -> str:
@@ -57,7 +61,8 @@ def test_each_text_is_in_one_row_and_made_queries_judge(tmp_path: Path) -> None:
     assert len(split.train) == 20 and not pairs.paired
     made = rows(pairs, TEST) + rows(pairs, VALIDATION)
     assert len(made) == len(set(made)) == 8 and set(made) <= set(zip(TITLES, BODIES, strict=True))
-    # A document of which a pair is made is ranked without its title; every other one as it is, and once.
+    # A document of which a pair is made is ranked without its title; every other one as it is, and
+    # once.
     cut = {f"{title} {body}" for title, body in made}
     corpus = pairs.texts("doc", split.corpus)
     assert sorted(corpus) == sorted({*wholes} - cut | {body for _, body in made})
@@ -71,7 +76,9 @@ def test_each_text_is_in_one_row_and_made_queries_judge(tmp_path: Path) -> None:
 
 def test_a_log_of_queries_is_the_first_text_of_rows(tmp_path: Path) -> None:
     real = table(
-        tmp_path / "real.parquet", query=["asked 1", "asked 2"], answer=["Sentence 1. And more of 1.", "elsewhere"]
+        tmp_path / "real.parquet",
+        query=["asked 1", "asked 2"],
+        answer=["Sentence 1. And more of 1.", "elsewhere"],
     )
     log = tmp_path / "log.txt"
     log.write_text("one\n\ntwo\nasked 1\none\n")
@@ -79,15 +86,21 @@ def test_a_log_of_queries_is_the_first_text_of_rows(tmp_path: Path) -> None:
     pairs, split = split_of(Documents(texts, queries=str(log), test=real, validation=real))
     queries = [query for query, _ in rows(pairs, TRAIN)]
     assert {"one", "two"} < set(queries) and "asked 1" not in queries  # that is judged by
-    assert Counter(text for row in rows(pairs, TRAIN) for text in row) == Counter([*BODIES, "one", "two"])
+    assert Counter(text for row in rows(pairs, TRAIN) for text in row) == Counter(
+        [*BODIES, "one", "two"]
+    )
     assert split.queries(split.test) == 2 and split.shared == 0
     assert set(pairs.texts("doc", split.corpus)) == {*BODIES, "elsewhere"}
-    assert "2 queries without answers; validation on real queries, test on real queries" in pairs.about
+    assert (
+        "2 queries without answers; validation on real queries, test on real queries" in pairs.about
+    )
 
 
 def test_more_queries_than_documents_meet_documents_again(tmp_path: Path) -> None:
     log = table(tmp_path / "log.parquet", query=[f"query {i}" for i in range(30)])
-    pairs, _ = split_of(Documents(table(tmp_path / "a.parquet", text=[f"word{i}" for i in range(8)]), queries=log))
+    pairs, _ = split_of(
+        Documents(table(tmp_path / "a.parquet", text=[f"word{i}" for i in range(8)]), queries=log)
+    )
     trained = rows(pairs, TRAIN)
     assert sorted(query for query, _ in trained) == sorted(f"query {i}" for i in range(30))
     assert set(Counter(doc for _, doc in trained).values()) == {3, 4}
@@ -97,7 +110,9 @@ def test_a_table_of_pairs_loses_its_pairs_but_those_that_are_held_out(tmp_path: 
     path = table(tmp_path / "a.parquet", query=TITLES, doc=BODIES, score=["1"] * 40)
     pairs, split = split_of(Documents(path))
     real = dict(zip(TITLES, BODIES, strict=True))
-    assert all(real[query] == doc for part in (TEST, VALIDATION) for query, doc in rows(pairs, part))
+    assert all(
+        real[query] == doc for part in (TEST, VALIDATION) for query, doc in rows(pairs, part)
+    )
     assert split.queries(split.test) == split.queries(split.validation) == 4
     same, candidates = PairsFile(path=str(path), metadata=("score",)).read()
     usual = hold_out(same, candidates, Evaluation())
@@ -116,25 +131,33 @@ def test_a_beir_folder(tmp_path: Path) -> None:
     for name, texts in {"corpus": BODIES, "queries": TITLES}.items():
         with gzip.open(tmp_path / f"{name}.jsonl.gz", "wt") as file:
             file.writelines(
-                json.dumps({"_id": str(i), "title": "", "text": text}) + "\n" for i, text in enumerate(texts)
+                json.dumps({"_id": str(i), "title": "", "text": text}) + "\n"
+                for i, text in enumerate(texts)
             )
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n3\t7\t1\n")
     pairs, _ = split_of(Documents(str(tmp_path)))
     assert rows(pairs, TEST) == [(TITLES[3], BODIES[7])]
     assert {*TITLES} - {TITLES[3]} <= {query for query, _ in rows(pairs, TRAIN)}
-    assert len(rows(pairs, VALIDATION)) == 4 and BODIES[7] in {doc for row in rows(pairs, TRAIN) for doc in row}
+    assert len(rows(pairs, VALIDATION)) == 4 and BODIES[7] in {
+        doc for row in rows(pairs, TRAIN) for doc in row
+    }
 
 
 def test_titles_of_a_beir_folder_ask_for_their_texts(tmp_path: Path) -> None:
     (tmp_path / "qrels").mkdir()
     for name, titles in {"corpus": TITLES, "queries": [""] * 40}.items():
-        lines = [{"_id": str(i), "title": title, "text": BODIES[i]} for i, title in enumerate(titles)]
+        lines = [
+            {"_id": str(i), "title": title, "text": BODIES[i]} for i, title in enumerate(titles)
+        ]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n3\t7\t1\n")
     pairs, _ = split_of(Documents(str(tmp_path), rule="heading"))
     trained = rows(pairs, TRAIN)
     assert len(trained) == 36 and set(trained) <= {*zip(TITLES, BODIES, strict=True)}
-    assert rows(pairs, TEST) == [(BODIES[3], f"{TITLES[7]} {BODIES[7]}")] and len(rows(pairs, VALIDATION)) == 4
+    assert (
+        rows(pairs, TEST) == [(BODIES[3], f"{TITLES[7]} {BODIES[7]}")]
+        and len(rows(pairs, VALIDATION)) == 4
+    )
 
 
 def test_files_of_texts_pages_and_code(tmp_path: Path) -> None:
@@ -147,7 +170,9 @@ def test_files_of_texts_pages_and_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rule", ["heading", "sentence", "neighbours"])
-def test_pairs_made_by_a_rule_train_and_whole_documents_are_searched(tmp_path: Path, rule: Rule) -> None:
+def test_pairs_made_by_a_rule_train_and_whole_documents_are_searched(
+    tmp_path: Path, rule: Rule
+) -> None:
     path = table(tmp_path / "a.parquet", title=TITLES, text=BODIES)
     pairs, split = split_of(Documents(path, rule=rule))
     wholes = {f"{title} {body}" for title, body in zip(TITLES, BODIES, strict=True)}
@@ -162,21 +187,28 @@ def test_pairs_made_by_a_rule_train_and_whole_documents_are_searched(tmp_path: P
         assert set(trained) <= asked[rule]
     else:
         assert all(
-            query in whole for (query, _), whole in zip(trained, rows_of_places(pairs, wholes - cut), strict=True)
+            query in whole
+            for (query, _), whole in zip(trained, rows_of_places(pairs, wholes - cut), strict=True)
         )
     corpus = pairs.texts("doc", split.corpus)
     assert sorted(corpus) == sorted(
         {*wholes} - cut | {body for part in (TEST, VALIDATION) for _, body in rows(pairs, part)}
     )
-    assert searched(pairs) == [f"{title} {body}" for title, body in zip(TITLES, BODIES, strict=True)]
+    assert searched(pairs) == [
+        f"{title} {body}" for title, body in zip(TITLES, BODIES, strict=True)
+    ]
     assert f"pairs are made to train on: {MADE[rule]}; validation on made queries" in pairs.about
-    read = Catalogue.of(pairs).trained(split.train)  # for the tokenizer: nothing of what is cut up to be held out
+    read = Catalogue.of(pairs).trained(
+        split.train
+    )  # for the tokenizer: nothing of what is cut up to be held out
     assert not pairs.unasked.any() and not cut & {*read} and len(read) > 32
 
 
 def rows_of_places(pairs: Pairs, wholes: set[str]) -> list[str]:
     """Return the document that each row of training is made of."""
-    ranked = np.flatnonzero(pairs.part == RANKED)[: len(wholes)]  # those of which no test is made come first
+    ranked = np.flatnonzero(pairs.part == RANKED)[
+        : len(wholes)
+    ]  # those of which no test is made come first
     of_place = dict(zip(pairs.texts("place", ranked), pairs.texts("doc", ranked), strict=True))
     assert set(of_place.values()) == wholes
     return [of_place[place] for place in pairs.texts("place", np.flatnonzero(pairs.part == TRAIN))]
@@ -188,7 +220,14 @@ def test_documents_that_make_no_pair_are_counted_and_searched(tmp_path: Path) ->
         table(tmp_path / "a.parquet", title=["", "", "", "", "T"], text=texts), rule="heading"
     ).read()
     assert pairs.dropped == {"repeated texts": 1, UNDIVIDED: 2}
-    assert len(rows(pairs, TRAIN)) == 2 and candidates.tolist() == [True, True, True, True, False, False]
+    assert len(rows(pairs, TRAIN)) == 2 and candidates.tolist() == [
+        True,
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     assert {*Catalogue.of(pairs).table()["doc"].to_pylist()} == {*texts[:3], "T"}
 
 
@@ -221,11 +260,17 @@ def test_names_and_titles_stay_with_what_is_asked_for(tmp_path: Path) -> None:
     assert {*pairs.texts("name")} == {*TITLES[:30], ""}
     at = np.flatnonzero(pairs.part == TRAIN)
     asked_for = list(zip(pairs.texts("name", at), pairs.texts("doc", at), strict=True))
-    assert all(doc.startswith(name) for name, doc in asked_for) and sum(bool(name) for name, _ in asked_for) >= 20
+    assert (
+        all(doc.startswith(name) for name, doc in asked_for)
+        and sum(bool(name) for name, _ in asked_for) >= 20
+    )
 
 
-def trained_by(rule: Rule, folder: Path, count: int, steps: int, **tower: Any) -> tuple[Any, list[str], list[str]]:
-    """Train a static model on documents of one word that tells them apart; return the run, the words and the documents."""
+def trained_by(
+    rule: Rule, folder: Path, count: int, steps: int, **tower: Any
+) -> tuple[Any, list[str], list[str]]:
+    """Train a static model on documents of one word that tells them apart; return the run, the
+    words and the documents."""
     from tempera.run.train import train
 
     words = [f"{'abcdefgh'[i % 8]}word{i}" for i in range(count)]
@@ -252,9 +297,13 @@ def test_texts_of_one_sentence_make_no_pairs(tmp_path: Path) -> None:
 
 
 def test_real_queries_in_columns_without_usual_names_are_told(tmp_path: Path) -> None:
-    texts = table(tmp_path / "a.parquet", text=["one two. three.", "four. five six.", "seven. eight."])
+    texts = table(
+        tmp_path / "a.parquet", text=["one two. three.", "four. five six.", "seven. eight."]
+    )
     real = table(tmp_path / "real.parquet", asked=["one"], told=["one two. three."])
-    with pytest.raises(DataError, match="its columns are asked, told: rename those of the pairs to query and doc"):
+    with pytest.raises(
+        DataError, match="its columns are asked, told: rename those of the pairs to query and doc"
+    ):
         Documents(texts, rule="sentence", test=real).read()
 
 
@@ -273,7 +322,10 @@ def test_too_few_texts(tmp_path: Path) -> None:
     [
         ({}, "train.teacher: documents have no pairs"),
         ({"train": {"teacher": "m"}, "objective": {"teacher": 0.5}}, "its weight has to be 1"),
-        ({"train": {"teacher": "m"}, "objective": {"teacher": {"final": 0.0}}}, "its weight has to be 1"),
+        (
+            {"train": {"teacher": "m"}, "objective": {"teacher": {"final": 0.0}}},
+            "its weight has to be 1",
+        ),
     ],
 )
 def test_documents_need_a_teacher(sections: dict[str, Any], says: str) -> None:
@@ -288,26 +340,48 @@ def test_a_rule_has_no_use_for_queries_without_answers() -> None:
 
 
 def test_documents_are_taught_alone() -> None:
-    config = build(Options({"data": {"source": "documents", "path": "a"}, "train": {"teacher": "m"}}))
+    config = build(
+        Options({"data": {"source": "documents", "path": "a"}, "train": {"teacher": "m"}})
+    )
     assert config.base.teacher is not None and config.base.teacher.weight == 1
     assert config.settled(100).train.size == 100 and config.settled(10**6).train.size == 512
-    assert [round(config.settled(n).train.steps(n // min(n, 512))) for n in (100, 51_200, 10**6)] == [300, 300, 1953]
+    assert [
+        round(config.settled(n).train.steps(n // min(n, 512))) for n in (100, 51_200, 10**6)
+    ] == [300, 300, 1953]
 
 
-def test_a_model_is_distilled_and_trained_further(tiny_run: Path, pairs_file: Path, tmp_path: Path) -> None:
+def test_a_model_is_distilled_and_trained_further(
+    tiny_run: Path, pairs_file: Path, tmp_path: Path
+) -> None:
     from tempera.experiments.distill import distill
     from tempera.run.train import train
 
-    options = ["tower.dimensions=4", "tower.vocabulary=300", "train.max_steps=40", "train.learning_rate=0.02"]
+    options = [
+        "tower.dimensions=4",
+        "tower.vocabulary=300",
+        "train.max_steps=40",
+        "train.learning_rate=0.02",
+    ]
     run = distill(tiny_run, pairs_file, tmp_path / "small", [*options, "train.evaluations=1"])
     metrics = {name: each["ndcg@10"] for name, each in run.metrics.items()}
     assert metrics["untrained"] < metrics["trained"] and "teacher" in metrics
-    assert len([*(tmp_path / "vectors").iterdir()]) == 1  # queries, documents and tokens are read alike
+    assert (
+        len([*(tmp_path / "vectors").iterdir()]) == 1
+    )  # queries, documents and tokens are read alike
     tower: dict[str, Any] = {"kind": "pretrained", "model": str(tmp_path / "small")}
-    further: Any = {"data": {"path": str(pairs_file)}, "train": {"max_steps": 2}, "evaluation": {"bm25": False}}
+    further: Any = {
+        "data": {"path": str(pairs_file)},
+        "train": {"max_steps": 2},
+        "evaluation": {"bm25": False},
+    }
     opened = train({**further, "tower": tower}, tmp_path / "opened")
-    assert "learning_rate: 0.003" in (opened.folder / "config.yaml").read_text()  # not a transformer's
-    goes_on = train({**further, "tower": {"kind": "static", "teacher": str(tmp_path / "small")}}, tmp_path / "goes-on")
+    assert (
+        "learning_rate: 0.003" in (opened.folder / "config.yaml").read_text()
+    )  # not a transformer's
+    goes_on = train(
+        {**further, "tower": {"kind": "static", "teacher": str(tmp_path / "small")}},
+        tmp_path / "goes-on",
+    )
     assert goes_on.metrics["untrained"] == pytest.approx(opened.metrics["untrained"])
 
 
@@ -318,9 +392,18 @@ def test_a_test_that_the_teacher_fails_is_told_and_compares_nothing(
     from tempera.experiments.distill import distill
 
     monkeypatch.setattr("tempera.run.publish._HARDLY", hardly)
-    options = ["tower.dimensions=4", "tower.vocabulary=300", "train.max_steps=60", "train.learning_rate=0.00001"]
-    run = distill(tiny_run, pairs_file, tmp_path / "small", options)  # no better than untrained, and below BM25
-    assert any("than BM25" in text or "below the untrained" in text for text in run.cautions) == (not hardly)
+    options = [
+        "tower.dimensions=4",
+        "tower.vocabulary=300",
+        "train.max_steps=60",
+        "train.learning_rate=0.00001",
+    ]
+    run = distill(
+        tiny_run, pairs_file, tmp_path / "small", options
+    )  # no better than untrained, and below BM25
+    assert any("than BM25" in text or "below the untrained" in text for text in run.cautions) == (
+        not hardly
+    )
     reached = run.metrics["teacher"]["ndcg@10"]
     said = f"the teacher itself has ndcg@10 {reached:.3f} here, so this test tells next to nothing of what was learned from it: "
     assert (said + "judge by real queries (data.test=FILE)" in run.cautions) == bool(hardly)
@@ -328,7 +411,10 @@ def test_a_test_that_the_teacher_fails_is_told_and_compares_nothing(
 
 def test_a_log_is_read_whatever_its_lines_hold(tmp_path: Path) -> None:
     texts = table(tmp_path / "texts.parquet", text=[f"text {i} of {i * i}" for i in range(20)])
-    logs = {"bom.txt": "\ufeffone\u2028line\r\n\n two\n".encode(), "latin.txt": "gr\u00fc\u00df".encode("latin-1")}
+    logs = {
+        "bom.txt": "\ufeffone\u2028line\r\n\n two\n".encode(),
+        "latin.txt": "gr\u00fc\u00df".encode("latin-1"),
+    }
     for name, content in logs.items():
         (tmp_path / name).write_bytes(content)
     assert unpaired_texts._log(tmp_path / "bom.txt") == ["one\u2028line", "two"]
@@ -336,12 +422,18 @@ def test_a_log_is_read_whatever_its_lines_hold(tmp_path: Path) -> None:
     (tmp_path / "logs" / "log.txt").write_text("three")
     assert unpaired_texts._log(tmp_path / "logs") == ["three"]
     (tmp_path / "empty").mkdir()
-    for name, says in (("latin.txt", "is not UTF-8"), ("none.txt", "no such file"), ("empty", "holds no table")):
+    for name, says in (
+        ("latin.txt", "is not UTF-8"),
+        ("none.txt", "no such file"),
+        ("empty", "holds no table"),
+    ):
         with pytest.raises(DataError, match=says):
             Documents(texts, queries=str(tmp_path / name)).read()
 
 
 def test_texts_are_texts(tmp_path: Path) -> None:
     (tmp_path / "lists.jsonl").write_text('{"text": ["a b", "c"]}\n{"text": ["d"]}\n')
-    with pytest.raises(DataError, match=r"lists.jsonl: column 'text' holds list<.*>; expected texts"):
+    with pytest.raises(
+        DataError, match=r"lists.jsonl: column 'text' holds list<.*>; expected texts"
+    ):
         Documents(str(tmp_path / "lists.jsonl")).read()

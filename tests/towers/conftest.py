@@ -17,7 +17,12 @@ WORDS = ["the", "cat", "sat", "on", "a", "mat", "of", "straw", "and", "gold", "Z
 def texts() -> list[str]:
     """Of 0 to 30 words; one is cut, one is empty, one has no word."""
     draw = random.Random(0)
-    return [" ".join(draw.choices(WORDS, k=draw.randint(1, 30))) for _ in range(40)] + ["", "cat " * 90, "?!", "жж"]
+    return [" ".join(draw.choices(WORDS, k=draw.randint(1, 30))) for _ in range(40)] + [
+        "",
+        "cat " * 90,
+        "?!",
+        "жж",
+    ]
 
 
 @pytest.fixture(scope="session")

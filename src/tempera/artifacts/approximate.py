@@ -1,4 +1,5 @@
-"""Approximate nearest neighbours through FAISS (Douze et al. 2024): a graph, or clusters of compressed vectors.
+"""Approximate nearest neighbours through FAISS (Douze et al. 2024): a graph, or clusters of
+compressed vectors.
 
 Letters in shapes: q queries, c documents, D width.
 """
@@ -21,17 +22,20 @@ Vectors = NDArray[np.float32]
 
 FILE = "index.faiss"
 KINDS = ("hnsw", "ivf_pq", "int8", "binary")
-_VISITED = 128  # documents that a search of a graph keeps at least; where these are as many as its hits, it loses a tenth and more
+# documents that a search of a graph keeps at least; where these are as many as its hits, it loses a
+# tenth and more
+_VISITED = 128
 _CODES = 256  # values of a byte: product quantisation learns each from one vector at least
 
 
 def write(path: Path, vectors: Vectors, kind: str) -> None:
     """Build an index of unit vectors, [c, D], by inner product.
 
-    hnsw: 32 neighbours for each uncompressed vector (Malkov and Yashunin 2018). ivf_pq: about 4 sqrt(c) clusters, of which
-    a search visits one in eight; one byte for every four numbers of a vector (Jegou et al. 2011). int8: one byte for each number,
-    between the least and the largest of its column. binary: signs, searched by Hamming distance, and int8 by which the nearest
-    are ranked again, four for each hit and 400 at least.
+    hnsw: 32 neighbours for each uncompressed vector (Malkov and Yashunin 2018). ivf_pq: about 4
+    sqrt(c) clusters, of which a search visits one in eight; one byte for every four numbers of a
+    vector (Jegou et al. 2011). int8: one byte for each number, between the least and the largest of
+    its column. binary: signs, searched by Hamming distance, and int8 by which the nearest are
+    ranked again, four for each hit and 400 at least.
 
     Raises:
         ConfigError: there is no such kind.
@@ -45,16 +49,24 @@ def write(path: Path, vectors: Vectors, kind: str) -> None:
         index.hnsw.efConstruction, index.hnsw.efSearch = 200, _VISITED
     elif kind == "ivf_pq":
         if count < _CODES:
-            raise DataError(f"IVF-PQ needs at least {_CODES} documents, but there are {count}; give --kind hnsw")
+            raise DataError(
+                f"IVF-PQ needs at least {_CODES} documents, but there are {count}; give --kind hnsw"
+            )
         clusters = max(1, min(int(4 * math.sqrt(count)), count // 39))
         parts = max(part for part in range(1, max(2, width // 4 + 1)) if width % part == 0)
         index = faiss.index_factory(width, f"IVF{clusters},PQ{parts}x8", faiss.METRIC_INNER_PRODUCT)
         index.nprobe = max(1, clusters // 8)
-        index.do_polysemous_training = False  # it takes 10 s and more, for a kind of search that is not used here
-        index.pq.cp.min_points_per_centroid = 1  # otherwise it prints 32 lines of advice to use more documents
+        index.do_polysemous_training = (
+            False  # it takes 10 s and more, for a kind of search that is not used here
+        )
+        index.pq.cp.min_points_per_centroid = (
+            1  # otherwise it prints 32 lines of advice to use more documents
+        )
         index.train(np.ascontiguousarray(vectors))
     elif kind in ("int8", "binary"):
-        index = faiss.IndexScalarQuantizer(width, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT)
+        index = faiss.IndexScalarQuantizer(
+            width, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
+        )
         if kind == "binary":
             signs = faiss.IndexLSH(width, width, False, False)
             signs.metric_type = faiss.METRIC_INNER_PRODUCT  # by which the refinement is ordered
@@ -63,7 +75,9 @@ def write(path: Path, vectors: Vectors, kind: str) -> None:
     else:
         raise ConfigError(f"unknown approximate index {kind!r}; choose one of {', '.join(KINDS)}")
     index.add(np.ascontiguousarray(vectors))
-    path.write_bytes(faiss.serialize_index(index).tobytes())  # its own writer does not report a full disk
+    path.write_bytes(
+        faiss.serialize_index(index).tobytes()
+    )  # its own writer does not report a full disk
 
 
 class Approximate:
@@ -81,11 +95,14 @@ class Approximate:
         return self.index.ntotal, self.index.d
 
     def top(self, queries: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
-        """Return scores and positions of about the k nearest, best first, [q, m]; m is the least number of hits of a query."""
+        """Return scores and positions of about the k nearest, best first, [q, m]; m is the least
+        number of hits of a query."""
         queries, k = np.ascontiguousarray(queries, np.float32), min(k, self.index.ntotal)
         scores, positions = self.index.search(queries, k, params=self._kept(k))
         clusters, probes = getattr(self.index, "nlist", 0), getattr(self.index, "nprobe", 0)
-        while probes < clusters and len(short := np.flatnonzero((positions < 0).any(1))):  # too few in what was visited
+        while probes < clusters and len(
+            short := np.flatnonzero((positions < 0).any(1))
+        ):  # too few in what was visited
             probes *= 2
             more = _faiss().SearchParametersIVF(nprobe=probes)
             scores[short], positions[short] = self.index.search(queries[short], k, params=more)
@@ -93,11 +110,16 @@ class Approximate:
         return scores[:, :count], positions[:, :count]
 
     def _kept(self, k: int) -> Any:
-        """Return how many documents a search keeps on the way to k hits; the index has a number, by which other threads search."""
+        """Return how many documents a search keeps on the way to k hits; the index has a number, by
+        which other threads search."""
         if hasattr(self.index, "k_factor"):
             factor = max(1.0, min(max(4 * k, CANDIDATES), self.index.ntotal) / max(1, k))
             return _faiss().IndexRefineSearchParameters(k_factor=factor)
-        return _faiss().SearchParametersHNSW(efSearch=max(_VISITED, 4 * k)) if hasattr(self.index, "hnsw") else None
+        return (
+            _faiss().SearchParametersHNSW(efSearch=max(_VISITED, 4 * k))
+            if hasattr(self.index, "hnsw")
+            else None
+        )
 
 
 def overlap(path: Path, vectors: Vectors) -> float:

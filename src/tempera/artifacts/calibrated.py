@@ -40,10 +40,12 @@ class Calibration:
         model: the fingerprint of the model.
         kind: logistic or isotonic.
         map: similarities to probabilities.
-        about: what it was fitted to: pairs, queries, relevant, base_rate, left_out, and trained, the queries that the run was
-            trained on, 0 for a model without its run; of hits of a search also depth, documents and found, the share of the
-            answers that are among the hits.
-        judged: errors of each map that was tried, and of the base rate, on queries that it was not fitted to.
+        about: what it was fitted to: pairs, queries, relevant, base_rate, left_out, and trained,
+            the queries that the run was trained on, 0 for a model without its run; of hits of a
+            search also depth, documents and found, the share of the answers that are among the
+            hits.
+        judged: errors of each map that was tried, and of the base rate, on queries that it was not
+            fitted to.
         thresholds: for each target precision and recall.
         date: ISO 8601.
     """
@@ -89,15 +91,21 @@ class Calibration:
         if self.depth is not None:
             more = "hits to rank {depth} among {documents:,} documents; {found:.1%} of the answers are among them"
             lines.append(more.format(**self.about))
-        lines += [f"left out: {quantity(count, reason)}" for reason, count in self.about["left_out"].items()]
+        lines += [
+            f"left out: {quantity(count, reason)}"
+            for reason, count in self.about["left_out"].items()
+        ]
         lines.append(
-            f"{'':<10}" + "".join(f"  {name:<22}" for name in ("log loss", "Brier score", "calibration error"))
+            f"{'':<10}"
+            + "".join(f"  {name:<22}" for name in ("log loss", "Brier score", "calibration error"))
         )
         for name, errors in self.judged.items():
             shown = [errors.log_loss, errors.brier, *([errors.ece] if name != BASE else [])]
             cells = (f"{error.mean:.4f} [{error.low:.4f}, {error.high:.4f}]" for error in shown)
             lines.append(f"{name:<10}" + "".join(f"  {cell:<22}" for cell in cells).rstrip())
-        lines.append(f"taken: {self.kind}{'' if 'isotonic' in self.judged else '; isotonic needs more pairs'}")
+        lines.append(
+            f"taken: {self.kind}{'' if 'isotonic' in self.judged else '; isotonic needs more pairs'}"
+        )
         lines += map(str, self.thresholds)
         if self.doubt:
             lines.append(f"no threshold is advised: {self.doubt}")
@@ -119,38 +127,58 @@ def read_calibration(folder: Path) -> Calibration:
     path = folder / FILE
     try:
         document: dict[str, Any] = read_json(path)
-        numbers: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in document["map"].items()}
+        numbers: dict[str, Any] = {
+            name: tuple(x) if isinstance(x, list) else x for name, x in document["map"].items()
+        }
         document["map"] = _MAPS[document["kind"]](**numbers)
-        document["judged"] = {name: Judgement(**_differences(errors)) for name, errors in document["judged"].items()}
-        document["thresholds"] = tuple(Threshold(**_differences(each)) for each in document["thresholds"])
+        document["judged"] = {
+            name: Judgement(**_differences(errors)) for name, errors in document["judged"].items()
+        }
+        document["thresholds"] = tuple(
+            Threshold(**_differences(each)) for each in document["thresholds"]
+        )
         calibration = Calibration(**document)
         chances = calibration.probability([-1.0, 1.0])
-        if not (str(calibration) and isinstance(calibration.model, str) and ((chances >= 0) & (chances <= 1)).all()):
+        if not (
+            str(calibration)
+            and isinstance(calibration.model, str)
+            and ((chances >= 0) & (chances <= 1)).all()
+        ):
             raise ValueError("no probabilities")
         json.dumps(calibration.json(), allow_nan=False)
         return calibration
     except FileNotFoundError:
         run = quote(str(folder.parent)) if folder.name == MODEL else "MODEL PAIRS"
-        raise DataError(f"the model in {folder} is not calibrated; run: tempera calibrate {run}") from None
+        raise DataError(
+            f"the model in {folder} is not calibrated; run: tempera calibrate {run}"
+        ) from None
     except Exception:  # whatever a damaged file makes of it
-        raise DataError(f"{path} is not a readable calibration: run tempera calibrate again") from None
+        raise DataError(
+            f"{path} is not a readable calibration: run tempera calibrate again"
+        ) from None
 
 
 def _differences(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values, those with an interval as `Difference`."""
-    return {name: Difference(**value) if isinstance(value, dict) else value for name, value in fields.items()}
+    return {
+        name: Difference(**value) if isinstance(value, dict) else value
+        for name, value in fields.items()
+    }
 
 
 def write_calibration(folder: Path, calibration: Calibration, picture: Mapping[str, bytes]) -> None:
     """Write calibration.json and pictures beside a model, each whole or not at all."""
     text = json.dumps(calibration.json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    parts = {f"calibration.{end}": content for end, content in picture.items()} | {FILE: text.encode()}
+    parts = {f"calibration.{end}": content for end, content in picture.items()} | {
+        FILE: text.encode()
+    }
     for name, content in parts.items():
         write_file(folder / name, content)
 
 
 def picture(pairs: Scored, fitted: FittedMap) -> dict[str, bytes]:
-    """Return SVG and PNG of predicted against observed relevance, and of probability by similarity."""
+    """Return SVG and PNG of predicted against observed relevance, and of probability by
+    similarity."""
     with canvas("calibration", 8.2, 3.9) as figure:
         left, right = figure.subplots(1, 2)
         tenths = bins(pairs, fitted.held_out)
@@ -164,9 +192,20 @@ def picture(pairs: Scored, fitted: FittedMap) -> dict[str, bytes]:
 def _reliability(axes: Axes, tenths: Sequence[Bin], kind: str, most: float) -> None:
     x, shares = [each.probability for each in tenths], [each.relevant for each in tenths]
     axes.plot([0, most], [0, most], color=GREY, linewidth=1, label="perfect calibration")
-    ends = [[share.mean - share.low for share in shares], [share.high - share.mean for share in shares]]
-    look: Any = {"fmt": "o", "markersize": 4.5, "color": _COLORS[kind], "elinewidth": 1.2, "capsize": 2}
-    axes.errorbar(x, [share.mean for share in shares], np.abs(ends), label="tenths of the pairs, 95 %", **look)
+    ends = [
+        [share.mean - share.low for share in shares],
+        [share.high - share.mean for share in shares],
+    ]
+    look: Any = {
+        "fmt": "o",
+        "markersize": 4.5,
+        "color": _COLORS[kind],
+        "elinewidth": 1.2,
+        "capsize": 2,
+    }
+    axes.errorbar(
+        x, [share.mean for share in shares], np.abs(ends), label="tenths of the pairs, 95 %", **look
+    )
     axes.set_title(f"{kind}, on queries it was not fitted to")
     axes.set_xlabel("predicted probability")
     axes.set_ylabel("share relevant")
@@ -178,14 +217,27 @@ def _curves(axes: Axes, pairs: Scored, fitted: FittedMap) -> None:
     low, high = float(pairs.scores.min()), float(pairs.scores.max())
     edges, x = np.linspace(low, high, 41), np.linspace(low, high, 400)
     most = max(float(curve(x).max()) for curve in fitted.maps.values())
-    counts = [np.histogram(pairs.scores[which], edges)[0] for which in (~pairs.relevant, pairs.relevant)]
+    counts = [
+        np.histogram(pairs.scores[which], edges)[0] for which in (~pairs.relevant, pairs.relevant)
+    ]
     scale = 0.45 * most / max(float(count.max() / count.sum()) for count in counts)
-    for count, name, color in zip(counts, ("not relevant", "relevant"), (GREY, LINES[2]), strict=True):
-        axes.stairs(count / count.sum() * scale, edges, fill=True, color=color, alpha=0.35, label=name)
+    for count, name, color in zip(
+        counts, ("not relevant", "relevant"), (GREY, LINES[2]), strict=True
+    ):
+        axes.stairs(
+            count / count.sum() * scale, edges, fill=True, color=color, alpha=0.35, label=name
+        )
     for name, curve in fitted.maps.items():
         chosen = name == fitted.chosen
         width, dashes = (1.8, "-") if chosen else (1.1, "--")
-        axes.plot(x, curve(x), dashes, color=_COLORS[name], linewidth=width, label=name + (", taken" if chosen else ""))
+        axes.plot(
+            x,
+            curve(x),
+            dashes,
+            color=_COLORS[name],
+            linewidth=width,
+            label=name + (", taken" if chosen else ""),
+        )
     axes.set_title("probability by similarity")
     axes.set_xlabel("cosine")
     axes.set(ylim=(-0.02 * most, 1.02 * most))

@@ -19,7 +19,8 @@ _FENCE = re.compile(r"`{3,}")
 class Card:
     """Hold what a card shows; values that are None or empty are shown as unknown or left out.
 
-    `metrics` holds systems, each with its metrics and their intervals; the model's own is called trained.
+    `metrics` holds systems, each with its metrics and their intervals; the model's own is called
+    trained.
     """
 
     title: str | None
@@ -34,21 +35,26 @@ class Card:
 
 
 def render_card(card: Card) -> str:
-    """Return Markdown after a YAML head as the Hugging Face hub reads it; all that is shown is escaped."""
+    """Return Markdown after a YAML head as the Hugging Face hub reads it; all that is shown is
+    escaped."""
     head = {
         "license": card.license or "unknown",
         **card.subject.head,
         "base_model": card.base_model,
         "language": card.language,
     }
-    # JSON is YAML and escapes whatever a value holds; but YAML has no halves of letters, which stand for those above U+FFFF.
-    lines = [f"{key}: {_paired(json.dumps(value))}" for key, value in head.items() if value is not None]
+    # JSON is YAML and escapes whatever a value holds; but YAML has no halves of letters, which
+    # stand for those above U+FFFF.
+    lines = [
+        f"{key}: {_paired(json.dumps(value))}" for key, value in head.items() if value is not None
+    ]
     parts = [
         "\n".join(["---", *lines, "---"]),
         f"# {_text(card.title or card.subject.card_title)}",
         card.subject.sentence,
         "## Use\n\n" + _fenced(card.subject.use, "python"),
-        "## Training data\n\n" + _table(["item", "count"], [[key, value] for key, value in card.data.items()]),
+        "## Training data\n\n"
+        + _table(["item", "count"], [[key, value] for key, value in card.data.items()]),
         *(["## Metrics\n\n" + _metrics(card.metrics)] if card.metrics else []),
         "## Recipe\n\n" + _fenced(card.recipe, "yaml"),
         "## Licence\n\n" + _licence(card),
@@ -64,19 +70,30 @@ def _paired(text: str) -> str:
 def _metrics(systems: Mapping[str, Mapping[str, Difference]]) -> str:
     names = list(dict.fromkeys(name for metrics in systems.values() for name in metrics))
     rows = [[name, *(_cell(metrics.get(name)) for metrics in systems.values())] for name in names]
-    shares = sorted({100 * interval.confidence for metrics in systems.values() for interval in metrics.values()})
+    shares = sorted(
+        {100 * interval.confidence for metrics in systems.values() for interval in metrics.values()}
+    )
     note = f"In brackets: {', '.join(f'{share:g}' for share in shares)} % bootstrap intervals over held-out queries."
     return _table(["metric", *systems], rows) + "\n\n" + note
 
 
 def _cell(interval: Difference | None) -> str:
-    return "" if interval is None else f"{interval.mean:.4f} [{interval.low:.4f}, {interval.high:.4f}]"
+    return (
+        "" if interval is None else f"{interval.mean:.4f} [{interval.low:.4f}, {interval.high:.4f}]"
+    )
 
 
 def _licence(card: Card) -> str:
-    parts = {"model": card.license, "training data": card.data_license, "base model": card.base_model}
+    parts = {
+        "model": card.license,
+        "training data": card.data_license,
+        "base model": card.base_model,
+    }
     said = [f"- {what}: {_text(value) if value else 'not stated'}" for what, value in parts.items()]
-    return "\n".join(said) + "\n\nConfirm any licence marked 'not stated' before redistributing this model."
+    return (
+        "\n".join(said)
+        + "\n\nConfirm any licence marked 'not stated' before redistributing this model."
+    )
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

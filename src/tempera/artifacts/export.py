@@ -15,7 +15,9 @@ BEIR = "beir"
 TARGETS = ("onnx", "faiss", "parquet", BEIR)
 
 
-Users = Callable[[Path], dict[str, Any]]  # writes what an export has of users into a folder and returns facts about it
+Users = Callable[
+    [Path], dict[str, Any]
+]  # writes what an export has of users into a folder and returns facts about it
 
 
 def export(
@@ -27,19 +29,22 @@ def export(
     overwrite: bool = False,
     width: int | None = None,
 ) -> dict[str, Any]:
-    """Write an export into a folder; return facts about it, which the folder's metrics.json holds too.
+    """Write an export into a folder; return facts about it, which the folder's metrics.json holds
+    too.
 
-    onnx: the model with pooling and normalisation inside, compared with the saved one. faiss: the corpus as an approximate
-    index, with the share of exact neighbours that it finds. parquet: ids and vectors for a vector database, of a recommender's
-    items and users.
+    onnx: the model with pooling and normalisation inside, compared with the saved one. faiss: the
+    corpus as an approximate index, with the share of exact neighbours that it finds. parquet: ids
+    and vectors for a vector database, of a recommender's items and users.
 
     Args:
         run: a run folder; for ONNX also a model folder.
         output: the folder to write; None is RUN/export/onnx and so on.
         kind: kind of FAISS index: hnsw (None), ivf_pq, int8, or binary.
-        users: writes a recommender's ONNX, its user tower and its items with their vectors; or its users' vectors as Parquet.
+        users: writes a recommender's ONNX, its user tower and its items with their vectors; or its
+            users' vectors as Parquet.
         overwrite: replace an earlier export.
-        width: keep the first numbers of each vector, for FAISS and Parquet; a search cuts its queries in the same way.
+        width: keep the first numbers of each vector, for FAISS and Parquet; a search cuts its
+            queries in the same way.
 
     Raises:
         ConfigError: there is no such target or kind, or an option that the target does not have.
@@ -71,13 +76,18 @@ def place_of(run: Path, to: str, output: Path | None) -> Path:
     Raises:
         OutputError: it would lie among files that tell a model or an index from others.
     """
-    place, model = run / EXPORTS / to if output is None else output, run / MODEL if (run / MODEL).is_dir() else run
+    place, model = (
+        run / EXPORTS / to if output is None else output,
+        run / MODEL if (run / MODEL).is_dir() else run,
+    )
     kept = [model, *(folder for name in (EVALUATED, "index") if (folder := run / name).is_dir())]
     for folder in kept:
         if place.resolve().is_relative_to(folder.resolve()) and not place.resolve().is_relative_to(
             (folder / EXPORTS).resolve()
         ):
-            raise OutputError(f"--output {place} is in {folder}, whose files tell it from others; give another folder")
+            raise OutputError(
+                f"--output {place} is in {folder}, whose files tell it from others; give another folder"
+            )
     return place
 
 

@@ -53,11 +53,14 @@ class Found:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def write_index(folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stamp | None = None) -> None:
+def write_index(
+    folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stamp | None = None
+) -> None:
     """Write unit vectors, [c, D], and a table of their documents.
 
     Args:
-        documents: columns doc_id, name, place and doc; where the source has ids of its own, given_doc_id, which are shown.
+        documents: columns doc_id, name, place and doc; where the source has ids of its own,
+            given_doc_id, which are shown.
     """
     folder.mkdir(parents=True)
     vectors = np.ascontiguousarray(vectors, np.float32)
@@ -78,12 +81,15 @@ def write_index(folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stam
 
 
 def write_searched(folder: Path, searched: Searched) -> None:
-    """Write what the model in a run's folder searches, and its tables; those beside the model are stamped with it."""
+    """Write what the model in a run's folder searches, and its tables; those beside the model are
+    stamped with it."""
     around = {name for name in searched.tables if (folder / name).parent == folder}
     for name in searched.tables.keys() - around:
         parquet.write_table(searched.tables[name], folder / name, write_page_checksum=True)
     metric = "cosine" if searched.normalised else "dot"
-    stamp = Stamp(fingerprint(folder / "model"), searched.vectors.shape[1], metric, searched.normalised)
+    stamp = Stamp(
+        fingerprint(folder / "model"), searched.vectors.shape[1], metric, searched.normalised
+    )
     for name in around:
         table = beside(searched.tables[name], stamp.model)
         parquet.write_table(table, folder / name, write_page_checksum=True)
@@ -92,12 +98,16 @@ def write_searched(folder: Path, searched: Searched) -> None:
 
 def _write_documents(folder: Path, table: pa.Table, stamp: Stamp | None) -> None:
     table = table.replace_schema_metadata(None if stamp is None else stamp.metadata())
-    with pa.OSFile(str(folder / _DOCUMENTS), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+    with (
+        pa.OSFile(str(folder / _DOCUMENTS), "wb") as file,
+        pa.ipc.new_file(file, table.schema) as writer,
+    ):
         writer.write_table(table)
 
 
 class Index:
-    """An index on disk: exact and memory-mapped, or approximate (FAISS), or the Parquet table of ids and vectors.
+    """An index on disk: exact and memory-mapped, or approximate (FAISS), or the Parquet table of
+    ids and vectors.
 
     Raises:
         DataError: the folder holds no index, a damaged one, a link that leads out of it, or a pipe.
@@ -116,13 +126,23 @@ class Index:
             self.documents = _typed(self.documents)
             self.documents.validate(full=True)  # a damaged file could point anywhere in memory
         except FileNotFoundError as error:
-            raise DataError(f"{folder} is not an index: {error.filename or error} is missing") from None
+            raise DataError(
+                f"{folder} is not an index: {error.filename or error} is missing"
+            ) from None
         except DataError:
             raise
         except Exception as error:  # a damaged file makes readers raise anything
-            raise DataError(f"{folder} is not a readable index: {str(error) or type(error).__name__}") from None
-        if len(self.vectors.shape) != 2 or self.vectors.shape[0] != len(self.documents) or not self.vectors.shape[1]:
-            raise DataError(f"{folder} is damaged: {self.vectors.shape} vectors for {len(self.documents)} documents")
+            raise DataError(
+                f"{folder} is not a readable index: {str(error) or type(error).__name__}"
+            ) from None
+        if (
+            len(self.vectors.shape) != 2
+            or self.vectors.shape[0] != len(self.documents)
+            or not self.vectors.shape[1]
+        ):
+            raise DataError(
+                f"{folder} is damaged: {self.vectors.shape} vectors for {len(self.documents)} documents"
+            )
         if self.stamp is not None and isinstance(self.vectors, np.ndarray):
             self.stamp.refuse_changed(self.vectors, folder)
 
@@ -130,7 +150,8 @@ class Index:
         """Return the k documents nearest to a query vector, [D], best first.
 
         Raises:
-            DataError: the query has another width, or is by another model than the index, if `model` (its fingerprint) is given.
+            DataError: the query has another width, or is by another model than the index, if
+                `model` (its fingerprint) is given.
         """
         if isinstance(self.vectors, np.ndarray):
             scores, positions = self.nearest(query[None], k, model)
@@ -139,9 +160,14 @@ class Index:
         return self.hits(scores[0], positions[0])
 
     def nearest(
-        self, queries: Vectors, k: int, model: str | None = None, without: tuple[Positions, Positions] | None = None
+        self,
+        queries: Vectors,
+        k: int,
+        model: str | None = None,
+        without: tuple[Positions, Positions] | None = None,
     ) -> tuple[Vectors, Positions]:
-        """Return scores and positions of the k documents nearest to each query vector, [q, D] -> [q, min(k, c)] each.
+        """Return scores and positions of the k documents nearest to each query vector, [q, D] ->
+        [q, min(k, c)] each.
 
         Args:
             without: excluded pairs of a query and a document, as `ranking.nearest.top` takes them.
@@ -156,30 +182,40 @@ class Index:
             raise self._not_finite() from None
 
     def scores(self, query: Vectors, model: str | None = None) -> Vectors:
-        """Return the inner product of every document with a query vector, [D] -> [c], or with several, [q, D] -> [q, c].
+        """Return the inner product of every document with a query vector, [D] -> [c], or with
+        several, [q, D] -> [q, c].
 
         Raises:
             DataError: as `search` does, or the index is approximate.
         """
         query, vectors = self._fitted(query, model), _exact(self)
-        scores: Vectors = np.asarray(vectors @ query if query.ndim == 1 else query @ vectors.T, np.float32)
+        scores: Vectors = np.asarray(
+            vectors @ query if query.ndim == 1 else query @ vectors.T, np.float32
+        )
         if not np.isfinite(scores).all():
             raise self._not_finite()
         return scores
 
-    def hits(self, scores: Sequence[float] | NDArray[np.floating], positions: NDArray[np.int64]) -> list[Found]:
+    def hits(
+        self, scores: Sequence[float] | NDArray[np.floating], positions: NDArray[np.int64]
+    ) -> list[Found]:
         """Return the documents at some positions, best first, with their scores."""
         rows = self.documents.select(DOCUMENT).take(pa.array(positions)).to_pylist()
-        return [Found(i + 1, float(score), **row) for i, (score, row) in enumerate(zip(scores, rows, strict=True))]
+        return [
+            Found(i + 1, float(score), **row)
+            for i, (score, row) in enumerate(zip(scores, rows, strict=True))
+        ]
 
     @property
     def keys(self) -> pa.ChunkedArray:
-        """Return what each document was told apart by in training, [c]: its key where ids were given to it, else its id."""
+        """Return what each document was told apart by in training, [c]: its key where ids were
+        given to it, else its id."""
         has_keys = KEY in self.documents.column_names
         return self.documents[KEY].cast(pa.large_string()) if has_keys else self.documents["id"]
 
     def find(self, keys: pa.Array | pa.ChunkedArray) -> Positions:
-        """Return the position of the document with each key, [n]; -1 for one that the index lacks."""
+        """Return the position of the document with each key, [n]; -1 for one that the index
+        lacks."""
         places = pc.index_in(keys.cast(pa.large_string()), value_set=self.keys.combine_chunks())
         positions: Positions = places.fill_null(-1).to_numpy().astype(np.int64)
         return positions
@@ -207,20 +243,27 @@ class Index:
         self.vectors = SmallVectors(vectors, width)[:]
 
     def _fitted(self, query: Vectors, model: str | None) -> Vectors:
-        """Return query vectors, [.., D], as wide as the index; refuse those of another model, or of a width that does not fit."""
+        """Return query vectors, [.., D], as wide as the index; refuse those of another model, or of
+        a width that does not fit."""
         have, width = query.shape[-1], self.vectors.shape[1]
         if model is not None and self.stamp is not None:
             self.stamp.refuse_other(model, self.folder)
             if width == self.stamp.dimensions < have:
-                return SmallVectors(query.reshape(-1, have), width)[:].reshape(*query.shape[:-1], width)
+                return SmallVectors(query.reshape(-1, have), width)[:].reshape(
+                    *query.shape[:-1], width
+                )
         if have != width:
-            raise DataError(f"{self.folder}: the model has {have} dimensions, but the index has {width}")
+            raise DataError(
+                f"{self.folder}: the model has {have} dimensions, but the index has {width}"
+            )
         return query
 
 
 def _typed(documents: pa.Table) -> pa.Table:
     """Return the columns that an index knows, the key only where there is one."""
-    schema = pa.schema([field for field in _SCHEMA if field.name != KEY or KEY in documents.column_names])
+    schema = pa.schema(
+        [field for field in _SCHEMA if field.name != KEY or KEY in documents.column_names]
+    )
     return documents.select(schema.names).cast(schema)
 
 
@@ -243,9 +286,12 @@ def _parquet(path: Path) -> tuple[pa.Table, Vectors]:
 
 
 def write_parquet(folder: Path, index: Index) -> None:
-    """Write the documents of an exact index with a column `vector` of D floats, as vector databases read them."""
+    """Write the documents of an exact index with a column `vector` of D floats, as vector databases
+    read them."""
     vectors = _exact(index)
-    column = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(vectors).ravel()), vectors.shape[1])
+    column = pa.FixedSizeListArray.from_arrays(
+        pa.array(np.ascontiguousarray(vectors).ravel()), vectors.shape[1]
+    )
     table = index.documents.append_column("vector", column)
     stamp = index.stamp
     folder.mkdir(parents=True, exist_ok=True)
@@ -253,7 +299,8 @@ def write_parquet(folder: Path, index: Index) -> None:
 
 
 def write_approximate(folder: Path, index: Index, kind: str) -> float:
-    """Write an exact index as FAISS's HNSW or IVF-PQ; return the share of the exact 10 nearest documents that it finds."""
+    """Write an exact index as FAISS's HNSW or IVF-PQ; return the share of the exact 10 nearest
+    documents that it finds."""
     vectors = _exact(index)
     folder.mkdir(parents=True, exist_ok=True)
     approximate.write(folder / approximate.FILE, vectors, kind)
@@ -263,5 +310,7 @@ def write_approximate(folder: Path, index: Index, kind: str) -> float:
 
 def _exact(index: Index) -> Vectors:
     if not isinstance(index.vectors, np.ndarray):
-        raise DataError(f"{index.folder} is approximate; give the exact index that it was built from")
+        raise DataError(
+            f"{index.folder} is approximate; give the exact index that it was built from"
+        )
     return index.vectors

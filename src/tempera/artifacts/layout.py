@@ -38,9 +38,13 @@ class RunFolder:
     def index(self) -> Index:
         """Documents or items to search, with their vectors."""
         if (self.folder / "modules.json").is_file():
-            raise DataError(f"{self.folder} is a saved model without documents to search: give the folder of a run")
+            raise DataError(
+                f"{self.folder} is a saved model without documents to search: give the folder of a run"
+            )
         if not (folder := self.folder / "index").is_dir():
-            raise DataError(f"{self.folder} is not an index: it is no run that has ended, since {folder} is missing")
+            raise DataError(
+                f"{self.folder} is not an index: it is no run that has ended, since {folder} is missing"
+            )
         return Index(folder)
 
     @cached_property

@@ -48,27 +48,33 @@ def write_recommendations(
     context: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Write the k best items of many users, as `Recommender.recommend` ranks them: columns user, rank, item and score.
+    """Write the k best items of many users, as `Recommender.recommend` ranks them: columns user,
+    rank, item and score.
 
     Ids have the type that the run has. A user has fewer rows where fewer items are left.
 
     Args:
         path: a .parquet file, which appears whole or not at all.
-        users: a table with a column of ids, in a file or in memory, or a list of ids, each taken once; None is all users that
-            the run knows. Users whom it does not know are counted, and recommended to by no history.
+        users: a table with a column of ids, in a file or in memory, or a list of ids, each taken
+            once; None is all users that the run knows. Users whom it does not know are counted, and
+            recommended to by no history.
         context: what all of them ask in.
         overwrite: replace a file that is there.
 
     Returns:
-        The numbers of users, of those whom the run does not know, and of rows; the system that ranks; and notes for the reader.
+        The numbers of users, of those whom the run does not know, and of rows; the system that
+        ranks; and notes for the reader.
 
     Raises:
         OutputError: the file exists, is in a run, or cannot be written.
-        DataError: no user, what is no id, a table that cannot be read, or a hybrid of a run without counts.
+        DataError: no user, what is no id, a table that cannot be read, or a hybrid of a run without
+            counts.
     """
     refuse_out_of_range(k, elapsed)
     if path.suffix != ".parquet":
-        raise OutputError(f"cannot write recommendations to {path}; give a name that ends in .parquet")
+        raise OutputError(
+            f"cannot write recommendations to {path}; give a name that ends in .parquet"
+        )
     read = [users] if isinstance(users, str | Path) else []
     refuse_replacing(path, overwrite, *read, models=[recommender.folder])
     recommender = recommender.within(context) if context else recommender
@@ -96,22 +102,38 @@ def write_recommendations(
     with new_file(path) as partial:
         written = _write(partial, tables())
     system = "the vectors" if counting is None else counting.ranks
-    facts = {"output": str(path), "users": len(ids), "unknown": unknown, "rows": written, "ranked_by": system}
-    return {**facts, "notes": [*([_UNKNOWN.format(unknown)] if unknown else []), *recommender.notes_of(elapsed)]}
+    facts = {
+        "output": str(path),
+        "users": len(ids),
+        "unknown": unknown,
+        "rows": written,
+        "ranked_by": system,
+    }
+    return {
+        **facts,
+        "notes": [*([_UNKNOWN.format(unknown)] if unknown else []), *recommender.notes_of(elapsed)],
+    }
 
 
-def write_user_vectors(recommender: Recommender, folder: Path, width: int | None = None) -> dict[str, Any]:
-    """Write users.parquet with the columns id and vector for all users that the run knows; return their number.
+def write_user_vectors(
+    recommender: Recommender, folder: Path, width: int | None = None
+) -> dict[str, Any]:
+    """Write users.parquet with the columns id and vector for all users that the run knows; return
+    their number.
 
-    The vectors are those of users who have just had their latest event, for towers that read the time since it.
+    The vectors are those of users who have just had their latest event, for towers that read the
+    time since it.
 
     Args:
-        width: keep the first numbers of each vector, as an index that is narrowed to it keeps those of the items.
+        width: keep the first numbers of each vector, as an index that is narrowed to it keeps those
+            of the items.
     """
     codes: Codes = np.arange(len(recommender.users.table) - 1)
     ids, index = recommender.users.table["id"], recommender.index
     width = index.vectors.shape[1] if width is None else width
-    stamp = index.stamp and replace(index.stamp, dimensions=width, checksum=None)  # the checksum is of the items
+    stamp = index.stamp and replace(
+        index.stamp, dimensions=width, checksum=None
+    )  # the checksum is of the items
 
     def tables() -> Iterator[pa.Table]:
         for rows, past in _past(recommender, codes, "embedding users"):
@@ -119,21 +141,30 @@ def write_user_vectors(recommender: Recommender, folder: Path, width: int | None
             column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), width)
             yield pa.table({"id": ids.take(pa.array(codes[rows])), "vector": column})
 
-    return {"users": _write(folder / _VECTORS, tables(), None if stamp is None else stamp.metadata())}
+    return {
+        "users": _write(folder / _VECTORS, tables(), None if stamp is None else stamp.metadata())
+    }
 
 
 def _ids(recommender: Recommender, users: Any, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return the ids of a table or a list, each once, in the type that the run has; as texts if they do not fit it."""
-    if isinstance(users, str | Path) or hasattr(users, "columns"):  # which frames and tables have, and no series
+    """Return the ids of a table or a list, each once, in the type that the run has; as texts if
+    they do not fit it."""
+    if isinstance(users, str | Path) or hasattr(
+        users, "columns"
+    ):  # which frames and tables have, and no series
         options = configuration.load(recommender.folder / "config.yaml").values.get("data", {})
         column = options.get("user") or "user"
         read = blocks(Path(users)) if isinstance(users, str | Path) else stream(users)
         spelling = recommender.integers["user"]
-        texts = [keyed(block, "user", column, USUAL["user"], spelling)[KEY].unique() for block in read]
+        texts = [
+            keyed(block, "user", column, USUAL["user"], spelling)[KEY].unique() for block in read
+        ]
     elif (names := ids_of(users)) is not None:
         texts = [recommender.named("user", names)]
     else:
-        raise DataError(f"there is no user to recommend to in {users!r}: give a table, its path, or a list of ids")
+        raise DataError(
+            f"there is no user to recommend to in {users!r}: give a table, its path, or a list of ids"
+        )
     ids = pa.chunked_array([pa.chunked_array(texts).unique()])
     if not len(ids):
         raise DataError("there is no user to recommend to: give at least one")
@@ -160,8 +191,11 @@ def _past(recommender: Recommender, codes: Codes, label: str) -> Iterator[tuple[
             bar.update(rows.stop - rows.start)
 
 
-def _write(path: Path, tables: Iterator[pa.Table], metadata: dict[bytes, bytes] | None = None) -> int:
-    """Write tables of one schema, one after the other, as row groups that are not small; return the number of rows."""
+def _write(
+    path: Path, tables: Iterator[pa.Table], metadata: dict[bytes, bytes] | None = None
+) -> int:
+    """Write tables of one schema, one after the other, as row groups that are not small; return the
+    number of rows."""
     first = next(tables)
     total = 0
     with parquet.ParquetWriter(path, first.schema.with_metadata(metadata)) as writer:

@@ -30,21 +30,24 @@ from .recommender import Recommender
 
 
 def add_items(run: Path, path: Path) -> dict[str, Any]:
-    """Append items to a run, with vectors by their features and the vector for unknown ids; nothing is trained.
+    """Append items to a run, with vectors by their features and the vector for unknown ids; nothing
+    is trained.
 
-    The run's tables and its index are replaced together or not at all, by one process at a time. Export indexes again
-    afterwards.
+    The run's tables and its index are replaced together or not at all, by one process at a time.
+    Export indexes again afterwards.
 
     Args:
         run: of a recommender.
-        path: a table with ids and the columns that the towers read; other columns of the run's items may be missing.
+        path: a table with ids and the columns that the towers read; other columns of the run's
+            items may be missing.
 
     Returns:
-        The numbers of items added and left out (by reason), columns that are not the run's, and the number of all items.
+        The numbers of items added and left out (by reason), columns that are not the run's, and the
+        number of all items.
 
     Raises:
-        DataError: no recommender, or one that knows items by ids alone; a column that is missing or of another type; an
-            id with two rows; no new item.
+        DataError: no recommender, or one that knows items by ids alone; a column that is missing or
+            of another type; an id with two rows; no new item.
         OutputError: a run that cannot be written.
     """
     Recommender(run)  # refuses what is none before anything is written beside it
@@ -57,7 +60,9 @@ def _added(run: Path, path: Path, folder: Path) -> dict[str, Any]:
     recommender = Recommender(run)
     old, dropped = entities(run / ITEMS), Counter[str]()
     new, ignored = _new(path, recommender, old.table, dropped)
-    items = Entities(pa.concat_tables([old.table, new]), np.append(old.count, np.zeros(len(new), np.int64)))
+    items = Entities(
+        pa.concat_tables([old.table, new]), np.append(old.count, np.zeros(len(new), np.int64))
+    )
     tower = recommender.opened(items, str(path))
     index = recommender.index
     if index.stamp is not None:
@@ -78,15 +83,21 @@ def _added(run: Path, path: Path, folder: Path) -> dict[str, Any]:
     }
 
 
-def _new(path: Path, recommender: Recommender, items: pa.Table, dropped: Counter[str]) -> tuple[pa.Table, list[str]]:
-    """Return the items that a run does not have, in the columns and types of its table, and the columns left out."""
+def _new(
+    path: Path, recommender: Recommender, items: pa.Table, dropped: Counter[str]
+) -> tuple[pa.Table, list[str]]:
+    """Return the items that a run does not have, in the columns and types of its table, and the
+    columns left out."""
     features = [feature for feature in recommender.options.doc if not isinstance(feature, Id)]
     if not features:
         raise DataError(
             f"{recommender.folder} knows items only by their ids, which say nothing of new items: train with "
             "tower.doc of texts, categories or numbers"
         )
-    column = configuration.load(recommender.folder / "config.yaml").values.get("data", {}).get("item") or "item"
+    column = (
+        configuration.load(recommender.folder / "config.yaml").values.get("data", {}).get("item")
+        or "item"
+    )
     table = by_id(blocks(path), "item", column, USUAL["item"])
     needed = [feature.column for feature in features]
     missing = next((name for name in needed if name not in table.column_names), None)
@@ -94,7 +105,9 @@ def _new(path: Path, recommender: Recommender, items: pa.Table, dropped: Counter
         raise DataError(
             f"{path} has no column {missing!r}, which the towers read; it has {_names(table) or 'ids alone'}"
         )
-    ids = _cast(table, items.schema.field("id"), path).cast(pa.large_string())  # "07" is 7 where the run has integers
+    ids = _cast(table, items.schema.field("id"), path).cast(
+        pa.large_string()
+    )  # "07" is 7 where the run has integers
     if len(pc.unique(ids)) < len(ids):
         name = next(name for name in ids.to_pylist() if pc.sum(pc.equal(ids, name)).as_py() > 1)
         raise DataError(f"{path} has two rows for the item {name}: keep one")
@@ -105,7 +118,9 @@ def _new(path: Path, recommender: Recommender, items: pa.Table, dropped: Counter
     if not len(table):
         raise DataError(f"{path} has no item that {recommender.folder} does not have already")
     columns = {field.name: _cast(table, field, path) for field in items.schema}
-    return pa.table(columns, schema=items.schema), [n for n in table.column_names if n not in (KEY, *columns)]
+    return pa.table(columns, schema=items.schema), [
+        n for n in table.column_names if n not in (KEY, *columns)
+    ]
 
 
 def _cast(table: pa.Table, field: pa.Field, path: Path) -> pa.ChunkedArray | pa.Array:
@@ -116,12 +131,18 @@ def _cast(table: pa.Table, field: pa.Field, path: Path) -> pa.ChunkedArray | pa.
     values = table[name]
     try:
         if pa.types.is_timestamp(values.type) and is_text(field.type):
-            values = values.cast(pa.timestamp("s"), safe=False)  # as the towers read times, in texts, too
+            values = values.cast(
+                pa.timestamp("s"), safe=False
+            )  # as the towers read times, in texts, too
         return values.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         if name == KEY and is_text(values.type):
-            wrong = next(each.as_py() for each in pc.unique(values) if not reads_as(field.type, each))
-            raise DataError(f"{path}: the item id {wrong!r} is not {field.type}, as the ids of the run are") from None
+            wrong = next(
+                each.as_py() for each in pc.unique(values) if not reads_as(field.type, each)
+            )
+            raise DataError(
+                f"{path}: the item id {wrong!r} is not {field.type}, as the ids of the run are"
+            ) from None
         raise DataError(
             f"{path}: column {field.name!r} is {table[name].type}; expected {field.type} as in the run: {error}"
         ) from None

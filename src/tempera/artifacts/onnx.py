@@ -31,14 +31,21 @@ Vectors = NDArray[np.float32]
 
 TOLERANCE = 1e-4  # largest difference of a coordinate: runtimes add up in other orders
 # Texts that both models embed: short, long, empty, and of several scripts.
-PROBES = ("a", "parse the date of a mail", "", "Größe, 漢字 and ΣΊΣΥΦΟΣ", "of many words that go on " * 40)
+PROBES = (
+    "a",
+    "parse the date of a mail",
+    "",
+    "Größe, 漢字 and ΣΊΣΥΦΟΣ",
+    "of many words that go on " * 40,
+)
 
 
 def write_onnx(folder: Path, model: Path, probes: Sequence[str] = PROBES) -> float:
-    """Write model.onnx, tokenizer.json and tempera.json; return the largest difference of a coordinate from the saved model.
+    """Write model.onnx, tokenizer.json and tempera.json; return the largest difference of a
+    coordinate from the saved model.
 
-    The network maps input_ids and attention_mask, [n, w] of any n and w, to sentence_embedding, unit vectors [n, D]. Both
-    models embed `probes` for the comparison.
+    The network maps input_ids and attention_mask, [n, w] of any n and w, to sentence_embedding,
+    unit vectors [n, D]. Both models embed `probes` for the comparison.
 
     Raises:
         MissingLibrary: onnx, onnxscript or onnxruntime is not installed.
@@ -80,10 +87,16 @@ def write_module(
 ) -> None:
     """Write a module over tables of codes as ONNX, for any number of rows and columns."""
     free = tuple(dict.fromkeys(range(tensor.ndim), torch.export.Dim.DYNAMIC) for tensor in inputs)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of a missing torchvision, which is not needed
+    logging.getLogger("torch.onnx").setLevel(
+        logging.ERROR
+    )  # it warns of a missing torchvision, which is not needed
     noise = io.StringIO()
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(noise),
+            contextlib.redirect_stderr(noise),
+        ):
             warnings.simplefilter("ignore")
             program: Any = torch.onnx.export(
                 module,
@@ -95,5 +108,7 @@ def write_module(
                 verbose=False,
             )
     except Exception as error:  # modules and the exporter raise anything
-        raise ConfigError(f"the model cannot be exported to ONNX: {str(error).strip().splitlines()[0]}") from None
+        raise ConfigError(
+            f"the model cannot be exported to ONNX: {str(error).strip().splitlines()[0]}"
+        ) from None
     program.save(str(path), external_data=None)

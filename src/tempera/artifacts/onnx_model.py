@@ -40,7 +40,10 @@ def opened(folder: Path, what: str) -> Iterator[tuple[dict[str, Any], Any]]:
     refuse_unsafe(folder)
     try:
         about = read_json(folder / ABOUT)
-        yield about, onnxruntime.InferenceSession(str(folder / MODEL), providers=["CPUExecutionProvider"])
+        yield (
+            about,
+            onnxruntime.InferenceSession(str(folder / MODEL), providers=["CPUExecutionProvider"]),
+        )
     except FileNotFoundError as error:
         raise DataError(f"{folder} is not an {what}: {error.filename} is missing") from None
     except Exception as error:  # onnxruntime raises no narrower one
@@ -70,7 +73,10 @@ class OnnxModel:
             [encodable(prompt + text) for text in texts], add_special_tokens=self.special_tokens
         )
         values = ([row.ids for row in rows], [row.attention_mask for row in rows])
-        inputs = {name: np.array(value, np.int64).reshape(len(rows), -1) for name, value in zip(INPUTS, values)}
+        inputs = {
+            name: np.array(value, np.int64).reshape(len(rows), -1)
+            for name, value in zip(INPUTS, values)
+        }
         if not inputs["input_ids"].shape[1]:  # no text has a token: one that is masked
             inputs = {name: np.zeros((len(rows), 1), np.int64) for name in INPUTS}
         vectors: Vectors = self.session.run(None, inputs)[0]

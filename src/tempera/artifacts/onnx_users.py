@@ -1,4 +1,5 @@
-"""The users' tower of a recommender as ONNX, compared with the tower, and as a function of histories.
+"""The users' tower of a recommender as ONNX, compared with the tower, and as a function of
+histories.
 
 Letters in shapes: n rows, w items of the longest history, D width.
 """
@@ -32,8 +33,11 @@ class OnnxUsers:
             self.fingerprint: str = about["model"]
             self.unknown_user: int | None = about["unknown_user"]
 
-    def encode(self, histories: Sequence[Codes], users: Sequence[int | None] | None = None) -> Vectors:
-        """Embed histories (codes of items, the latest last) and users, as far as the tower reads them, [n, D]."""
+    def encode(
+        self, histories: Sequence[Codes], users: Sequence[int | None] | None = None
+    ) -> Vectors:
+        """Embed histories (codes of items, the latest last) and users, as far as the tower reads
+        them, [n, D]."""
         ids, nobody = [None] * len(histories) if users is None else users, self.unknown_user or 0
         codes = np.array([nobody if user is None else user for user in ids], np.int64)
         inputs = {"history": padded(histories), "user": codes}
@@ -55,11 +59,18 @@ def padded(histories: Sequence[Codes]) -> Codes:
 
 
 def write_users(
-    folder: Path, module: UserModule, model: str, histories: Sequence[Codes], users: Sequence[int], expected: Vectors
+    folder: Path,
+    module: UserModule,
+    model: str,
+    histories: Sequence[Codes],
+    users: Sequence[int],
+    expected: Vectors,
 ) -> float:
-    """Write model.onnx and tempera.json; return the largest difference of a coordinate from the tower.
+    """Write model.onnx and tempera.json; return the largest difference of a coordinate from the
+    tower.
 
-    The network maps history, [n, w] of any n and w, and user, [n], as far as the tower reads them, to user_embedding, [n, D].
+    The network maps history, [n, w] of any n and w, and user, [n], as far as the tower reads them,
+    to user_embedding, [n, D].
 
     Args:
         model: the fingerprint of the model.

@@ -1,4 +1,5 @@
-"""Evaluation of a trained recommender on interactions that it was not trained on, such as those of the next month."""
+"""Evaluation of a trained recommender on interactions that it was not trained on, such as those of
+the next month."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ from ..recommend.visits import Visits
 from .recommender import Recommender
 
 Floats = NDArray[np.float32]
-_ANOTHER_UNIT = 300  # times the latest time, at which times are of another unit: seconds are 1,000 times milliseconds
+# times the latest time, at which times are of another unit: seconds are 1,000 times milliseconds
+_ANOTHER_UNIT = 300
 _OWN = {f"data.{name}" for name in ("source", "path", "users", "items", "validation", "test")}
 
 
@@ -64,23 +66,41 @@ class EventsFinding:
     @property
     def winners(self) -> list[str]:
         """The best system of each protocol, in sentences."""
-        protocols = {name: {system: each[name] for system, each in self.reached.items()} for name in self.events.test}
+        protocols = {
+            name: {system: each[name] for system, each in self.reached.items()}
+            for name in self.events.test
+        }
         return [winner(systems, name) for name, systems in protocols.items()]
 
     def json(self) -> dict[str, Any]:
         """Return a JSON object, with the tables in the form that metrics.json has them."""
-        facts = {"counts": dict(self.counts), "notes": list(self.lines), "cautions": list(self.cautions)}
-        return {**facts, "metrics": self.metrics, "winners": self.winners, "protocols": protocols_of(self.reached)}
+        facts = {
+            "counts": dict(self.counts),
+            "notes": list(self.lines),
+            "cautions": list(self.cautions),
+        }
+        return {
+            **facts,
+            "metrics": self.metrics,
+            "winners": self.winners,
+            "protocols": protocols_of(self.reached),
+        }
 
     def per_query(self) -> pa.Table:
-        """Return columns task, query, system, metric, value: the protocol, and the id of the user."""
+        """Return columns task, query, system, metric, value: the protocol, and the id of the
+        user."""
         timeline, tables = self.events.timeline, []
         for system, protocols in self.reached.items():
             for task, each in protocols.items():
-                users = timeline.user_ids.take(pa.array(timeline.user_of(self.events.test[task]))).cast(pa.string())
+                users = timeline.user_ids.take(
+                    pa.array(timeline.user_of(self.events.test[task]))
+                ).cast(pa.string())
                 for metric, values in each.per_query.items():
                     names = {"task": task, "query": users, "system": system, "metric": metric}
-                    columns = {key: [v] * len(values) if isinstance(v, str) else v for key, v in names.items()}
+                    columns = {
+                        key: [v] * len(values) if isinstance(v, str) else v
+                        for key, v in names.items()
+                    }
                     tables.append(pa.table({**columns, "value": pa.array(values, pa.float64())}))
         return pa.concat_tables(tables)
 
@@ -92,15 +112,19 @@ def evaluate_events(
     queries: int | None = None,
     options: Sequence[str] = (),
 ) -> EventsFinding:
-    """Rank the run's items for later events of a file: by popularity, counts, vectors, and counts and vectors.
+    """Rank the run's items for later events of a file: by popularity, counts, vectors, and counts
+    and vectors.
 
-    Users whom the run knows have their stored histories in front; the others begin with their events of the file.
+    Users whom the run knows have their stored histories in front; the others begin with their
+    events of the file.
 
     Args:
-        data: a file or a folder of interactions with the columns that the run was trained on, or an object that holds them.
+        data: a file or a folder of interactions with the columns that the run was trained on, or an
+            object that holds them.
         metrics: names such as ndcg@10; none are those of the run.
         queries: largest number of queries of each protocol, drawn at random; None is all.
-        options: overrides of the run's `data` section, of how the data are read, such as data.time=when.
+        options: overrides of the run's `data` section, of how the data are read, such as
+            data.time=when.
 
     Raises:
         DataError: data that cannot be read, or of which nothing can be asked.
@@ -115,7 +139,9 @@ def evaluate_events(
             )
     config = build(configuration.load(recommender.folder / "config.yaml", options))
     assert isinstance(config.data, Interactions)
-    if any(option.startswith("data.split") for option in options) and not isinstance(config.data.split, GlobalTime):
+    if any(option.startswith("data.split") for option in options) and not isinstance(
+        config.data.split, GlobalTime
+    ):
         raise ConfigError(
             "data.split of an evaluation on other interactions is global_time, with its least and rolling"
         )
@@ -126,10 +152,14 @@ def evaluate_events(
             f"{recommender.folder} does not know when its histories ended, which its tower's elapsed reads: train it again"
         )
     _refuse_another_unit(later, recommender)
-    events = Continued.of(later, recommender.item_ids, recommender.stored.rows(ids), latest, config.data.split)
+    events = Continued.of(
+        later, recommender.item_ids, recommender.stored.rows(ids), latest, config.data.split
+    )
     total = {name: len(each) for name, each in events.test.items()}
     if queries is not None:
-        test = {name: drawn(each, queries, config.evaluation.seed) for name, each in events.test.items()}
+        test = {
+            name: drawn(each, queries, config.evaluation.seed) for name, each in events.test.items()
+        }
         events = replace(events, test=test)
     met = recommender if later.anonymous else recommender.meeting(later.user_ids)
     scores = {name: _systems(met, events.timeline, each) for name, each in events.test.items()}
@@ -145,7 +175,8 @@ def evaluate_events(
 
 
 def _read(options: Interactions, data: Any, integers: Mapping[str, bool]) -> Timeline:
-    """Return the timeline of other data, read as those of the run were, with ids as texts as the run has them."""
+    """Return the timeline of other data, read as those of the run were, with ids as texts as the
+    run has them."""
     absent: dict[str, Any] = dict.fromkeys(("path", "users", "items", "validation", "test"))
     source = replace(options, **absent, split=Undivided())
     named = replace(source, path=str(data)) if isinstance(data, str | Path) else source.hand(data)
@@ -153,14 +184,21 @@ def _read(options: Interactions, data: Any, integers: Mapping[str, bool]) -> Tim
     if later.anonymous:  # the same numbers are other sessions in the run
         names = [f"session {name}" for name in later.user_ids.to_pylist()]
         later = replace(later, user_ids=pa.array(names, pa.large_string()))
-    users, items = (texts_of(getattr(later, f"{role}_ids"), integers[role]) for role in ("user", "item"))
+    users, items = (
+        texts_of(getattr(later, f"{role}_ids"), integers[role]) for role in ("user", "item")
+    )
     return replace(later, user_ids=users, item_ids=items)
 
 
 def _refuse_another_unit(later: Timeline, recommender: Recommender) -> None:
-    """Raise DataError where times are hundreds of those that the run knows, or the other way round: nothing would be compared."""
+    """Raise DataError where times are hundreds of those that the run knows, or the other way round:
+    nothing would be compared."""
     known = recommender.stored.times
-    if later.time is None or known is None or min(known[0], middle := float(np.median(later.time))) <= 0:
+    if (
+        later.time is None
+        or known is None
+        or min(known[0], middle := float(np.median(later.time))) <= 0
+    ):
         return
     if max(middle / known[1], known[0] / middle) > _ANOTHER_UNIT:
         own = float(later.time.min()), float(later.time.max())
@@ -172,13 +210,16 @@ def _refuse_another_unit(later: Timeline, recommender: Recommender) -> None:
 
 
 def _in_contexts(recommender: Recommender, later: Timeline) -> tuple[Recommender, Timeline]:
-    """Return a recommender that knows what the events of a timeline happened in, and the timeline with its numbers."""
+    """Return a recommender that knows what the events of a timeline happened in, and the timeline
+    with its numbers."""
     if recommender.contexts is None or later.contexts is None or later.context is None:
         return recommender, replace(later, context=None)
     names = recommender.contexts.table.column_names
     happened = {name: later.contexts[name] for name in later.contexts.column_names if name in names}
     first = len(recommender.contexts.table) - 1
-    return recommender.among(happened, len(later.contexts)), replace(later, context=later.context + first)
+    return recommender.among(happened, len(later.contexts)), replace(
+        later, context=later.context + first
+    )
 
 
 def _systems(recommender: Recommender, timeline: Timeline, events: Events) -> dict[str, Scores]:
@@ -187,7 +228,9 @@ def _systems(recommender: Recommender, timeline: Timeline, events: Events) -> di
     if index.stamp is not None:
         index.stamp.refuse_other(recommender.fingerprint, index.folder)
     vectors = inner(_vectors(recommender, timeline, events), index.vectors)
-    systems: dict[str, Scores] = {"popularity": lambda rows: np.tile(counts, (rows.stop - rows.start, 1))}
+    systems: dict[str, Scores] = {
+        "popularity": lambda rows: np.tile(counts, (rows.stop - rows.start, 1))
+    }
     if (counting := recommender.counts) is None:
         return {**systems, "trained": vectors}
     seen, fitted = Histories(timeline.item, *timeline.histories(events)), counting.fitted
@@ -199,12 +242,18 @@ def _systems(recommender: Recommender, timeline: Timeline, events: Events) -> di
 def _vectors(recommender: Recommender, timeline: Timeline, events: Events) -> Floats:
     """Return the vectors of users as they stand before events, [q, D]."""
     history = recommender.options.history
-    contexts = Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
-    frame = Visits(timeline, np.zeros(len(timeline), bool), contexts).frame(torch.from_numpy(events))
+    contexts = (
+        Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
+    )
+    frame = Visits(timeline, np.zeros(len(timeline), bool), contexts).frame(
+        torch.from_numpy(events)
+    )
     known = recommender.users.table["id"]
     codes = pc.index_in(timeline.user_ids, value_set=known).fill_null(len(known) - 1)
     user = torch.from_numpy(codes.to_numpy().astype(np.int64)[timeline.user_of(events)])
-    vectors: Floats = recommender.tower.encode(Frame({**frame.columns, "user": user}), "query").numpy()
+    vectors: Floats = recommender.tower.encode(
+        Frame({**frame.columns, "user": user}), "query"
+    ).numpy()
     return vectors
 
 
@@ -220,9 +269,14 @@ def _described(
     known = pc.is_in(ids, value_set=recommender.users.table["id"])
     users = {"users": len(ids), "known_users": pc.sum(known).as_py() or 0}
     queries = {name: len(each) for name, each in events.test.items()}
-    left_out = {reason: count for reason, count in {**later.dropped, **events.left_out}.items() if count}
+    left_out = {
+        reason: count for reason, count in {**later.dropped, **events.left_out}.items() if count
+    }
     counts = {"interactions": events.later, **users, "queries": queries, "left_out": left_out}
-    of = {name: "" if count == total[name] else f" of {total[name]:,}" for name, count in queries.items()}
+    of = {
+        name: "" if count == total[name] else f" of {total[name]:,}"
+        for name, count in queries.items()
+    }
     tests = ", ".join(f"{count:,}{of[name]} {name}" for name, count in queries.items())
     text = "{interactions:,} interactions of {users:,} users, {known_users:,} of whom the run knows; test queries: "
     lines = [later.about, text.format(**counts) + tests]

@@ -26,8 +26,15 @@ Floats = NDArray[np.float64]
 
 _NAMES = {"bm25": "BM25", "ndcg": "nDCG", "mrr": "MRR", "map": "MAP"}
 BLUE, GREY, _QUIET, _RULE = "#1d5fd1", "#a3adba", "#5b6778", "#cbd5e1"
-# A system keeps its colour in every picture. What is written in a colour has a contrast of at least 4.5 to white.
-_SYSTEMS = {"untrained": GREY, "bm25": "#b45309", "trained": BLUE, FUSED: "#0f766e", COUNTED: "#0f766e"}
+# A system keeps its colour in every picture. What is written in a colour has a contrast of at least
+# 4.5 to white.
+_SYSTEMS = {
+    "untrained": GREY,
+    "bm25": "#b45309",
+    "trained": BLUE,
+    FUSED: "#0f766e",
+    COUNTED: "#0f766e",
+}
 LINES = (BLUE, "#be3455", "#0f766e", "#7e3fb0", "#8a6100", "#475569")
 SIZE = 4.3, 3.6  # inches
 _BAR = 0.16  # inches of a bar with a number
@@ -54,18 +61,26 @@ def number(value: float) -> str:
 
 
 def pictures(
-    systems: Mapping[str, Scores], spreads: Mapping[str, Spread], log: Records, rival: str | None = None
+    systems: Mapping[str, Scores],
+    spreads: Mapping[str, Spread],
+    log: Records,
+    rival: str | None = None,
 ) -> dict[str, str]:
-    """Return each picture that has data, as SVG; `rival` is the system that curves are compared with."""
+    """Return each picture that has data, as SVG; `rival` is the system that curves are compared
+    with."""
     steps, race = [r for r in log if r["event"] == "step"], first_event(log, "recipe")
     evaluations = [r for r in log if r["event"] == "evaluation" and r["metrics"]]
-    drawings: dict[str, Callable[[Figure], None]] = {"systems": partial(_bars, systems=systems)} if systems else {}
+    drawings: dict[str, Callable[[Figure], None]] = (
+        {"systems": partial(_bars, systems=systems)} if systems else {}
+    )
     if spreads:
         drawings["spreads"] = partial(_histograms, spreads=spreads)
     if steps:
         drawings["training"] = partial(_training, steps=steps)
     if evaluations:
-        drawings["evaluations"] = partial(_curves, records=evaluations, rival=systems.get(rival or "", {}))
+        drawings["evaluations"] = partial(
+            _curves, records=evaluations, rival=systems.get(rival or "", {})
+        )
     if race:
         drawings["tried"] = partial(_rounds, recipe=race)
     bars = len(systems) * max(map(len, systems.values()), default=0)
@@ -76,7 +91,8 @@ def pictures(
 
 @contextmanager
 def canvas(name: str, width: float, height: float) -> Iterator[Figure]:
-    """Yield a figure of a size in inches, in the style of all pictures, to draw and save within the block."""
+    """Yield a figure of a size in inches, in the style of all pictures, to draw and save within the
+    block."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -137,7 +153,11 @@ _LOOK: Any = {
 
 def _training(figure: Figure, steps: Records) -> None:
     drawn = [{"step": record["step"], **record["drawn"]} for record in steps if record.get("drawn")]
-    rows: list[Any] = [["loss", "loss"], ["learning_rate", "grad_norm"], *([["sample", "sample"]] if drawn else [])]
+    rows: list[Any] = [
+        ["loss", "loss"],
+        ["learning_rate", "grad_norm"],
+        *([["sample", "sample"]] if drawn else []),
+    ]
     axes = figure.subplot_mosaic(rows, height_ratios=(2, 1, 1)[: len(rows)])
     if drawn:
         _sample(axes.pop("sample"), drawn)
@@ -159,7 +179,8 @@ def _training(figure: Figure, steps: Records) -> None:
 
 
 def _sample(panel: Axes, drawn: Records) -> None:
-    """Draw the share of the tokens that went backward in each step, and the noise that this has added."""
+    """Draw the share of the tokens that went backward in each step, and the noise that this has
+    added."""
     other = panel.twinx()
     other.grid(False)
     panel.set_title("tokens that go backward")
@@ -179,7 +200,14 @@ def _curves(figure: Figure, records: Records, rival: Scores) -> None:
     for i, name in enumerate(names):
         have = [r for r in records if name in r["metrics"]]
         color, values = LINES[i % len(LINES)], [r["metrics"][name] for r in have]
-        axes.plot([r["step"] for r in have], values, color=color, marker="o", markersize=3.5, linewidth=1.6)
+        axes.plot(
+            [r["step"] for r in have],
+            values,
+            color=color,
+            marker="o",
+            markersize=3.5,
+            linewidth=1.6,
+        )
         ends[name] = (values[-1], color)
         if name in rival:
             axes.axhline(rival[name], color=color, linestyle=(0, (4, 3)), linewidth=0.9)
@@ -199,7 +227,11 @@ def _bars(figure: Figure, systems: Mapping[str, Scores]) -> None:
     metrics = list(dict.fromkeys(name for scores in systems.values() for name in scores))
     height = 0.8 / len(systems)
     for i, (system, scores) in enumerate(systems.items()):
-        y = [j + (i - (len(systems) - 1) / 2) * height for j, name in enumerate(metrics) if name in scores]
+        y = [
+            j + (i - (len(systems) - 1) / 2) * height
+            for j, name in enumerate(metrics)
+            if name in scores
+        ]
         values = [scores[name] for name in metrics if name in scores]
         color = _SYSTEMS.get(system, LINES[-1 - i % len(LINES)])
         bars = axes.barh(y, values, height * 0.9, color=color, label=label(system))
@@ -213,16 +245,20 @@ def _bars(figure: Figure, systems: Mapping[str, Scores]) -> None:
 
 
 def setting(tried: Mapping[str, Any]) -> str:
-    """Return the name of a setting that a race has tried, or its options without the names of their sections.
+    """Return the name of a setting that a race has tried, or its options without the names of their
+    sections.
 
     >>> setting({"values": {"objective.temperature": 0.05, "train.learning_rate": 0.003}})
     'temperature=0.05, learning_rate=0.003'
     """
-    return tried.get("name") or ", ".join(f"{name.rpartition('.')[2]}={v:g}" for name, v in tried["values"].items())
+    return tried.get("name") or ", ".join(
+        f"{name.rpartition('.')[2]}={v:g}" for name, v in tried["values"].items()
+    )
 
 
 def _rounds(figure: Figure, recipe: Mapping[str, Any]) -> None:
-    """Draw the scores of a race, a panel for each round; intervals are of the difference from the best, at the dashed line."""
+    """Draw the scores of a race, a panel for each round; intervals are of the difference from the
+    best, at the dashed line."""
     rounds: dict[int, Records] = {}
     for each in recipe["tried"]:
         rounds[each["steps"]] = [*rounds.get(each["steps"], ()), each]
@@ -244,12 +280,20 @@ def _rounds(figure: Figure, recipe: Mapping[str, Any]) -> None:
 
 
 def draw_merge(points: Records, best: float) -> dict[str, bytes]:
-    """Return SVG and PNG of the scores of merged models by their weight, a line for each set, with the chosen one marked."""
+    """Return SVG and PNG of the scores of merged models by their weight, a line for each set, with
+    the chosen one marked."""
     with canvas("merge", *SIZE) as figure:
         axes, weights = figure.subplots(), [point["weight"] for point in points]
         for i, name in enumerate(points[0]["scores"]):
             values = [point["scores"][name] for point in points]
-            axes.plot(weights, values, color=LINES[i % len(LINES)], marker="o", markersize=3.5, label=name[-40:])
+            axes.plot(
+                weights,
+                values,
+                color=LINES[i % len(LINES)],
+                marker="o",
+                markersize=3.5,
+                label=name[-40:],
+            )
         axes.axvline(best, color=GREY, linestyle=(0, (4, 3)), linewidth=0.9)
         axes.set_xlabel("weight of the trained model; its base has the rest")
         axes.set_ylabel("main metric of each set")
@@ -258,11 +302,16 @@ def draw_merge(points: Records, best: float) -> dict[str, bytes]:
 
 
 def _histograms(figure: Figure, spreads: Mapping[str, Spread]) -> None:
-    values = np.concatenate([v for spread in spreads.values() for v in (spread.pairs, spread.random)])
+    values = np.concatenate(
+        [v for spread in spreads.values() for v in (spread.pairs, spread.random)]
+    )
     edges = np.linspace(values.min() - 0.01, values.max() + 0.01, 61)
     panels = figure.subplots(len(spreads), sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes, (name, spread) in zip(panels, spreads.items(), strict=True):
-        for kind, cosines, color in (("random pairs", spread.random, GREY), ("pairs", spread.pairs, BLUE)):
+        for kind, cosines, color in (
+            ("random pairs", spread.random, GREY),
+            ("pairs", spread.pairs, BLUE),
+        ):
             share = np.histogram(cosines, edges)[0] / len(cosines)
             axes.stairs(share, edges, fill=True, color=color, alpha=0.6, label=kind)
         axes.set_title(f"{label(name)}: AUC {number(spread.auc)}")
@@ -283,5 +332,7 @@ def _line(axes: Axes, x: Floats, y: Floats, **look: Any) -> None:
 def _smooth(values: Floats) -> Floats:
     """Return the moving average over a fifteenth of the values."""
     around = np.ones(2 * (len(values) // 30) + 1)
-    mean: Floats = np.convolve(values, around, "same") / np.convolve(np.ones(len(values)), around, "same")
+    mean: Floats = np.convolve(values, around, "same") / np.convolve(
+        np.ones(len(values)), around, "same"
+    )
     return mean

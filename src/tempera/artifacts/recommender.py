@@ -42,8 +42,12 @@ from .layout import RunFolder, refuse_depth
 from .onnx_users import write_users
 from .stored_histories import Codes, StoredHistories
 
-BLANK = "the model knows nothing of a user without a history: items by their number of training events"
-_NO_CONTEXT = "the model reads what a user asks in, and it is not given: name it with --context NAME=VALUE"
+BLANK = (
+    "the model knows nothing of a user without a history: items by their number of training events"
+)
+_NO_CONTEXT = (
+    "the model reads what a user asks in, and it is not given: name it with --context NAME=VALUE"
+)
 _NO_FEATURE = "the model has no feature that reads the context of a query"
 _NO_ELAPSED = "the model has no feature that reads the time since the latest event"
 
@@ -59,7 +63,8 @@ class Recommendations:
     def __str__(self) -> str:
         width = max((len(hit.id) for hit in self.hits), default=0)
         hits = (
-            f"{hit.rank:>3}  {hit.score:>7.3f}  {one_line(hit.id):<{width}}  {one_line(hit.name)}" for hit in self.hits
+            f"{hit.rank:>3}  {hit.score:>7.3f}  {one_line(hit.id):<{width}}  {one_line(hit.name)}"
+            for hit in self.hits
         )
         return "\n".join([*(f"note: {note}" for note in map(one_line, self.notes)), *hits])
 
@@ -75,7 +80,9 @@ class Recommender(RunFolder):
     items: Entities
     tower: FeatureTowers
     has_context = False  # whether queries are asked in a context that is known
-    unseen: tuple[str, ...] = ()  # a note on each category of this context that training has not seen
+    unseen: tuple[
+        str, ...
+    ] = ()  # a note on each category of this context that training has not seen
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -84,12 +91,17 @@ class Recommender(RunFolder):
         assert isinstance(self.config.tower, Features)
         self.options: Features = self.config.tower
         users, items = (entities(folder / name) for name in (USERS, ITEMS))
-        self.integers = {"user": _has_integers(users), "item": _has_integers(items)}  # whether ids are
+        self.integers = {
+            "user": _has_integers(users),
+            "item": _has_integers(items),
+        }  # whether ids are
         self.users = _texts(users, "")  # the last is one whom the run does not know
         self.items = _texts(items)
         happened = folder / CONTEXTS
         # The last two are an event of which nothing is known, and the one that is asked.
-        self.contexts: Entities | None = _texts(entities(happened), "", "") if happened.is_file() else None
+        self.contexts: Entities | None = (
+            _texts(entities(happened), "", "") if happened.is_file() else None
+        )
         self.tower = self.opened(self.items)
 
     def _refuse_other(self) -> None:
@@ -102,7 +114,8 @@ class Recommender(RunFolder):
             raise DataError(f"{self.folder} is not a run of a recommender: {HISTORIES} is missing")
 
     def opened(self, items: Entities, added: str = "") -> FeatureTowers:
-        """Return the saved towers, for the run's users and these items; `added` says what the run did not have."""
+        """Return the saved towers, for the run's users and these items; `added` says what the run
+        did not have."""
         normalised = self.config.similarity.name == "cosine"
         weights = self.folder / "model" / "model.safetensors"
         return opened(self.options, normalised, self.users, items, weights, self.contexts, added)
@@ -113,10 +126,22 @@ class Recommender(RunFolder):
         Raises:
             DataError: a column that the run's contexts do not have, or a value of another type.
         """
-        known = [] if self.contexts is None else [name for name in self.contexts.table.column_names if name != "id"]
-        if self.contexts is None or (unknown := next((name for name in context if name not in known), None)):
-            what = f"its contexts have {', '.join(known)}" if known else "it knows no context (data.context)"
-            raise DataError(f"{self.folder} has no context {next(iter(context)) if not known else unknown!r}: {what}")
+        known = (
+            []
+            if self.contexts is None
+            else [name for name in self.contexts.table.column_names if name != "id"]
+        )
+        if self.contexts is None or (
+            unknown := next((name for name in context if name not in known), None)
+        ):
+            what = (
+                f"its contexts have {', '.join(known)}"
+                if known
+                else "it knows no context (data.context)"
+            )
+            raise DataError(
+                f"{self.folder} has no context {next(iter(context)) if not known else unknown!r}: {what}"
+            )
         other = self.among({name: [value] for name, value in context.items()}, 1)
         other.has_context = True
         read = {feature.column for feature in self.options.query if isinstance(feature, Category)}
@@ -124,12 +149,16 @@ class Recommender(RunFolder):
         other.unseen = tuple(
             f"training has seen no {name}={value}, which stands for an unknown one"
             for name, value in context.items()
-            if name in read and not pc.is_in(_cast(seen.schema.field(name), [value]), value_set=seen[name])[0].as_py()
+            if name in read
+            and not pc.is_in(_cast(seen.schema.field(name), [value]), value_set=seen[name])[
+                0
+            ].as_py()
         )
         return other
 
     def among(self, contexts: Mapping[str, Any], rows: int) -> Recommender:
-        """Return the same recommender with further contexts at the end, in place of the one of a query.
+        """Return the same recommender with further contexts at the end, in place of the one of a
+        query.
 
         Args:
             contexts: some of the columns of the run's contexts, each with so many rows.
@@ -140,14 +169,20 @@ class Recommender(RunFolder):
         assert self.contexts is not None
         table, count = self.contexts.table, self.contexts.count
         named = {"id": [""] * rows, **contexts}
-        columns = {f.name: _cast(f, named[f.name]) if f.name in named else pa.nulls(rows, f.type) for f in table.schema}
+        columns = {
+            f.name: _cast(f, named[f.name]) if f.name in named else pa.nulls(rows, f.type)
+            for f in table.schema
+        }
         other = copy(self)
-        other.contexts = Entities(pa.concat_tables([table[:-1], pa.table(columns)]), np.append(count[:-1], [0] * rows))
+        other.contexts = Entities(
+            pa.concat_tables([table[:-1], pa.table(columns)]), np.append(count[:-1], [0] * rows)
+        )
         other.tower = other.opened(self.items, "the context of a query")
         return other
 
     def meeting(self, ids: pa.Array | pa.ChunkedArray) -> Recommender:
-        """Return the same recommender with rows for users whom the run does not know, if their ids have vectors of buckets."""
+        """Return the same recommender with rows for users whom the run does not know, if their ids
+        have vectors of buckets."""
         if not any(isinstance(feature, Id) and feature.buckets for feature in self.options.query):
             return self
         distinct = pc.unique(ids)
@@ -155,19 +190,23 @@ class Recommender(RunFolder):
         if not len(new):
             return self
         other = copy(self)
-        other.users = _texts(Entities(self.users.table[:-1], self.users.count[:-1]), *new.to_pylist(), "")
+        other.users = _texts(
+            Entities(self.users.table[:-1], self.users.count[:-1]), *new.to_pylist(), ""
+        )
         other.tower = other.opened(self.items)
         return other
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes where the towers read no context of a query, and it is known, or the other way round, and on unseen categories."""
+        """Notes where the towers read no context of a query, and it is known, or the other way
+        round, and on unseen categories."""
         if self.contexts is None or (self.tower.query.moment is not None) == self.has_context:
             return self.unseen
         return (_NO_FEATURE if self.has_context else _NO_CONTEXT,)
 
     def notes_of(self, elapsed: float) -> tuple[str, ...]:
-        """Return the notes, with one where a time since the latest event is given and nothing reads it."""
+        """Return the notes, with one where a time since the latest event is given and nothing reads
+        it."""
         unread = elapsed and Elapsed() not in self.options.query
         return (*self.notes, _NO_ELAPSED) if unread else self.notes
 
@@ -187,22 +226,27 @@ class Recommender(RunFolder):
         hybrid: bool | None = None,
         context: Mapping[str, Any] | None = None,
     ) -> Recommendations:
-        """Return the k best items for a user, for a history, or for a user with another history than the run knows.
+        """Return the k best items for a user, for a history, or for a user with another history
+        than the run knows.
 
         Args:
-            user: an id; one that the run does not know has the vector of its bucket or of unknown users.
+            user: an id; one that the run does not know has the vector of its bucket or of unknown
+                users.
             history: ids of items, the latest last; None takes all that the run knows of the user.
             exclude_seen: leave out what the history holds, and what the user is known not to like.
             index: an exported index to search instead of the run's own.
-            elapsed: time since the user's latest event, in the unit of the data, for towers that ask for it.
-            hybrid: rank by counts and vectors together, with the weight that the run has chosen; scores are then weighted
-                standard deviations above the mean of all items. None does so where validation has shown it to be better than
-                the vectors alone, and no `index` is named.
+            elapsed: time since the user's latest event, in the unit of the data, for towers that
+                ask for it.
+            hybrid: rank by counts and vectors together, with the weight that the run has chosen;
+                scores are then weighted standard deviations above the mean of all items. None does
+                so where validation has shown it to be better than the vectors alone, and no `index`
+                is named.
             context: what the user asks in, by column of data.context, for towers that ask for it.
 
         Raises:
-            DataError: neither user nor history, what is no id, an item that is not in the run, a number out of range, an index of
-                another model, a hybrid of a run without counts or with an approximate index.
+            DataError: neither user nor history, what is no id, an item that is not in the run, a
+                number out of range, an index of another model, a hybrid of a run without counts or
+                with an approximate index.
         """
         if context:
             inside = self.within(context)
@@ -215,7 +259,9 @@ class Recommender(RunFolder):
         past, row = self.past(code), _place(met.users.table["id"], names)
         if history is not None:
             if isinstance(history, AbstractSet) or (items := ids_of(history)) is None:
-                raise DataError(f"history is {history!r}; expected a list of ids of items, the latest last")
+                raise DataError(
+                    f"history is {history!r}; expected a list of ids of items, the latest last"
+                )
             own = self.codes(self.named("item", items).to_pylist())
             past = PastEvents(Histories.of(own, np.array([0, len(own)])), dislikes=past.dislikes)
         refuse_other_kinds(Recommender.recommend, locals())
@@ -224,12 +270,18 @@ class Recommender(RunFolder):
             notes = (_unknown(user, history), *notes)
         counting, taken = self.counting(hybrid, index), int(past.items.lengths[0])
         other = None if index is None else Index(Path(index))
-        vector = met.vectors_of([row], past, elapsed)[0] if other is not None and counting is None else None
+        vector = (
+            met.vectors_of([row], past, elapsed)[0]
+            if other is not None and counting is None
+            else None
+        )
         if other is not None and vector is not None and (taken or vector.any()):
             seen = set(self.item_ids.take(past.left_out[1]).to_pylist()) if exclude_seen else set()
             hits = other.search(vector, k + len(seen), self.fingerprint)
             hits = [hit for hit in hits if hit.id not in seen][:k]
-            return Recommendations([replace(hit, rank=rank) for rank, hit in enumerate(hits, 1)], taken, notes)
+            return Recommendations(
+                [replace(hit, rank=rank) for rank, hit in enumerate(hits, 1)], taken, notes
+            )
         place = self.index if other is None or counting is None else other
         scores, codes, blank = met.best([row], past, k, exclude_seen, elapsed, counting, place)
         if blank[0]:
@@ -247,17 +299,20 @@ class Recommender(RunFolder):
         counting: Counting | None,
         place: Index,
     ) -> tuple[NDArray[np.float32], Codes, NDArray[np.bool_]]:
-        """Return scores and codes of the k best items of each user, [n, k], and of whom the model knows nothing, [n].
+        """Return scores and codes of the k best items of each user, [n, k], and of whom the model
+        knows nothing, [n].
 
-        Where fewer items are left, scores are -inf. A user of whom the model knows nothing gets items by their number of
-        training events.
+        Where fewer items are left, scores are -inf. A user of whom the model knows nothing gets
+        items by their number of training events.
         """
         vectors = self.vectors_of(users, past, elapsed)
         seen = past.left_out if exclude_seen else None
         if counting is None:
             scores, codes = place.nearest(vectors, k, self.fingerprint, seen)
         else:
-            scores, codes = _best(counting.fused(place.scores(vectors, self.fingerprint), past.items), k, seen)
+            scores, codes = _best(
+                counting.fused(place.scores(vectors, self.fingerprint), past.items), k, seen
+            )
         blank = (past.items.lengths == 0) & ~vectors.any(1)
         if blank.any():
             counts = np.repeat(self.items.count[None].astype(np.float32), len(blank), 0)
@@ -266,7 +321,8 @@ class Recommender(RunFolder):
 
     @cached_property
     def counts(self) -> Counting | None:
-        """The run's table of counts, which recommends together with the vectors; None without one."""
+        """The run's table of counts, which recommends together with the vectors; None without
+        one."""
         return open_counts(self.folder, len(self.items.table), self.fingerprint)
 
     def counting(self, hybrid: bool | None, index: str | Path | None = None) -> Counting | None:
@@ -282,7 +338,9 @@ class Recommender(RunFolder):
     def stored(self) -> StoredHistories:
         """Past events of the run's users."""
         contexts = 0 if self.contexts is None else len(self.contexts.table) - 2
-        return StoredHistories(self.folder / HISTORIES, self.fingerprint, len(self.items.table), contexts)
+        return StoredHistories(
+            self.folder / HISTORIES, self.fingerprint, len(self.items.table), contexts
+        )
 
     def past(self, user: int | None) -> PastEvents:
         """Return what a user has done, one row; nothing for an unknown user."""
@@ -294,7 +352,9 @@ class Recommender(RunFolder):
         Raises:
             DataError: what is neither a text nor a whole number.
         """
-        return texts_of(pa.array([_text(role, name) for name in names], pa.large_string()), self.integers[role])
+        return texts_of(
+            pa.array([_text(role, name) for name in names], pa.large_string()), self.integers[role]
+        )
 
     def codes(self, ids: Sequence[str]) -> Codes:
         """Return the codes of items.
@@ -317,9 +377,13 @@ class Recommender(RunFolder):
         near = did_you_mean(text.lower(), titles).removeprefix(" Did you mean ").removesuffix("?")
         return f" Did you mean {self.item_ids[titles.index(near)]} ({near})?" if near else ""
 
-    def vectors_of(self, users: Sequence[int | None], past: PastEvents, elapsed: float = 0.0) -> NDArray[np.float32]:
+    def vectors_of(
+        self, users: Sequence[int | None], past: PastEvents, elapsed: float = 0.0
+    ) -> NDArray[np.float32]:
         """Return vectors of users by all that they have done, [n, D]; None is an unknown user."""
-        return self.vectors(users, past.items.each, elapsed, None if past.contexts is None else past.contexts.each)
+        return self.vectors(
+            users, past.items.each, elapsed, None if past.contexts is None else past.contexts.each
+        )
 
     def vectors(
         self,
@@ -328,7 +392,8 @@ class Recommender(RunFolder):
         elapsed: float = 0.0,
         contexts: Sequence[NDArray[np.integer]] | None = None,
     ) -> NDArray[np.float32]:
-        """Return vectors of users with their histories, [n, D], as they are compared; None is an unknown user.
+        """Return vectors of users with their histories, [n, D], as they are compared; None is an
+        unknown user.
 
         Args:
             contexts: what the events of each history happened in; None is not known.
@@ -339,7 +404,9 @@ class Recommender(RunFolder):
         start = stop - [len(codes) for codes in read]
         unknown = len(self.users.table) - 1
         history = Events(
-            torch.from_numpy(np.concatenate(read).astype(np.int64)), torch.tensor(start), torch.tensor(stop)
+            torch.from_numpy(np.concatenate(read).astype(np.int64)),
+            torch.tensor(start),
+            torch.tensor(stop),
         )
         columns: dict[str, Column] = {
             "user": torch.tensor([unknown if user is None else user for user in users]),
@@ -348,7 +415,11 @@ class Recommender(RunFolder):
         }
         if self.contexts is not None:
             nobody, query = len(self.contexts.table) - 2, len(self.contexts.table) - 1
-            happened = [np.full(len(codes), nobody) for codes in histories] if contexts is None else contexts
+            happened = (
+                [np.full(len(codes), nobody) for codes in histories]
+                if contexts is None
+                else contexts
+            )
             happened = [codes[max(0, len(codes) - last) :] for codes in happened]
             events = torch.from_numpy(np.concatenate(happened).astype(np.int64))
             columns["contexts"] = Events(events, history.start, history.stop)
@@ -357,7 +428,8 @@ class Recommender(RunFolder):
         return vectors
 
     def export_users(self, folder: Path, probes: int = 64) -> dict[str, Any]:
-        """Write the users' tower as ONNX and the items with their vectors as Parquet; return facts about the export.
+        """Write the users' tower as ONNX and the items with their vectors as Parquet; return facts
+        about the export.
 
         Raises:
             ConfigError: a tower that cannot be exported.
@@ -365,14 +437,25 @@ class Recommender(RunFolder):
             OutputError: what was written gives other vectors than the tower.
         """
         known, history = len(self.users.table) - 1, self.options.history
-        module = UserModule(self.tower, history.pools if history else (), len(self.items.table), known + 1)
+        module = UserModule(
+            self.tower, history.pools if history else (), len(self.items.table), known + 1
+        )
         users = np.random.default_rng(0).permutation(known)[:probes].tolist()
-        histories: list[NDArray[Any]] = [np.empty(0, np.int64), np.arange(min(3, len(self.items.table)))]
+        histories: list[NDArray[Any]] = [
+            np.empty(0, np.int64),
+            np.arange(min(3, len(self.items.table))),
+        ]
         histories += [self.past(user).items.each[0] for user in users]
         users = [known, known, *users]
-        worst = write_users(folder, module, self.fingerprint, histories, users, self.vectors(users, histories))
+        worst = write_users(
+            folder, module, self.fingerprint, histories, users, self.vectors(users, histories)
+        )
         write_parquet(folder, self.index)
-        return {"largest_difference": worst, "items": len(self.items.table), "tried_on": len(histories)}
+        return {
+            "largest_difference": worst,
+            "items": len(self.items.table),
+            "tried_on": len(histories),
+        }
 
 
 def _has_integers(known: Entities) -> bool:
@@ -383,8 +466,12 @@ def _texts(known: Entities, *others: str) -> Entities:
     """Return entities with their ids as texts, followed by others without features."""
     table, text = known.table, pa.large_string()
     table = table.set_column(table.column_names.index("id"), "id", table["id"].cast(text))
-    new = {field.name: pa.nulls(len(others), field.type) for field in table.schema} | {"id": pa.array(others, text)}
-    return Entities(pa.concat_tables([table, pa.table(new)]), np.append(known.count, [0] * len(others)))
+    new = {field.name: pa.nulls(len(others), field.type) for field in table.schema} | {
+        "id": pa.array(others, text)
+    }
+    return Entities(
+        pa.concat_tables([table, pa.table(new)]), np.append(known.count, [0] * len(others))
+    )
 
 
 def _configuration(path: Path) -> Config:
@@ -392,7 +479,9 @@ def _configuration(path: Path) -> Config:
     if not path.is_file():
         raise DataError(f"{path} is missing: the run is incomplete")
     options = configuration.load(path)
-    sections: dict[str, Any] = {name: options.values[name] for name in ("tower", "objective") if name in options.values}
+    sections: dict[str, Any] = {
+        name: options.values[name] for name in ("tower", "objective") if name in options.values
+    }
     config = build(configuration.Options(sections, options.places))
     if not isinstance(config.tower, Features):
         raise DataError(f"{path} does not describe a recommender: tower.kind has to be features")
@@ -402,7 +491,9 @@ def _configuration(path: Path) -> Config:
 def _cast(field: pa.Field, values: Any) -> pa.Array | pa.ChunkedArray:
     """Return values of a column of contexts in its type, [n]."""
     try:
-        return (values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)).cast(field.type)
+        return (
+            values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
+        ).cast(field.type)
     except pa.ArrowException as error:
         raise DataError(f"context {field.name}: expected {field.type}: {error}") from None
 
@@ -413,7 +504,8 @@ def _quoted(name: str) -> str:
 
 
 def ids_of(ids: Any) -> list[Any] | None:
-    """Return what a list, an array or a column of ids holds; None for anything else, such as a text or a table.
+    """Return what a list, an array or a column of ids holds; None for anything else, such as a text
+    or a table.
 
     >>> ids_of((3, "7")), ids_of("37"), ids_of(b"37"), ids_of({"user": [3, 7]}), ids_of(37)
     ([3, '7'], None, None, None, None)
@@ -437,7 +529,8 @@ def _text(role: str, name: Any) -> str:
 
 
 def refuse_out_of_range(k: int, elapsed: float) -> None:
-    """Raise DataError if recommendations are asked for in a number, or after a time, that cannot be."""
+    """Raise DataError if recommendations are asked for in a number, or after a time, that cannot
+    be."""
     refuse_depth(k)
     number = isinstance(elapsed, Real) and not isinstance(elapsed, bool)
     if not number or not 0 <= elapsed < math.inf:
@@ -448,14 +541,16 @@ def refuse_out_of_range(k: int, elapsed: float) -> None:
 def _best(
     scores: NDArray[np.float32], k: int, without: tuple[Codes, Codes] | None
 ) -> tuple[NDArray[np.float32], Codes]:
-    """Return the k best scores of each row, which may be written over, and their codes; -inf for the pairs left out."""
+    """Return the k best scores of each row, which may be written over, and their codes; -inf for
+    the pairs left out."""
     if without is not None:
         scores[without] = -np.inf
     return top_of(scores, k)
 
 
 def _place(ids: pa.ChunkedArray, names: pa.Array) -> int | None:
-    """Return the position of an id, the only one; None if there is none, it is empty, or it is absent."""
+    """Return the position of an id, the only one; None if there is none, it is empty, or it is
+    absent."""
     at = pc.index(ids, names[0]).as_py() if len(names) and names[0].as_py() else -1
     return None if at < 0 else int(at)
 

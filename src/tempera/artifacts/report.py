@@ -1,4 +1,5 @@
-"""The report of a run: results, training curves and examples in one HTML file without scripts or links."""
+"""The report of a run: results, training curves and examples in one HTML file without scripts or
+links."""
 
 from __future__ import annotations
 
@@ -22,15 +23,21 @@ class RunReport:
     """Hold what a page shows; values that are empty or None are left out."""
 
     facts: Mapping[str, str]
-    systems: Mapping[str, Scores]  # metrics of "trained" and of what it is compared with, in the order of display
+    systems: Mapping[
+        str, Scores
+    ]  # metrics of "trained" and of what it is compared with, in the order of display
     difference: Difference | None  # trained - rival in nDCG@10
     log: Records  # events "step" and "evaluation"
     spreads: Mapping[str, Spread]
     examples: Sequence[Example]
     config: str  # YAML
     subject: Subject
-    rival: str | None = "bm25"  # the system that is compared with most, where it is one of the systems
-    tables: Mapping[str, Sequence[ReportTable]] = field(default_factory=dict)  # by the name of their section
+    rival: str | None = (
+        "bm25"  # the system that is compared with most, where it is one of the systems
+    )
+    tables: Mapping[str, Sequence[ReportTable]] = field(
+        default_factory=dict
+    )  # by the name of their section
     alarms: Sequence[str] = ()
     cautions: Sequence[str] = ()
     winner: str = ""  # a sentence on which system is best
@@ -42,7 +49,8 @@ class RunReport:
 
 
 def render(report: RunReport) -> str:
-    """Return one self-contained HTML document; all content is escaped, pictures are SVG inside it."""
+    """Return one self-contained HTML document; all content is escaped, pictures are SVG inside
+    it."""
     from markupsafe import Markup
 
     spreads = {name: s for name, s in report.spreads.items() if len(s.pairs) and len(s.random)}
@@ -57,7 +65,8 @@ def render(report: RunReport) -> str:
         tally=_tally(report.examples, report.against),
         spreads=spreads,
         pictures={
-            name: Markup(svg) for name, svg in pictures(report.systems, spreads, report.log, report.rival).items()
+            name: Markup(svg)
+            for name, svg in pictures(report.systems, spreads, report.log, report.rival).items()
         },
     )
     return page
@@ -69,13 +78,20 @@ def _template() -> Any:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     folder = FileSystemLoader(Path(__file__).parent)
-    page = Environment(autoescape=True, loader=folder, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    page = Environment(
+        autoescape=True,
+        loader=folder,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
     page.filters |= {"label": label, "number": number}
     return page.get_template("report.html.j2")
 
 
 def headline(report: RunReport) -> str:
-    """Return the main result in a sentence: the main metric, compared with the rival and the untrained model."""
+    """Return the main result in a sentence: the main metric, compared with the rival and the
+    untrained model."""
     if "trained" not in report.systems:
         return "Trained, and not evaluated: no queries were held out for a test"
     metric = main_metric(report.systems["trained"])
@@ -86,7 +102,9 @@ def headline(report: RunReport) -> str:
         if metric == MAIN and (d := report.difference) is not None:
             doubt = "which may be chance: " if d.low <= 0 <= d.high else ""
             share = f"{100 * d.confidence:g} %"
-            parts[0] += f" ({doubt}{share} interval of the difference {number(d.low)} to {number(d.high)})"
+            parts[0] += (
+                f" ({doubt}{share} interval of the difference {number(d.low)} to {number(d.high)})"
+            )
     if "untrained" in scores:
         parts.append(_against(ours, scores["untrained"], "the untrained model"))
     return f"{label(metric)} {number(ours)}" + (f": {', '.join(parts)}" if parts else "")
@@ -99,7 +117,11 @@ def _against(ours: float, theirs: float, name: str) -> str:
         return f"{ours / theirs:.1f}× {name}"
     percent = 100 * abs(ours / theirs - 1)
     written = f"{percent:.0f}" if percent >= 0.95 else f"{percent:.1f}"
-    return f"level with {name}" if written == "0.0" else f"{written} % {'above' if ours > theirs else 'below'} {name}"
+    return (
+        f"level with {name}"
+        if written == "0.0"
+        else f"{written} % {'above' if ours > theirs else 'below'} {name}"
+    )
 
 
 def _tally(examples: Sequence[Example], rival: str | None) -> str:

@@ -1,4 +1,5 @@
-"""Tables of a recommender's metrics and of the settings that were tried, from the content of metrics.json."""
+"""Tables of a recommender's metrics and of the settings that were tried, from the content of
+metrics.json."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _OURS = "trained"
 
 @dataclass(frozen=True)
 class ReportTable:
-    """Hold rows below a head, in sections that may have a heading; the first cell of a row is its name."""
+    """Hold rows below a head, in sections that may have a heading; the first cell of a row is its
+    name."""
 
     title: str
     head: Row
@@ -24,13 +26,14 @@ class ReportTable:
 
 
 def tables(document: Mapping[str, Any]) -> dict[str, list[ReportTable]]:
-    """Return the tables of each section: "tried", the settings of a race; "also", other data before and after training;
-    "precisions", smaller vectors; "protocols", all systems, tiers and history lengths, lists and new items.
+    """Return the tables of each section: "tried", the settings of a race; "also", other data before
+    and after training; "precisions", smaller vectors; "protocols", all systems, tiers and history
+    lengths, lists and new items.
 
     Args:
-        document: with `recipe` if there was a race, `also` if there were other data, and `precisions` of a model of texts;
-            of a recommender with `protocols`, each system's protocols as `Recommended.json` gives them, and `cold` if
-            there is one.
+        document: with `recipe` if there was a race, `also` if there were other data, and
+            `precisions` of a model of texts; of a recommender with `protocols`, each system's
+            protocols as `Recommended.json` gives them, and `cold` if there is one.
     """
     sections = {
         "tried": [_tried(document["recipe"])] if "recipe" in document else [],
@@ -45,7 +48,9 @@ def _protocols(document: Mapping[str, Any]) -> list[ReportTable]:
     protocols: Mapping[str, Mapping[str, Any]] = document.get("protocols", {})
     if not protocols:
         return []
-    order = sorted(protocols, key=lambda system: OURS.index(system) if system in OURS else 0)  # ours are the last
+    order = sorted(
+        protocols, key=lambda system: OURS.index(system) if system in OURS else 0
+    )  # ours are the last
     parts = []
     for name, ours in protocols[_OURS].items():
         systems = {system: protocols[system][name] for system in order if name in protocols[system]}
@@ -74,10 +79,17 @@ def _tried(recipe: Mapping[str, Any]) -> ReportTable:
         name = setting(each) + (", chosen" if each["values"] == recipe["chosen"] else "")
         gap = f"{each['low']:+.3f} to {each['high']:+.3f}" if each["low"] or each["high"] else ""
         sections.setdefault(f"{each['steps']:,} steps", []).append(
-            (name, _number(each["score"]), gap, f"{each['seconds']:,.1f}" if "seconds" in each else "")
+            (
+                name,
+                _number(each["score"]),
+                gap,
+                f"{each['seconds']:,.1f}" if "seconds" in each else "",
+            )
         )
     title = "on validation, with the 95 % interval of the difference from the best of the round"
-    factors = " and ".join(f"{v:.3g} times {name.rpartition('.')[2]}" for name, v in recipe.get("factors", {}).items())
+    factors = " and ".join(
+        f"{v:.3g} times {name.rpartition('.')[2]}" for name, v in recipe.get("factors", {}).items()
+    )
     title += factors and f"; each was tried with {factors}"
     return ReportTable(title, ("", recipe["metric"], "less the best", "CPU seconds"), sections)
 
@@ -91,11 +103,19 @@ def _also(also: Mapping[str, Any]) -> ReportTable:
     [('scifact', 'ndcg@10', '0.645', '0.625', '-0.020 [-0.031, -0.010]')]
     """
     rows = [
-        (path, each["metric"], _number(each["before"]), _number(each["after"]), _signed(each["difference"]))
+        (
+            path,
+            each["metric"],
+            _number(each["before"]),
+            _number(each["after"]),
+            _signed(each["difference"]),
+        )
         for path, each in also.items()
     ]
     return ReportTable(
-        "other data, with the 95 % interval", ("", "metric", "before", "after", "difference"), {"": rows}
+        "other data, with the 95 % interval",
+        ("", "metric", "before", "after", "difference"),
+        {"": rows},
     )
 
 
@@ -125,13 +145,18 @@ def _systems(name: str, ours: Any, systems: Mapping[str, Any]) -> ReportTable:
         ]
         for seen, text in SEEN.items()
     }
-    return ReportTable(f"{name}: {ours['queries']:,} queries, {ours['items']:,} items", ("", *metrics), sections)
+    return ReportTable(
+        f"{name}: {ours['queries']:,} queries, {ours['items']:,} items", ("", *metrics), sections
+    )
 
 
 def _leads(name: str, systems: Mapping[str, Any]) -> list[ReportTable]:
     """Return the table of the leads over the other systems; none where no document has them."""
     leads = {system: protocol["lead"] for system, protocol in systems.items() if "lead" in protocol}
-    cells = [(system, f"{d['mean']:+.3f}", f"{d['low']:+.3f} to {d['high']:+.3f}") for system, d in leads.items()]
+    cells = [
+        (system, f"{d['mean']:+.3f}", f"{d['low']:+.3f} to {d['high']:+.3f}")
+        for system, d in leads.items()
+    ]
     title = f"{name}: lead of {_OURS} over the others, {SEEN['excluded']}, paired by user"
     metric = next((d["metric"] for d in leads.values()), "")
     return [ReportTable(title, ("", metric, "95 % interval"), {"": cells})] if cells else []
@@ -140,7 +165,11 @@ def _leads(name: str, systems: Mapping[str, Any]) -> list[ReportTable]:
 def _parts(name: str, ours: Any) -> ReportTable:
     rows = [row for row in ours["rows"] if row["seen"] == "excluded"]
     cells = [
-        (row["which"], f"{row['queries']:,}", *(_with_interval(metric) for metric in row["metrics"].values()))
+        (
+            row["which"],
+            f"{row['queries']:,}",
+            *(_with_interval(metric) for metric in row["metrics"].values()),
+        )
         for row in rows
     ]
     title = f"{name}, {_OURS}, {SEEN['excluded']}: by tier of the item and length of the history, with 95 % intervals"
@@ -160,8 +189,13 @@ def _lists(name: str, ours: Any, systems: Mapping[str, Any]) -> ReportTable:
 
 def _cold(cold: Mapping[str, Any]) -> ReportTable:
     systems: Mapping[str, Mapping[str, Any]] = cold["systems"]
-    metrics, ordered = list(systems[_OURS]), sorted(systems.items(), key=lambda item: item[0] == _OURS)
-    cells = [(system, *(_with_interval(values[name]) for name in metrics)) for system, values in ordered]
+    metrics, ordered = (
+        list(systems[_OURS]),
+        sorted(systems.items(), key=lambda item: item[0] == _OURS),
+    )
+    cells = [
+        (system, *(_with_interval(values[name]) for name in metrics)) for system, values in ordered
+    ]
     title = f"items never trained on: {cold['queries']:,} queries, ranked among {cold['items']:,} such items"
     return ReportTable(title, ("", *metrics), {"": cells})
 

@@ -35,7 +35,8 @@ class Run(RunFolder):
 
     Args:
         folder: the `output` of the run.
-        must_exist: raise an error if the folder is missing; processes on other machines may not see it.
+        must_exist: raise an error if the folder is missing; processes on other machines may not see
+            it.
 
     Raises:
         DataError: no such folder.
@@ -54,11 +55,15 @@ class Run(RunFolder):
         try:
             document: Any = parsed((self.folder / "metrics.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
-            raise DataError(f"{self.folder} is not a finished run: metrics.json is missing") from None
+            raise DataError(
+                f"{self.folder} is not a finished run: metrics.json is missing"
+            ) from None
         except (OSError, ValueError) as error:
             raise DataError(f"{self.folder}/metrics.json is not JSON: {error}") from None
         if not isinstance(document, dict) or not isinstance(document.get("metrics"), dict):
-            raise DataError(f"{self.folder}/metrics.json is not that of a run: it has no metrics of systems")
+            raise DataError(
+                f"{self.folder}/metrics.json is not that of a run: it has no metrics of systems"
+            )
         return document
 
     @property
@@ -75,12 +80,19 @@ class Run(RunFolder):
     def __repr__(self) -> str:
         metrics = self.metrics if (self.folder / "metrics.json").is_file() else {}
         metric = next(iter(metrics.get("trained", {})), "")
-        shown = [f"{name} {values[metric]:.3f}" for name, values in metrics.items() if metric in values]
-        return f"Run({str(self.folder)!r}): {metric} {', '.join(shown)}" if shown else f"Run({str(self.folder)!r})"
+        shown = [
+            f"{name} {values[metric]:.3f}" for name, values in metrics.items() if metric in values
+        ]
+        return (
+            f"Run({str(self.folder)!r}): {metric} {', '.join(shown)}"
+            if shown
+            else f"Run({str(self.folder)!r})"
+        )
 
     @cached_property
     def encode(self) -> Encode:
-        """The function from texts to embeddings, [n, D]; a transformer is on the accelerator that torch finds."""
+        """The function from texts to embeddings, [n, D]; a transformer is on the accelerator that
+        torch finds."""
         folder = self.folder / "model"
         if is_static(folder):
             return load(folder)
@@ -97,18 +109,21 @@ class Run(RunFolder):
         threshold: float | None = None,
         hybrid: bool = False,
     ) -> list[Found]:
-        """Return the k documents nearest to a query, best first, with probabilities if the model is calibrated.
+        """Return the k documents nearest to a query, best first, with probabilities if the model is
+        calibrated.
 
         Args:
             index: search this exported index instead of the run's own.
             onnx: embed by this exported model instead of the run's own.
             threshold: leave out hits with a lower probability of being an answer.
-            hybrid: rank by words (BM25) and vectors together, with the weight that the run has chosen. Scores are then weighted
-                standard deviations above the mean of the corpus, and have no probabilities.
+            hybrid: rank by words (BM25) and vectors together, with the weight that the run has
+                chosen. Scores are then weighted standard deviations above the mean of the corpus,
+                and have no probabilities.
 
         Raises:
-            DataError: an empty query, an index that another model has made, a run that recommends, a threshold and no
-                calibration of this model, or a threshold or an approximate index in a hybrid search.
+            DataError: an empty query, an index that another model has made, a run that recommends,
+                a threshold and no calibration of this model, or a threshold or an approximate index
+                in a hybrid search.
         """
         if self.recommends:
             raise DataError(
@@ -135,7 +150,9 @@ class Run(RunFolder):
             cut = place.vectors.shape[1] < len(vector)
             return hits if cut else self._calibrated(hits, model.fingerprint, threshold)
         if threshold is not None:
-            raise DataError("a threshold is for similarities, and a hybrid search has none: leave one of the two out")
+            raise DataError(
+                "a threshold is for similarities, and a hybrid search has none: leave one of the two out"
+            )
         words: BM25 = self._once(self._words, place)
         vectors = place.scores(vector, maker)
         scores = fused(vectors[None], words.scores([text]), self._once(weight_of, self.folder))
@@ -143,12 +160,18 @@ class Run(RunFolder):
         return place.hits(ranked[0], positions[0])
 
     def _maker(self, index: Index) -> str | None:
-        """Return the fingerprint of the model that made an index, if the run's queries were trained for its vectors."""
+        """Return the fingerprint of the model that made an index, if the run's queries were trained
+        for its vectors."""
         kept = self._once(Kept.read, self.folder / "model")
-        return kept.model if kept is not None and index.stamp is not None and index.stamp.model == kept.model else None
+        return (
+            kept.model
+            if kept is not None and index.stamp is not None and index.stamp.model == kept.model
+            else None
+        )
 
     def _words(self, index: Index) -> BM25:
-        """Return the index of the words of an index's documents: the run's, in their order, where it has all of them."""
+        """Return the index of the words of an index's documents: the run's, in their order, where
+        it has all of them."""
         own = self.index
         words = open_words(self.folder, own.documents["preview"], self.fingerprint)
         if index is own:
@@ -200,19 +223,23 @@ class Run(RunFolder):
 
         return Recommender(self.folder)
 
-    def recommend(self, user: Any = None, history: Sequence[Any] | None = None, **options: Any) -> Recommendations:
+    def recommend(
+        self, user: Any = None, history: Sequence[Any] | None = None, **options: Any
+    ) -> Recommendations:
         """Return the best items for a user or for a history; see `Recommender.recommend`."""
         return self.recommender.recommend(user, history, **options)
 
     def recommend_all(self, path: str | Path, users: Any = None, **options: Any) -> dict[str, Any]:
-        """Write the best items of all users, or of some; see `tempera.artifacts.many_users.write_recommendations`."""
+        """Write the best items of all users, or of some; see
+        `tempera.artifacts.many_users.write_recommendations`."""
         refuse_other_kinds(Run.recommend_all, locals())
         from .many_users import write_recommendations
 
         return write_recommendations(self.recommender, Path(path), users, **options)
 
     def evaluate(self, data: Any, **options: Any) -> Any:
-        """Evaluate the run on other data: a recommender on interactions, a model of texts on pairs or a BEIR folder.
+        """Evaluate the run on other data: a recommender on interactions, a model of texts on pairs
+        or a BEIR folder.
 
         See `tempera.artifacts.other_events.evaluate_events` and `tempera.evaluate`.
         """
@@ -225,7 +252,8 @@ class Run(RunFolder):
         return evaluate(self.folder, data, **options)
 
     def add_items(self, path: str | Path) -> Run:
-        """Add the new items of a table by their features, and return the run; see `tempera.artifacts.new_items.add_items`."""
+        """Add the new items of a table by their features, and return the run; see
+        `tempera.artifacts.new_items.add_items`."""
         refuse_other_kinds(Run.add_items, locals())
         from .new_items import add_items
 
@@ -240,8 +268,8 @@ class Run(RunFolder):
         overwrite: bool = False,
         width: int | None = None,
     ) -> dict[str, Any]:
-        """Export the model as ONNX (a recommender's user tower), or the documents or items as an index or a table of vectors; the
-        table of a recommender's users is beside that of its items.
+        """Export the model as ONNX (a recommender's user tower), or the documents or items as an
+        index or a table of vectors; the table of a recommender's users is beside that of its items.
 
         See `tempera.artifacts.export.export`.
         """
@@ -254,4 +282,6 @@ class Run(RunFolder):
 
             write = partial(write_user_vectors, self.recommender, width=width)
             users = self.recommender.export_users if to == "onnx" else write
-        return export(self.folder, to, None if output is None else Path(output), kind, users, overwrite, width)
+        return export(
+            self.folder, to, None if output is None else Path(output), kind, users, overwrite, width
+        )

@@ -1,4 +1,5 @@
-"""Histories of a run's users, as its folder keeps them: one of them, or those of many users at once.
+"""Histories of a run's users, as its folder keeps them: one of them, or those of many users at
+once.
 
 Letters in shapes: n users.
 """
@@ -43,33 +44,50 @@ class StoredHistories:
         self.known = {"items": items, "targets": 3, "contexts": contexts, "dislikes": items}
 
     def of(self, user: pa.Scalar) -> PastEvents:
-        """Return what one user has done; only the part of the file with that user is read in full."""
+        """Return what one user has done; only the part of the file with that user is read in
+        full."""
         with self._readable(), parquet.ParquetFile(self.path) as file:
             refuse_foreign(file.schema_arrow.metadata, self.model, self.path)
-            names = ["items", *(name for name in file.schema_arrow.names if name in self.known and name != "items")]
+            names = [
+                "items",
+                *(
+                    name
+                    for name in file.schema_arrow.names
+                    if name in self.known and name != "items"
+                ),
+            ]
             for group in range(file.num_row_groups):
-                ids = file.read_row_group(group, ["id"], use_threads=False)["id"].cast(pa.large_string())
+                ids = file.read_row_group(group, ["id"], use_threads=False)["id"].cast(
+                    pa.large_string()
+                )
                 if (at := pc.index(ids, user).as_py()) >= 0:
-                    return self._past(file.read_row_group(group, names, use_threads=False).slice(at, 1))
+                    return self._past(
+                        file.read_row_group(group, names, use_threads=False).slice(at, 1)
+                    )
         return nothing()
 
     def rows(self, users: pa.ChunkedArray) -> PastEvents:
-        """Return what users have done, n rows; those of users whom the run does not know are empty."""
+        """Return what users have done, n rows; those of users whom the run does not know are
+        empty."""
         _, past = self._all
         return past.at(self._places(users))
 
     def latest(self, users: pa.ChunkedArray) -> NDArray[np.float64] | None:
-        """Return the time of the latest event of each user, [n], nan for unknown ones; None if the run has no times."""
+        """Return the time of the latest event of each user, [n], nan for unknown ones; None if the
+        run has no times."""
         table, _ = self._all
         if "time" not in table.column_names:
             return None
         at = self._places(users)
-        times: NDArray[np.float64] = np.where(at < 0, np.nan, table["time"].to_numpy().astype(np.float64)[at])
+        times: NDArray[np.float64] = np.where(
+            at < 0, np.nan, table["time"].to_numpy().astype(np.float64)[at]
+        )
         return times
 
     @property
     def times(self) -> tuple[float, float] | None:
-        """The earliest and the latest time of a user's latest event; None if the run has no times."""
+        """The earliest and the latest time of a user's latest event; None if the run has no
+        times."""
         table, _ = self._all
         if "time" not in table.column_names or not len(table):
             return None
@@ -78,7 +96,12 @@ class StoredHistories:
 
     def _places(self, users: pa.ChunkedArray) -> Codes:
         """Return the row of each user, [n]; -1 for unknown ones."""
-        at: Codes = pc.index_in(users, value_set=self._all[0]["id"]).fill_null(-1).to_numpy().astype(np.int64)
+        at: Codes = (
+            pc.index_in(users, value_set=self._all[0]["id"])
+            .fill_null(-1)
+            .to_numpy()
+            .astype(np.int64)
+        )
         return at
 
     @property
@@ -97,8 +120,13 @@ class StoredHistories:
             return rest.set_column(0, "id", rest["id"].cast(pa.large_string())), self._past(table)
 
     def _past(self, table: pa.Table) -> PastEvents:
-        """Return the lists of a table, each with codes that the run has; those of one user's events are of one length."""
-        rows = {name: self._rows(table, name) for name in self.known if name in table.column_names or name == "items"}
+        """Return the lists of a table, each with codes that the run has; those of one user's events
+        are of one length."""
+        rows = {
+            name: self._rows(table, name)
+            for name in self.known
+            if name in table.column_names or name == "items"
+        }
         for name in ("targets", "contexts"):
             if name in rows and not np.array_equal(rows[name].stops, rows["items"].stops):
                 raise DataError(f"{self.path} has other {name} than items: it is damaged")
@@ -107,7 +135,10 @@ class StoredHistories:
     def _rows(self, table: pa.Table, name: str) -> Histories:
         lists = table[name].combine_chunks()
         lists.validate(full=True)
-        codes, lengths = lists.flatten().to_numpy(), lists.value_lengths().to_numpy().astype(np.int64)
+        codes, lengths = (
+            lists.flatten().to_numpy(),
+            lists.value_lengths().to_numpy().astype(np.int64),
+        )
         if len(codes) and not 0 <= codes.min() <= codes.max() < self.known[name]:
             raise DataError(f"{self.path} names {name} that the run does not have: it is damaged")
         return Histories.of(codes, np.concatenate([[0], lengths.cumsum()]))

@@ -34,10 +34,23 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     *(mine, merge, calibrate, sweep, tune, learn, export, plan, verify),
 )
 for command in COMMANDS:
-    app.command(command.__name__.replace("_", "-"), cls=Configured if command is train else Command)(command)
+    app.command(
+        command.__name__.replace("_", "-"), cls=Configured if command is train else Command
+    )(command)
 # Former names of commands, and of their options, which are refused with the present one.
-RENAMED = {"eval": "evaluate", "mine --share": "--relative-margin, which is 1 - share", "tune --workers": "--jobs"}
-EVERYWHERE = ("--quiet", "-q", "--verbose", "-v", "--no-progress", "--version")  # options of every command
+RENAMED = {
+    "eval": "evaluate",
+    "mine --share": "--relative-margin, which is 1 - share",
+    "tune --workers": "--jobs",
+}
+EVERYWHERE = (
+    "--quiet",
+    "-q",
+    "--verbose",
+    "-v",
+    "--no-progress",
+    "--version",
+)  # options of every command
 
 
 class Lines(logging.Handler):
@@ -58,14 +71,24 @@ def print_version(wanted: bool) -> None:
 
 @app.callback()
 def common(
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show the result, warnings and errors only.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show details, and tracebacks of errors.")] = False,
-    no_progress: Annotated[bool, typer.Option("--no-progress", help="Show no progress bars.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Show the result, warnings and errors only.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show details, and tracebacks of errors.")
+    ] = False,
+    no_progress: Annotated[
+        bool, typer.Option("--no-progress", help="Show no progress bars.")
+    ] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
-    """Contrastive training of retrieval models (bi-encoders, two-towers), with first-class temperature tuning."""
+    """Contrastive training of retrieval models (bi-encoders, two-towers), with first-class
+    temperature tuning."""
     logger = logging.getLogger("tempera")
     logger.handlers = [Lines()]
     logger.setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
@@ -75,12 +98,14 @@ def common(
 
 def main() -> None:
     """Run a command; a mistake of the user is one line on standard error and exit code 2."""
-    # Spinning threads slow a shared machine down by up to 20x; this has to be set before torch is loaded.
+    # Spinning threads slow a shared machine down by up to 20x; this has to be set before torch is
+    # loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     signals: list[int] = []
 
     def stop(number: int, _: object) -> NoReturn:
-        """Stop through every `finally`, so that no half-written folder stays; exit code 130 for Ctrl-C, 143 for SIGTERM."""
+        """Stop through every `finally`, so that no half-written folder stays; exit code 130 for
+        Ctrl-C, 143 for SIGTERM."""
         signals.append(number)
         sys.exit(128 + number)
 
@@ -103,7 +128,8 @@ def main() -> None:
 
 
 def _arguments(arguments: list[str]) -> list[str]:
-    """Put the options of every command first, where they are parsed; nothing after `--` is an option.
+    """Put the options of every command first, where they are parsed; nothing after `--` is an
+    option.
 
     Raises:
         TemperaError: a former name of a command or an option.
@@ -112,7 +138,11 @@ def _arguments(arguments: list[str]) -> list[str]:
     command = next((each for each in arguments[:end] if not each.startswith("-")), "")
     for name in [
         command,
-        *(f"{command} {each.partition('=')[0]}" for each in arguments[:end] if each.startswith("--")),
+        *(
+            f"{command} {each.partition('=')[0]}"
+            for each in arguments[:end]
+            if each.startswith("--")
+        ),
     ]:
         if name in RENAMED:
             raise TemperaError(f"{name.split()[-1]} is now called {RENAMED[name]}")
@@ -120,11 +150,20 @@ def _arguments(arguments: list[str]) -> list[str]:
 
 
 def _fail(error: Exception) -> int:
-    """Print one line about an error, and return the exit code: 2 for a mistake of the user, 1 for a fault of ours."""
-    mistake = isinstance(error, TemperaError | OSError | MemoryError) or hasattr(error, "format_message")
+    """Print one line about an error, and return the exit code: 2 for a mistake of the user, 1 for a
+    fault of ours."""
+    mistake = isinstance(error, TemperaError | OSError | MemoryError) or hasattr(
+        error, "format_message"
+    )
     text = error.format_message() if hasattr(error, "format_message") else str(error)
     text = text or ("out of memory" if isinstance(error, MemoryError) else "no message")
-    line = " ".join((text if mistake else f"unexpected {type(error).__name__}: {text} (--verbose shows where)").split())
+    line = " ".join(
+        (
+            text
+            if mistake
+            else f"unexpected {type(error).__name__}: {text} (--verbose shows where)"
+        ).split()
+    )
     print(f"tempera: {line}", file=sys.stderr)
     if "--json" in sys.argv:
         print(json.dumps({"error": line}))

@@ -23,8 +23,9 @@ def distill(
 ) -> None:
     """Distil a model into a static one, from texts without labels.
 
-    The texts are a folder of texts, a table with a column of texts, or a BEIR folder. Options are those of `tempera train`, such
-    as data.queries=LOG, data.test=PAIRS, tower.dimensions=128 and train.max_steps=600.
+    The texts are a folder of texts, a table with a column of texts, or a BEIR folder. Options are
+    those of `tempera train`, such as data.queries=LOG, data.test=PAIRS, tower.dimensions=128 and
+    train.max_steps=600.
 
     Args:
         model: model folder or run folder that teaches.
@@ -42,8 +43,13 @@ def distill(
     run = run_distillation(model, paths[0], output, overrides, overwrite)
     if start().group.main:
         speeds = rates(
-            {"teacher": str(model), "trained": str(run.folder)}, run.index.documents["preview"][:_TRIED].to_pylist()
+            {"teacher": str(model), "trained": str(run.folder)},
+            run.index.documents["preview"][:_TRIED].to_pylist(),
         )
-        document = {"output": str(run.folder.absolute()), **run.document, "queries_per_second": speeds}
+        document = {
+            "output": str(run.folder.absolute()),
+            **run.document,
+            "queries_per_second": speeds,
+        }
         answer(document, as_json, lambda: print_run(document))
     stop()

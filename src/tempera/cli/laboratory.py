@@ -32,9 +32,11 @@ def sweep(
     Prints a table and the best region, and draws a picture.
 
     Args:
-        over: OPTION=VALUES with low:high:log:count, low:high:linear:count or a,b,c; repeat for a grid.
+        over: OPTION=VALUES with low:high:log:count, low:high:linear:count or a,b,c; repeat for a
+            grid.
         seeds: number of seeds at each point.
-        output: output folder (default: runs/, the name of the file, and -sweep); an interrupted sweep in it is resumed.
+        output: output folder (default: runs/, the name of the file, and -sweep); an interrupted
+            sweep in it is resumed.
         learned: also train with learned temperatures from these starting values, e.g. 0.02,0.1,0.5.
         scheduled: also train with temperatures on a schedule, e.g. 0.2:0.02.
         metric: metric to compare by (default: ndcg@10, else the first one measured).
@@ -50,9 +52,13 @@ def sweep(
     try:
         starts = [float(part) for part in learned.split(",") if part.strip()]
     except ValueError:
-        raise TemperaError(f"--learned is {learned!r}; give temperatures such as 0.02,0.1,0.5") from None
+        raise TemperaError(
+            f"--learned is {learned!r}; give temperatures such as 0.02,0.1,0.5"
+        ) from None
     schedules = [_schedule(part) for part in scheduled.split(",") if part.strip()]
-    result = run_sweep(file, over, seeds, output, overrides, starts, schedules, metric, overwrite, jobs, yes)
+    result = run_sweep(
+        file, over, seeds, output, overrides, starts, schedules, metric, overwrite, jobs, yes
+    )
     answer(result.json(), as_json, lambda: say(f"{result}\npicture: {result.folder}/sweep.svg"))
 
 
@@ -76,9 +82,11 @@ def tune(
     Prints a table and the best options, and draws a picture.
 
     Args:
-        space: YAML file with the range or the choices of each option, e.g. objective.temperature: 0.01:0.5:log.
+        space: YAML file with the range or the choices of each option, e.g. objective.temperature:
+            0.01:0.5:log.
         trials: total number of completed trials, over all workers.
-        output: output folder (default: runs/, the name of the file, and -tune); an interrupted tuning in it is resumed.
+        output: output folder (default: runs/, the name of the file, and -tune); an interrupted
+            tuning in it is resumed.
         metric: metric to maximise (default: ndcg@10, else the first one measured).
         jobs: number of trials at once, each in a process of its own; they share the cores.
         keep: number of best trials whose run folder is kept.
@@ -92,7 +100,9 @@ def tune(
 
     file, overrides = split(arguments or [])
     if space is None:
-        raise TemperaError("--space is required: a YAML file with lines such as objective.temperature: 0.01:0.5:log")
+        raise TemperaError(
+            "--space is required: a YAML file with lines such as objective.temperature: 0.01:0.5:log"
+        )
     result = run_tuning(
         *(file, space, trials, output, overrides),
         metric=metric,
@@ -129,7 +139,8 @@ def learn(
         sizes: numbers of training pairs, e.g. 500,1000,2000 (default: all, a half, a quarter, ...).
         more: number of pairs whose gain is estimated.
         seeds: number of seeds at each size.
-        output: output folder (default: runs/, the name of the file, and -learn); an interrupted learning curve in it is resumed.
+        output: output folder (default: runs/, the name of the file, and -learn); an interrupted
+            learning curve in it is resumed.
         metric: the score (default: ndcg@10, else the first one measured).
         jobs: number of runs at once, each in a process of its own; they share the cores.
         overwrite: discard the learning curve in --output.
@@ -140,7 +151,9 @@ def learn(
     try:
         counts = [int(part) for part in sizes.split(",") if part.strip()]
     except ValueError:
-        raise TemperaError(f"--sizes is {sizes!r}; give numbers of pairs such as 500,1000,2000") from None
+        raise TemperaError(
+            f"--sizes is {sizes!r}; give numbers of pairs such as 500,1000,2000"
+        ) from None
     result = run_learning(file, counts, more, seeds, output, overrides, metric, overwrite, jobs)
     answer(result.json(), as_json, lambda: say(f"{result}\npicture: {result.folder}/learn.svg"))
 
@@ -160,7 +173,8 @@ def calibrate(
 
     Args:
         run: run folder or model folder.
-        pairs: labelled or unlabelled pairs, or a BEIR folder; omit to use the run's held-out queries.
+        pairs: labelled or unlabelled pairs, or a BEIR folder; omit to use the run's held-out
+            queries.
         precision: target precision for which to report a threshold (repeatable).
         recall: target recall for which to report a threshold (repeatable).
         depth: number of hits of each query to use.
@@ -184,4 +198,6 @@ def _schedule(text: str) -> tuple[float, float]:
     try:
         return float(first), float(last)
     except ValueError:
-        raise TemperaError(f"--scheduled has {text!r}; give two temperatures such as 0.2:0.02") from None
+        raise TemperaError(
+            f"--scheduled has {text!r}; give two temperatures such as 0.2:0.02"
+        ) from None

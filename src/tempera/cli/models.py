@@ -43,15 +43,17 @@ def evaluate(
 
     Args:
         model: model folder or run folder.
-        data: BEIR folders, tables of pairs, or tables with columns sentence1, sentence2 and score; of a recommender a table of
-            other interactions; of a run on texts nothing, for the queries that it has held out.
+        data: BEIR folders, tables of pairs, or tables with columns sentence1, sentence2 and score;
+            of a recommender a table of other interactions; of a run on texts nothing, for the
+            queries that it has held out.
         against: another model, compared query by query.
         bm25: compare with BM25, too.
         split: split to read from a BEIR folder.
         metrics: any of ndcg, mrr, map, recall, precision, hit, e.g. ndcg@10,mrr.
         k: depths of metrics that name none, e.g. 1,10.
         exclude_self: leave a query's own text out of its ranking.
-        queries: of a recommender, the largest number of queries of each protocol, drawn at random (default: all).
+        queries: of a recommender, the largest number of queries of each protocol, drawn at random
+            (default: all).
         per_query: write every score to this .parquet or .csv file.
         mixed_precision: auto reads texts in bf16 where the processor multiplies it fast.
         overwrite: replace the file of --per-query.
@@ -67,30 +69,56 @@ def evaluate(
         own = {**comparison, "split": split != "test", "mixed_precision": mixed_precision != "no"}
         refused = next((name for name, value in own.items() if value), None)
         if refused:
-            raise TemperaError(f"--{refused.replace('_', '-')} is for models of texts, and {model} is a recommender")
-        judged = {"metrics": judge.resolved(names, depths) if names or depths else (), "queries": queries}
+            raise TemperaError(
+                f"--{refused.replace('_', '-')} is for models of texts, and {model} is a recommender"
+            )
+        judged = {
+            "metrics": judge.resolved(names, depths) if names or depths else (),
+            "queries": queries,
+        }
         _evaluate_events(model, data or [], judged, per_query, overwrite, as_json)
         return
     if queries is not None:
         raise TemperaError(f"--queries is for recommenders, and {model} is none")
     paths, roles = with_roles(data) if data else ([], None)
     if per_query is not None:
-        judge.refuse_scores(per_query, overwrite, paths or inputs_of(model), [model, *([against] if against else [])])
-    how: dict[str, Any] = {"metrics": names, "k": depths, "mixed_precision": mixed_precision, **comparison}
+        judge.refuse_scores(
+            per_query,
+            overwrite,
+            paths or inputs_of(model),
+            [model, *([against] if against else [])],
+        )
+    how: dict[str, Any] = {
+        "metrics": names,
+        "k": depths,
+        "mixed_precision": mixed_precision,
+        **comparison,
+    }
     if not paths:
         refuse_split(split, "test")
     findings = (
-        judge.evaluate(model, *paths, split=split, roles=roles, **how) if paths else [evaluate_held_out(model, **how)]
+        judge.evaluate(model, *paths, split=split, roles=roles, **how)
+        if paths
+        else [evaluate_held_out(model, **how)]
     )
     if per_query is not None:
         judge.write_per_query(per_query, findings, overwrite)
     documents = [finding.json() for finding in findings]
-    document = {"model": str(model), "against": None if against is None else str(against), "tasks": documents}
+    document = {
+        "model": str(model),
+        "against": None if against is None else str(against),
+        "tasks": documents,
+    }
     answer(document, as_json, lambda: print_findings(documents))
 
 
 def _evaluate_events(
-    run: Path, data: list[str], judged: dict[str, Any], per_query: Path | None, overwrite: bool, as_json: bool
+    run: Path,
+    data: list[str],
+    judged: dict[str, Any],
+    per_query: Path | None,
+    overwrite: bool,
+    as_json: bool,
 ) -> None:
     """Evaluate a recommender on other interactions."""
     from ..artifacts.run_folder import Run
@@ -99,7 +127,8 @@ def _evaluate_events(
     file, options = split_arguments(data)
     if file is None:
         raise TemperaError(
-            "give a table of later interactions to evaluate on" + "".join(f", with {each}" for each in options[:1])
+            "give a table of later interactions to evaluate on"
+            + "".join(f", with {each}" for each in options[:1])
         )
     if per_query is not None:
         refuse_scores(per_query, overwrite, [file], [run])
@@ -121,13 +150,16 @@ def export(
 ) -> None:
     """Export a model, its vectors, or its held-out queries.
 
-    A model goes to ONNX (of a recommender, its tower of users), vectors to FAISS or Parquet, and queries to a BEIR folder.
+    A model goes to ONNX (of a recommender, its tower of users), vectors to FAISS or Parquet, and
+    queries to a BEIR folder.
 
     Args:
         run: run folder; for ONNX also a model folder.
-        to: format: onnx, faiss, parquet, or beir, which has the held-out queries of a run and their answers, to judge others by.
+        to: format: onnx, faiss, parquet, or beir, which has the held-out queries of a run and their
+            answers, to judge others by.
         output: folder to write (default: RUN/export/FORMAT).
-        kind: kind of FAISS index: hnsw (default), ivf_pq, int8, or binary (signs, and int8 to rank the nearest again).
+        kind: kind of FAISS index: hnsw (default), ivf_pq, int8, or binary (signs, and int8 to rank
+            the nearest again).
         width: first numbers of each vector to keep (default: all).
         overwrite: replace an earlier export in --output.
     """
@@ -145,7 +177,9 @@ def export(
     lines = [f"written: {facts['output']}"]
     for name, value in facts.items():
         if isinstance(value, int | float):
-            lines.append(f"{_FACTS.get(name, name)}: {value:{',' if isinstance(value, int) else '.3g'}}")
+            lines.append(
+                f"{_FACTS.get(name, name)}: {value:{',' if isinstance(value, int) else '.3g'}}"
+            )
     answer(facts, as_json, lambda: say("\n".join(lines)))
 
 
@@ -182,7 +216,8 @@ def mine(
         skip: number of best ranks to leave out.
         depth: last rank to consider.
         absolute_margin: how far a negative's score is at least below the positive's.
-        relative_margin: the same as a fraction of the positive's score; 0.05 keeps negatives up to 95 % of it.
+        relative_margin: the same as a fraction of the positive's score; 0.05 keeps negatives up to
+            95 % of it.
         cross_encoder: cross-encoder that checks the negatives.
         cross_margin: relative margin of the cross-encoder's scores.
         faiss: search by an index such as HNSW32 (default: exactly).
@@ -201,14 +236,19 @@ def mine(
     if cross_encoder is None and cross_margin != Mining.cross_margin:
         raise TemperaError("--cross-margin is of a cross-encoder: give one as --cross-encoder")
     how: dict[str, Any] = {"faiss": faiss, "mixed_precision": mixed_precision}
-    places: dict[str, Any] = {"corpus": corpus, "cross_encoder": cross_encoder, "cache": cache, "overwrite": overwrite}
+    places: dict[str, Any] = {
+        "corpus": corpus,
+        "cross_encoder": cross_encoder,
+        "cache": cache,
+        "overwrite": overwrite,
+    }
     report = run_mining(model, path, output, options, split=split, roles=roles, **how, **places)
     document = {"output": str(output.absolute()), **asdict(report)}
-    train = (
-        f"train on them: tempera train {quote(str(output))}; compare with a run without them, since some may be answers"
-    )
+    train = f"train on them: tempera train {quote(str(output))}; compare with a run without them, since some may be answers"
     none = "no query has a hard negative to train on: lower --skip or the margins, or raise --depth"
-    answer(document, as_json, lambda: say("\n".join([*report.lines(), train if report.kept else none])))
+    answer(
+        document, as_json, lambda: say("\n".join([*report.lines(), train if report.kept else none]))
+    )
 
 
 def merge(
@@ -224,8 +264,8 @@ def merge(
 
     The merged model keeps most of what training has gained, and loses less elsewhere.
 
-    Without --weights, models between both are evaluated on the run's validation and on other data, and the best is saved
-    if --output is given.
+    Without --weights, models between both are evaluated on the run's validation and on other data,
+    and the best is saved if --output is given.
 
     Args:
         run: run folder; with --weights also a model folder.

@@ -1,6 +1,7 @@
 """Options of a configuration by section, for `tempera train --help`.
 
-They are read from the source of what a configuration describes, from signatures and docstrings: importing it takes seconds.
+They are read from the source of what a configuration describes, from signatures and docstrings:
+    importing it takes seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def described(docstring: str | None) -> dict[str, str]:
 
 
 def lines() -> Iterator[str]:
-    """Yield the sections of a configuration, each option with its default and one line of explanation."""
+    """Yield the sections of a configuration, each option with its default and one line of
+    explanation."""
     parts = {ast.unparse(kind): parts for kind, parts in _items("PARTS")}
     for section, choice in _items("SECTIONS"):
         kind, tag, default = (ast.unparse(part).strip("'") for part in choice.elts)
@@ -51,7 +53,8 @@ def lines() -> Iterator[str]:
 
 
 def meant(word: str) -> list[str]:
-    """Return the options of a configuration that a word is the name of, or else is near to, with their sections.
+    """Return the options of a configuration that a word is the name of, or else is near to, with
+    their sections.
 
     >>> meant("--temperature"), meant("--batch-size"), meant("--train.max_steps"), meant("--epochs"), meant("--zzz")
     (['objective.temperature'], ['train.batch_size'], ['train.max_steps'], ['train.num_train_epochs'], [])
@@ -60,7 +63,9 @@ def meant(word: str) -> list[str]:
     known = [line.partition("=")[0].strip() for line in lines() if line.startswith("  ")]
     names = [name.partition(".")[2] for name in known]
     word = word if word in (*known, *names) else nearest(word, names) or ""
-    return list(dict.fromkeys(full for full, name in zip(known, names, strict=True) if word in (full, name)))
+    return list(
+        dict.fromkeys(full for full, name in zip(known, names, strict=True) if word in (full, name))
+    )
 
 
 def _items(table: str) -> list[tuple[Any, Any]]:
@@ -74,7 +79,8 @@ def _options(section: str, part: str) -> Iterator[str]:
 
 
 def _parameters(place: Place) -> dict[str, tuple[str, str]]:
-    """Return the default and the explanation of each parameter of a class, those of its bases first."""
+    """Return the default and the explanation of each parameter of a class, those of its bases
+    first."""
     module, made = _find(place)
     known: dict[str, tuple[str, str]] = {}
     for base in made.bases:
@@ -83,7 +89,9 @@ def _parameters(place: Place) -> dict[str, tuple[str, str]]:
     for node in made.body:
         if isinstance(node, ast.FunctionDef) and node.name == "__init__":
             required = [None] * (len(node.args.args) - len(node.args.defaults))
-            values = list(zip([argument.arg for argument in node.args.args], [*required, *node.args.defaults]))[1:]
+            values = list(
+                zip([argument.arg for argument in node.args.args], [*required, *node.args.defaults])
+            )[1:]
         elif isinstance(node, ast.AnnAssign) and "ClassVar" not in ast.unparse(node.annotation):
             values = [(ast.unparse(node.target), node.value)]
         else:
@@ -104,7 +112,8 @@ def _default(module: str, value: ast.expr | None) -> str:
 
 
 def _find(place: Place) -> tuple[str, Any]:
-    """Return the module that defines a name, through the imports that lead there, and the syntax of what it stands for."""
+    """Return the module that defines a name, through the imports that lead there, and the syntax of
+    what it stands for."""
     target = _names(place[0])[place[1]]
     return _find(target) if isinstance(target, tuple) else (place[0], target)
 
@@ -113,12 +122,16 @@ def _find(place: Place) -> tuple[str, Any]:
 def _names(module: str) -> dict[str, Any]:
     """Return what a module defines, as syntax, and what it imports of this package, as places."""
     names: dict[str, Any] = {}
-    for node in ast.parse((_PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")).body:
+    for node in ast.parse(
+        (_PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    ).body:
         if isinstance(node, ast.ImportFrom) and node.level:
             home = ".".join([*module.split(".")[: -node.level], node.module or ""])
             names |= {alias.asname or alias.name: (home, alias.name) for alias in node.names}
         elif isinstance(node, ast.ClassDef):
             names[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign):
-            names[ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0])] = node.value
+            names[
+                ast.unparse(node.target if isinstance(node, ast.AnnAssign) else node.targets[0])
+            ] = node.value
     return names

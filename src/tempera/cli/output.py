@@ -36,13 +36,17 @@ def print_run(document: dict[str, Any]) -> None:
         _print_tables(document, ["also"])
     _print_end(document, 'search: tempera search {output} "what you look for"')
     if "queries_per_second" in document:
-        speeds = ", ".join(f"{name} {speed:,.0f}" for name, speed in document["queries_per_second"].items())
+        speeds = ", ".join(
+            f"{name} {speed:,.0f}" for name, speed in document["queries_per_second"].items()
+        )
         print(f"queries a second on one core, one after the other: {speeds}")
     if document.get("hybrid"):
         from ..ranking.fusion import Fusion
 
         fusion, size = Fusion(**document["hybrid"]), document["bytes"]["words.parquet"] / 1e6
-        print(f"words and vectors together: {_advised(systems, fusion)} ({fusion}; index of words {size:.1f} MB)")
+        print(
+            f"words and vectors together: {_advised(systems, fusion)} ({fusion}; index of words {size:.1f} MB)"
+        )
 
 
 def _advised(systems: Mapping[str, Mapping[str, float]], fusion: Fusion) -> str:
@@ -51,10 +55,22 @@ def _advised(systems: Mapping[str, Mapping[str, float]], fusion: Fusion) -> str:
 
     if fusion.weight == 1:
         return "words add nothing on validation, so --hybrid ranks by the vectors alone"
-    value = {name: means[main_metric(systems["trained"])] for name, means in systems.items()} if systems else {}
-    above = [(value[name], words) for name, words in (("trained", "the vectors"), ("bm25", "BM25")) if name in value]
+    value = (
+        {name: means[main_metric(systems["trained"])] for name, means in systems.items()}
+        if systems
+        else {}
+    )
+    above = [
+        (value[name], words)
+        for name, words in (("trained", "the vectors"), ("bm25", "BM25"))
+        if name in value
+    ]
     best, words = max(above, default=(0.0, ""))
-    return f"--hybrid, here below {words} alone" if FUSED in value and value[FUSED] < best else "add --hybrid"
+    return (
+        f"--hybrid, here below {words} alone"
+        if FUSED in value and value[FUSED] < best
+        else "add --hybrid"
+    )
 
 
 def _print_counting(document: dict[str, Any]) -> None:
@@ -64,7 +80,11 @@ def _print_counting(document: dict[str, Any]) -> None:
     counting, size = document["counting"], document["bytes"]["counts.parquet"] / 1e6
     both = "both together recommend" if document["hybrid"]["weight"] else "counts alone recommend"
     vectors = "the vectors alone recommend"
-    served, other = (both, f"{vectors} with --vectors") if counting["served"] else (vectors, f"{both} with --hybrid")
+    served, other = (
+        (both, f"{vectors} with --vectors")
+        if counting["served"]
+        else (vectors, f"{both} with --hybrid")
+    )
     print(
         f"vectors and {counting['system']}: {Fusion(**document['hybrid'])}; table of counts {size:.1f} MB; "
         f"{served}; {other}"
@@ -76,7 +96,9 @@ def _print_metrics(document: dict[str, Any], systems: dict[str, dict[str, float]
     from rich.table import Table
 
     queries, documents = document["data"]["queries"], document["data"]["corpus"]
-    table = Table(title=f"{quantity(queries, 'held-out queries')}, {quantity(documents, 'documents')}")
+    table = Table(
+        title=f"{quantity(queries, 'held-out queries')}, {quantity(documents, 'documents')}"
+    )
     table.add_column("metric")
     for system in systems:
         table.add_column(system, justify="right")
@@ -85,8 +107,11 @@ def _print_metrics(document: dict[str, Any], systems: dict[str, dict[str, float]
     _show(table)
 
 
-def _print_tables(document: dict[str, Any], sections: Sequence[str] = ("tried", "protocols")) -> None:
-    """Print the settings that were tried, and the tables of a recommender; or those of other sections."""
+def _print_tables(
+    document: dict[str, Any], sections: Sequence[str] = ("tried", "protocols")
+) -> None:
+    """Print the settings that were tried, and the tables of a recommender; or those of other
+    sections."""
     from itertools import chain
 
     from rich.table import Table
@@ -108,7 +133,8 @@ def _print_tables(document: dict[str, Any], sections: Sequence[str] = ("tried", 
 
 
 def _show(table: Any) -> None:
-    """Print a table, which is never cut: where it is wider than the terminal, the terminal wraps it."""
+    """Print a table, which is never cut: where it is wider than the terminal, the terminal wraps
+    it."""
     from rich.measure import Measurement
 
     plain = console()
@@ -117,7 +143,8 @@ def _show(table: Any) -> None:
 
 
 def console(**options: Any) -> Console:
-    """Return a console to which brackets in names are no markup, and which leaves a reader that has gone to `answer`."""
+    """Return a console to which brackets in names are no markup, and which leaves a reader that has
+    gone to `answer`."""
     from rich.console import Console
 
     class Plain(Console):
@@ -134,10 +161,16 @@ def _print_end(document: dict[str, Any], next_command: str) -> None:
     seconds = ", ".join(f"{name} {each['cpu']:.1f}" for name, each in document["seconds"].items())
     wall = sum(each["wall"] for each in document["seconds"].values())
     share = document["replaying"]
-    cached = f" ({share:.0%} of training embedded texts a second time, to save memory)" if share >= 0.005 else ""
+    cached = (
+        f" ({share:.0%} of training embedded texts a second time, to save memory)"
+        if share >= 0.005
+        else ""
+    )
     memory = f"peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB"
     print(f"CPU seconds: {seconds}{cached}; {wall:.0f} s of wall time in all; {memory}")
-    print(f"report: {document['output']}/report.html\n{next_command.format(output=quote(document['output']))}")
+    print(
+        f"report: {document['output']}/report.html\n{next_command.format(output=quote(document['output']))}"
+    )
 
 
 def print_findings(documents: list[dict[str, Any]]) -> None:
@@ -155,23 +188,39 @@ def print_findings(documents: list[dict[str, Any]]) -> None:
             table.add_column(shorter(system), justify="right")
         for metric in next(iter(document["systems"].values())):
             values = [system[metric] for system in document["systems"].values()]
-            table.add_row(metric, *(f"{v['mean']:.4f} [{v['low']:.3f}, {v['high']:.3f}]" for v in values))
+            table.add_row(
+                metric, *(f"{v['mean']:.4f} [{v['low']:.3f}, {v['high']:.3f}]" for v in values)
+            )
         _show(table)
         sentences = [f"also in the data: {', '.join(counts[used:])}"] if counts[used:] else []
         sentences += map(shorter, document["verdicts"])
         if settings := document.get("bm25"):
             stem = "words by their stems" if settings["stem"] else "words as they are"
-            source = "as the run has tuned it on other queries" if settings["tuned"] else "untuned; a run tunes its own"
+            source = (
+                "as the run has tuned it on other queries"
+                if settings["tuned"]
+                else "untuned; a run tunes its own"
+            )
             sentences.append(
-                "bm25: k1 {k1:g}, b {b:g}, {stem}, {source}".format(**{**settings, "stem": stem, "source": source})
+                "bm25: k1 {k1:g}, b {b:g}, {stem}, {source}".format(
+                    **{**settings, "stem": stem, "source": source}
+                )
             )
         say("\n".join([*sentences, *(f"caution: {text}" for text in document["cautions"])]))
 
 
 def _shorter(paths: Sequence[str]) -> Callable[[str], str]:
-    """Return a function that leaves the beginnings of long paths out of a text, unless two would then be alike."""
-    tails = {path: f".../{'/'.join(Path(path).parts[-2:])}" for path in sorted(set(paths), key=len, reverse=True)}
-    long = {path: tail for path, tail in tails.items() if len(path) > _LONG_PATH and len(tail) < len(path)}
+    """Return a function that leaves the beginnings of long paths out of a text, unless two would
+    then be alike."""
+    tails = {
+        path: f".../{'/'.join(Path(path).parts[-2:])}"
+        for path in sorted(set(paths), key=len, reverse=True)
+    }
+    long = {
+        path: tail
+        for path, tail in tails.items()
+        if len(path) > _LONG_PATH and len(tail) < len(path)
+    }
 
     def shorter(text: str) -> str:
         for path, tail in long.items() if len(set(tails.values())) == len(tails) else ():
@@ -186,12 +235,18 @@ def print_merge(document: dict[str, Any], written: Sequence[str]) -> None:
     from rich.table import Table
 
     if points := document.get("points"):
-        table = Table(title="weight of the trained model, and the main metric of each set", title_justify="left")
+        table = Table(
+            title="weight of the trained model, and the main metric of each set",
+            title_justify="left",
+        )
         for name in ("weight", *points[0]["scores"]):
             table.add_column(name, justify="right")
         for point in points:
             mark = "*" if point["weight"] == document["weight"] else ""
-            table.add_row(f"{mark}{point['weight']:g}", *(f"{value:.4f}" for value in point["scores"].values()))
+            table.add_row(
+                f"{mark}{point['weight']:g}",
+                *(f"{value:.4f}" for value in point["scores"].values()),
+            )
         _show(table)
         say(f"{document['sentence']}\npicture: {document['picture']}")
     say("\n".join(written))

@@ -17,11 +17,12 @@ def plan(
 ) -> None:
     """Show what a training step costs, on paper.
 
-    Memory, launches, FLOPs, bytes, the least time and the bottleneck of each stage. Reads the data and counts the operations of
-    one step; nothing is trained. Takes what `tempera train` takes.
+    Memory, launches, FLOPs, bytes, the least time and the bottleneck of each stage. Reads the data
+    and counts the operations of one step; nothing is trained. Takes what `tempera train` takes.
 
     Args:
-        device: h100, h200, l4, a10g or m3, by its data sheet; cpu, or nothing, is this machine, which is measured.
+        device: h100, h200, l4, a10g or m3, by its data sheet; cpu, or nothing, is this machine,
+            which is measured.
         devices: number of such devices that share the batch.
     """
     from .. import config as configuration

@@ -33,18 +33,22 @@ def recommend(
 ) -> None:
     """Recommend items to a user, to all users, or by a history.
 
-    With --all or --users, recommendations are written to --output, with columns user, rank, item and score.
+    With --all or --users, recommendations are written to --output, with columns user, rank, item
+    and score.
 
     Args:
         run: run folder of a recommender.
         user: id of a user.
-        history: items that the user took before, the latest last, e.g. A,B,C; an id with a comma or outer spaces in double quotes.
+        history: items that the user took before, the latest last, e.g. A,B,C; an id with a comma or
+            outer spaces in double quotes.
         k: number of items to show.
         include_seen: recommend items of the history, too.
         index: exported index to search instead of the run's own.
         elapsed: time since the user's last event (only for models with an `elapsed` feature).
-        context: what the user asks in, such as device=phone; may be repeated (only for models with features of data.context).
-        hybrid: rank by counts and vectors together, or by the vectors alone [default: as validation has shown].
+        context: what the user asks in, such as device=phone; may be repeated (only for models with
+            features of data.context).
+        hybrid: rank by counts and vectors together, or by the vectors alone [default: as validation
+            has shown].
         every: recommend to every user that the run knows.
         users: recommend to the users of this table, with a column of their ids.
         output: .parquet file to write.
@@ -54,11 +58,22 @@ def recommend(
 
     pairs = [pair.partition("=") for pair in context or ()]
     if wrong := next((name for name, equals, _ in pairs if not equals), None):
-        raise TemperaError(f"--context {wrong!r} has no value; give it as NAME=VALUE, such as device=phone")
-    options: dict[str, Any] = {"k": k, "exclude_seen": not include_seen, "elapsed": elapsed, "hybrid": hybrid}
+        raise TemperaError(
+            f"--context {wrong!r} has no value; give it as NAME=VALUE, such as device=phone"
+        )
+    options: dict[str, Any] = {
+        "k": k,
+        "exclude_seen": not include_seen,
+        "elapsed": elapsed,
+        "hybrid": hybrid,
+    }
     options["context"] = {name: value for name, _, value in pairs}
     if every or users is not None or output is not None:
-        if output is None or every == (users is not None) or (user, history, index) != (None, None, None):
+        if (
+            output is None
+            or every == (users is not None)
+            or (user, history, index) != (None, None, None)
+        ):
             raise TemperaError(
                 "give --all or --users FILE, with --output FILE.parquet and without --user, --history and --index"
             )
@@ -68,15 +83,21 @@ def recommend(
         return
     items = None if history is None else _ids(history)
     if items == [] and user is None:
-        raise TemperaError(f"--history {history!r} names no item; give ids such as --history A,B, or --user ID")
+        raise TemperaError(
+            f"--history {history!r} names no item; give ids such as --history A,B, or --user ID"
+        )
     result = Run(run).recommend(user, items, index=index, **options)
-    hits = [{"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name} for hit in result.hits]
+    hits = [
+        {"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name}
+        for hit in result.hits
+    ]
     document = {"user": user, "history": result.history, "notes": list(result.notes), "hits": hits}
     answer(document, as_json, lambda: say(str(result)))
 
 
 def _ids(text: str) -> list[str]:
-    """Return the ids between commas, each without spaces around it; in double quotes it stands as it is.
+    """Return the ids between commas, each without spaces around it; in double quotes it stands as
+    it is.
 
     >>> _ids('A, "B,1", " C ""D",')
     ['A', 'B,1', ' C "D']
@@ -99,5 +120,8 @@ def add_items(run: Path, items: Path, as_json: Json = False) -> None:
     facts = run_adding(run, items)
     lines = [f"{facts['added']:,} items added; the run has {facts['items']:,}"]
     lines += [f"left out: {quantity(count, reason)}" for reason, count in facts["left_out"].items()]
-    lines += [f"left out: column {name!r}, which the run's items do not have" for name in facts["columns_left_out"]]
+    lines += [
+        f"left out: column {name!r}, which the run's items do not have"
+        for name in facts["columns_left_out"]
+    ]
     answer(facts, as_json, lambda: say("\n".join(lines)))

@@ -64,7 +64,11 @@ def search(
         hits = [hit for hit in ranked if threshold is None or (hit.probability or 0.0) >= threshold]
         unread = not any(hit.score for hit in ranked) or (not hybrid and _is_unknown(text, opened))
         notes = [_NOTHING] if ranked and unread else []
-        document: dict[str, Any] = {"query": text, "hits": [hit.json() for hit in hits], "notes": notes}
+        document: dict[str, Any] = {
+            "query": text,
+            "hits": [hit.json() for hit in hits],
+            "notes": notes,
+        }
         if threshold is not None:
             document |= {"threshold": threshold, "left_out": len(ranked) - len(hits)}
             notes = [
@@ -91,7 +95,8 @@ def _at_terminal() -> bool:
 
 
 def _lines() -> Iterator[str]:
-    """Yield the lines of standard input until it ends, or until an empty one at the prompt of a terminal."""
+    """Yield the lines of standard input until it ends, or until an empty one at the prompt of a
+    terminal."""
     if not _at_terminal():
         if isinstance(sys.stdin, TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")
@@ -111,7 +116,8 @@ def _lines() -> Iterator[str]:
 
 
 def _show(query: str, hits: Sequence[Found], notes: Sequence[str], among: bool) -> None:
-    """Print a query that is `among` many, and a line for each hit: rank, score, name or beginning of its text, and place."""
+    """Print a query that is `among` many, and a line for each hit: rank, score, name or beginning
+    of its text, and place."""
     from rich.text import Text
 
     if among:
@@ -124,14 +130,17 @@ def _show(query: str, hits: Sequence[Found], notes: Sequence[str], among: bool) 
     texts = [one_line(hit.name or " ".join(hit.preview.split()))[:length] for hit in hits]
     width = max(map(len, texts), default=0)
     for head, text, place in zip(heads, texts, places):
-        line = Text.assemble(head, marked(text, query), " " * (width - len(text) + 2), (place, "dim"))
+        line = Text.assemble(
+            head, marked(text, query), " " * (width - len(text) + 2), (place, "dim")
+        )
         terminal.print(line, soft_wrap=True)
     for note in notes:
         terminal.print(note, soft_wrap=True)
 
 
 def marked(text: str, query: str) -> Text:
-    """Return a text in which every word that shares its stem with a word of the query is bold, apart from common words.
+    """Return a text in which every word that shares its stem with a word of the query is bold,
+    apart from common words.
 
     >>> marked("Sorted by dates, descending", "sort by a date").spans
     [Span(0, 6, 'bold'), Span(10, 15, 'bold')]

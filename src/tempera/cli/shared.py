@@ -26,14 +26,18 @@ Arguments = Annotated[
 ]
 Count = Annotated[int, typer.Option(min=1)]
 Output = Annotated[Path, typer.Option("--output", "-o")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output instead of text.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on standard output instead of text.")
+]
 
 
 def split(arguments: list[str]) -> tuple[Path | None, list[str]]:
     """Return the data or the configuration file, None without one, and the overrides."""
     files, overrides = sorted_out(arguments)
     if len(files) > 1:
-        raise TemperaError(f"give data or one configuration file, not {len(files)} files: {', '.join(files)}")
+        raise TemperaError(
+            f"give data or one configuration file, not {len(files)} files: {', '.join(files)}"
+        )
     return (Path(files[0]) if files else None), overrides
 
 
@@ -80,7 +84,8 @@ def answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:
     """Print one JSON document, or what `show` prints for people.
 
     Raises:
-        OutputError: standard output takes no more, as on a full disk; a reader that has gone is no error.
+        OutputError: standard output takes no more, as on a full disk; a reader that has gone is no
+            error.
     """
     try:
         if as_json:
@@ -89,16 +94,23 @@ def answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:
             show()
         sys.stdout.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest once more at its end
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # Python writes the rest once more at its end
         if not isinstance(error, BrokenPipeError):
-            raise OutputError(f"cannot write to standard output: {error.strerror or error}") from None
+            raise OutputError(
+                f"cannot write to standard output: {error.strerror or error}"
+            ) from None
 
 
 class Command(TyperCommand):
-    """A command whose options are explained by the `Args:` of its function, and named after its parameters."""
+    """A command whose options are explained by the `Args:` of its function, and named after its
+    parameters."""
 
     def __init__(self, *arguments: Any, help: str, params: list[Any], **options: Any) -> None:
-        super().__init__(*arguments, help=help.partition("\n\nArgs:\n")[0], params=params, **options)
+        super().__init__(
+            *arguments, help=help.partition("\n\nArgs:\n")[0], params=params, **options
+        )
         texts = described(help)
         for parameter in params:
             text = texts.get(parameter.name, parameter.help)
@@ -111,7 +123,10 @@ class Command(TyperCommand):
         """Parse the arguments; a value that an option does not take is named in the error."""
         parts = [part for each in args for part in each.split("=", 1)]
         for each in self.params:
-            on, off = ([name for name in names if name in args] for names in (each.opts, each.secondary_opts))
+            on, off = (
+                [name for name in names if name in args]
+                for names in (each.opts, each.secondary_opts)
+            )
             if on and off:
                 raise TemperaError(f"{on[0]} and {off[0]} contradict each other: give one of them")
         try:
@@ -124,14 +139,27 @@ class Command(TyperCommand):
         except Exception as error:
             known = getattr(error, "possibilities", None)  # of an option that is none
             name = "" if known is None else getattr(error, "option_name", "")
-            name = "" if any(option.startswith(name) for option in known or ()) else name  # it is cut short
-            if name and any("SECTION.OPTION" in (each.metavar or "") for each in self.params) and (near := meant(name)):
+            name = (
+                "" if any(option.startswith(name) for option in known or ()) else name
+            )  # it is cut short
+            if (
+                name
+                and any("SECTION.OPTION" in (each.metavar or "") for each in self.params)
+                and (near := meant(name))
+            ):
                 value = next(
-                    (after for each, after in pairwise([*parts, ""]) if each == name and after[:2] != "--"), ""
+                    (
+                        after
+                        for each, after in pairwise([*parts, ""])
+                        if each == name and after[:2] != "--"
+                    ),
+                    "",
                 )
                 options = " or ".join(f"{each}={value or 'VALUE'}" for each in near)
                 said = error.format_message()  # type: ignore[attr-defined]
-                raise TemperaError(f"{said}; options of a configuration are written {options}") from None
+                raise TemperaError(
+                    f"{said}; options of a configuration are written {options}"
+                ) from None
             raise
 
 
@@ -140,5 +168,7 @@ class Configured(Command):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the options below the help."""
-        formatter.write("\nOptions of a configuration (--print-config shows all of them with their values):\n")
+        formatter.write(
+            "\nOptions of a configuration (--print-config shows all of them with their values):\n"
+        )
         formatter.write("\n".join([*lines(), ""]))

@@ -22,8 +22,8 @@ def train(
 ) -> None:
     """Train a retriever or a recommender on your own data.
 
-    Give a table, a folder or a configuration file; without any, it is trained on the code of the installed Python. A run that
-    was interrupted is resumed by the same command.
+    Give a table, a folder or a configuration file; without any, it is trained on the code of the
+    installed Python. A run that was interrupted is resumed by the same command.
 
     Args:
         output: run folder to write (default: runs/ and the name of the file).
@@ -62,7 +62,8 @@ def train(
 def verify(arguments: Arguments = None, as_json: Json = False) -> None:
     """Check on your data that training computes what it should.
 
-    Losses, gradients, caching, several processes and resuming are compared with their definitions. Exit code 1 if one fails.
+    Losses, gradients, caching, several processes and resuming are compared with their definitions.
+    Exit code 1 if one fails.
     """
     from .. import config as configuration
     from ..experiments.recipe import opened

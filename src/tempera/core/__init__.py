@@ -1,1 +1,2 @@
-"""The objective: tensors in, tensors out. No files, no text, no model; of devices, what they can do."""
+"""The objective: tensors in, tensors out. No files, no text, no model; of devices, what they can
+do."""

@@ -1,4 +1,5 @@
-"""Abilities of a device, asked of torch and not guessed from its name; where one is missing there is something else to do.
+"""Abilities of a device, asked of torch and not guessed from its name; where one is missing there
+is something else to do.
 
 A CPU is the host: nothing waits for it, and torch is not asked about it.
 """
@@ -21,21 +22,26 @@ _CUDA = ("cuda",)  # torch calls ROCm so, too
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Return the bytes that are free on an accelerator; None on a CPU, or where the device cannot be asked.
+    """Return the bytes that are free on an accelerator; None on a CPU, or where the device cannot
+    be asked.
 
-    What torch keeps for its next tensors counts as free, so that a second run in a process has the memory of the first.
+    What torch keeps for its next tensors counts as free, so that a second run in a process has the
+    memory of the first.
     """
     if device.type == "cpu":
         return None
     try:
-        kept = torch.accelerator.memory_reserved(device) - torch.accelerator.memory_allocated(device)
+        kept = torch.accelerator.memory_reserved(device) - torch.accelerator.memory_allocated(
+            device
+        )
         return int(torch.accelerator.get_memory_info(device)[0]) + kept
     except (RuntimeError, AttributeError):
         return None
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the bytes that are free on an accelerator, or on the machine where the device cannot be asked."""
+    """Return the bytes that are free on an accelerator, or on the machine where the device cannot
+    be asked."""
     free = free_memory(device)
     return int(psutil.virtual_memory().available) if free is None else free
 
@@ -61,7 +67,10 @@ def has_sparse(device: torch.device) -> bool:
     True
     """
     try:
-        indices, values = torch.zeros(1, 0, dtype=torch.int64, device=device), torch.zeros(0, 1, device=device)
+        indices, values = (
+            torch.zeros(1, 0, dtype=torch.int64, device=device),
+            torch.zeros(0, 1, device=device),
+        )
         torch.sparse_coo_tensor(indices, values, (1, 1), check_invariants=False).coalesce()
     except (NotImplementedError, RuntimeError):
         return False
@@ -86,7 +95,8 @@ def missing(device: torch.device) -> list[str]:
 
 
 def event(device: torch.device) -> torch.Event | None:
-    """Return a mark to be set in the work of a device, by which to time it; None where it has none."""
+    """Return a mark to be set in the work of a device, by which to time it; None where it has
+    none."""
     if device.type in _HOSTED:
         return None
     try:
@@ -96,7 +106,8 @@ def event(device: torch.device) -> torch.Event | None:
 
 
 def reseed(seed: int, device: torch.device) -> None:
-    """Draw on the CPU and on a device from a seed: `torch.manual_seed` without its 2 to 4 ms of asking for other devices."""
+    """Draw on the CPU and on a device from a seed: `torch.manual_seed` without its 2 to 4 ms of
+    asking for other devices."""
     torch.default_generator.manual_seed(seed)
     if device.type not in _HOSTED:
         torch.get_device_module(device).manual_seed_all(seed)
@@ -113,17 +124,24 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def placed(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return a tensor in the dtype and on the device of another; its dtype changes first, which the device may not have."""
+    """Return a tensor in the dtype and on the device of another; its dtype changes first, which the
+    device may not have."""
     return sent(tensor.to(like.dtype), like.device)
 
 
 def sent(rows: X, device: torch.device | str) -> X:
-    """Return a tensor, or rows of several, on a device; CUDA reads pinned memory of the host while the program goes on.
+    """Return a tensor, or rows of several, on a device; CUDA reads pinned memory of the host while
+    the program goes on.
 
-    Memory that is not pinned is copied when the device has done all its work, and the program waits for that.
+    Memory that is not pinned is copied when the device has done all its work, and the program waits
+    for that.
     """
     here: Any = rows
-    read_by_cuda = isinstance(rows, Tensor) and rows.device.type == "cpu" and torch.device(device).type in _CUDA
+    read_by_cuda = (
+        isinstance(rows, Tensor)
+        and rows.device.type == "cpu"
+        and torch.device(device).type in _CUDA
+    )
     if read_by_cuda and not here.requires_grad:
         return here.contiguous().pin_memory().to(device, non_blocking=True)  # type: ignore[no-any-return]
     return here.to(device)  # type: ignore[no-any-return]
@@ -131,7 +149,8 @@ def sent(rows: X, device: torch.device | str) -> X:
 
 @contextmanager
 def without_dropout(module: Any) -> Iterator[None]:
-    """Switch dropout off in the block; each module within has its own mode again afterwards, as one that is never trained."""
+    """Switch dropout off in the block; each module within has its own mode again afterwards, as one
+    that is never trained."""
     training = [each for each in module.modules() if each.training]
     module.eval()
     try:
@@ -143,7 +162,8 @@ def without_dropout(module: Any) -> Iterator[None]:
 
 @contextmanager
 def without_cudnn_attention(device: torch.device) -> Iterator[None]:
-    """Attend by torch's own kernels on CUDA: cuDNN, which torch prefers on an H100, takes long to prepare for each new shape.
+    """Attend by torch's own kernels on CUDA: cuDNN, which torch prefers on an H100, takes long to
+    prepare for each new shape.
 
     Texts are cut by their lengths, so that nearly every micro-batch has a shape of its own.
     """

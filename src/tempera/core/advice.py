@@ -10,8 +10,11 @@ from .objective import Objective
 from .similarity import cosine
 
 
-def cautions(objective: Objective, dtype: torch.dtype = torch.float32, normalised: bool = False) -> list[str]:
-    """Return what is likely to go wrong with an objective, one sentence each; an empty list if nothing is.
+def cautions(
+    objective: Objective, dtype: torch.dtype = torch.float32, normalised: bool = False
+) -> list[str]:
+    """Return what is likely to go wrong with an objective, one sentence each; an empty list if
+    nothing is.
 
     Args:
         dtype: of the embeddings as the towers give them.
@@ -50,7 +53,8 @@ def cautions(objective: Objective, dtype: torch.dtype = torch.float32, normalise
 
 
 def refuse_batch_statistics(model: nn.Module) -> None:
-    """Raise ConfigError for a layer that looks at the whole batch: it embeds a row otherwise in every micro-batch.
+    """Raise ConfigError for a layer that looks at the whole batch: it embeds a row otherwise in
+    every micro-batch.
 
     One in eval() that has learned its statistics looks at each row alone.
     """

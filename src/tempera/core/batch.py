@@ -1,7 +1,7 @@
 """The batch that an objective is computed on: its rows, and everything known about each of them.
 
-Letters in shapes: b rows of this device, n rows of all devices, m documents that are not a row's pair,
-D embedding width, G guide width, T teacher width.
+Letters in shapes: b rows of this device, n rows of all devices, m documents that are not a row's
+pair, D embedding width, G guide width, T teacher width.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ class Side(Generic[X]):
         ids: [n] integers, kept as int64; equal ids are the same text or item.
         logq: [n] natural log of how often the sampler is expected to put this row into a batch.
         guide: [n, G] a guide model's unit vectors of the same rows.
-        owner: [n] integers, kept as int64: the row a negative came with, -1 for none; None for rows that are pairs.
+        owner: [n] integers, kept as int64: the row a negative came with, -1 for none; None for rows
+            that are pairs.
         teacher: [n, T] a teacher's unit vectors of the same rows.
-        score: [n] a teacher's scores: of a query with its own document, of a negative with its own row's query.
+        score: [n] a teacher's scores: of a query with its own document, of a negative with its own
+            row's query.
 
     Raises:
-        DataError: rows that are an array or a list, or something that is no tensor of a number (of a guide and a teacher a
-            vector) for each row, or ids or owners that are no integers.
+        DataError: rows that are an array or a list, or something that is no tensor of a number (of
+            a guide and a teacher a vector) for each row, or ids or owners that are no integers.
 
     >>> side = Side(torch.eye(3), ids=torch.tensor([7, 8, 9]))
     >>> len(side), side[1:].ids.tolist()
@@ -70,14 +72,23 @@ class Side(Generic[X]):
     def __getitem__(self, rows: Any) -> Side[X]:
         """Return the chosen rows, with everything known about them."""
         present = {f.name: getattr(self, f.name) for f in fields(self)}
-        chosen: Any = {name: None if value is None else value[rows] for name, value in present.items()}
+        chosen: Any = {
+            name: None if value is None else value[rows] for name, value in present.items()
+        }
         return Side(**chosen)
 
     def to(self, device: torch.device) -> Side[X]:
-        """Return the same side with what is computed with on another device; ids and owners stay where they are."""
-        present = {name: getattr(self, name) for name in ("rows", "logq", "guide", "teacher", "score")}
-        moved: Any = {name: None if value is None else sent(value, device) for name, value in present.items()}
-        return self if all(moved[name] is present[name] for name in moved) else replace(self, **moved)
+        """Return the same side with what is computed with on another device; ids and owners stay
+        where they are."""
+        present = {
+            name: getattr(self, name) for name in ("rows", "logq", "guide", "teacher", "score")
+        }
+        moved: Any = {
+            name: None if value is None else sent(value, device) for name, value in present.items()
+        }
+        return (
+            self if all(moved[name] is present[name] for name in moved) else replace(self, **moved)
+        )
 
     def of(self, rows: Y) -> Side[Y]:
         """Return the same side with other `rows`: embeddings in place of features."""
@@ -85,7 +96,8 @@ class Side(Generic[X]):
 
 
 def _extremes(values: Tensor | None) -> Sequence[float]:
-    """Return the least and the greatest value, or nan; nothing where there are none, or a device would be waited for."""
+    """Return the least and the greatest value, or nan; nothing where there are none, or a device
+    would be waited for."""
     if values is None or values.device.type != "cpu" or not len(values):
         return ()
     least, most = values.aminmax()
@@ -98,26 +110,32 @@ def kind_of(value: Any) -> str:
 
 
 def _check_column(holder: Side[Any] | Batch[Any], name: str, rows: int) -> None:
-    """Refuse what is no tensor of a number, or of a guide and a teacher a vector, for each row; keep integers as int64."""
+    """Refuse what is no tensor of a number, or of a guide and a teacher a vector, for each row;
+    keep integers as int64."""
     value, owned = getattr(holder, name), f"a {type(holder).__name__.lower()}"
     if value is None:
         return
     whole = name in ("ids", "owner", "answer")
     if not isinstance(value, Tensor) or (whole and value.dtype not in _INTEGERS):
         what = "integers" if whole else "numbers"
-        raise DataError(f"{owned} has {name} of {kind_of(value)}: give a tensor of {what}, one for each row")
+        raise DataError(
+            f"{owned} has {name} of {kind_of(value)}: give a tensor of {what}, one for each row"
+        )
     if value.dim() and len(value) != rows:
         raise DataError(f"{owned} of {rows} rows has {name} of {len(value)}: give one for each row")
     wanted, dim = ("vector", 2) if name in ("guide", "teacher") else ("number", 1)
     if value.dim() != dim:
-        raise DataError(f"{owned} has {name} of the shape {[*value.shape]}: give one {wanted} for each row")
+        raise DataError(
+            f"{owned} has {name} of the shape {[*value.shape]}: give one {wanted} for each row"
+        )
     if whole:  # torch reads uint8 as a mask, and does not compare integers of two kinds
         object.__setattr__(holder, name, value.long())
 
 
 @dataclass(frozen=True)
 class Batch(Generic[X]):
-    """Row i pairs query i with doc i; or, where `answer` is given, with the document of that id, which stands in doc once.
+    """Row i pairs query i with doc i; or, where `answer` is given, with the document of that id,
+    which stands in doc once.
 
     Args:
         query: [n] queries.
@@ -132,8 +150,9 @@ class Batch(Generic[X]):
         temperature: of this batch in place of the objective's, which then learns nothing from it.
 
     Raises:
-        DataError: queries and documents of different number, an answer to documents without ids, negatives without owner, or
-            weights below 0, something that is not one for each row or of another kind.
+        DataError: queries and documents of different number, an answer to documents without ids,
+            negatives without owner, or weights below 0, something that is not one for each row or
+            of another kind.
         ConfigError: a temperature of 0 or below.
 
     >>> q, d = torch.randn(4, 8), torch.randn(4, 8)
@@ -158,16 +177,24 @@ class Batch(Generic[X]):
         for role in ROLES:
             side = getattr(self, role)
             if not isinstance(side, Side) and (side is not None or role in ("query", "doc")):
-                raise DataError(f"a batch has {role} of {kind_of(side)}: give a Side, such as Side(rows)")
+                raise DataError(
+                    f"a batch has {role} of {kind_of(side)}: give a Side, such as Side(rows)"
+                )
         if self.answer is None and len(self.query) != len(self.doc):
-            raise DataError(f"a batch pairs queries with documents, and has {len(self.query)} and {len(self.doc)}")
+            raise DataError(
+                f"a batch pairs queries with documents, and has {len(self.query)} and {len(self.doc)}"
+            )
         if self.answer is not None and self.doc.ids is None:
             raise DataError("answer names the document of every query, by id: give doc its ids")
         if self.negatives is not None and self.negatives.owner is None:
-            raise DataError("negatives need an owner: the row each one came with, Side(rows, owner=...)")
+            raise DataError(
+                "negatives need an owner: the row each one came with, Side(rows, owner=...)"
+            )
         for row in _extremes(None if self.negatives is None else self.negatives.owner):
             if not -1 <= row < len(self.query):
-                raise DataError(f"a batch of {len(self.query)} rows has a negative of row {row}: count them from 0")
+                raise DataError(
+                    f"a batch of {len(self.query)} rows has a negative of row {row}: count them from 0"
+                )
         for name in ("weight", "answer"):
             _check_column(self, name, len(self))
         if not isinstance(self.known, Ragged | Shared | None):
@@ -175,7 +202,9 @@ class Batch(Generic[X]):
                 f"a batch has known of {kind_of(self.known)}: give a Ragged, such as Ragged.of([[7, 8], [8]])"
             )
         if self.known is not None and len(self.known) != len(self):
-            raise DataError(f"a batch of {len(self)} rows has known of {len(self.known)}: give one for each row")
+            raise DataError(
+                f"a batch of {len(self)} rows has known of {len(self.known)}: give one for each row"
+            )
         for weight in _extremes(self.weight):
             if weight < 0:  # a loss that is not finite is found in the step, which names its rows
                 raise DataError(f"a batch has a row of weight {weight}: give weights of 0 or more")
@@ -222,7 +251,8 @@ class Batch(Generic[X]):
         return {role: side for role, side in sides.items() if side is not None}
 
     def of(self, rows: Mapping[Role, Y]) -> Batch[Y]:
-        """Return the same batch with other `rows` for every side: embeddings in place of features."""
+        """Return the same batch with other `rows` for every side: embeddings in place of
+        features."""
         changed: Any = {role: side.of(rows[role]) for role, side in self.sides().items()}
         return replace(self, **changed)  # type: ignore[return-value]
 
@@ -231,19 +261,27 @@ class Batch(Generic[X]):
         return self.of({role: fn(side.rows) for role, side in self.sides().items()})
 
     def to(self, device: torch.device) -> Batch[X]:
-        """Return the same batch with its rows on another device; ids and the like stay, so that nothing waits for them."""
+        """Return the same batch with its rows on another device; ids and the like stay, so that
+        nothing waits for them."""
         sides = self.sides()
         moved: Any = {role: side.to(device) for role, side in sides.items()}
         return self if all(moved[role] is sides[role] for role in moved) else replace(self, **moved)
 
     def shares(self) -> Tensor:
         """Return the weight of each of this device's rows in the mean over all devices, [b]."""
-        weight = torch.ones(len(self), dtype=torch.float64) if self.weight is None else self.weight.cpu().double()
-        return weight[self.local] / weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)  # rows may all weigh nothing
+        weight = (
+            torch.ones(len(self), dtype=torch.float64)
+            if self.weight is None
+            else self.weight.cpu().double()
+        )
+        return weight[self.local] / weight.sum().clamp_min(
+            torch.finfo(weight.dtype).tiny
+        )  # rows may all weigh nothing
 
 
 def as_batch(queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -> Batch[Tensor]:
-    """Return the batch of two tensors, [b, D] each, of which row i is a pair; a batch is returned as it is.
+    """Return the batch of two tensors, [b, D] each, of which row i is a pair; a batch is returned
+    as it is.
 
     Raises:
         DataError: one tensor without the other, or tensors of different length.
@@ -253,15 +291,23 @@ def as_batch(queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -
     """
     if isinstance(queries, Batch) and documents is None:
         return queries
-    if isinstance(queries, Tensor) and isinstance(documents, Tensor) and queries.dim() and documents.dim():
+    if (
+        isinstance(queries, Tensor)
+        and isinstance(documents, Tensor)
+        and queries.dim()
+        and documents.dim()
+    ):
         return Batch(Side(queries), Side(documents))
-    raise DataError("an objective takes two tensors, queries and documents, or one Batch, which holds both")
+    raise DataError(
+        "an objective takes two tensors, queries and documents, or one Batch, which holds both"
+    )
 
 
 def take(batch: Batch[X], rows: Tensor) -> Batch[X]:
     """Return chosen rows of a batch, with the negatives that came with them.
 
-    Negatives without owner, samples, and documents that rows share stay whole: `answer` finds the latter.
+    Negatives without owner, samples, and documents that rows share stay whole: `answer` finds the
+        latter.
 
     >>> negatives = Side(torch.eye(3), owner=torch.tensor([0, 1, -1]))
     >>> chosen = take(Batch(Side(torch.eye(3)), Side(torch.eye(3)), negatives), torch.tensor([1, 2]))
@@ -272,7 +318,9 @@ def take(batch: Batch[X], rows: Tensor) -> Batch[X]:
     if batch.answer is None:
         changed["doc"] = batch.doc[rows]
     if batch.negatives is not None and batch.negatives.owner is not None:
-        place = torch.full((len(batch) + 1,), -1)  # of each row among the chosen; the last is that of no row
+        place = torch.full(
+            (len(batch) + 1,), -1
+        )  # of each row among the chosen; the last is that of no row
         place[rows] = torch.arange(len(rows))
         owner = place[batch.negatives.owner]
         kept = (owner >= 0) | (batch.negatives.owner < 0)
@@ -284,9 +332,11 @@ def take(batch: Batch[X], rows: Tensor) -> Batch[X]:
 
 
 def divide(batch: Batch[X], part: int, parts: int) -> Batch[X]:
-    """Return the rows of a batch that one of several processes embeds: consecutive pairs with their negatives, and samples.
+    """Return the rows of a batch that one of several processes embeds: consecutive pairs with their
+    negatives, and samples.
 
-    Documents that rows share are divided apart from the rows; `answer` finds them again when all are gathered.
+    Documents that rows share are divided apart from the rows; `answer` finds them again when all
+    are gathered.
 
     >>> whole = Batch(Side(torch.eye(5)), Side(torch.eye(5)))
     >>> print([len(divide(whole, part, 2)) for part in range(2)])
@@ -295,9 +345,13 @@ def divide(batch: Batch[X], part: int, parts: int) -> Batch[X]:
     if parts == 1:
         return batch
     mine = take(batch, torch.arange(len(batch))[_share(len(batch), part, parts)])
-    changed: Any = {} if batch.answer is None else {"doc": batch.doc[_share(len(batch.doc), part, parts)]}
+    changed: Any = (
+        {} if batch.answer is None else {"doc": batch.doc[_share(len(batch.doc), part, parts)]}
+    )
     if mine.negatives is not None and mine.negatives.owner is not None and part:
-        changed["negatives"] = mine.negatives[mine.negatives.owner >= 0]  # the first process has those of no row
+        changed["negatives"] = mine.negatives[
+            mine.negatives.owner >= 0
+        ]  # the first process has those of no row
     if batch.sampled is not None:
         changed["sampled"] = batch.sampled[_share(len(batch.sampled), part, parts)]
     return replace(mine, **changed)

@@ -1,7 +1,7 @@
 """Terms added to the logits after the temperature: they are never divided by it.
 
-A correction is called with a block and answers with an `Addition`. Where q is the expected number of times that the
-samplers put a document into a batch, and s the similarity:
+A correction is called with a block and answers with an `Addition`. Where q is the expected number
+of times that the samplers put a document into a batch, and s the similarity:
 
     LogQ        - log q                 on every candidate (classic), or on every negative (refined)
     Hardness    + strength * s          on negatives, without gradient
@@ -42,18 +42,21 @@ Correction = Callable[[Block], Addition]
 
 @dataclass(frozen=True)
 class LogQ:
-    """Take the log of how often a document is sampled off its logit, so that popular ones are not over-penalised.
+    """Take the log of how often a document is sampled off its logit, so that popular ones are not
+    over-penalised.
 
-    classic: off every candidate, the positive too (Yi et al. 2019, section 3.1). A constant factor of q cancels.
-    refined: off every negative only, since the positive is there with certainty and not by sampling (Khrylchenko et
-    al. 2025, arXiv 2507.09331). q has to be an expected count, as `expected_logq` gives it; accidental hits have to be
-    masked. The gradient is the classic one's with the positive's own sampling left out, and equals in expectation
-    that of the softmax over the whole corpus.
+    classic: off every candidate, the positive too (Yi et al. 2019, section 3.1). A constant factor
+        of q cancels.
+    refined: off every negative only, since the positive is there with certainty and not by sampling
+    (Khrylchenko et al. 2025, arXiv 2507.09331). q has to be an expected count, as `expected_logq`
+    gives it; accidental hits have to be masked. The gradient is the classic one's with the
+    positive's own sampling left out, and equals in expectation that of the softmax over the whole
+    corpus.
 
     Args:
         kind: classic or refined.
-        weight: share of the correction; 0 leaves popular documents penalised, 1 is unbiased, between is a dial between
-            head and tail.
+        weight: share of the correction; 0 leaves popular documents penalised, 1 is unbiased,
+            between is a dial between head and tail.
 
     Raises:
         DataError: candidates without logq.
@@ -80,16 +83,22 @@ class LogQ:
             )
         if self.kind == "classic":
             return Addition(candidate=-self.weight * logq)
-        return Addition(candidate=-self.weight * logq, positive=lambda rows, columns: self.weight * logq[columns])
+        return Addition(
+            candidate=-self.weight * logq,
+            positive=lambda rows, columns: self.weight * logq[columns],
+        )
 
 
-def expected_logq(batch_rows: int, frequency: Tensor, sampled: int = 0, proposal: Tensor | None = None) -> Tensor:
-    """Return the log of the expected number of times each document stands in a batch, from all its sources, [n].
+def expected_logq(
+    batch_rows: int, frequency: Tensor, sampled: int = 0, proposal: Tensor | None = None
+) -> Tensor:
+    """Return the log of the expected number of times each document stands in a batch, from all its
+    sources, [n].
 
         log( batch_rows * frequency + sampled * proposal )
 
-    (Yang et al. 2020, section 3, for mixed negative sampling.) The same document has one value, whichever source
-    brought it.
+    (Yang et al. 2020, section 3, for mixed negative sampling.) The same document has one value,
+    whichever source brought it.
 
     Args:
         batch_rows: pairs of a batch.
@@ -103,18 +112,24 @@ def expected_logq(batch_rows: int, frequency: Tensor, sampled: int = 0, proposal
     count = batch_rows * frequency
     if sampled:
         if proposal is None:
-            raise DataError("documents sampled apart from the pairs need their proposal probabilities")
+            raise DataError(
+                "documents sampled apart from the pairs need their proposal probabilities"
+            )
         count = count + sampled * proposal
     return count.log()
 
 
-def inclusion_logq(batch_rows: int, frequency: Tensor, sampled: int = 0, proposal: Tensor | None = None) -> Tensor:
-    """Return the log of the chance that a batch holds each document at all, from any of its sources, [n].
+def inclusion_logq(
+    batch_rows: int, frequency: Tensor, sampled: int = 0, proposal: Tensor | None = None
+) -> Tensor:
+    """Return the log of the chance that a batch holds each document at all, from any of its
+    sources, [n].
 
         log( 1 - (1 - frequency)^batch_rows (1 - proposal)^sampled )
 
-    What `LogQ` needs where a batch holds each document once: each stands there with this chance, or not at all, and a
-    sum over those that do, each divided by its chance, has the sum over all for its mean (Horvitz and Thompson 1952).
+    What `LogQ` needs where a batch holds each document once: each stands there with this chance, or
+    not at all, and a sum over those that do, each divided by its chance, has the sum over all for
+    its mean (Horvitz and Thompson 1952).
 
     Args:
         batch_rows: pairs of a batch.
@@ -128,7 +143,9 @@ def inclusion_logq(batch_rows: int, frequency: Tensor, sampled: int = 0, proposa
     absent = batch_rows * torch.log1p(-frequency.double())
     if sampled:
         if proposal is None:
-            raise DataError("documents sampled apart from the pairs need their proposal probabilities")
+            raise DataError(
+                "documents sampled apart from the pairs need their proposal probabilities"
+            )
         absent = absent + sampled * torch.log1p(-proposal.double())
     return (-torch.expm1(absent)).log().to(frequency.dtype)
 
@@ -137,8 +154,8 @@ def inclusion_logq(batch_rows: int, frequency: Tensor, sampled: int = 0, proposa
 class Hardness:
     """Add `strength` x similarity to negatives of the forward direction, without gradient.
 
-    others: negatives of other rows, strength 9 (Lan et al. 2025, eq. 5); own: the row's own hard negatives, strength 5
-    (Schechter Vera et al. 2025, EmbeddingGemma); all: both.
+    others: negatives of other rows, strength 9 (Lan et al. 2025, eq. 5); own: the row's own hard
+    negatives, strength 5 (Schechter Vera et al. 2025, EmbeddingGemma); all: both.
 
     Args:
         strength: in logits for a similarity of 1, whatever the temperature.
@@ -180,7 +197,8 @@ class Hardness:
 
 @dataclass(frozen=True)
 class Margin:
-    """Take `margin`, in logits, off every positive (Yang et al. 2019, additive margin softmax, eq. 4, scaled).
+    """Take `margin`, in logits, off every positive (Yang et al. 2019, additive margin softmax, eq.
+    4, scaled).
 
     Args:
         margin: in logits; divide a margin of similarities by the temperature.
@@ -194,4 +212,6 @@ class Margin:
     margin: float
 
     def __call__(self, block: Block) -> Addition:
-        return Addition(positive=lambda rows, columns: torch.tensor(-self.margin, dtype=torch.float64))
+        return Addition(
+            positive=lambda rows, columns: torch.tensor(-self.margin, dtype=torch.float64)
+        )

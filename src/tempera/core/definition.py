@@ -1,12 +1,15 @@
-"""The objective as it is defined, row by row and candidate by candidate in float64: what the tiles are checked against.
+"""The objective as it is defined, row by row and candidate by candidate in float64: what the tiles
+are checked against.
 
     loss_i = mean over softmaxes of [ log sum_c exp(l_ic) - level_i ],    l_ic = s_ic / t + corrections
 
 or, with a teacher, (1 - w) of that and w of how far the row is from what the teacher says.
 
-Shares no line with the tiles. Gradients are autograd's. Takes some milliseconds for ten rows, so it is for small batches.
+Shares no line with the tiles. Gradients are autograd's. Takes some milliseconds for ten rows, so it
+is for small batches.
 
-Letters: i a row, c a candidate, n rows, k candidates of a row. A block is a pair of roles: anchor and candidate.
+Letters: i a row, c a candidate, n rows, k candidates of a row. A block is a pair of roles: anchor
+    and candidate.
 """
 
 from __future__ import annotations
@@ -31,11 +34,15 @@ from .teacher import Teacher
 Block = tuple[Role, Role]
 
 
-def defined_losses(objective: Objective | Matryoshka, batch: Batch[Tensor], scale: Tensor | None = None) -> Tensor:
-    """Compute the loss of every row of a whole batch, [n] float64, differentiable for every embedding and the temperature.
+def defined_losses(
+    objective: Objective | Matryoshka, batch: Batch[Tensor], scale: Tensor | None = None
+) -> Tensor:
+    """Compute the loss of every row of a whole batch, [n] float64, differentiable for every
+    embedding and the temperature.
 
     Args:
-        scale: 1/t; None is that of the objective's dial. A batch with a temperature of its own is scored by that.
+        scale: 1/t; None is that of the objective's dial. A batch with a temperature of its own is
+            scored by that.
 
     >>> from .batch import Side
     >>> eye = torch.eye(3)
@@ -44,7 +51,9 @@ def defined_losses(objective: Objective | Matryoshka, batch: Batch[Tensor], scal
     """
     if isinstance(objective, Matryoshka):
         total = torch.zeros(len(batch), dtype=torch.float64)
-        for width, weight in zip(objective.widths or (batch.doc.rows.shape[1],), objective.weights, strict=True):
+        for width, weight in zip(
+            objective.widths or (batch.doc.rows.shape[1],), objective.weights, strict=True
+        ):
             for precision in ("float32", *objective.precisions):
                 cut = batch.map(lambda rows, w=width, p=precision: kept(rows[:, :w].double(), p))  # type: ignore[misc]
                 total = total + weight * defined_losses(objective.objective, cut, scale)
@@ -65,7 +74,8 @@ class Definition:
     scale: Tensor  # 1/t
 
     def losses(self) -> Tensor:
-        """Compute the loss of every row, [n]: the mean of its losses in each softmax, mixed with what the teacher says."""
+        """Compute the loss of every row, [n]: the mean of its losses in each softmax, mixed with
+        what the teacher says."""
         contrast = torch.stack([self.loss(blocks) for blocks in self.softmaxes()]).mean(0)
         teacher = self.objective.teacher
         if teacher is None:
@@ -74,10 +84,16 @@ class Definition:
         return (1 - weight) * contrast + weight * self.taught(teacher)
 
     def taught(self, teacher: Teacher) -> Tensor:
-        """Compute the loss of every row against a teacher, [n]: the mean over its anchors, or over its texts."""
+        """Compute the loss of every row against a teacher, [n]: the mean over its anchors, or over
+        its texts."""
         if teacher.loss == "align":
             return torch.stack([self.distance(i) for i in range(len(self.batch))])
-        blocks = [block for pool in teacher.compared for block in pool.blocks if len(self._sides.get(block[1], ()))]
+        blocks = [
+            block
+            for pool in teacher.compared
+            for block in pool.blocks
+            if len(self._sides.get(block[1], ()))
+        ]
         differences = [
             self.difference(teacher, [block for block in blocks if block[0] == anchor])
             for anchor in ("query", "doc")
@@ -86,7 +102,8 @@ class Definition:
         return torch.stack(differences).mean(0)
 
     def difference(self, teacher: Teacher, blocks: list[Block]) -> Tensor:
-        """Compute how far the logits of each row's anchor and the candidates of some blocks are from the teacher's, [n]."""
+        """Compute how far the logits of each row's anchor and the candidates of some blocks are
+        from the teacher's, [n]."""
         losses = []
         scales = [1 / scale for scale in teacher.scales]
         allowed = {block: self.compared(block, teacher.own) for block in blocks}
@@ -97,51 +114,75 @@ class Definition:
                 added = torch.zeros(len(chosen), dtype=torch.float64)
                 for correction in self.objective.corrections:
                     if isinstance(correction, LogQ) and not teacher.own:
-                        added = added - correction.weight * _needed(self._sides[block[1]].logq).double()[chosen]
+                        added = (
+                            added
+                            - correction.weight
+                            * _needed(self._sides[block[1]].logq).double()[chosen]
+                        )
                 target.append(self.said(teacher, block, i, chosen) / scales[1] + added)
                 student.append(self.similarities(block)[i, chosen] / scales[0] + added)
-                positive += [holds_positive(block) and place == self.places(block[1])[i] for place in chosen]
+                positive += [
+                    holds_positive(block) and place == self.places(block[1])[i] for place in chosen
+                ]
             u, v = torch.cat(student), torch.cat(target)
             if teacher.loss == "kl":
                 losses.append(torch.sum(v.softmax(0) * (v.log_softmax(0) - u.log_softmax(0))))
             else:
-                own, others = positive.index(True), [c for c, held in enumerate(positive) if not held]
+                own, others = (
+                    positive.index(True),
+                    [c for c, held in enumerate(positive) if not held],
+                )
                 squares = [((u[own] - u[c]) - (v[own] - v[c])) ** 2 for c in others]
                 losses.append(sum(squares, 0 * u.sum()) / max(1, len(others)))
         return torch.stack(losses)
 
     def said(self, teacher: Teacher, block: Block, i: int, chosen: list[int]) -> Tensor:
-        """Find what a teacher says of a row's anchor and chosen candidates: its scores, or products of its vectors."""
+        """Find what a teacher says of a row's anchor and chosen candidates: its scores, or products
+        of its vectors."""
         if teacher.by == "scores":
             own = block[1] == "doc"
-            return _needed(self._sides["query" if own else block[1]].score).double()[[i] if own else chosen]  # type: ignore[no-any-return]
+            return _needed(self._sides["query" if own else block[1]].score).double()[
+                [i] if own else chosen
+            ]  # type: ignore[no-any-return]
         anchors, candidates = (_needed(self._sides[role].teacher).double() for role in block)
         return anchors[self.places(block[0])[i]] @ candidates[chosen].T  # type: ignore[no-any-return]
 
     def distance(self, i: int) -> Tensor:
-        """Compute the mean of 1 - cos(A x, teacher(x)) over a row's query, document and own negatives; 1 without a direction."""
+        """Compute the mean of 1 - cos(A x, teacher(x)) over a row's query, document and own
+        negatives; 1 without a direction."""
         texts: list[tuple[Role, int]] = [("query", i), ("doc", self.places("doc")[i])]
         if "negatives" in self._sides:
             texts += [("negatives", c) for c in sorted(self.own("negatives")[i])]
         distances = []
         for role, place in texts:
-            x, vector = self._sides[role].rows[place].double(), _needed(self._sides[role].teacher)[place].double()
+            x, vector = (
+                self._sides[role].rows[place].double(),
+                _needed(self._sides[role].teacher)[place].double(),
+            )
             if self.objective.alignment is not None:
                 x = self.objective.alignment[:, : len(x)].double() @ x
-            distances.append(1 - x @ vector / x.square().sum().sqrt() if x.any() else x.new_ones(()))
+            distances.append(
+                1 - x @ vector / x.square().sum().sqrt() if x.any() else x.new_ones(())
+            )
         return torch.stack(distances).mean()
 
     def compared(self, block: Block, own: bool) -> list[list[int]]:
-        """List the candidates that a teacher compares with each row's anchor: all, or its own, but itself and what is masked."""
+        """List the candidates that a teacher compares with each row's anchor: all, or its own, but
+        itself and what is masked."""
         count, masked = len(self._sides[block[1]]), self.masked(block)
         pair = [{place} if holds_positive(block) else set() for place in self.places(block[1])]
         itself = [{place} if block[0] == block[1] else set() for place in self.places(block[1])]
-        listed = (pair if block[1] == "doc" else self.own(block[1])) if own else [set(range(count))] * len(self.batch)
+        listed = (
+            (pair if block[1] == "doc" else self.own(block[1]))
+            if own
+            else [set(range(count))] * len(self.batch)
+        )
         rows = zip(listed, masked, pair, itself, strict=True)
         return [sorted(all_of - (out - kept) - anchor) for all_of, out, kept, anchor in rows]
 
     def softmaxes(self) -> list[list[Block]]:
-        """List the blocks of each softmax; a block whose candidates the batch does not have is left out."""
+        """List the blocks of each softmax; a block whose candidates the batch does not have is left
+        out."""
         softmaxes: dict[str, list[Block]] = {}
         for anchor, candidate in (block for pool in self.objective.pools for block in pool.blocks):
             if candidate in self._sides:
@@ -171,10 +212,13 @@ class Definition:
     def similarities(self, block: Block) -> Tensor:
         """Compute the similarity of each row's anchor and every candidate, [n, c]."""
         anchors, candidates = (self._sides[role].rows.double() for role in block)
-        return _similarities(anchors[self.places(block[0])], candidates, self.objective.similarity == cosine)
+        return _similarities(
+            anchors[self.places(block[0])], candidates, self.objective.similarity == cosine
+        )
 
     def logits(self, block: Block, positive: bool) -> Tensor:
-        """Compute the logit that each candidate has as a positive, or as a negative, of each row, [n, c]."""
+        """Compute the logit that each candidate has as a positive, or as a negative, of each row,
+        [n, c]."""
         similarities = self.similarities(block)
         logits = similarities * self.scale
         for correction in self.objective.corrections:
@@ -182,12 +226,19 @@ class Definition:
                 logits = logits - correction.weight * _needed(self._sides[block[1]].logq).double()
             elif isinstance(correction, Margin) and positive:
                 logits = logits - correction.margin
-            elif isinstance(correction, Hardness) and not positive and block[0] == "query" != block[1]:
+            elif (
+                isinstance(correction, Hardness)
+                and not positive
+                and block[0] == "query" != block[1]
+            ):
                 own = torch.tensor(
-                    [[c in mine for c in range(logits.shape[1])] for mine in self.own(block[1])], dtype=torch.bool
+                    [[c in mine for c in range(logits.shape[1])] for mine in self.own(block[1])],
+                    dtype=torch.bool,
                 )
                 harder = {"all": own | ~own, "own": own, "others": ~own}[correction.on]
-                logits = logits + torch.where(harder, correction.strength * similarities.detach(), 0.0)
+                logits = logits + torch.where(
+                    harder, correction.strength * similarities.detach(), 0.0
+                )
         return logits
 
     def places(self, role: Role) -> list[int]:
@@ -197,7 +248,8 @@ class Definition:
         return [self._ids["doc"].index(answer) for answer in self.batch.answer.tolist()]
 
     def own(self, role: Role) -> list[set[int]]:
-        """Find the candidates that came with each row alone; a document that rows share came with none."""
+        """Find the candidates that came with each row alone; a document that rows share came with
+        none."""
         if role == "query" or (role == "doc" and self.batch.answer is None):
             return [{i} for i in range(len(self.batch))]
         owner = self._sides[role].owner
@@ -205,13 +257,16 @@ class Definition:
         return [{c for c, row in enumerate(owners) if row == i} for i in range(len(self.batch))]
 
     def positives(self, block: Block, several: bool) -> list[set[int]]:
-        """Find each row's positives; `several` adds those of other rows, where the numerator counts them."""
+        """Find each row's positives; `several` adds those of other rows, where the numerator counts
+        them."""
         if not holds_positive(block):
             return [set() for _ in range(len(self.batch))]
         positives = [{place} for place in self.places(block[1])]
         if several and self.objective.numerator != "one":
             positives = _joined(positives, self.same_id(block))
-            positives = positives if self.batch.known is None else _joined(positives, self.known(block))
+            positives = (
+                positives if self.batch.known is None else _joined(positives, self.known(block))
+            )
         return positives
 
     def negatives(self, block: Block, positives: list[set[int]]) -> list[list[int]]:
@@ -220,10 +275,15 @@ class Definition:
         return [[c for c in range(len(self._sides[block[1]])) if c not in out] for out in left_out]
 
     def no_candidates(self, block: Block) -> list[set[int]]:
-        """Find what is no candidate of a row at all: the anchor itself and, for a document, its row's negatives."""
+        """Find what is no candidate of a row at all: the anchor itself and, for a document, its
+        row's negatives."""
         if block[0] == block[1]:
             return [{place} for place in self.places(block[1])]
-        return self.own("negatives") if block == ("doc", "negatives") else [set() for _ in range(len(self.batch))]
+        return (
+            self.own("negatives")
+            if block == ("doc", "negatives")
+            else [set() for _ in range(len(self.batch))]
+        )
 
     def masked(self, block: Block) -> list[set[int]]:
         """Find what the masks leave out of a block for each row, its positives included."""
@@ -238,28 +298,41 @@ class Definition:
         return masked
 
     def same_id(self, block: Block) -> list[set[int]]:
-        """Find the candidates that are each row's query or document by their ids, or belong to one that is."""
+        """Find the candidates that are each row's query or document by their ids, or belong to one
+        that is."""
         queries, documents = self._ids["query"], self._documents
         of_query = [_equal(queries, query) for query in queries]
         if block[1] == "query":
             return _joined(of_query, [_equal(documents, document) for document in documents])
         same = [_equal(self._ids[block[1]], document) for document in documents]
         places = self.places("doc")
-        return _joined(same, [{places[j] for j in rows} for rows in of_query]) if block[1] == "doc" else same
+        return (
+            _joined(same, [{places[j] for j in rows} for rows in of_query])
+            if block[1] == "doc"
+            else same
+        )
 
     def known(self, block: Block) -> list[set[int]]:
         """Find the candidates that are known to go with each row."""
         listed = _needed(self.batch.known)
         known = [set(ids.tolist()) for ids in listed.values.split(listed.lengths.tolist())]
         if block[1] != "query":
-            return [{c for c, each in enumerate(self._ids[block[1]]) if each in mine} for mine in known]
+            return [
+                {c for c, each in enumerate(self._ids[block[1]]) if each in mine} for mine in known
+            ]
         rows = list(zip(self._documents, known, strict=True))
-        return [{j for j, (other, theirs) in enumerate(rows) if other in mine or own in theirs} for own, mine in rows]
+        return [
+            {j for j, (other, theirs) in enumerate(rows) if other in mine or own in theirs}
+            for own, mine in rows
+        ]
 
     def guided(self, block: Block, mask: Guided) -> list[set[int]]:
-        """Find the candidates that a guide places closer to the anchor than the row's pair; a tie is not closer."""
+        """Find the candidates that a guide places closer to the anchor than the row's pair; a tie
+        is not closer."""
         own = mask.by == "self"
-        sides = {role: _needed(side.rows if own else side.guide) for role, side in self._sides.items()}
+        sides = {
+            role: _needed(side.rows if own else side.guide) for role, side in self._sides.items()
+        }
         vectors = {role: rows.detach().double() for role, rows in sides.items()}
         anchors = {role: vectors[role][self.places(role)] for role in ("query", "doc")}
         pairs = _similarities(anchors["query"], anchors["doc"], own).diagonal()
@@ -274,7 +347,8 @@ class Definition:
     @cached_property
     def _ids(self) -> dict[Role, list[int | None]]:
         return {
-            role: [None] * len(side) if side.ids is None else side.ids.tolist() for role, side in self._sides.items()
+            role: [None] * len(side) if side.ids is None else side.ids.tolist()
+            for role, side in self._sides.items()
         }
 
     @cached_property
@@ -284,7 +358,8 @@ class Definition:
 
 
 def kept(rows: Tensor, precision: str) -> Tensor:
-    """Return what a precision keeps of each number of each row, [n, D], as a constant beside the gradient of the number."""
+    """Return what a precision keeps of each number of each row, [n, D], as a constant beside the
+    gradient of the number."""
     numbers = []
     for row in rows.tolist():
         largest, length = max(map(abs, row)), math.sqrt(sum(x * x for x in row))
@@ -304,7 +379,8 @@ def holds_positive(block: Block) -> bool:
 
 
 def _similarities(anchors: Tensor, candidates: Tensor, normalised: bool) -> Tensor:
-    """Compute inner products or cosines of all anchors and all candidates, [n, c]; 0 where one has no direction."""
+    """Compute inner products or cosines of all anchors and all candidates, [n, c]; 0 where one has
+    no direction."""
     if not normalised:
         return anchors @ candidates.T
     squares = anchors.square().sum(1)[:, None] * candidates.square().sum(1)

@@ -13,10 +13,11 @@ _ONCE = b"this gradient was written by hand, and has none of its own: differenti
 
 
 def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the backward pass of a `torch.autograd.Function` of which a second derivative is an error.
+    """Return the backward pass of a `torch.autograd.Function` of which a second derivative is an
+    error.
 
-    torch's own `once_differentiable` raises only where the gradient that comes in has a graph. That of a mean has none, and the
-    second derivative would be 0 without a word.
+    torch's own `once_differentiable` raises only where the gradient that comes in has a graph. That
+    of a mean has none, and the second derivative would be 0 without a word.
     """
 
     @wraps(backward)
@@ -25,11 +26,20 @@ def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
             gradients = backward(ctx, *grads)
         if not torch.is_grad_enabled():  # as without create_graph
             return gradients
-        known = (each for each in (*ctx.saved_tensors, *grads) if isinstance(each, Tensor) and each.requires_grad)
-        nothing = [each.flatten()[:0].sum() for each in known]  # by which whoever asks for their derivatives comes here
+        known = (
+            each
+            for each in (*ctx.saved_tensors, *grads)
+            if isinstance(each, Tensor) and each.requires_grad
+        )
+        nothing = [
+            each.flatten()[:0].sum() for each in known
+        ]  # by which whoever asks for their derivatives comes here
         fails: Any = torch._C._functions.DelayedError(_ONCE, len(gradients))
         return fails(
-            *(None if each is None else sum((zero.to(each) for zero in nothing), each.detach()) for each in gradients)
+            *(
+                None if each is None else sum((zero.to(each) for zero in nothing), each.detach())
+                for each in gradients
+            )
         )
 
     return once

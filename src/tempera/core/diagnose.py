@@ -26,20 +26,25 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Each tensor has one number a row, [b]; rows without a negative have rank 1 and nan where a negative is needed.
+    """Each tensor has one number a row, [b]; rows without a negative have rank 1 and nan where a
+    negative is needed.
 
     For a loss of several directions these are of its first softmax.
     """
 
     rank: Tensor  # of the positive among its negatives, from 1, by logit
     probability: Tensor  # of the positive
-    effective_negatives: Tensor  # exp of the entropy of the softmax over negatives: how many share the gradient
+    effective_negatives: (
+        Tensor  # exp of the entropy of the softmax over negatives: how many share the gradient
+    )
     hardest_share: Tensor  # of the negatives' gradient, carried by the hardest one
     positive: Tensor  # similarity of the pair
     hardest: Tensor  # highest similarity of a negative
     random: Tensor  # similarity of the query to the document of another row drawn at random
     masked: dict[str, float]  # share of all candidates that each mask leaves out; never a positive
-    alignment: float  # mean squared distance of the unit vectors of a pair (Wang and Isola 2020, eq. 1)
+    alignment: (
+        float  # mean squared distance of the unit vectors of a pair (Wang and Isola 2020, eq. 1)
+    )
     uniformity: float  # log mean exp(-2 squared distance) of random documents (eq. 2)
     temperature: float
 
@@ -49,10 +54,16 @@ class Diagnosis:
         means = {name: float(getattr(self, name).nanmean()) for name in whole}
         similarities = ("positive", "hardest", "random")
         quantiles = {
-            f"{name}_{q:.0%}": float(getattr(self, name).nanquantile(q)) for name in similarities for q in QUANTILES
+            f"{name}_{q:.0%}": float(getattr(self, name).nanquantile(q))
+            for name in similarities
+            for q in QUANTILES
         }
         rest = ("masked", "alignment", "uniformity", "temperature")
-        return {**means, **quantiles, **{name: value for name, value in asdict(self).items() if name in rest}}
+        return {
+            **means,
+            **quantiles,
+            **{name: value for name, value in asdict(self).items() if name in rest},
+        }
 
     def __str__(self) -> str:
         """Return the summary as tables."""
@@ -60,17 +71,32 @@ class Diagnosis:
         names = {"positive": "pair", "hardest": "hardest negative", "random": "random pair"}
         lines = [f"{'similarity of the':<26}" + "".join(f"{f'{q:.0%}':>8}" for q in QUANTILES)]
         for name, label in names.items():
-            lines.append(f"{label:<26}" + "".join(f"{values[f'{name}_{q:.0%}']:8.3f}" for q in QUANTILES))
-        single = {name: value for name, value in values.items() if isinstance(value, float) and "%" not in name}
+            lines.append(
+                f"{label:<26}" + "".join(f"{values[f'{name}_{q:.0%}']:8.3f}" for q in QUANTILES)
+            )
+        single = {
+            name: value
+            for name, value in values.items()
+            if isinstance(value, float) and "%" not in name
+        }
         single |= {f"left out by {mask}": share for mask, share in self.masked.items()}
-        return "\n".join([*lines, "", *(f"{name.replace('_', ' '):<26}{value:8.3f}" for name, value in single.items())])
+        return "\n".join(
+            [
+                *lines,
+                "",
+                *(f"{name.replace('_', ' '):<26}{value:8.3f}" for name, value in single.items()),
+            ]
+        )
 
     def _repr_html_(self) -> str:
         return f"<pre>{self}</pre>"
 
 
 def diagnose(
-    objective: Objective | Matryoshka, queries: Batch[Tensor] | Tensor, documents: Tensor | None = None, seed: int = 0
+    objective: Objective | Matryoshka,
+    queries: Batch[Tensor] | Tensor,
+    documents: Tensor | None = None,
+    seed: int = 0,
 ) -> Diagnosis:
     """Return what an objective sees in a batch of embeddings; nothing is changed.
 
@@ -81,7 +107,8 @@ def diagnose(
         seed: seed of the rows that are compared at random.
 
     Raises:
-        DataError: a part needs ids or other data that the batch does not have, there is no row, or embeddings are not finite.
+        DataError: a part needs ids or other data that the batch does not have, there is no row, or
+            embeddings are not finite.
 
     >>> diagnosis = diagnose(Objective(temperature=0.1), torch.eye(4), torch.eye(4))
     >>> diagnosis.rank.tolist(), round(float(diagnosis.effective_negatives.mean()), 3)
@@ -104,12 +131,17 @@ def diagnose(
 
 
 def _diagnosis(objective: Objective, batch: Batch[Tensor], seed: int) -> Diagnosis:
-    problem, temperature = objective.problem(batch, taught=False), batch.temperature or objective.temperature.value
+    problem, temperature = (
+        objective.problem(batch, taught=False),
+        batch.temperature or objective.temperature.value,
+    )
     _refuse_not_finite(batch)
     if math.isnan(temperature):
         objective.temperature.scale()  # refuses it: an auto temperature without its value
     vectors = {role: objective.similarity(side.rows) for role, side in batch.sides().items()}
-    columns: dict[str, list[Tensor]] = {name: [] for name in ("rank", "probability", "effective", "share", "hardest")}
+    columns: dict[str, list[Tensor]] = {
+        name: [] for name in ("rank", "probability", "effective", "share", "hardest")
+    }
     for tile in tiles(problem, vectors, 1 / temperature):
         if tile.group > 0:
             break
@@ -143,7 +175,9 @@ def _diagnosis(objective: Objective, batch: Batch[Tensor], seed: int) -> Diagnos
         hardest_share=share,
         positive=(query * doc).sum(1)[batch.local],
         hardest=hardest,
-        random=(query * doc[other]).sum(1)[batch.local] if n > 1 else torch.full_like(hardest, math.nan),
+        random=(query * doc[other]).sum(1)[batch.local]
+        if n > 1
+        else torch.full_like(hardest, math.nan),
         masked=_masked(objective, batch),
         alignment=float((units[0] - units[1]).square().sum(1).mean()),
         uniformity=float((-2 * far).exp().mean().log()),
@@ -162,7 +196,8 @@ def _refuse_not_finite(batch: Batch[Tensor]) -> None:
 
 
 def _hardest_similarity(group: Sequence[Term], vectors: Vectors, tile: Tile) -> Tensor:
-    """The highest similarity, before corrections, of a candidate that is not left out and no positive, [r]."""
+    """The highest similarity, before corrections, of a candidate that is not left out and no
+    positive, [r]."""
     best = []
     for term, anchors, logits in zip(group, tile.anchors, tile.logits, strict=True):
         similarities = anchors @ vectors[term.candidate].T
@@ -172,10 +207,16 @@ def _hardest_similarity(group: Sequence[Term], vectors: Vectors, tile: Tile) -> 
 
 
 def _masked(objective: Objective, batch: Batch[Tensor]) -> dict[str, float]:
-    """Return which share of the candidates of all pools each mask leaves out; positives are candidates that none leaves out."""
+    """Return which share of the candidates of all pools each mask leaves out; positives are
+    candidates that none leaves out."""
     sides = batch.sides()
     shares: dict[str, float] = {}
-    blocks = [Block(batch, a, c) for pool in objective.pools for a, c in pool.blocks if c in sides and len(sides[c])]
+    blocks = [
+        Block(batch, a, c)
+        for pool in objective.pools
+        for a, c in pool.blocks
+        if c in sides and len(sides[c])
+    ]
     for mask in objective.masks:
         left_out = total = 0
         for block in blocks:

@@ -19,7 +19,8 @@ from .ragged import Ragged, spread
 
 @dataclass(frozen=True)
 class Events:
-    """Row i has seen `items[start[i]:stop[i]]`, the latest last. Rows that share a start share what they have seen.
+    """Row i has seen `items[start[i]:stop[i]]`, the latest last. Rows that share a start share what
+    they have seen.
 
     >>> seen = Events.of(torch.tensor([5, 6, 7, 8]), torch.tensor([1, 1, 3]), torch.tensor([2, 3, 3]))
     >>> seen.items.tolist(), seen.start.tolist(), seen.stop.tolist()
@@ -56,7 +57,8 @@ class Events:
 
     @cached_property
     def lengths(self) -> Tensor:
-        """Return the cost of each row, [n]: events that rows share are divided among them, and rounded up."""
+        """Return the cost of each row, [n]: events that rows share are divided among them, and
+        rounded up."""
         _, of, counts = torch.unique(self.start, return_inverse=True, return_counts=True)
         longest = torch.zeros_like(counts).scatter_reduce(0, of, self.stop - self.start, "amax")
         cost: Tensor = longest.add(counts).sub(1) // counts
@@ -73,7 +75,9 @@ class Events:
         lengths = torch.tensor([len(part.items) for part in parts])
         shifts = (lengths.cumsum(0) - lengths).tolist()
         start, stop = (
-            torch.cat([getattr(part, name) + shift for part, shift in zip(parts, shifts, strict=True)])
+            torch.cat(
+                [getattr(part, name) + shift for part, shift in zip(parts, shifts, strict=True)]
+            )
             for name in ("start", "stop")
         )
         return cls(torch.cat([part.items for part in parts]), start, stop)
@@ -116,7 +120,9 @@ class Frame:
     @classmethod
     def cat(cls, parts: Sequence[Frame]) -> Frame:
         """The rows of several with the same columns, in order."""
-        return cls({name: _joined([part.columns[name] for part in parts]) for name in parts[0].columns})
+        return cls(
+            {name: _joined([part.columns[name] for part in parts]) for name in parts[0].columns}
+        )
 
 
 def _spare(column: Column) -> Column:

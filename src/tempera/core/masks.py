@@ -1,8 +1,8 @@
 """Candidates that must not count as negatives.
 
-A mask is called with a block and answers with exclusions; each gives, for a tile of rows, the index of what is left out:
-(rows, columns) counted from the tile's first row, an addend [tile, c] of 0 and -inf,
-or booleans [tile, c]. A row's own positive is never left out: the objective sees to that.
+A mask is called with a block and answers with exclusions; each gives, for a tile of rows, the index
+of what is left out: (rows, columns) counted from the tile's first row, an addend [tile, c] of 0 and
+-inf, or booleans [tile, c]. A row's own positive is never left out: the objective sees to that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from .pools import Block, Exclusion
 from .ragged import Shared
 from .similarity import cosine, exact
 
-# Inner products of unit vectors that differ by less, in units of rounding, are equal: a tie is not above.
+# Inner products of unit vectors that differ by less, in units of rounding, are equal: a tie is not
+# above.
 TIE = 16
 
 Mask = Callable[[Block], Sequence[Exclusion]]
@@ -29,10 +30,11 @@ Mask = Callable[[Block], Sequence[Exclusion]]
 
 @dataclass(frozen=True)
 class SameId:
-    """Leave out candidates that are the row's query or document under another row (accidental hits, Yi et al. 2019).
+    """Leave out candidates that are the row's query or document under another row (accidental hits,
+    Yi et al. 2019).
 
-    A query or document of row j is left out of row i where the two rows share a query id or a document id; any other
-    document is left out where it has the id of row i's document.
+    A query or document of row j is left out of row i where the two rows share a query id or a
+    document id; any other document is left out where it has the id of row i's document.
 
     Raises:
         DataError: the batch has no ids to compare.
@@ -48,9 +50,17 @@ class SameId:
         if not block.paired:
             return (match(doc_ids(block)[local], _candidate_ids(block)),)
         if batch.query.ids is None and batch.doc.ids is None:
-            raise DataError("same_id compares rows by id, and the batch has ids of neither query nor doc: give ids=")
-        shared = batch.answers if block.candidate == "doc" and batch.answer is not None else None  # column of each row
-        matches = [] if batch.query.ids is None else [match(batch.query.ids[local], batch.query.ids, columns=shared)]
+            raise DataError(
+                "same_id compares rows by id, and the batch has ids of neither query nor doc: give ids="
+            )
+        shared = (
+            batch.answers if block.candidate == "doc" and batch.answer is not None else None
+        )  # column of each row
+        matches = (
+            []
+            if batch.query.ids is None
+            else [match(batch.query.ids[local], batch.query.ids, columns=shared)]
+        )
         if batch.doc.ids is not None:
             matches.append(match(doc_ids(block)[local], _paired_ids(block)))
         return tuple(matches)
@@ -58,10 +68,11 @@ class SameId:
 
 @dataclass(frozen=True)
 class KnownPositives:
-    """Leave out every document that is known to answer the row's query, in whichever row or pool it stands.
+    """Leave out every document that is known to answer the row's query, in whichever row or pool it
+    stands.
 
-    A document candidate is left out where its id is among `Batch.known` of row i; a query candidate j where document j
-    is known to answer query i, or document i to answer query j.
+    A document candidate is left out where its id is among `Batch.known` of row i; a query candidate
+    j where document j is known to answer query i, or document i to answer query j.
 
     Raises:
         DataError: the batch has no `known`, or no document ids.
@@ -83,7 +94,9 @@ class KnownPositives:
         """Return the pairs that are left out."""
         batch = block.batch
         if batch.known is None:
-            raise DataError("known_positives needs the known answers of every query: give the batch known=Ragged")
+            raise DataError(
+                "known_positives needs the known answers of every query: give the batch known=Ragged"
+            )
         mine = batch.known[batch.local]
         matches = [match(mine.values, _known_ids(block), mine.offsets)]
         if block.candidate == "query":
@@ -94,17 +107,21 @@ class KnownPositives:
 
 @dataclass(frozen=True)
 class Guided:
-    """Leave out candidates that a guide finds closer to the anchor than the row's pair (GISTEmbed, Solatorio 2024, eq. 3).
+    """Leave out candidates that a guide finds closer to the anchor than the row's pair (GISTEmbed,
+    Solatorio 2024, eq. 3).
 
         guide(anchor, candidate) > p - margin        absolute, p = guide(query, doc) of the row
-        guide(anchor, candidate) > p - margin * |p|  relative (NV-Retriever, Moreira et al. 2024: margin 0.05)
+        guide(anchor, candidate) > p - margin * |p|  relative (NV-Retriever, Moreira et al. 2024:
+        margin 0.05)
 
-    A tie, up to rounding, is not above: a copy of the row's document stays unless `same_id` leaves it out.
+    A tie, up to rounding, is not above: a copy of the row's document stays unless `same_id` leaves
+        it out.
 
     Args:
         margin: how much less similar than the pair a candidate has to be.
         kind: absolute or relative.
-        by: "guide" takes `Side.guide`, unit vectors of any model; "self" the embeddings in training themselves.
+        by: "guide" takes `Side.guide`, unit vectors of any model; "self" the embeddings in training
+            themselves.
 
     Raises:
         DataError: a side without guide vectors.
@@ -131,12 +148,19 @@ class Guided:
         pair = (query * doc).sum(1, keepdim=True)  # [b, 1]
         bound = pair - (self.margin if self.kind == "absolute" else self.margin * pair.abs())
         bound += TIE * torch.finfo(bound.dtype).eps
-        anchors, candidates = query if block.anchor == "query" else doc, self._vectors(block, block.candidate)
-        minus = bound.sum().clamp_(-1, -1)  # or NaN, as what the guide says of the pairs: the loss shows it
+        anchors, candidates = (
+            query if block.anchor == "query" else doc,
+            self._vectors(block, block.candidate),
+        )
+        minus = bound.sum().clamp_(
+            -1, -1
+        )  # or NaN, as what the guide says of the pairs: the loss shows it
 
         def closer(tile: slice) -> Tensor:
             similarities = anchors[tile] @ candidates.T
-            kept = torch.le(similarities, bound[tile], out=similarities)  # 1 or 0: several times as fast as booleans
+            kept = torch.le(
+                similarities, bound[tile], out=similarities
+            )  # 1 or 0: several times as fast as booleans
             return kept.reciprocal_().mul_(minus).add_(1)  # 0 or -inf
 
         return (closer,)
@@ -154,7 +178,8 @@ class Guided:
 
 
 def _shared(known: Shared, ids: Tensor, device: torch.device) -> Exclusion:
-    """Candidates whose ids, [c], are on the list of a row: found once for all rows of a tile that share it."""
+    """Candidates whose ids, [c], are on the list of a row: found once for all rows of a tile that
+    share it."""
     matches = match(known.lists.values, ids, known.lists.offsets)
 
     def on_the_list(tile: slice) -> Tensor:
@@ -177,7 +202,11 @@ def doc_ids(block: Block) -> Tensor:
 
 def _paired_ids(block: Block) -> Tensor:
     """Ids of the documents that the candidates of a paired block are or belong to, [c]."""
-    return doc_ids(block) if block.candidate == "query" or block.batch.answer is None else _candidate_ids(block)
+    return (
+        doc_ids(block)
+        if block.candidate == "query" or block.batch.answer is None
+        else _candidate_ids(block)
+    )
 
 
 def _known_ids(block: Block) -> Tensor:
@@ -188,5 +217,7 @@ def _known_ids(block: Block) -> Tensor:
 def _candidate_ids(block: Block) -> Tensor:
     ids = block.candidates.ids
     if ids is None:
-        raise DataError(f"documents are compared by id, and the batch has no ids of {block.candidate}: give ids=")
+        raise DataError(
+            f"documents are compared by id, and the batch has no ids of {block.candidate}: give ids="
+        )
     return ids

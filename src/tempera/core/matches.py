@@ -1,6 +1,8 @@
-"""Equal keys of rows and candidates, found by sorting: memory grows with their number, not its square.
+"""Equal keys of rows and candidates, found by sorting: memory grows with their number, not its
+square.
 
-They are looked for on the host, where a batch has its ids, so that no device is waited for; a device gets them once a batch.
+They are looked for on the host, where a batch has its ids, so that no device is waited for; a
+device gets them once a batch.
 
 Letters in shapes: b rows, p keys of all rows, c candidates, k matches in a tile.
 """
@@ -16,7 +18,9 @@ from torch import Tensor
 from .abilities import sent
 from .ragged import from_lengths, spread
 
-Index = tuple[Tensor, Tensor] | Tensor  # (rows, columns) of a tile, or an addend [tile, c] of 0 and -inf
+Index = (
+    tuple[Tensor, Tensor] | Tensor
+)  # (rows, columns) of a tile, or an addend [tile, c] of 0 and -inf
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class Matches:
 
     @cached_property
     def ids(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Return an id of each row, [b], the candidates that some row matches, [k], and their ids, [k]: equal where they match.
+        """Return an id of each row, [b], the candidates that some row matches, [k], and their ids,
+        [k]: equal where they match.
 
         None where a row or a candidate would need several.
         """
@@ -80,7 +85,8 @@ class Matches:
 
 @dataclass(frozen=True)
 class Listed:
-    """The matches of several together, on a device, in the order of their rows, in one copy when they are first asked for.
+    """The matches of several together, on a device, in the order of their rows, in one copy when
+    they are first asked for.
 
     What a tile has of them is known without asking the device.
 
@@ -95,7 +101,8 @@ class Listed:
 
     @cached_property
     def _pairs(self) -> tuple[Tensor, Tensor]:
-        """Return rows and columns, [2, k], and where the matches of each row begin, [b + 1], on the host."""
+        """Return rows and columns, [2, k], and where the matches of each row begin, [b + 1], on the
+        host."""
         whole = [matches(slice(0, matches.rows)) for matches in self.several]
         rows, columns = (torch.cat(parts) for parts in zip(*whole, strict=True))
         order = rows.argsort(stable=True)
@@ -114,14 +121,19 @@ def on_device(matches: Matches, device: torch.device) -> Matches | Listed:
     return matches if device.type == "cpu" else Listed((matches,), device)
 
 
-def match(keys: Tensor, candidates: Tensor, offsets: Tensor | None = None, columns: Tensor | None = None) -> Matches:
+def match(
+    keys: Tensor, candidates: Tensor, offsets: Tensor | None = None, columns: Tensor | None = None
+) -> Matches:
     """Prepare the matches of row keys, [p], among candidate keys, [c].
 
     Args:
         offsets: [b + 1] the keys of each row; None gives every row one key.
         columns: [c] the column each candidate key stands for; None is its position.
     """
-    keys, candidates = keys.cpu().long(), candidates.cpu().long()  # of known answers, which may be int32
+    keys, candidates = (
+        keys.cpu().long(),
+        candidates.cpu().long(),
+    )  # of known answers, which may be int32
     offsets, columns = (None if each is None else each.cpu() for each in (offsets, columns))
     ordered, order = candidates.sort(stable=True)
     distinct, runs = torch.unique_consecutive(ordered, return_counts=True)
@@ -141,12 +153,17 @@ def match(keys: Tensor, candidates: Tensor, offsets: Tensor | None = None, colum
 
 
 def _find(keys: Tensor, distinct: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the position of each key among distinct, ascending ones, and whether it is among them, each [p]."""
+    """Return the position of each key among distinct, ascending ones, and whether it is among them,
+    each [p]."""
     low, width = int(distinct[0]), int(distinct[-1]) - int(distinct[0]) + 1
     if width > max(len(keys), len(distinct)):  # hashes
         at = torch.searchsorted(distinct, keys).clamp_(max=len(distinct) - 1)
         return at, distinct[at] == keys
-    table = torch.full((width + 1,), -1, device=keys.device)  # codes: a tenth of the time of a search
+    table = torch.full(
+        (width + 1,), -1, device=keys.device
+    )  # codes: a tenth of the time of a search
     table[distinct - low] = torch.arange(len(distinct), device=keys.device)
-    at = table[(keys - low).clamp_(-1, width)]  # what lies outside finds the last place, which is empty
+    at = table[
+        (keys - low).clamp_(-1, width)
+    ]  # what lies outside finds the last place, which is empty
     return at, at >= 0

@@ -18,7 +18,8 @@ from .temperature import Temperature
 
 
 class Matryoshka(nn.Module):
-    """The weighted sum of an objective's losses on the first `width` numbers of every embedding (Kusupati et al. 2022, eq. 1).
+    """The weighted sum of an objective's losses on the first `width` numbers of every embedding
+    (Kusupati et al. 2022, eq. 1).
 
     Each width has a loss at float32, and one at each of the other precisions. The towers run once.
 
@@ -26,11 +27,13 @@ class Matryoshka(nn.Module):
         objective: any objective; its parts are shared by all widths.
         widths: how many numbers of the embeddings; each must be there. None is all of them.
         weights: of each width's loss; None is 1 for all.
-        precisions: "int8", "binary" or both, beside float32, with a straight-through gradient; in a configuration
-            `objective.precisions`, which stands beside `objective.matryoshka` or alone.
+        precisions: "int8", "binary" or both, beside float32, with a straight-through gradient; in a
+            configuration `objective.precisions`, which stands beside `objective.matryoshka` or
+            alone.
 
     Raises:
-        ConfigError: no objective, no width, one below 1, not one weight for each, or an unknown precision.
+        ConfigError: no objective, no width, one below 1, not one weight for each, or an unknown
+            precision.
         DataError: embeddings that are narrower than a width.
 
     >>> nested = Matryoshka(Objective(temperature=1.0), widths=(2, 3), precisions=("binary",))
@@ -46,20 +49,35 @@ class Matryoshka(nn.Module):
         precisions: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        refuse_other("matryoshka: objective", objective, isinstance(objective, Objective), "an Objective such as mnr()")
+        refuse_other(
+            "matryoshka: objective",
+            objective,
+            isinstance(objective, Objective),
+            "an Objective such as mnr()",
+        )
         for name, numbers, kind in (("widths", widths, Integral), ("weights", weights, Real)):
-            fits = numbers is None or (isinstance(numbers, Sequence) and all(isinstance(x, kind) for x in numbers))
-            refuse_other(f"matryoshka: {name}", numbers, fits, "a list of numbers such as [32, 64], or None")
+            fits = numbers is None or (
+                isinstance(numbers, Sequence) and all(isinstance(x, kind) for x in numbers)
+            )
+            refuse_other(
+                f"matryoshka: {name}", numbers, fits, "a list of numbers such as [32, 64], or None"
+            )
         self.objective = objective
         self.widths = None if widths is None else tuple(widths)
-        self.weights = tuple(weights) if weights is not None else (1.0,) * len(self.widths or (None,))
+        self.weights = (
+            tuple(weights) if weights is not None else (1.0,) * len(self.widths or (None,))
+        )
         self.precisions = tuple(precisions)
-        if (widths is not None and (not widths or min(widths) < 1)) or len(self.weights) != len(self.widths or (None,)):
+        if (widths is not None and (not widths or min(widths) < 1)) or len(self.weights) != len(
+            self.widths or (None,)
+        ):
             raise ConfigError(
                 f"matryoshka: one weight for each width of at least 1, not {self.widths} and {self.weights}"
             )
         if unknown := [each for each in self.precisions if each not in ROUNDED]:
-            raise ConfigError(f"precisions beside float32 are {' and '.join(ROUNDED)}, not {unknown[0]!r}")
+            raise ConfigError(
+                f"precisions beside float32 are {' and '.join(ROUNDED)}, not {unknown[0]!r}"
+            )
 
     @property
     def temperature(self) -> Temperature:
@@ -67,13 +85,17 @@ class Matryoshka(nn.Module):
         return self.objective.temperature
 
     def forward(self, queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -> Tensor:
-        """Return one loss a row, [b], differentiable, of two tensors or a batch, as `Objective.forward` takes them."""
+        """Return one loss a row, [b], differentiable, of two tensors or a batch, as
+        `Objective.forward` takes them."""
         batch = as_batch(queries, documents)
         batch = self.recall(batch) if batch.memory is None else batch  # at its whole width
-        return torch.stack([w * self.objective(self._cut(batch, *cut)) for cut, w in self._parts()]).sum(0)
+        return torch.stack(
+            [w * self.objective(self._cut(batch, *cut)) for cut, w in self._parts()]
+        ).sum(0)
 
     def propagate(self, batch: Batch[Tensor], shares: Tensor) -> Tensor:
-        """Losses, [b]; gradients of sum(shares * losses) are added to `.grad`, one pass over the scores a width and precision."""
+        """Losses, [b]; gradients of sum(shares * losses) are added to `.grad`, one pass over the
+        scores a width and precision."""
         rows = batch.doc.rows
         exact = widest(rows.device) if shares.dtype == torch.float64 else shares.dtype
         losses = torch.zeros(shares.shape, dtype=exact, device=rows.device)

@@ -14,10 +14,11 @@ _FIELDS = ("rows", "ids", "logq", "guide", "teacher")
 
 
 class Memory(nn.Module):
-    """The last `size` document embeddings with their ids and logq, first in, first out (He et al. 2020; Wang et al. 2020).
+    """The last `size` document embeddings with their ids and logq, first in, first out (He et al.
+    2020; Wang et al. 2020).
 
-    The content is part of the state dict, so that a checkpoint restores it. Embeddings are as old as the batch they
-    came with and carry no gradient.
+    The content is part of the state dict, so that a checkpoint restores it. Embeddings are as old
+    as the batch they came with and carry no gradient.
 
     Args:
         size: how many documents are kept.
@@ -57,13 +58,21 @@ class Memory(nn.Module):
     def push(self, side: Side[Tensor]) -> None:
         """Remember documents and forget the oldest above `size`."""
         for name in _FIELDS:
-            if self.rows is not None and (getattr(self, name) is None) != (getattr(side, name) is None):
-                raise DataError(f"memory: documents with and without {name} cannot be remembered together")
+            if self.rows is not None and (getattr(self, name) is None) != (
+                getattr(side, name) is None
+            ):
+                raise DataError(
+                    f"memory: documents with and without {name} cannot be remembered together"
+                )
         for name in _FIELDS:
             old, new = getattr(self, name), getattr(side, name)
             if new is not None:
                 # Where the new ones are: a checkpoint has brought the old ones to the host.
-                joined = new.detach() if old is None else torch.cat([old.to(new.device), new.detach().to(old.dtype)])
+                joined = (
+                    new.detach()
+                    if old is None
+                    else torch.cat([old.to(new.device), new.detach().to(old.dtype)])
+                )
                 setattr(self, name, joined[-self.size :].clone())
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:

@@ -1,6 +1,7 @@
 """The one objective: cross entropy of the positive against everything its pools hold.
 
-For row i with positive similarity s+, temperature t, and candidates c of its pools that no mask leaves out,
+For row i with positive similarity s+, temperature t, and candidates c of its pools that no mask
+leaves out,
 
     loss_i = log sum_c exp(s_ic / t + corrections_ic) - (s+_i / t + corrections_i+)
 
@@ -35,25 +36,29 @@ from .tiles import Problem, Softmax, Sweep, Term, sweep, tile_elements
 
 
 class Objective(nn.Module):
-    """Contrastive losses of a batch, one number a row. Presets choose these parts for methods with a name.
+    """Contrastive losses of a batch, one number a row. Presets choose these parts for methods with
+    a name.
 
     Args:
         similarity: `cosine` or `dot`.
         temperature: a number, or a `Temperature` (which may follow a schedule or learn).
-        pools: who stands in the denominator; one of them must hold the positive (docs, or back_queries). A pool whose
-            rows the batch does not have is empty.
+        pools: who stands in the denominator; one of them must hold the positive (docs, or
+            back_queries). A pool whose rows the batch does not have is empty.
         corrections: terms added to the logits.
-        masks: candidates that are left out; never a row's own positive. A row whose every negative is left out has
-            loss 0, or log 2 where one softmax holds its positive in both directions (`gte`).
-        partition: "joint" is one softmax over all pools; "per_direction" is one for each direction, averaged.
-        numerator: "one" is the row's own positive; with several known positives of a query in the batch (by equal ids, or
-            `Batch.known`), "mean" takes the mean of their log-probabilities (Khosla et al. 2020, eq. 2) and "sum" the
-            log of their summed probability (Miech et al. 2020, eq. 1).
+        masks: candidates that are left out; never a row's own positive. A row whose every negative
+            is left out has loss 0, or log 2 where one softmax holds its positive in both directions
+            (`gte`).
+        partition: "joint" is one softmax over all pools; "per_direction" is one for each direction,
+            averaged.
+        numerator: "one" is the row's own positive; with several known positives of a query in the
+            batch (by equal ids, or `Batch.known`), "mean" takes the mean of their log-probabilities
+            (Khosla et al. 2020, eq. 2) and "sum" the log of their summed probability (Miech et al.
+            2020, eq. 1).
         hardest: keep only this many highest negatives of each row; None keeps all.
         memory: a queue of past documents for the pool `memory`.
         teacher: a `Teacher`, whose distributions are learned beside the pairs, or in their place.
-        tile_elements: scores held at once, a matter of speed and memory only; None is 2^20 on a CPU, and what fits a
-            sixteenth of the free memory on another device, measured once.
+        tile_elements: scores held at once, a matter of speed and memory only; None is 2^20 on a
+            CPU, and what fits a sixteenth of the free memory on another device, measured once.
 
     Raises:
         ConfigError: parts that do not go together.
@@ -82,41 +87,66 @@ class Objective(nn.Module):
     ) -> None:
         super().__init__()
         refuse_other(
-            "similarity", similarity, isinstance(similarity, Similarity), "cosine or dot of tempera.similarity"
+            "similarity",
+            similarity,
+            isinstance(similarity, Similarity),
+            "cosine or dot of tempera.similarity",
         )
-        refuse_other("pools", pools, _are(pools, lambda pool: isinstance(pool, P.Pool)), "a list such as [pools.docs]")
-        refuse_other("corrections", corrections, _are(corrections, _is_made), "a list such as [LogQ()]")
+        refuse_other(
+            "pools",
+            pools,
+            _are(pools, lambda pool: isinstance(pool, P.Pool)),
+            "a list such as [pools.docs]",
+        )
+        refuse_other(
+            "corrections", corrections, _are(corrections, _is_made), "a list such as [LogQ()]"
+        )
         refuse_other("masks", masks, _are(masks, _is_made), "a list such as [SameId()]")
         for name, count in (("hardest", hardest), ("tile_elements", tile_elements)):
             refuse_other(name, count, count is None or is_whole(count), "a whole number or None")
         self.similarity = similarity
-        self.temperature = temperature if isinstance(temperature, Temperature) else Temperature(temperature)
+        self.temperature = (
+            temperature if isinstance(temperature, Temperature) else Temperature(temperature)
+        )
         self.pools, self.corrections, self.masks = tuple(pools), tuple(corrections), tuple(masks)
         self.partition, self.numerator, self.hardest = partition, numerator, hardest
         self.memory, self.teacher, self.tile_elements = memory, teacher, tile_elements
         self.alignment: nn.Parameter | None
         self.register_parameter("alignment", None)  # A of a teacher that aligns, [T, D]
         self.progress = 0.0  # of the training, from 0 to 1, which the teacher's weight may follow
-        self.sweep: Sweep = sweep  # computes losses and gradients of a problem; a device may have another way to them
-        self.tiles: dict[str, int] = {}  # scores of a tile by type of device, as measured; a checkpoint keeps them
+        # computes losses and gradients of a problem; a device may have another way to them
+        self.sweep: Sweep = sweep
+        self.tiles: dict[
+            str, int
+        ] = {}  # scores of a tile by type of device, as measured; a checkpoint keeps them
         refuse_unknown("partition", partition, "joint", "per_direction")
         refuse_unknown("numerator", numerator, *get_args(Numerator))
         if hardest is not None and hardest < 1:
             raise ConfigError(f"hardest keeps at least 1 negative and is {hardest}; None keeps all")
         if tile_elements is not None and tile_elements < 1:
-            raise ConfigError(f"tile_elements is at least 1 and is {tile_elements}; None takes what fits the device")
+            raise ConfigError(
+                f"tile_elements is at least 1 and is {tile_elements}; None takes what fits the device"
+            )
         if (memory is not None) != (P.memory in self.pools):
             raise ConfigError("a memory and the pool memory go together: give both or neither")
         P.refuse_twice(self.pools)
         for name, blocks in (self._groups(self.pools) or {"no pools": []}).items():
             if not any(P.holds_positive(*pair) for pair in blocks):
-                advice = "add docs or back_queries to pools" if partition == "joint" else "choose partition joint"
-                raise ConfigError(f"no pool holds the positive of the softmax over {name}: {advice}")
+                advice = (
+                    "add docs or back_queries to pools"
+                    if partition == "joint"
+                    else "choose partition joint"
+                )
+                raise ConfigError(
+                    f"no pool holds the positive of the softmax over {name}: {advice}"
+                )
 
     @property
     def asks_known(self) -> bool:
         """Return True if `Batch.known` makes a difference."""
-        return self.numerator != "one" or any(isinstance(mask, KnownPositives) for mask in self.masks)
+        return self.numerator != "one" or any(
+            isinstance(mask, KnownPositives) for mask in self.masks
+        )
 
     @property
     def uses_negatives(self) -> bool:
@@ -126,13 +156,15 @@ class Objective(nn.Module):
     def forward(self, queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -> Tensor:
         """Return one loss a row, [b], differentiable for every embedding and the temperature.
 
-        The memory, if there is one, has the documents of batches that it was given: call `remember` after the step.
+        The memory, if there is one, has the documents of batches that it was given: call `remember`
+            after the step.
 
-        Train on its `.mean()`, or where a batch has weights, which the losses do not hold, on `(batch.shares() * losses).sum()`.
+        Train on its `.mean()`, or where a batch has weights, which the losses do not hold, on
+        `(batch.shares() * losses).sum()`.
 
         Args:
-            queries: embeddings, [b, D]; or a `Batch`, which also holds negatives, ids and weights, of whose rows the losses
-                are this device's.
+            queries: embeddings, [b, D]; or a `Batch`, which also holds negatives, ids and weights,
+                of whose rows the losses are this device's.
             documents: embeddings, [b, D], of which row i answers query i; None with a `Batch`.
         """
         batch = as_batch(queries, documents)
@@ -142,10 +174,11 @@ class Objective(nn.Module):
         return losses if (aligned := self._aligned(batch)) is None else losses + aligned
 
     def propagate(self, batch: Batch[Tensor], shares: Tensor) -> Tensor:
-        """Losses, [b], and the gradients of sum(shares * losses), added to `.grad`, in one pass over the scores.
+        """Losses, [b], and the gradients of sum(shares * losses), added to `.grad`, in one pass
+        over the scores.
 
-        Reaches every embedding that requires gradients, the map of a teacher that aligns, and the temperature if it learns and
-        the batch has none of its own.
+        Reaches every embedding that requires gradients, the map of a teacher that aligns, and the
+        temperature if it learns and the batch has none of its own.
         """
         scale = self.scale(batch)
         with torch.enable_grad():
@@ -175,7 +208,9 @@ class Objective(nn.Module):
         """Return the losses without a teacher's part and without gradient, [b]."""
         problem = self.problem(batch, taught=False)
         with autocast_off(batch.doc.rows):
-            vectors = {role: self.similarity.vectors(side.rows) for role, side in batch.sides().items()}
+            vectors = {
+                role: self.similarity.vectors(side.rows) for role, side in batch.sides().items()
+            }
             return self.sweep(problem, vectors, float(self.scale(batch)), None, False)[0]
 
     def scale(self, batch: Batch[Tensor]) -> Tensor:
@@ -185,17 +220,21 @@ class Objective(nn.Module):
         return torch.tensor(1 / batch.temperature, dtype=torch.float64)
 
     def settle(self, width: int, teacher_width: int) -> None:
-        """Make the map of a teacher that aligns: the identity where widths are equal, and else learned; no other needs one.
+        """Make the map of a teacher that aligns: the identity where widths are equal, and else
+        learned; no other needs one.
 
         Args:
             width: of the embeddings.
             teacher_width: of the teacher's vectors.
         """
         if self.teacher is not None and self.teacher.loss == "align" and self.alignment is None:
-            self.alignment = nn.Parameter(torch.eye(teacher_width, width), requires_grad=width != teacher_width)
+            self.alignment = nn.Parameter(
+                torch.eye(teacher_width, width), requires_grad=width != teacher_width
+            )
 
     def advance(self, progress: float) -> None:
-        """Follow the schedules of the temperature and the teacher to `progress` of the run, from 0 to 1."""
+        """Follow the schedules of the temperature and the teacher to `progress` of the run, from 0
+        to 1."""
         self.temperature.advance(progress)
         self.progress = progress
 
@@ -207,7 +246,8 @@ class Objective(nn.Module):
         return replace(batch, memory=None if side is None else side.to(batch.doc.rows.device))
 
     def remember(self, batch: Batch[Tensor]) -> None:
-        """Put the batch's documents into the memory, if there is one; to be called after the step."""
+        """Put the batch's documents into the memory, if there is one; to be called after the
+        step."""
         if self.memory is not None:
             self.memory.push(batch.doc)
 
@@ -217,7 +257,9 @@ class Objective(nn.Module):
             self.tiles[device.type] = tile_elements(device)
         return self.tile_elements or self.tiles[device.type]
 
-    def _groups(self, pools: Sequence[P.Pool], by_anchor: bool = False) -> dict[str, list[tuple[Role, Role]]]:
+    def _groups(
+        self, pools: Sequence[P.Pool], by_anchor: bool = False
+    ) -> dict[str, list[tuple[Role, Role]]]:
         """Blocks (anchor role, candidate role) of each softmax."""
         groups: dict[str, list[tuple[Role, Role]]] = {}
         for pair in (pair for pool in pools for pair in pool.blocks):
@@ -243,7 +285,9 @@ class Objective(nn.Module):
                 )
         if len({exact(side.rows[:0]).dtype for side in sides.values()}) > 1:
             kinds = ", ".join(f"{role} {side.rows.dtype}" for role, side in sides.items())
-            raise DataError(f"embeddings of one batch are all float64 or none, and these are {kinds}")
+            raise DataError(
+                f"embeddings of one batch are all float64 or none, and these are {kinds}"
+            )
         if len(widths := sorted({side.rows.shape[1] for side in sides.values()})) > 1:
             raise DataError(f"embeddings of one batch have one width, and these have {widths}")
         for name in ("guide", "teacher"):
@@ -252,14 +296,17 @@ class Objective(nn.Module):
             if any(each is not None and not each.is_floating_point() for each in vectors.values()):
                 raise DataError(f"vectors of a {name} are floating-point numbers: convert them")
             if len(set(lengths.values())) > 1:
-                raise DataError(f"vectors of a {name} in one batch have one width, and these have {lengths}")
+                raise DataError(
+                    f"vectors of a {name} in one batch have one width, and these have {lengths}"
+                )
         weight = self.teacher.share(self.progress) if self.teacher is not None and taught else 0.0
         groups = self._contrast(batch, 1 - weight) + self._teaching(batch, weight)
         tile = self.tile_size(batch.doc.rows.device)
         return Problem(tuple(groups), batch.local, self.hardest, self.numerator, tile)
 
     def _contrast(self, batch: Batch[Tensor], weight: float) -> list[Softmax]:
-        """Return the softmaxes whose targets are positives, which weigh nothing where a teacher is all."""
+        """Return the softmaxes whose targets are positives, which weigh nothing where a teacher is
+        all."""
         groups = self._groups(self.pools) if weight else {}
         made = []
         for pairs in groups.values():
@@ -275,17 +322,32 @@ class Objective(nn.Module):
         teacher = self.teacher
         if teacher is None or teacher.loss == "align" or not weight:
             return []
-        blocks = [list(_present(batch, pairs)) for pairs in self._groups(teacher.compared, by_anchor=True).values()]
-        present, bound = [each for each in blocks if each], self._listed if teacher.own else self._taught
+        blocks = [
+            list(_present(batch, pairs))
+            for pairs in self._groups(teacher.compared, by_anchor=True).values()
+        ]
+        present, bound = (
+            [each for each in blocks if each],
+            self._listed if teacher.own else self._taught,
+        )
         share, scale = weight / max(1, len(present)), teacher.scales[0]
         return [Softmax(tuple(map(bound, each)), share, teacher.loss, scale) for each in present]
 
     def _taught(self, block: P.Block) -> Term:
-        """Return a term whose target is the teacher's: of corrections, only what is added to every candidate is in both."""
+        """Return a term whose target is the teacher's: of corrections, only what is added to every
+        candidate is in both."""
         assert self.teacher is not None
-        positive, added = block.positive, [correction(block).candidate for correction in self.corrections]
+        positive, added = (
+            block.positive,
+            [correction(block).candidate for correction in self.corrections],
+        )
         additions = [Addition(candidate=each) for each in added if each is not None]
-        term = self._bound(block, None if positive is None else sent(positive, block.device), additions, block.itself)
+        term = self._bound(
+            block,
+            None if positive is None else sent(positive, block.device),
+            additions,
+            block.itself,
+        )
         return replace(term, teacher=self.teacher.logits(block, None))
 
     def _listed(self, block: P.Block) -> Term:
@@ -294,14 +356,23 @@ class Objective(nn.Module):
         lists = sent(block.lists, block.device)
         filling = torch.zeros(lists.shape, device=lists.device).masked_fill_(lists < 0, -torch.inf)
         lists = lists.clamp_min(0)
-        positive = None if block.positive is None else torch.zeros_like(block.positive, device=block.device)
+        positive = (
+            None
+            if block.positive is None
+            else torch.zeros_like(block.positive, device=block.device)
+        )
         term = self._bound(block, positive, (), ())
-        masked = [P.within(exclusion, lists, len(block.candidates)) for exclusion in term.exclusions]
+        masked = [
+            P.within(exclusion, lists, len(block.candidates)) for exclusion in term.exclusions
+        ]
         exclusions = (filling.__getitem__, *masked)
-        return replace(term, exclusions=exclusions, lists=lists, teacher=self.teacher.logits(block, lists))
+        return replace(
+            term, exclusions=exclusions, lists=lists, teacher=self.teacher.logits(block, lists)
+        )
 
     def _aligned(self, batch: Batch[Tensor]) -> Tensor | None:
-        """Return the part of a teacher that aligns in the losses, [b], differentiable; None without one."""
+        """Return the part of a teacher that aligns in the losses, [b], differentiable; None without
+        one."""
         weight = 0.0 if self.teacher is None else self.teacher.share(self.progress)
         if self.teacher is None or self.teacher.loss != "align" or not weight:
             return None
@@ -312,7 +383,9 @@ class Objective(nn.Module):
         """Return the positives of other rows that the numerator counts with each row's own."""
         if self.numerator == "one" or block.positive is None:
             return ()
-        return *SameId()(block), *(KnownPositives().matches(block) if block.batch.known is not None else ())
+        return *SameId()(block), *(
+            KnownPositives().matches(block) if block.batch.known is not None else ()
+        )
 
     def _term(self, block: P.Block, first: bool) -> Term:
         others = self.others(block) if first else ()
@@ -322,7 +395,11 @@ class Objective(nn.Module):
         return replace(self._bound(block, positive, additions, block.own_kind), others=others)
 
     def _bound(
-        self, block: P.Block, positive: Tensor | None, additions: Sequence[Addition], own: Sequence[Matches]
+        self,
+        block: P.Block,
+        positive: Tensor | None,
+        additions: Sequence[Addition],
+        own: Sequence[Matches],
     ) -> Term:
         """Return the term of a block; `own` is left out whatever the masks say."""
         anchor_rows = block.anchor_rows
@@ -337,7 +414,8 @@ class Objective(nn.Module):
         )
 
     def _exclusions(self, block: P.Block, own: Sequence[Matches]) -> list[P.Exclusion]:
-        """Return all that is left out of a block, `own` in any case; on a device, all matches as one."""
+        """Return all that is left out of a block, `own` in any case; on a device, all matches as
+        one."""
         exclusions: list[P.Exclusion] = [
             *own,
             *(exclusion for mask in self.masks for exclusion in mask(block)),
@@ -345,7 +423,10 @@ class Objective(nn.Module):
         matches = [each for each in exclusions if isinstance(each, Matches)]
         if block.device.type == "cpu" or not matches:
             return exclusions
-        return [Listed(tuple(matches), block.device), *(each for each in exclusions if not isinstance(each, Matches))]
+        return [
+            Listed(tuple(matches), block.device),
+            *(each for each in exclusions if not isinstance(each, Matches)),
+        ]
 
 
 def _are(parts: object, fits: Callable[[Any], bool]) -> bool:
@@ -354,7 +435,8 @@ def _are(parts: object, fits: Callable[[Any], bool]) -> bool:
 
 
 def _is_made(part: object) -> bool:
-    """Return True for what can be called with a block: an object or a function, but not a class, which would make one of it."""
+    """Return True for what can be called with a block: an object or a function, but not a class,
+    which would make one of it."""
     return callable(part) and not isinstance(part, type)
 
 
@@ -382,20 +464,33 @@ def _present(batch: Batch[Tensor], pairs: Sequence[tuple[Role, Role]]) -> Iterat
 def autocast_off(rows: Tensor) -> AbstractContextManager[Any]:
     """Products in the precision of their factors, also where a tower's autocast is still on."""
     kind = rows.device.type
-    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+    return (
+        torch.autocast(kind, enabled=False)
+        if torch.amp.is_autocast_available(kind)
+        else nullcontext()
+    )
 
 
 class _Losses(torch.autograd.Function):
-    """Losses whose gradient is a second sweep, since a row's share in the total is known only in the backward pass."""
+    """Losses whose gradient is a second sweep, since a row's share in the total is known only in
+    the backward pass."""
 
     @staticmethod
     def forward(
-        ctx: Any, objective: Objective, problem: Problem, roles: tuple[Role, ...], scale: Tensor, *rows: Tensor
+        ctx: Any,
+        objective: Objective,
+        problem: Problem,
+        roles: tuple[Role, ...],
+        scale: Tensor,
+        *rows: Tensor,
     ) -> Tensor:
         ctx.objective, ctx.problem, ctx.roles = objective, problem, roles
         ctx.save_for_backward(scale, *rows)
         with autocast_off(rows[0]):
-            vectors = {role: objective.similarity.vectors(side) for role, side in zip(roles, rows, strict=True)}
+            vectors = {
+                role: objective.similarity.vectors(side)
+                for role, side in zip(roles, rows, strict=True)
+            }
             return objective.sweep(problem, vectors, float(scale), None, False)[0]
 
     @staticmethod
@@ -404,7 +499,9 @@ class _Losses(torch.autograd.Function):
         (scale, *rows), learns = ctx.saved_tensors, ctx.needs_input_grad[3]
         similarity = ctx.objective.similarity
         with autocast_off(rows[0]):
-            vectors = {role: similarity.vectors(side) for role, side in zip(ctx.roles, rows, strict=True)}
+            vectors = {
+                role: similarity.vectors(side) for role, side in zip(ctx.roles, rows, strict=True)
+            }
             grads = ctx.objective.sweep(ctx.problem, vectors, float(scale), grad, learns)[1]
             assert grads is not None
             pulled = [

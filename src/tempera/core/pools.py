@@ -69,8 +69,8 @@ def direction(anchor: Role, candidate: Role) -> str:
 def refuse_twice(pools: Sequence[Pool]) -> None:
     """Refuse pools that have a block in common, whose candidates a softmax would count twice.
 
-    `back_docs` and `back_positives`, which presets know as parts of two losses, may stand side by side: the other rows' documents
-    count twice then, in `tempera verify` as in training.
+    `back_docs` and `back_positives`, which presets know as parts of two losses, may stand side by
+    side: the other rows' documents count twice then, in `tempera verify` as in training.
 
     Raises:
         ConfigError: any other block that stands twice.
@@ -139,8 +139,13 @@ class Block:
 
     @cached_property
     def anchor_rows(self) -> Tensor | None:
-        """Return the position of each row's anchor among the vectors of its role, [b]; None if the rows themselves are anchors."""
-        return self.batch.answers[self.batch.local] if self.anchor == "doc" and self.batch.answer is not None else None
+        """Return the position of each row's anchor among the vectors of its role, [b]; None if the
+        rows themselves are anchors."""
+        return (
+            self.batch.answers[self.batch.local]
+            if self.anchor == "doc" and self.batch.answer is not None
+            else None
+        )
 
     @cached_property
     def owner(self) -> Tensor:
@@ -152,7 +157,8 @@ class Block:
 
     @cached_property
     def lists(self) -> Tensor:
-        """Return the columns of each row's own document, or of its own negatives, [b, k]; -1 fills up shorter lists."""
+        """Return the columns of each row's own document, or of its own negatives, [b, k]; -1 fills
+        up shorter lists."""
         if self.paired:
             return self.own[:, None]
         local, owner = self.batch.local, self.owner.cpu()
@@ -167,11 +173,16 @@ class Block:
     @property
     def itself(self) -> tuple[Matches, ...]:
         """Return the anchors among candidates of their own kind."""
-        return (match(self.own, torch.arange(len(self.candidates))),) if self.anchor == self.candidate else ()
+        return (
+            (match(self.own, torch.arange(len(self.candidates))),)
+            if self.anchor == self.candidate
+            else ()
+        )
 
     @property
     def own_kind(self) -> tuple[Matches, ...]:
-        """Return the pairs that are no candidates: among its own kind, the anchor itself; for a document, its row's negatives."""
+        """Return the pairs that are no candidates: among its own kind, the anchor itself; for a
+        document, its row's negatives."""
         if self.anchor == self.candidate:
             return self.itself
         if self.anchor == "doc" and self.candidate == "negatives":
@@ -180,7 +191,8 @@ class Block:
 
 
 def within(exclusion: Exclusion, lists: Tensor, candidates: int) -> Exclusion:
-    """Return what an exclusion leaves out of lists of candidates, as an addend or booleans, [tile, k].
+    """Return what an exclusion leaves out of lists of candidates, as an addend or booleans, [tile,
+    k].
 
     Args:
         lists: columns of each row's candidates, [b, k], on the device of the exclusion.

@@ -1,4 +1,5 @@
-"""Precisions of embeddings: the numbers that an index keeps of them, which the loss sees while gradients pass straight through.
+"""Precisions of embeddings: the numbers that an index keeps of them, which the loss sees while
+gradients pass straight through.
 
 Letters in shapes: n rows, D width.
 """
@@ -30,11 +31,13 @@ ROUNDED: Mapping[str, Callable[[Tensor], Tensor]] = {"int8": _int8, "binary": _b
 
 
 def at_precision(rows: Tensor, precision: str) -> Tensor:
-    """Return embeddings as a precision keeps them, [n, D], with the gradient of the embeddings themselves.
+    """Return embeddings as a precision keeps them, [n, D], with the gradient of the embeddings
+    themselves.
 
-    float32: as they are. int8: whole multiples, from -127 to 127, of a 127th of the row's largest absolute number: nothing is
-    calibrated or clipped, and a row's numbers depend on that row alone. binary: signs, in a vector of the same length. The
-    gradient of the rounding is taken for 1 (the straight-through estimator: Bengio et al. 2013, section 4).
+    float32: as they are. int8: whole multiples, from -127 to 127, of a 127th of the row's largest
+    absolute number: nothing is calibrated or clipped, and a row's numbers depend on that row alone.
+    binary: signs, in a vector of the same length. The gradient of the rounding is taken for 1 (the
+    straight-through estimator: Bengio et al. 2013, section 4).
 
     Args:
         rows: embeddings, [n, D].

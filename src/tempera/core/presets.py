@@ -1,4 +1,5 @@
-"""Objectives with a name in the literature, each a choice of parts. Any part can be replaced by keyword."""
+"""Objectives with a name in the literature, each a choice of parts. Any part can be replaced by
+keyword."""
 
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ FORWARD = (pools.docs, pools.negatives, pools.sampled)
 
 
 def mnr(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
-    """Multiple negatives ranking (Henderson et al. 2017, section 4), also InfoNCE (van den Oord et al. 2018), NT-Xent.
+    """Multiple negatives ranking (Henderson et al. 2017, section 4), also InfoNCE (van den Oord et
+    al. 2018), NT-Xent.
 
-        loss_i = -log( exp(s_ii / t) / sum over documents c of the batch, negatives and drawn ones of exp(s_ic / t) )
+        loss_i = -log( exp(s_ii / t) / sum over documents c of the batch, negatives and drawn ones
+        of exp(s_ic / t) )
 
     The temperature 0.05 (scale 20) is sentence-transformers' default.
 
@@ -33,7 +36,9 @@ def mnr(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
     >>> print([round(loss, 4) for loss in mnr(temperature=1.0)(queries, documents).tolist()])  # [b]
     [0.5514, 0.5514, 0.5514]
     """
-    return Objective(**{"similarity": cosine, "temperature": temperature, "pools": FORWARD, **parts})
+    return Objective(
+        **{"similarity": cosine, "temperature": temperature, "pools": FORWARD, **parts}
+    )
 
 
 infonce = mnr  # the same loss by the name of van den Oord et al. 2018
@@ -60,13 +65,15 @@ def gte(temperature: float | Temperature = 0.01, **parts: Any) -> Objective:
 
 
 def gist(temperature: float | Temperature = 0.01, margin: float = 0.0, **parts: Any) -> Objective:
-    """Guided in-sample selection of negatives (GISTEmbed, Solatorio 2024, eq. 3-4); its temperature is 0.01.
+    """Guided in-sample selection of negatives (GISTEmbed, Solatorio 2024, eq. 3-4); its temperature
+    is 0.01.
 
     Needs the guide's vectors of every side.
 
     Args:
         temperature: t, in units of the similarity.
-        margin: how much less similar than the pair a candidate has to be for the guide, in its cosine.
+        margin: how much less similar than the pair a candidate has to be for the guide, in its
+            cosine.
 
     Raises:
         DataError: a side without guide vectors.
@@ -79,7 +86,8 @@ def gist(temperature: float | Temperature = 0.01, margin: float = 0.0, **parts: 
 
 
 def simcse(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
-    """Two dropout views of one text, or a pair with hard negatives (SimCSE, Gao et al. 2021, eq. 1 and 5).
+    """Two dropout views of one text, or a pair with hard negatives (SimCSE, Gao et al. 2021, eq. 1
+    and 5).
 
     >>> [pool.name for pool in simcse().pools]
     ['docs', 'negatives']
@@ -88,7 +96,8 @@ def simcse(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
 
 
 def sampled_softmax(temperature: float | Temperature = 1.0, **parts: Any) -> Objective:
-    """Corrected in-batch softmax of two-tower recommenders (Yi et al. 2019, eq. 4-5), TFRS `Retrieval`'s loss.
+    """Corrected in-batch softmax of two-tower recommenders (Yi et al. 2019, eq. 4-5), TFRS
+    `Retrieval`'s loss.
 
     Needs ids and logq of every document.
 
@@ -103,9 +112,11 @@ def sampled_softmax(temperature: float | Temperature = 1.0, **parts: Any) -> Obj
 
 
 def mixed_negatives(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
-    """In-batch and uniformly drawn documents, corrected for both (Yang et al. 2020, section 3; `expected_logq`).
+    """In-batch and uniformly drawn documents, corrected for both (Yang et al. 2020, section 3;
+    `expected_logq`).
 
-    Normalised with a temperature, as Yi et al. 2019 recommend in section 3.2. Needs ids and logq of every document.
+    Normalised with a temperature, as Yi et al. 2019 recommend in section 3.2. Needs ids and logq of
+    every document.
 
     Raises:
         DataError: documents without ids or logq.
@@ -113,11 +124,16 @@ def mixed_negatives(temperature: float | Temperature = 0.05, **parts: Any) -> Ob
     >>> [pool.name for pool in mixed_negatives().pools], mixed_negatives().similarity.name
     (['docs', 'sampled'], 'cosine')
     """
-    return sampled_softmax(temperature, **{"similarity": cosine, "pools": (pools.docs, pools.sampled), **parts})
+    return sampled_softmax(
+        temperature, **{"similarity": cosine, "pools": (pools.docs, pools.sampled), **parts}
+    )
 
 
-def hardness(temperature: float | Temperature = 0.05, strength: float = 9.0, **parts: Any) -> Objective:
-    """Negatives weighted by their similarity: strength 9 on the other rows' (Lan et al. 2025, eq. 5).
+def hardness(
+    temperature: float | Temperature = 0.05, strength: float = 9.0, **parts: Any
+) -> Objective:
+    """Negatives weighted by their similarity: strength 9 on the other rows' (Lan et al. 2025, eq.
+    5).
 
     EmbeddingGemma (Schechter Vera et al. 2025) weights a row's own hard negatives with strength 5:
     `mnr(corrections=(Hardness(5.0, "own"),))`.

@@ -1,9 +1,11 @@
 """Products of matrices, on a CPU by the library that takes less time.
 
-torch multiplies float32 by MKL, which uses 256 of the 512 bits of an AMD processor: on a Zen 5, oneDNN takes less than half of its
-time. The only switch to oneDNN also lets it round factors to bf16, which it does where a processor has AMX. So it is measured
-whether oneDNN is faster and whether it rounds, and only products of this module go to it: torch's attention would take six times
-as long. The switch is one for all threads, so that what others multiply in the meantime goes to oneDNN, too.
+torch multiplies float32 by MKL, which uses 256 of the 512 bits of an AMD processor: on a Zen 5,
+oneDNN takes less than half of its time. The only switch to oneDNN also lets it round factors to
+bf16, which it does where a processor has AMX. So it is measured whether oneDNN is faster and
+whether it rounds, and only products of this module go to it: torch's attention would take six times
+as long. The switch is one for all threads, so that what others multiply in the meantime goes to
+oneDNN, too.
 
 Letters in shapes: m rows, k inputs, o outputs.
 """
@@ -24,7 +26,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 WORTH = 1.5  # times as fast another way to multiply has to be, to be taken
-_LARGE = 1 << 21  # products of two numbers that pay for oneDNN's later start, of some 10 microseconds
+_LARGE = (
+    1 << 21
+)  # products of two numbers that pay for oneDNN's later start, of some 10 microseconds
 _ROUNDS = 9
 _FEWEST = 32  # rows that are multiplied together
 _HALF = (torch.bfloat16, torch.float16)
@@ -41,7 +45,8 @@ def mm(x: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
 
 
 def by_onednn(x: Tensor, y: Tensor) -> AbstractContextManager[None]:
-    """Return a context in which x, [m, k], times y, [k, o], in float32 is multiplied by oneDNN, where that pays.
+    """Return a context in which x, [m, k], times y, [k, o], in float32 is multiplied by oneDNN,
+    where that pays.
 
     >>> with by_onednn(x := torch.ones(1, 2), y := torch.ones(2, 1)):
     ...     torch.addmm(torch.ones(1, 1), x, y).tolist()
@@ -53,19 +58,23 @@ def by_onednn(x: Tensor, y: Tensor) -> AbstractContextManager[None]:
 def filled(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return rows in a precision, with zeros up to a number of them that recurs: [m, k] -> [r, k].
 
-    oneDNN prepares for each shape that it has not seen of late. The number is a multiple of 32, and of a sixteenth of the power of
-    2 below m: 32, 64, ... 512, 544, ... 1,024, 1,088, ...
+    oneDNN prepares for each shape that it has not seen of late. The number is a multiple of 32, and
+    of a sixteenth of the power of 2 below m: 32, 64, ... 512, 544, ... 1,024, 1,088, ...
 
     >>> [len(filled(torch.ones(rows, 1))) for rows in (1, 32, 500, 513, 1025)]
     [32, 32, 512, 544, 1088]
     """
-    low, step = rows if dtype is None else rows.to(dtype), max(_FEWEST, 1 << max(0, len(rows).bit_length() - 5))
+    low, step = (
+        rows if dtype is None else rows.to(dtype),
+        max(_FEWEST, 1 << max(0, len(rows).bit_length() - 5)),
+    )
     more = -len(rows) % step
     return torch.cat([low, low.new_zeros(more, low.shape[1])]) if more else low.contiguous()
 
 
 def unfilled(products: Tensor, shape: torch.Size) -> Tensor:
-    """Return the products of rows, [r, o], without those that filled them up, laid out as the rows, whose shape is [..., k].
+    """Return the products of rows, [r, o], without those that filled them up, laid out as the rows,
+    whose shape is [..., k].
 
     >>> unfilled(torch.ones(32, 5), torch.Size([2, 3, 4])).shape
     torch.Size([2, 3, 5])
@@ -84,21 +93,25 @@ def onednn_takes(x: Tensor, columns: int) -> bool:
 
 
 def onednn_pays() -> bool:
-    """Return True if oneDNN multiplies float32 in less time than torch here, as exactly; or what `settle` has said."""
+    """Return True if oneDNN multiplies float32 in less time than torch here, as exactly; or what
+    `settle` has said."""
     return onednn_gain() >= WORTH if _choice.settled is None else _choice.settled
 
 
 def settle(choice: bool) -> None:
-    """Multiply as a run did that began elsewhere or in a busier moment: it ends with the same bits. oneDNN has to be exact here."""
+    """Multiply as a run did that began elsewhere or in a busier moment: it ends with the same bits.
+    oneDNN has to be exact here."""
     _choice.settled = choice and onednn_gain() > 0
 
 
 @cache
 def onednn_gain() -> float:
-    """Return how many times as fast as by torch oneDNN multiplies float32, as exactly; else 0. Measured once, in about 0.05 s."""
+    """Return how many times as fast as by torch oneDNN multiplies float32, as exactly; else 0.
+    Measured once, in about 0.05 s."""
     if not torch.backends.mkldnn.is_available() or _choice.matmul is None:  # type: ignore[no-untyped-call]
         return 0.0  # without oneDNN, or before torch 2.9
-    # Whoever asks first may be counting what is computed, computing on paper or in half precision, or in another thread.
+    # Whoever asks first may be counting what is computed, computing on paper or in half precision,
+    # or in another thread.
     with (
         _choice.measuring,
         _disable_current_modes(),
@@ -112,7 +125,10 @@ def onednn_gain() -> float:
                 exact = all(map(_is_exact, _SHAPES))
         except RuntimeError:  # as where torch's switches are locked
             return 0.0
-        x, y = (torch.ones(shape, dtype=torch.float32, device="cpu") for shape in ((256, 512), (512, 1024)))
+        x, y = (
+            torch.ones(shape, dtype=torch.float32, device="cpu")
+            for shape in ((256, 512), (512, 1024))
+        )
         seconds: list[list[float]] = [[], []]
         for _ in range(_ROUNDS):  # in turns, so that a busy moment meets both
             seconds[0].append(_seconds(x, y))
@@ -125,7 +141,8 @@ _SHAPES = ((64, 64, 64), (100, 33, 65), (256, 512, 256), (1024, 64, 1024))
 
 
 def _is_exact(shape: tuple[int, int, int]) -> bool:
-    """Return True if a product of integers that float32 holds and bf16 does not is right, however its factors are laid out."""
+    """Return True if a product of integers that float32 holds and bf16 does not is right, however
+    its factors are laid out."""
     m, k, o = shape
     x = torch.arange(m * k, device="cpu").view(m, k) % 1999 - 999
     y = torch.arange(k * o, device="cpu").view(k, o) % 29 - 14  # so that sums are below 2^24
@@ -135,15 +152,21 @@ def _is_exact(shape: tuple[int, int, int]) -> bool:
 
 
 def _seconds(x: Tensor, y: Tensor) -> float:
-    """Return the CPU seconds of this thread, which other programs change less; or wall seconds where a clock of them is coarse."""
-    clock = time.thread_time if time.get_clock_info("thread_time").resolution < 1e-5 else time.perf_counter
+    """Return the CPU seconds of this thread, which other programs change less; or wall seconds
+    where a clock of them is coarse."""
+    clock = (
+        time.thread_time
+        if time.get_clock_info("thread_time").resolution < 1e-5
+        else time.perf_counter
+    )
     start = clock()
     torch.mm(x, y)
     return clock() - start
 
 
 class _Choice:
-    """The library that a run began with, and the switch, one for all threads: the first sets it, the last restores it."""
+    """The library that a run began with, and the switch, one for all threads: the first sets it,
+    the last restores it."""
 
     def __init__(self) -> None:
         self.settled: bool | None = None
@@ -174,8 +197,8 @@ def _switched() -> AbstractContextManager[None]:
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return rows times weights, and a bias: [m, k], [o, k] and [o] to [m, o].
 
-    On a CPU oneDNN adds the bias as it multiplies half precision. torch copies it to every row first, by which a layer of MiniLM
-    takes 1.1 to 1.2 times as long.
+    On a CPU oneDNN adds the bias as it multiplies half precision. torch copies it to every row
+    first, by which a layer of MiniLM takes 1.1 to 1.2 times as long.
 
     >>> linear(torch.ones(1, 2), torch.ones(3, 2), torch.ones(3)).tolist()
     [[3.0, 3.0, 3.0]]
@@ -188,19 +211,24 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @lru_cache
 def _adding(dtype: torch.dtype) -> Callable[..., Tensor]:
-    """Return oneDNN's linear layer, which torch's compiler takes, too; or torch's, where there is no other in this precision."""
+    """Return oneDNN's linear layer, which torch's compiler takes, too; or torch's, where there is
+    no other in this precision."""
     try:
         adding: Any = torch.ops.mkldnn._linear_pointwise
         one = torch.ones(1, 1, dtype=dtype)
         if adding(one, one, one[0], "none", [], "").item() == 2:
             return lambda rows, weight, bias: adding(rows, weight, bias, "none", [], "")
-    except (AttributeError, RuntimeError):  # another version of torch, a build without oneDNN, a processor without fp16
+    except (
+        AttributeError,
+        RuntimeError,
+    ):  # another version of torch, a build without oneDNN, a processor without fp16
         pass
     return F.linear
 
 
 class LastRows:
-    """Keeps what was made of the rows that came last, for the next layer that reads the same ones: queries, keys and values do.
+    """Keeps what was made of the rows that came last, for the next layer that reads the same ones:
+    queries, keys and values do.
 
     Writes to `rows.data`, which torch does not count, are not seen.
 

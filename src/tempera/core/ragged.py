@@ -17,7 +17,8 @@ from torch import Tensor
 from ..io import flat
 from .abilities import sent
 
-_SPARSE = 16  # times as many codes as there could be, from which on sorting takes less time than marking them
+# times as many codes as there could be, from which on sorting takes less time than marking them
+_SPARSE = 16
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ class Ragged:
 
     @property
     def longest(self) -> int:
-        """Return the values of the longest row, 0 without rows; nothing waits for a device that the rows were copied to."""
+        """Return the values of the longest row, 0 without rows; nothing waits for a device that the
+        rows were copied to."""
         lengths = (self.origin or self).lengths
         return int(lengths.max()) if len(lengths) else 0
 
@@ -118,7 +120,8 @@ class Shared:
 
     @property
     def offsets(self) -> Tensor:
-        """Return the position at which each row begins among them, and the end of the last one, [n + 1]."""
+        """Return the position at which each row begins among them, and the end of the last one, [n
+        + 1]."""
         return self.rows.offsets
 
     def to(self, device: torch.device | str) -> Shared:
@@ -146,7 +149,8 @@ def spread(starts: Tensor, lengths: Tensor) -> Tensor:
 
 
 def distinct(codes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the distinct codes, rising, [d], and the place of each code among them, [v]; codes are on the host, from 0 on.
+    """Return the distinct codes, rising, [d], and the place of each code among them, [v]; codes are
+    on the host, from 0 on.
 
     What `torch.unique` does by sorting, in a tenth of its time where codes are not far apart.
 
@@ -159,4 +163,6 @@ def distinct(codes: Tensor) -> tuple[Tensor, Tensor]:
         return torch.unique(codes, return_inverse=True)  # type: ignore[no-any-return]
     present = np.zeros(size, np.bool_)
     present[numbers] = True
-    return torch.from_numpy(np.flatnonzero(present)), torch.from_numpy((present.cumsum() - 1)[numbers])
+    return torch.from_numpy(np.flatnonzero(present)), torch.from_numpy(
+        (present.cumsum() - 1)[numbers]
+    )

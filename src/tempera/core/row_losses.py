@@ -1,4 +1,5 @@
-"""The losses of a tile's rows, and the gradients of its logits: of positives among candidates, or against a teacher.
+"""The losses of a tile's rows, and the gradients of its logits: of positives among candidates, or
+against a teacher.
 
 Letters in shapes: r rows of a tile, c candidates of a block, k positives of a tile, D width.
 """
@@ -16,7 +17,8 @@ from torch import Tensor
 Numerator = Literal["one", "mean", "sum"]
 Taught = Literal["kl", "margin_mse"]
 
-# A share this small cannot be seen in a sum of either precision, and subnormal numbers take 40 times as long.
+# A share this small cannot be seen in a sum of either precision, and subnormal numbers take 40
+# times as long.
 _INVISIBLE = 2.0**-100
 _LOWEST = math.log2(_INVISIBLE)
 _LOG2_E = math.log2(math.e)
@@ -34,14 +36,16 @@ class Tile:
     filled: list[Tensor]  # the same with the columns of zeros that fill them up, [r, w]
     candidates: list[Tensor]  # of each term, with zeros that fill them up, [w, D]
     held: int  # the term whose positives the loss is about
-    # Rows in the tile and columns of each term's positives, [k] each; where there are any, the first r are the rows' own.
+    # Rows in the tile and columns of each term's positives, [k] each; where there are any, the
+    # first r are the rows' own.
     positives: list[tuple[Tensor, Tensor]]
     values: Tensor | None  # [k] logits of the positives of the term held
     teacher: list[Tensor]  # one [r, c] a term that has one: the teacher's logits
 
 
 def contrasted(tile: Tile, numerator: Numerator) -> tuple[Tensor, Tensor]:
-    """Return the loss of each row, [r], and the mass of its softmax, [r]; its logits become their gradients times that mass."""
+    """Return the loss of each row, [r], and the mass of its softmax, [r]; its logits become their
+    gradients times that mass."""
     level, target = _numerator(numerator, tile)
     mass, top = _exponentiate(tile.logits)
     positives = tile.positives[tile.held]
@@ -50,13 +54,16 @@ def contrasted(tile: Tile, numerator: Numerator) -> tuple[Tensor, Tensor]:
 
 
 def _divergence(tile: Tile) -> tuple[Tensor, Tensor]:
-    """Return the same of a teacher: KL(P || Q) of each row, with gradients Q - P; 0 in a row that has no candidates.
+    """Return the same of a teacher: KL(P || Q) of each row, with gradients Q - P; 0 in a row that
+    has no candidates.
 
     KL = sum_c P_c (log P_c - log Q_c),    P = p / sum p,    Q = q / sum q
     """
     student, teacher = _lowered(tile.logits), _lowered(tile.teacher)
     targets = [_shares(each.clone()) for each in teacher]
-    gaps = [torch.linalg.vecdot(p, u.sub_(x)) for p, u, x in zip(targets, teacher, student, strict=True)]
+    gaps = [
+        torch.linalg.vecdot(p, u.sub_(x)) for p, u, x in zip(targets, teacher, student, strict=True)
+    ]
     mass = _total([_shares(x).sum(1) for x in student])  # in place
     target_mass = _total([p.sum(1) for p in targets])
     for x, p in zip(student, targets, strict=True):
@@ -65,9 +72,11 @@ def _divergence(tile: Tile) -> tuple[Tensor, Tensor]:
 
 
 def _margins(tile: Tile) -> tuple[Tensor, Tensor]:
-    """Return the same of squared differences of margins, the mean over the candidates but the positive; 0 in a row without any.
+    """Return the same of squared differences of margins, the mean over the candidates but the
+    positive; 0 in a row without any.
 
-    With u = student - teacher in logits, loss = mean_c (u+ - u_c)^2 and d loss / d s_c = 2 (u_c - u+) / count.
+    With u = student - teacher in logits, loss = mean_c (u+ - u_c)^2 and d loss / d s_c = 2 (u_c -
+    u+) / count.
     """
     positives, left_out = tile.positives[tile.held], [x.isneginf() for x in tile.logits]
     for x, target in zip(tile.logits, tile.teacher, strict=True):
@@ -77,16 +86,23 @@ def _margins(tile: Tile) -> tuple[Tensor, Tensor]:
         x.sub_(level).masked_fill_(out, 0.0)
     count = sum(out.shape[1] - out.sum(1) for out in left_out) - 1
     half = torch.as_tensor(count, device=level.device).clamp_min(1).to(level.dtype) / 2
-    loss, total = (sum(each) for each in zip(*((x.square().sum(1), x.sum(1)) for x in tile.logits), strict=True))
+    loss, total = (
+        sum(each)
+        for each in zip(*((x.square().sum(1), x.sum(1)) for x in tile.logits), strict=True)
+    )
     tile.logits[tile.held][positives] -= total
     return loss / (2 * half), half
 
 
-TAUGHT: dict[Taught, Callable[[Tile], tuple[Tensor, Tensor]]] = {"kl": _divergence, "margin_mse": _margins}
+TAUGHT: dict[Taught, Callable[[Tile], tuple[Tensor, Tensor]]] = {
+    "kl": _divergence,
+    "margin_mse": _margins,
+}
 
 
 def _lowered(logits: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Lower logits in place so that each row's highest is 0; what is left out is finite, and alike in all of them."""
+    """Lower logits in place so that each row's highest is 0; what is left out is finite, and alike
+    in all of them."""
     top = torch.stack([x.amax(1) for x in logits]).amax(0).clamp_min_(_LEFT_OUT)
     for x in logits:
         x.sub_(top[:, None]).clamp_min_(_LEFT_OUT)
@@ -94,7 +110,8 @@ def _lowered(logits: Sequence[Tensor]) -> Sequence[Tensor]:
 
 
 def _shares(lowered: Tensor) -> Tensor:
-    """Return exp in place, and 0 for what cannot be seen in a sum. On a CPU powers of 2 take a fourth of exp's time."""
+    """Return exp in place, and 0 for what cannot be seen in a sum. On a CPU powers of 2 take a
+    fourth of exp's time."""
     return torch.threshold_(lowered.mul_(_LOG2_E), _LOWEST, -torch.inf).exp2_()
 
 
@@ -115,7 +132,8 @@ def _exponentiate(logits: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _numerator(kind: Numerator, tile: Tile) -> tuple[Tensor, Tensor | None]:
-    """Return the level that a row's log-sum-exp is compared with, [r], and the target share of each positive, [k]; None is 1."""
+    """Return the level that a row's log-sum-exp is compared with, [r], and the target share of each
+    positive, [k]; None is 1."""
     rows, values = tile.positives[tile.held][0], tile.values
     assert values is not None
     count = tile.rows.stop - tile.rows.start

@@ -1,4 +1,5 @@
-"""Similarities of two embeddings: each one maps an embedding, and the inner products of the mapped ones are the similarity."""
+"""Similarities of two embeddings: each one maps an embedding, and the inner products of the mapped
+ones are the similarity."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ class Similarity:
 
     name: str
     vectors: Callable[[Tensor], Tensor]  # embeddings [n, D] -> vectors [n, D], float32 or float64
-    pullback: Callable[[Tensor, Tensor, Tensor], Tensor]  # (embeddings, vectors, gradient of vectors) -> of embeddings
+    pullback: Callable[
+        [Tensor, Tensor, Tensor], Tensor
+    ]  # (embeddings, vectors, gradient of vectors) -> of embeddings
 
     def __call__(self, embeddings: Tensor) -> Tensor:
         """Vectors of embeddings, [n, D] -> [n, D]."""
@@ -57,5 +60,6 @@ def _unit_pullback(embeddings: Tensor, vectors: Tensor, grad: Tensor) -> Tensor:
 
 # The inner product of embeddings as they are.
 dot = Similarity("dot", exact, _exact_pullback)
-# The inner product of embeddings scaled to length 1; a zero embedding stays zero and gets no gradient.
+# The inner product of embeddings scaled to length 1; a zero embedding stays zero and gets no
+# gradient.
 cosine = Similarity("cosine", _unit, _unit_pullback)

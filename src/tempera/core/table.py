@@ -12,7 +12,8 @@ from torch import Tensor, nn
 class Table(nn.Embedding):
     """Vectors of which a batch reads few, [rows, D].
 
-    With `sparse`, which training sets for an optimiser that wants it, gradients hold the rows that were read instead of all.
+    With `sparse`, which training sets for an optimiser that wants it, gradients hold the rows that
+    were read instead of all.
 
     >>> table = Table(1_000_000, 2, sparse=True)
     >>> table.mean_of(torch.tensor([7, 7, 5]), torch.tensor([0, 2])).sum().backward()
@@ -35,7 +36,8 @@ class Table(nn.Embedding):
         Args:
             rows: of all bags, one after the other.
             starts: where each bag begins among them, [n].
-            weights: what the vector of each row of the table is multiplied by, [rows of the table]; None is 1.
+            weights: what the vector of each row of the table is multiplied by, [rows of the table];
+                None is 1.
 
         >>> table = Table(2, 1, _weight=torch.tensor([[1.0], [3.0]]))
         >>> table.mean_of(torch.tensor([0, 1]), torch.tensor([0]), torch.tensor([5.0, 1.0])).tolist()
@@ -50,7 +52,8 @@ class Table(nn.Embedding):
 
 
 def weighted_means(table: Tensor, rows: Tensor, starts: Tensor, weights: Tensor | None) -> Tensor:
-    """Return the means of bags of rows of a table, each times its weight: [r, D], [m], [n] and [r] to [n, D]."""
+    """Return the means of bags of rows of a table, each times its weight: [r, D], [m], [n] and [r]
+    to [n, D]."""
     if weights is None:
         return F.embedding_bag(rows, table, starts, mode="mean")
     sums = F.embedding_bag(rows, table, starts, mode="sum", per_sample_weights=weights[rows])
@@ -59,4 +62,6 @@ def weighted_means(table: Tensor, rows: Tensor, starts: Tensor, weights: Tensor 
 
 def lengths_of(rows: Tensor, starts: Tensor) -> Tensor:
     """Return how many rows each bag holds, [n]."""
-    return starts.diff(append=starts.new_full((1,), len(rows)))  # made on the device, without a wait
+    return starts.diff(
+        append=starts.new_full((1,), len(rows))
+    )  # made on the device, without a wait

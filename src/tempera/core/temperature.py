@@ -20,11 +20,14 @@ class Temperature(nn.Module):
     """The temperature t of the softmax; similarities are multiplied by the scale 1/t.
 
     fixed: `Temperature(0.05)`.
-    scheduled: `Temperature(0.1, final=0.02)` goes from one value to the other over the run, geometrically.
-    learned: `Temperature(0.05, learnable=True)`, as log(1/t), as CLIP does (Radford et al. 2021, section 2.5), so that it
-    stays positive; kept within [floor, ceiling], from which it can return. `tempera train` and `ContrastiveLoss` do not decay
-    it; a loop of your own has to give it a group of its own in the optimiser, with `weight_decay=0`.
-    auto: `Temperature("auto")` takes its value from the run's batch when it starts, see `starting_value`.
+    scheduled: `Temperature(0.1, final=0.02)` goes from one value to the other over the run,
+        geometrically.
+    learned: `Temperature(0.05, learnable=True)`, as log(1/t), as CLIP does (Radford et al. 2021,
+    section 2.5), so that it stays positive; kept within [floor, ceiling], from which it can return.
+    `tempera train` and `ContrastiveLoss` do not decay it; a loop of your own has to give it a group
+    of its own in the optimiser, with `weight_decay=0`.
+    auto: `Temperature("auto")` takes its value from the run's batch when it starts, see
+        `starting_value`.
 
     Args:
         value: t itself, above 0, or what a schedule or training starts from, or "auto".
@@ -35,7 +38,8 @@ class Temperature(nn.Module):
         ceiling: highest t that training may reach.
 
     Raises:
-        ConfigError: a temperature of 0 or below, outside [floor, ceiling] when learnable, learned and scheduled at once.
+        ConfigError: a temperature of 0 or below, outside [floor, ceiling] when learnable, learned
+            and scheduled at once.
 
     >>> round(Temperature(0.05).value, 4), round(float(Temperature(0.05).scale()), 4)
     (0.05, 20.0)
@@ -43,7 +47,9 @@ class Temperature(nn.Module):
 
     owed: Tensor | None = None  # gradient of log_scale that is still on the device of the loss
     log_scale: Tensor  # log(1/t): a parameter if it learns, else a buffer
-    origin: Tensor  # what it started from, nan for an auto one that is not settled; part of the state
+    origin: (
+        Tensor  # what it started from, nan for an auto one that is not settled; part of the state
+    )
 
     def __init__(
         self,
@@ -62,17 +68,24 @@ class Temperature(nn.Module):
             refuse_temperature(value)
         if final is not None:
             refuse_other(
-                "temperature: final", final, str(final) != "auto", "a number, since auto is a value to begin with"
+                "temperature: final",
+                final,
+                str(final) != "auto",
+                "a number, since auto is a value to begin with",
             )
             refuse_temperature(final)
         if learnable and final is not None:
-            raise ConfigError("a temperature is learned or follows a schedule, not both: drop learnable or final")
+            raise ConfigError(
+                "a temperature is learned or follows a schedule, not both: drop learnable or final"
+            )
         if learnable and not 0 < floor <= (floor if value == "auto" else value) <= ceiling:
             raise ConfigError(
                 f"a learnable temperature starts within [floor, ceiling]: {floor} <= {value} <= {ceiling}"
             )
         known = math.nan if value == "auto" else -math.log(value)
-        self.register_buffer("origin", torch.tensor(math.nan if value == "auto" else value, dtype=torch.float64))
+        self.register_buffer(
+            "origin", torch.tensor(math.nan if value == "auto" else value, dtype=torch.float64)
+        )
         log_scale = torch.tensor(known, dtype=torch.float64)
         if learnable:
             self.log_scale = nn.Parameter(log_scale)
@@ -96,16 +109,20 @@ class Temperature(nn.Module):
         return min(max(value, self.floor), self.ceiling) if self.learnable else value
 
     def scale(self) -> Tensor:
-        """1/t, a scalar with gradient if learnable; a value that left [floor, ceiling] is set back to its bound first."""
+        """1/t, a scalar with gradient if learnable; a value that left [floor, ceiling] is set back
+        to its bound first."""
         if self.log_scale.isnan():
-            raise ConfigError("the temperature is auto and has no value yet: call settle(candidates, normalised)")
+            raise ConfigError(
+                "the temperature is auto and has no value yet: call settle(candidates, normalised)"
+            )
         if self.learnable:
             with torch.no_grad():
                 self.log_scale.clamp_(-math.log(self.ceiling), -math.log(self.floor))
         return self.log_scale.exp()
 
     def receive(self, gradient: Tensor) -> None:
-        """Add a gradient of the scale to that of its logarithm; one on another device is owed until `collect`, without a wait."""
+        """Add a gradient of the scale to that of its logarithm; one on another device is owed until
+        `collect`, without a wait."""
         of_log = gradient * float(self.log_scale.detach().exp())
         self.owed = of_log if self.owed is None else self.owed + of_log
         if of_log.device == self.log_scale.device:
@@ -118,7 +135,8 @@ class Temperature(nn.Module):
             self.log_scale.grad, self.owed = home if grad is None else grad + home, None
 
     def _apply(self, fn: Any, recurse: bool = True) -> Temperature:
-        """Stay on the host in float64, wherever the towers go: the host needs the number, and some devices have no float64."""
+        """Stay on the host in float64, wherever the towers go: the host needs the number, and some
+        devices have no float64."""
         return self
 
     def unsettle(self) -> None:
@@ -138,7 +156,8 @@ class Temperature(nn.Module):
                 self.log_scale.fill_(-math.log(value))
 
     def advance(self, progress: float) -> None:
-        """Follow the schedule to `progress` of the run, from 0 to 1; nothing happens without a schedule."""
+        """Follow the schedule to `progress` of the run, from 0 to 1; nothing happens without a
+        schedule."""
         start = self.start
         if self.final is None or start == "auto":
             return
@@ -154,8 +173,8 @@ class Temperature(nn.Module):
 def starting_value(candidates: int, normalised: bool) -> float:
     """Return a temperature to start from: 1 / log(candidates) for cosines, 1 for inner products.
 
-    The scale is then the log-odds against a document that is drawn by chance, so that a cosine of 1 can just make up for
-    it. Kept within [0.01, 1].
+    The scale is then the log-odds against a document that is drawn by chance, so that a cosine of 1
+    can just make up for it. Kept within [0.01, 1].
 
     >>> round(starting_value(1024, normalised=True), 3)
     0.144

@@ -1,1 +1,2 @@
-"""Training of an objective: the step and the loop around it. Knows neither data nor towers by name."""
+"""Training of an objective: the step and the loop around it. Knows neither data nor towers by
+name."""

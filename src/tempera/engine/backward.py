@@ -1,13 +1,15 @@
 """Rows that go backward: an unbiased sample, drawn by the gradients that their embeddings have.
 
-After the loss stage the gradient g_i of every embedding is known. Row i then goes backward with chance pi_i, its gradient divided
-by pi_i, so that the expected gradient of every parameter is the exact one whatever the chances are. What the draw adds to the
-variance of the gradients at the embeddings is, for independent draws,
+After the loss stage the gradient g_i of every embedding is known. Row i then goes backward with
+chance pi_i, its gradient divided by pi_i, so that the expected gradient of every parameter is the
+exact one whatever the chances are. What the draw adds to the variance of the gradients at the
+embeddings is, for independent draws,
 
     sum_i (1 / pi_i - 1) |g_i|^2
 
-and for a given cost sum_i pi_i c_i in tokens it is least where pi_i = min(1, k |g_i| / sqrt(c_i)) (Neyman 1934). VCAS (Wang et al.
-2024) draws samples of a transformer's layers by norms that it estimates; here they are known.
+and for a given cost sum_i pi_i c_i in tokens it is least where pi_i = min(1, k |g_i| / sqrt(c_i))
+(Neyman 1934). VCAS (Wang et al. 2024) draws samples of a transformer's layers by norms that it
+estimates; here they are known.
 
 Letters in shapes: n rows, m rows that are drawn.
 """
@@ -35,9 +37,9 @@ _ROUNDING = 1e-14
 def chances(norms: Tensor, cost: Tensor, share: Share) -> Tensor:
     """Return the chance of each row to go backward, [n]; 0 where the gradient is 0.
 
-    A number is the expected share of the tokens. With "auto" the sample adds at most a tenth of the noise between batches: rows
-    are draws from the data, so the variance of the sum of their gradients is about sum |g_i|^2, which is what
-    sum (1 / pi_i - 1) |g_i|^2 is compared with.
+    A number is the expected share of the tokens. With "auto" the sample adds at most a tenth of the
+    noise between batches: rows are draws from the data, so the variance of the sum of their
+    gradients is about sum |g_i|^2, which is what sum (1 / pi_i - 1) |g_i|^2 is compared with.
 
     Args:
         norms: of each embedding's gradient, [n] float64.
@@ -63,9 +65,14 @@ def chances(norms: Tensor, cost: Tensor, share: Share) -> Tensor:
 
 
 def _least(
-    at: Callable[[float], Tensor], pull: Tensor, alive: Tensor, lowest: float, is_enough: Callable[[Tensor], bool]
+    at: Callable[[float], Tensor],
+    pull: Tensor,
+    alive: Tensor,
+    lowest: float,
+    is_enough: Callable[[Tensor], bool],
 ) -> Tensor:
-    """Return the chances of the smallest factor at which they are enough, up to rounding; 1 for all rows if none is."""
+    """Return the chances of the smallest factor at which they are enough, up to rounding; 1 for all
+    rows if none is."""
     if not bool(alive.any()):
         return at(0.0)
     pulls = pull[alive].nan_to_num(1.0, posinf=1.0).clamp(min=_LEAST_PULL)
@@ -88,16 +95,18 @@ def added(chance: Tensor, norms: Tensor) -> Tensor:
 
 
 def _uncertain(chance: Tensor) -> Tensor:
-    """Return the chances of rows that a draw may leave out, and 0 for those that it takes whatever rounding does, [n]."""
+    """Return the chances of rows that a draw may leave out, and 0 for those that it takes whatever
+    rounding does, [n]."""
     return torch.where(chance < 1, chance, 0.0)
 
 
 def draw(chance: Tensor, order: Tensor, start: float) -> Tensor:
     """Return the rows that a systematic draw takes (Madow 1949), [m], each with its chance.
 
-    The chances are laid end to end in some order, and a row is taken where one of the points start, start + 1, ... falls on it.
-    Rows that are alike and lie side by side stand in for each other, so that a sample by length has nearly as many tokens as is
-    expected. There are at most n + 1 different draws of an order.
+    The chances are laid end to end in some order, and a row is taken where one of the points start,
+    start + 1, ... falls on it. Rows that are alike and lie side by side stand in for each other, so
+    that a sample by length has nearly as many tokens as is expected. There are at most n + 1
+    different draws of an order.
 
     Args:
         chance: of each row, [n].
@@ -115,7 +124,8 @@ def draw(chance: Tensor, order: Tensor, start: float) -> Tensor:
 
 
 def draws(chance: Tensor, order: Tensor) -> list[tuple[float, float]]:
-    """Return a start of every different draw, with the chance of that draw; what they bring has the exact mean.
+    """Return a start of every different draw, with the chance of that draw; what they bring has the
+    exact mean.
 
     >>> draws(torch.tensor([0.5, 1.0, 0.25, 0.25]), torch.arange(4))
     [(0.25, 0.5), (0.625, 0.25), (0.875, 0.25)]
@@ -130,7 +140,8 @@ class Drawn:
 
     Args:
         share: of the tokens.
-        added: the variance that the draw adds to the gradients of the embeddings, as a part of the sum of their squares.
+        added: the variance that the draw adds to the gradients of the embeddings, as a part of the
+            sum of their squares.
     """
 
     share: float
@@ -139,5 +150,7 @@ class Drawn:
     @classmethod
     def of(cls, norms: Tensor, cost: Tensor, chance: Tensor, rows: Tensor) -> Drawn:
         """Return what a draw costs and adds."""
-        noise = float(added(chance, norms) / norms.square().sum().clamp_min(torch.finfo(torch.float64).tiny))
+        noise = float(
+            added(chance, norms) / norms.square().sum().clamp_min(torch.finfo(torch.float64).tiny)
+        )
         return cls(float(cost[rows].sum() / cost.sum().clamp(min=1)), noise)

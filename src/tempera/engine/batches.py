@@ -28,7 +28,8 @@ class Sampler(Protocol):
         """Number of batches in one pass over the data."""
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
-        """Yield the rows of the batches first, first + 1, ... last - 1 of the whole run, without drawing those before."""
+        """Yield the rows of the batches first, first + 1, ... last - 1 of the whole run, without
+        drawing those before."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +52,20 @@ class Draws:
         return weight / weight.sum()
 
     def ends(self, proposal: Tensor) -> Tensor:
-        """Return where each document's stretch of a line as long as all chances ends, [u], in float64.
+        """Return where each document's stretch of a line as long as all chances ends, [u], in
+        float64.
 
-        In float32, as torch.multinomial adds, the stretches of a million documents differ by percents from their chances,
-        and many of those of a catalogue by frequency are empty.
+        In float32, as torch.multinomial adds, the stretches of a million documents differ by
+        percents from their chances, and many of those of a catalogue by frequency are empty.
         """
         return proposal.cumsum(0, dtype=torch.float64)
 
     def __call__(self, ends: Tensor, step: int) -> Tensor:
         """Return the documents that step `step` draws, [count]."""
-        at = torch.from_numpy(np.random.default_rng((self.seed, step, _STREAM)).random(self.count)) * ends[-1]
+        at = (
+            torch.from_numpy(np.random.default_rng((self.seed, step, _STREAM)).random(self.count))
+            * ends[-1]
+        )
         return torch.searchsorted(ends, at, right=True)
 
 
@@ -68,8 +73,9 @@ class Draws:
 class Examples:
     """Pairs as features: row i is the distinct query `query[i]` and the distinct document `doc[i]`.
 
-    A batch carries all that parts of an objective may ask for: ids, logq (the log of how often a batch is expected to
-    hold each query and document, over the pairs, their negatives and the draws), and every known answer of its queries.
+    A batch carries all that parts of an objective may ask for: ids, logq (the log of how often a
+    batch is expected to hold each query and document, over the pairs, their negatives and the
+    draws), and every known answer of its queries.
     """
 
     queries: Ragged  # features of every distinct query, [p]
@@ -88,7 +94,9 @@ class Examples:
     scores: tuple[Tensor, Tensor] | None = (
         None  # a teacher's of the pairs, [n], and of all their negatives, in their order
     )
-    temperature: Callable[[Tensor], float | None] | None = None  # of a batch of some rows; None is the objective's
+    temperature: Callable[[Tensor], float | None] | None = (
+        None  # of a batch of some rows; None is the objective's
+    )
 
     def __len__(self) -> int:
         return len(self.query)
@@ -105,14 +113,16 @@ class Examples:
 
     @cached_property
     def doc_visits(self) -> Tensor:
-        """Return how often a pair brings each document, as its answer or among its negatives, [u]."""
+        """Return how often a pair brings each document, as its answer or among its negatives,
+        [u]."""
         if self.negatives is None:
             return self.doc_frequency
         rows = torch.repeat_interleave(self.negatives.lengths)
         return self.doc_frequency + self._share(self.negatives.values, len(self.docs), rows)
 
     def _share(self, of: Tensor, count: int, rows: Tensor | None = None) -> Tensor:
-        """Chance that a pair that is drawn is, or has, each of `count` texts; `rows` are the pairs of `of`."""
+        """Chance that a pair that is drawn is, or has, each of `count` texts; `rows` are the pairs
+        of `of`."""
         if self.chance is None:
             return torch.bincount(of, minlength=count) / len(self)
         chance = self.chance if rows is None else self.chance[rows]
@@ -149,7 +159,9 @@ class Examples:
         logq = expected_logq(len(rows), self.query_frequency[query])
         score = None if self.scores is None else self.scores[0][rows]
         return Batch(
-            query=self._judged("query", query, Side(self.queries[query], self.query_ids[rows], logq, score=score)),
+            query=self._judged(
+                "query", query, Side(self.queries[query], self.query_ids[rows], logq, score=score)
+            ),
             doc=self._docs("doc", doc, self.doc_ids[rows], len(rows)),
             negatives=self._negatives(rows),
             sampled=drawn,
@@ -176,20 +188,25 @@ class Examples:
         return replace(self._docs("negatives", docs, ids, len(rows)), owner=owner, score=score)
 
     def _docs(self, role: Role, docs: Tensor, ids: Tensor | None, rows: int) -> Side[Ragged]:
-        """Return documents in a role, with everything known about them, in a batch of `rows` pairs."""
+        """Return documents in a role, with everything known about them, in a batch of `rows`
+        pairs."""
         return self._judged(role, docs, Side(self.docs[docs], ids, self._logq(docs, rows)))
 
     def _judged(self, role: Role, rows: Tensor, side: Side[Ragged]) -> Side[Ragged]:
         """Return a side with the vectors of other models."""
-        guide, teacher = (None if of is None else of(role, rows) for of in (self.guide, self.teacher))
+        guide, teacher = (
+            None if of is None else of(role, rows) for of in (self.guide, self.teacher)
+        )
         return replace(side, guide=guide, teacher=teacher)
 
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Every row once an epoch, in a fresh random order, in as few batches of at most `batch_size` rows as hold them all.
+    """Every row once an epoch, in a fresh random order, in as few batches of at most `batch_size`
+    rows as hold them all.
 
-    Batches of one epoch differ by at most one row: a last batch of what is left over would have few negatives.
+    Batches of one epoch differ by at most one row: a last batch of what is left over would have few
+        negatives.
 
     >>> [rows.tolist() for rows in Shuffled(7, 3, seed=0)(0, 3)]
     [[2, 4], [3, 6], [5, 0, 1]]
@@ -211,13 +228,16 @@ class Shuffled:
         return -(-self.rows // self.batch_size)
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
-        """Yield the rows of the batches first, first + 1, ... last - 1 of the whole run, without drawing those before."""
+        """Yield the rows of the batches first, first + 1, ... last - 1 of the whole run, without
+        drawing those before."""
         count = self.batches_per_epoch
         for step in range(first, last):
             epoch, position = divmod(step, count)
             if position == 0 or step == first:
                 order = np.random.default_rng((self.seed, epoch)).permutation(self.rows)
-            yield torch.from_numpy(order[position * self.rows // count : (position + 1) * self.rows // count])
+            yield torch.from_numpy(
+                order[position * self.rows // count : (position + 1) * self.rows // count]
+            )
 
 
 def refuse_size(rows: int, batch_size: int) -> None:
@@ -230,4 +250,6 @@ def refuse_size(rows: int, batch_size: int) -> None:
             f"train.batch_size is {batch_size} and the data has {rows} pair{'s' * (rows != 1)} to train on: {remedy}"
         )
     if batch_size < 2:
-        raise ConfigError(f"train.batch_size is {batch_size}, but in-batch negatives need at least 2 rows")
+        raise ConfigError(
+            f"train.batch_size is {batch_size}, but in-batch negatives need at least 2 rows"
+        )

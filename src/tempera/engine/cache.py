@@ -1,20 +1,25 @@
-"""Gradient caching as a way to embed: keep the graph of what fits the memory, embed the rest again when its gradient is known.
+"""Gradient caching as a way to embed: keep the graph of what fits the memory, embed the rest again
+when its gradient is known.
 
-GradCache (Gao et al. 2021) embeds every row twice. Here a micro-batch is embedded twice only if its graph does not fit:
+GradCache (Gao et al. 2021) embeds every row twice. Here a micro-batch is embedded twice only if its
+graph does not fit:
 
     embed what will be replayed, without graph -> embed what is kept -> gradients of all embeddings
     -> backward through what is kept, which frees it -> replay the others, one at a time
 
-so memory peaks at the kept graphs or at one replayed micro-batch, whichever is larger, and not at their sum. Each micro-batch
-draws its random numbers from a seed of its own, so a replay repeats its dropout exactly; a
-tower that draws from numpy or `random`, which are not repeated, gets wrong gradients.
+so memory peaks at the kept graphs or at one replayed micro-batch, whichever is larger, and not at
+their sum. Each micro-batch draws its random numbers from a seed of its own, so a replay repeats its
+dropout exactly; a tower that draws from numpy or `random`, which are not repeated, gets wrong
+gradients.
 
-With `backward` below 1 a sample goes backward once the gradients are known, and is drawn by them (engine/backward.py): of
-micro-batches that kept their graph, which are small then, as wholes; of the other rows one by one, to be packed anew and embedded
-again. Each row draws its dropout from a seed of its own.
+With `backward` below 1 a sample goes backward once the gradients are known, and is drawn by them
+(engine/backward.py): of micro-batches that kept their graph, which are small then, as wholes; of
+the other rows one by one, to be packed anew and embedded again. Each row draws its dropout from a
+seed of its own.
 
-A tower whose parameters are divided among processes is called by all of them equally often: those with fewer micro-batches
-fill up with one row whose embedding is thrown away and whose gradient is 0.
+A tower whose parameters are divided among processes is called by all of them equally often: those
+with fewer micro-batches fill up with one row whose embedding is thrown away and whose gradient is
+0.
 """
 
 from __future__ import annotations
@@ -89,7 +94,8 @@ class Embedded:
     group: Group = ALONE
 
     def backward(self, grads: Mapping[Role, Tensor | None]) -> None:
-        """Add the gradients of the towers' parameters, given those of the embeddings; a role without one has zeros."""
+        """Add the gradients of the towers' parameters, given those of the embeddings; a role
+        without one has zeros."""
         for work in self.plan.works:
             assert work.embeddings is not None
             parts = work.embeddings.split_with_sizes(work.counts)
@@ -98,11 +104,14 @@ class Embedded:
             work.grads = torch.cat(sides) if len(sides) > 1 else sides[0]
         micros = self.plan.micros if self.cache.backward == 1 else self._drawn()
         learnt = [self._back(micro) for micro in reversed(micros)]
-        if learnt and not any(learnt) and self.cache.backward == 1:  # a sample may be of a frozen tower alone
+        if (
+            learnt and not any(learnt) and self.cache.backward == 1
+        ):  # a sample may be of a frozen tower alone
             self._refuse_detached()
 
     def _back(self, micro: Micro) -> bool:
-        """Go backward through a micro-batch; return False if its embeddings have no graph, as those of a frozen tower."""
+        """Go backward through a micro-batch; return False if its embeddings have no graph, as those
+        of a frozen tower."""
         graph, micro.graph = micro.graph, None
         if graph is None:
             with self.cache.replaying, torch.enable_grad(), self.cache.autocast():
@@ -114,7 +123,11 @@ class Embedded:
 
     def _refuse_detached(self) -> None:
         """Refuse towers that have weights to train and make embeddings without a graph."""
-        names = [type(work.tower).__name__ for work in self.plan.works if any(p.requires_grad for p in work.parameters)]
+        names = [
+            type(work.tower).__name__
+            for work in self.plan.works
+            if any(p.requires_grad for p in work.parameters)
+        ]
         if names:
             raise ConfigError(
                 f"no gradient reaches the weights of {' and '.join(names)}: the embeddings have no graph, as after detach() or "
@@ -122,7 +135,8 @@ class Embedded:
             )
 
     def _drawn(self) -> list[Micro]:
-        """Draw what goes backward, weigh its gradients by one over its chance, and pack the rows without a graph."""
+        """Draw what goes backward, weigh its gradients by one over its chance, and pack the rows
+        without a graph."""
         works, counts = self.plan.works, [len(work.features) for work in self.plan.works]
         kept = [micro for micro in self.plan.micros if micro.graph is not None]
         unit = self._units(kept)  # [n] that each row is drawn with
@@ -142,7 +156,10 @@ class Embedded:
         weight = torch.zeros_like(chance).index_put_((chosen,), 1 / chance[chosen])
         micros = []
         for work, of, single in zip(
-            works, weight[unit].split_with_sizes(counts), alone.split_with_sizes(counts), strict=True
+            works,
+            weight[unit].split_with_sizes(counts),
+            alone.split_with_sizes(counts),
+            strict=True,
         ):
             assert work.grads is not None
             work.grads = work.grads * placed(of, work.grads)[:, None]
@@ -151,10 +168,14 @@ class Embedded:
         return [*micros, *(micro for micro, of in zip(kept, weight.tolist(), strict=False) if of)]
 
     def _units(self, kept: Sequence[Micro]) -> Tensor:
-        """Return the number of the micro-batch that has each row's graph, over all towers; other rows are counted on, [n]."""
+        """Return the number of the micro-batch that has each row's graph, over all towers; other
+        rows are counted on, [n]."""
         counts = [len(work.features) for work in self.plan.works]
         unit = torch.full((sum(counts),), -1)
-        parts = {id(work): part for work, part in zip(self.plan.works, unit.split_with_sizes(counts), strict=True)}
+        parts = {
+            id(work): part
+            for work, part in zip(self.plan.works, unit.split_with_sizes(counts), strict=True)
+        }
         for number, micro in enumerate(kept):
             parts[id(micro.work)][micro.index] = number
         alone = unit < 0
@@ -174,19 +195,22 @@ class Cache:
     """Embeds batches with the towers of a run, and remembers the sizes of their graphs.
 
     Args:
-        mode: "auto" keeps the graphs that fit `memory`; "never" keeps all, so no row is embedded twice; "always" keeps none.
-        memory: bytes for kept graphs, as a number or a text such as "2GiB", or, up to 1, a share of the free memory;
-            None is 4 GiB on a CPU and 0.8 of what is free on a GPU.
-        tokens: most tokens of a micro-batch, padding counted; None is what 256 MiB hold on a CPU, 1/8 of `memory` on a GPU.
+        mode: "auto" keeps the graphs that fit `memory`; "never" keeps all, so no row is embedded
+            twice; "always" keeps none.
+        memory: bytes for kept graphs, as a number or a text such as "2GiB", or, up to 1, a share of
+            the free memory; None is 4 GiB on a CPU and 0.8 of what is free on a GPU.
+        tokens: most tokens of a micro-batch, padding counted; None is what 256 MiB hold on a CPU,
+            1/8 of `memory` on a GPU.
         device: where the towers compute.
         autocast: a context in which the towers run.
-        backward: the share of the tokens that goes backward: an unbiased sample of the rows, drawn by their gradients.
+        backward: the share of the tokens that goes backward: an unbiased sample of the rows, drawn
+            by their gradients.
         start: of the systematic draw, from 0 to 1; None draws it.
         free: bytes of free memory on a device; None asks it.
 
     Raises:
-        ConfigError: an unknown mode, a size or a share that is none, a tower whose layers look at the whole batch, which
-            cannot be cut.
+        ConfigError: an unknown mode, a size or a share that is none, a tower whose layers look at
+            the whole batch, which cannot be cut.
 
     >>> from tempera import Batch, Side, mnr, step
     >>> tower, batch = torch.nn.Linear(3, 2), Batch(Side(torch.randn(64, 3)), Side(torch.randn(64, 3)))
@@ -214,9 +238,15 @@ class Cache:
                 f"cache: memory is above 0, in bytes or as a share, not {self.memory}; None takes the usual"
             )
         if self.tokens is not None and self.tokens < 1:
-            raise ConfigError(f"cache: tokens of a micro-batch are 1 or more, not {self.tokens}; None takes what fits")
-        if self.backward != "auto" and not (isinstance(self.backward, int | float) and 0 < self.backward <= 1):
-            raise ConfigError(f"cache: backward is a share above 0 and up to 1, or auto, not {self.backward!r}")
+            raise ConfigError(
+                f"cache: tokens of a micro-batch are 1 or more, not {self.tokens}; None takes what fits"
+            )
+        if self.backward != "auto" and not (
+            isinstance(self.backward, int | float) and 0 < self.backward <= 1
+        ):
+            raise ConfigError(
+                f"cache: backward is a share above 0 and up to 1, or auto, not {self.backward!r}"
+            )
         self.device = torch.device(self.device)
         on_gpu = self.device.type != "cpu"
         if self.memory is None:
@@ -224,18 +254,32 @@ class Cache:
         else:
             self.bytes = self.memory * self._free() if self.memory <= 1 else self.memory
         self.micro_bytes = self.bytes * GPU_MICRO_BATCH if on_gpu else float(CPU_MICRO_BATCH)
-        self.wanted = [self.mode, self.memory, self.tokens, self.device.type]  # which `halve` leaves as they are
+        self.wanted = [
+            self.mode,
+            self.memory,
+            self.tokens,
+            self.device.type,
+        ]  # which `halve` leaves as they are
         self.replaying = Clock(self.device)
         # Of each tower, and what of it was trained when it was measured.
         self.footprints: MutableMapping[nn.Module, Footprint] = WeakKeyDictionary()
         self.trained: MutableMapping[nn.Module, list[bool]] = WeakKeyDictionary()
-        self.known: list[Footprint] = []  # of a checkpoint, by which towers are cut as they were; in the order of use
+        self.known: list[
+            Footprint
+        ] = []  # of a checkpoint, by which towers are cut as they were; in the order of use
         self.halved = 0
-        self.drawn: Drawn | None = None  # what went backward in the last batch, where not all rows do
-        self.chances: tuple[Tensor, Tensor] | None = None  # of its rows, and their order in the draw
+        self.drawn: Drawn | None = (
+            None  # what went backward in the last batch, where not all rows do
+        )
+        self.chances: tuple[Tensor, Tensor] | None = (
+            None  # of its rows, and their order in the draw
+        )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), **{name: dict(vars(self)[name]) for name in _WEAK}}  # weak references cannot be pickled
+        return {
+            **vars(self),
+            **{name: dict(vars(self)[name]) for name in _WEAK},
+        }  # weak references cannot be pickled
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update({**state, **{name: WeakKeyDictionary(state[name]) for name in _WEAK}})
@@ -251,20 +295,30 @@ class Cache:
         """
         self.halved += 1
         if self.halved > _MOST_HALVINGS:
-            raise TemperaError("out of memory even with one row at a time: lower the tower's max_length or size")
+            raise TemperaError(
+                "out of memory even with one row at a time: lower the tower's max_length or size"
+            )
         self.bytes, self.micro_bytes = self.bytes / 2, self.micro_bytes / 2
         self.tokens = None if self.tokens is None else max(1, self.tokens // 2)
         self.mode = "auto" if self.mode == "never" else self.mode
-        logger.warning(f"out of memory: micro-batches are halved, {self.halved} times so far; the batch is unchanged")
+        logger.warning(
+            f"out of memory: micro-batches are halved, {self.halved} times so far; the batch is unchanged"
+        )
 
     def sizes(self) -> dict[str, Any]:
         """Return what the cuts of a run follow from, for its checkpoint."""
         known = [asdict(each) for each in self.footprints.values()]
-        sizes = {"mode": self.mode, "bytes": self.bytes, "micro_bytes": self.micro_bytes, "tokens": self.tokens}
+        sizes = {
+            "mode": self.mode,
+            "bytes": self.bytes,
+            "micro_bytes": self.micro_bytes,
+            "tokens": self.tokens,
+        }
         return {"wanted": self.wanted, **sizes, "footprints": known, "onednn": onednn_pays()}
 
     def resume(self, sizes: Mapping[str, Any]) -> None:
-        """Cut batches and multiply as a run did before; as the options say, if they or the kind of device have changed since."""
+        """Cut batches and multiply as a run did before; as the options say, if they or the kind of
+        device have changed since."""
         if "onednn" in sizes:  # which earlier versions do not know
             settle(sizes["onednn"])
         if sizes["wanted"] == self.wanted:
@@ -273,8 +327,11 @@ class Cache:
             self.known = [Footprint(**each) for each in sizes["footprints"]]
 
     def plan(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Plan:
-        """Cut a batch into micro-batches and choose those that keep their graph; processes keep pace in divided towers."""
-        of: Callable[[Role], Any] = getattr(towers, "of", lambda role: towers)  # one tower for all roles
+        """Cut a batch into micro-batches and choose those that keep their graph; processes keep
+        pace in divided towers."""
+        of: Callable[[Role], Any] = getattr(
+            towers, "of", lambda role: towers
+        )  # one tower for all roles
         roles: dict[int, list[Role]] = {}
         for role in batch.sides():
             roles.setdefault(id(of(role)), []).append(role)
@@ -283,13 +340,20 @@ class Cache:
         cut = [self.cut(work, group, small=samples and self.mode == "auto") for work in works]
         micros = [micro for own in cut for micro in own]
         if self.mode == "auto":
-            chosen = keep([micro.bytes for micro in micros], [micro.tokens for micro in micros], self.bytes)
+            chosen = keep(
+                [micro.bytes for micro in micros], [micro.tokens for micro in micros], self.bytes
+            )
         else:
             chosen = [self.mode == "never"] * len(micros)
         for number, (micro, kept) in enumerate(zip(micros, chosen, strict=True)):
-            # Graphs that were left out on some processes only would bring divided towers out of step.
+            # Graphs that were left out on some processes only would bring divided towers out of
+            # step.
             micro.number, micro.kept = number, kept and not (samples and micro.work.divided)
-        paced = [micro for work, own in zip(works, cut, strict=True) for micro in (*own, *fillers(work, own, group))]
+        paced = [
+            micro
+            for work, own in zip(works, cut, strict=True)
+            for micro in (*own, *fillers(work, own, group))
+        ]
         return Plan(works, sorted(paced, key=lambda micro: micro.kept))
 
     def embed(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Embedded:
@@ -303,7 +367,8 @@ class Cache:
             for work in plan.works:
                 work.seeds = torch.randint(2**62, (len(work.features),))
         for kept in (False, True):
-            # A context each: autocast keeps the weights that it casts, and those cast without a graph must not stand in one.
+            # A context each: autocast keeps the weights that it casts, and those cast without a
+            # graph must not stand in one.
             with torch.set_grad_enabled(kept), self.autocast():
                 for micro in plan.micros:
                     if micro.kept == kept:
@@ -316,8 +381,11 @@ class Cache:
             vectors |= zip(work.roles, work.embeddings.split_with_sizes(work.counts), strict=True)
         return Embedded(batch.of(vectors).to(self.device), plan, self, group)
 
-    def cut(self, work: Work, group: Group, rows: Tensor | None = None, small: bool = False) -> list[Micro]:
-        """Return the micro-batches of all rows of a tower, or of chosen ones; small ones if they are drawn as wholes."""
+    def cut(
+        self, work: Work, group: Group, rows: Tensor | None = None, small: bool = False
+    ) -> list[Micro]:
+        """Return the micro-batches of all rows of a tower, or of chosen ones; small ones if they
+        are drawn as wholes."""
         lengths = work.features.lengths.cpu()
         lengths = lengths if rows is None else lengths[rows]
         if rows is not None and not len(rows):
@@ -358,13 +426,20 @@ class Cache:
             features = work.features if len(work.features) else work.spare
             probes = [features[index] for index in probe_rows(features.lengths.cpu())]
             dropout = dropout_on(self.device, work.modules)
-            with seeded(0, self.device), dropout, self.autocast(), work.linear.cast_once(self.device):
+            with (
+                seeded(0, self.device),
+                dropout,
+                self.autocast(),
+                work.linear.cast_once(self.device),
+            ):
                 size = footprint(work.tower, probes, work.padded, self.device)
             size = replace(size, drops=getattr(dropout, "has_drawn", True))
             self.trained[work.tower] = trained
             if work.divided:  # equal micro-batches leave little to fill up
                 group.keep_pace()
-                linear, square = (float(group.all_reduce_max(math.ceil(x))) for x in (size.linear, size.square))
+                linear, square = (
+                    float(group.all_reduce_max(math.ceil(x))) for x in (size.linear, size.square)
+                )
                 size = Footprint(linear, square)  # some process may have drawn
         self.footprints[work.tower] = size
         return size

@@ -1,4 +1,5 @@
-"""Seconds spent in a context, on a device that may work behind the program's back, and those of each phase of a run."""
+"""Seconds spent in a context, on a device that may work behind the program's back, and those of
+each phase of a run."""
 
 from __future__ import annotations
 
@@ -65,7 +66,10 @@ class Clock:
         self.start = time.perf_counter()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self.on_device:
             self.events[-1][1].record()
@@ -82,7 +86,8 @@ class Clock:
 
 
 class Phases:
-    """Adds up the wall and CPU seconds of the phases of a run; those of a phase within another are not the outer one's.
+    """Adds up the wall and CPU seconds of the phases of a run; those of a phase within another are
+    not the outer one's.
 
     CPU seconds are of all threads, and of worker processes that have ended.
 
@@ -112,7 +117,10 @@ class Phases:
     def seconds(self) -> dict[str, dict[str, float]]:
         """Return the seconds of each phase so far, in the order in which the phases ended first."""
         self._charge()
-        return {name: {"wall": round(wall, 3), "cpu": round(cpu, 3)} for name, (wall, cpu) in self.spent.items()}
+        return {
+            name: {"wall": round(wall, 3), "cpu": round(cpu, 3)}
+            for name, (wall, cpu) in self.spent.items()
+        }
 
     def add(self, seconds: Mapping[str, Mapping[str, float]]) -> None:
         """Add seconds that an earlier process of the same run has spent."""
@@ -135,11 +143,15 @@ def _now() -> tuple[float, float]:
 
 
 def peak_memory_bytes() -> int:
-    """Return the most memory that this process has held, and with it the largest of its workers, except on Windows."""
+    """Return the most memory that this process has held, and with it the largest of its workers,
+    except on Windows."""
     if sys.platform == "win32":
         return int(psutil.Process().memory_info().peak_wset)
     unit = 1 if sys.platform == "darwin" else 1024
-    return unit * sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return unit * sum(
+        resource.getrusage(who).ru_maxrss
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
 
 
 def fastest(
@@ -159,7 +171,8 @@ def several(
     rounds: int = 5,
     before: Callable[[], Any] = lambda: None,
 ) -> list[float]:
-    """Return the seconds of each of a few runs on a device, after one that warms up; `before` each of them does not count."""
+    """Return the seconds of each of a few runs on a device, after one that warms up; `before` each
+    of them does not count."""
 
     def once() -> float:
         before()

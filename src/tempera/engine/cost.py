@@ -1,16 +1,19 @@
-"""The cost of a step on paper: the launches, bytes and FLOPs of its operations, of which none computes a number.
+"""The cost of a step on paper: the launches, bytes and FLOPs of its operations, of which none
+computes a number.
 
-The engine's own code runs on tensors that have shapes and no numbers, so that every count is that of the step itself: of an
-accelerator they are torch's meta tensors, of a CPU its fake ones, and a dispatch mode notes what passes. A step waits for its
-device only at its end, so nothing before needs a number.
+The engine's own code runs on tensors that have shapes and no numbers, so that every count is that
+of the step itself: of an accelerator they are torch's meta tensors, of a CPU its fake ones, and a
+dispatch mode notes what passes. A step waits for its device only at its end, so nothing before
+needs a number.
 
     ledger = Ledger(torch.device("meta"))
     with ledger("loss stage"):
         objective.propagate(batch, shares)
     ledger.stages["loss stage"].launches
 
-What moves is estimated as each operand read once and each result written once; what stays in a cache between two operations is
-not known here. Letters in shapes: b rows of this device, n rows of all, D width.
+What moves is estimated as each operand read once and each result written once; what stays in a
+cache between two operations is not known here. Letters in shapes: b rows of this device, n rows of
+all, D width.
 """
 
 from __future__ import annotations
@@ -38,13 +41,28 @@ _aten = torch.ops.aten
 META = torch.device("meta")
 _COUNTED = {"aten", "mkldnn"}
 # Operations that start nothing on a device: views, new memory, and copies from the host.
-_FREE = {"_unsafe_view", "detach", "lift_fresh", "_values", "_indices", "_reshape_alias", "is_same_size"}
+_FREE = {
+    "_unsafe_view",
+    "detach",
+    "lift_fresh",
+    "_values",
+    "_indices",
+    "_reshape_alias",
+    "is_same_size",
+}
 _FREE |= {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
 # Operations that read nothing of what they write.
 _FILLS = {"fill_", "zero_", "copy_", "bernoulli_", "uniform_", "normal_", "random_", "exponential_"}
 _READS_ROWS = {"index", "index_select", "embedding", "gather", "_unsafe_index"}
 _BAGS = {"_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_backward"}
-_WRITES_ROWS = {"index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_", "scatter_add_"}
+_WRITES_ROWS = {
+    "index_put_",
+    "_index_put_impl_",
+    "index_add_",
+    "index_copy_",
+    "scatter_",
+    "scatter_add_",
+}
 _ATTENTION = {
     "_scaled_dot_product_flash_attention_for_cpu": 4,
     "_scaled_dot_product_flash_attention_for_cpu_backward": 10,
@@ -75,7 +93,8 @@ class Operation(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """Return what operations of like cost have in common: name, precision, and work to a factor of 2."""
+        """Return what operations of like cost have in common: name, precision, and work to a factor
+        of 2."""
         return self.name, self.dtype, self.work.bit_length()
 
 
@@ -85,8 +104,10 @@ class Stage:
 
     Args:
         operations: how often each one runs.
-        times: that all of them run, as for accumulated batches; a share where a sample of the rows goes backward.
-        calls: how often each of them is started for that: some micro-batches stand for all by their tokens, and by their number.
+        times: that all of them run, as for accumulated batches; a share where a sample of the rows
+            goes backward.
+        calls: how often each of them is started for that: some micro-batches stand for all by their
+            tokens, and by their number.
         host_once: seconds of what the program itself has computed on the way, with numbers.
     """
 
@@ -107,11 +128,16 @@ class Stage:
 
     def repeat(self, times: float, calls: float | None = None) -> None:
         """Do all of it so many times; `calls` where the number of starts is another."""
-        self.times, self.calls = self.times * times, self.calls * (times if calls is None else calls)
+        self.times, self.calls = (
+            self.times * times,
+            self.calls * (times if calls is None else calls),
+        )
 
     def total(self, kind: str) -> float:
         """Return the sum of `flops`, `bytes` or `sent`."""
-        return float(self.times * sum(count * getattr(each, kind) for each, count in self.operations.items()))
+        return float(
+            self.times * sum(count * getattr(each, kind) for each, count in self.operations.items())
+        )
 
 
 class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -148,19 +174,26 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             out = op(*args, **kwargs)
         except NotImplementedError:
-            raise UnreadableError(f"torch cannot tell what {op} makes of tensors without numbers") from None
+            raise UnreadableError(
+                f"torch cannot tell what {op} makes of tensors without numbers"
+            ) from None
         seconds = time.thread_time() - start
         if self._launches(op, args, kwargs):
             each = operation(op, args, kwargs, out)
             self.stages[self.stage].operations[each] += 1
-            if all(x.layout == torch.strided for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)):
+            if all(
+                x.layout == torch.strided
+                for x in tree_leaves((args, kwargs))
+                if isinstance(x, Tensor)
+            ):
                 self.examples.setdefault(each.kind, (each, (op, args, kwargs)))
         elif not any(map(self._here, tree_leaves((args, kwargs, out)))):
             self.stages[self.stage].host_once += seconds
         return out
 
     def _asked(self, number: Tensor) -> bool:
-        """Answer a tower that waits for its device: masks are given to it only where a row is padded, so not all are true."""
+        """Answer a tower that waits for its device: masks are given to it only where a row is
+        padded, so not all are true."""
         if number.dtype != torch.bool:
             raise UnreadableError(
                 "the towers read a number of their device within a step, which cannot be known on paper"
@@ -168,7 +201,10 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def _launches(self, op: Any, args: Any, kwargs: Any) -> bool:
-        name, present = op.overloadpacket.__name__, [self._here(x) for x in tree_leaves((args, kwargs))]
+        name, present = (
+            op.overloadpacket.__name__,
+            [self._here(x) for x in tree_leaves((args, kwargs))],
+        )
         if name in _FREE or op.is_view:
             return False
         if name == "_to_copy":
@@ -181,7 +217,11 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _here(self, x: Any) -> bool:
         if not isinstance(x, Tensor):
             return False
-        return isinstance(x, FakeTensor) if self.device.type == "cpu" else x.device.type == self.device.type
+        return (
+            isinstance(x, FakeTensor)
+            if self.device.type == "cpu"
+            else x.device.type == self.device.type
+        )
 
 
 def _is(device: Any, other: torch.device) -> bool:
@@ -190,7 +230,9 @@ def _is(device: Any, other: torch.device) -> bool:
 
 def operation(op: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> Operation:
     """Return what one call of an operation of torch does."""
-    tensors = [x for x in (*tree_leaves((args, kwargs)), *tree_leaves(out)) if isinstance(x, Tensor)]
+    tensors = [
+        x for x in (*tree_leaves((args, kwargs)), *tree_leaves(out)) if isinstance(x, Tensor)
+    ]
     floats = [x.dtype for x in tensors if x.dtype.is_floating_point]
     return Operation(
         op.overloadpacket.__name__,
@@ -219,7 +261,9 @@ def moved(op: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> int:
     elif name in _BAGS and "backward" not in name:
         reads += args[1].numel() * args[0].shape[1] * args[0].dtype.itemsize - _sizes(args[0])
     elif name in _WRITES_ROWS:
-        values = max(map(_size, (x for x in tree_leaves(args[1:]) if isinstance(x, Tensor))), default=0)
+        values = max(
+            map(_size, (x for x in tree_leaves(args[1:]) if isinstance(x, Tensor))), default=0
+        )
         reads, results = reads - _sizes(args[0]) + values, values
     return reads + results
 
@@ -242,16 +286,27 @@ def _flops(op: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> int:
         return int(_ATTENTION[name] * query.numel() * key.shape[-2])
     if name == "_linear_pointwise":  # of oneDNN: rows and a weight, [o, k]
         return int(2 * args[0].numel() * len(args[1]))
-    count = flop_registry.get(op.overloadpacket) or flop_registry.get(getattr(_aten, name.rstrip("_"), None))
+    count = flop_registry.get(op.overloadpacket) or flop_registry.get(
+        getattr(_aten, name.rstrip("_"), None)
+    )
     return 0 if count is None else int(count(*args, **kwargs, out_val=out))
 
 
-_PRODUCTS = {nn.functional.linear, torch.matmul, torch.mm, torch.bmm, torch.addmm, torch.baddbmm, Tensor.matmul}
+_PRODUCTS = {
+    nn.functional.linear,
+    torch.matmul,
+    torch.mm,
+    torch.bmm,
+    torch.addmm,
+    torch.baddbmm,
+    Tensor.matmul,
+}
 _PRODUCTS |= {Tensor.__matmul__, nn.functional.scaled_dot_product_attention}
 
 
 class AsAccelerator(TorchFunctionMode):
-    """Do what torch does on accelerators and not on meta tensors: one kernel for a dropout, and products in half precision.
+    """Do what torch does on accelerators and not on meta tensors: one kernel for a dropout, and
+    products in half precision.
 
     As in torch.autocast, weights are cast once.
     """
@@ -269,7 +324,10 @@ class AsAccelerator(TorchFunctionMode):
         if func is nn.functional.dropout:
             return _dropout(*args, **kwargs)
         if func in _PRODUCTS and self.dtype != torch.float32:
-            args, kwargs = tuple(map(self._lower, args)), {key: self._lower(x) for key, x in kwargs.items()}
+            args, kwargs = (
+                tuple(map(self._lower, args)),
+                {key: self._lower(x) for key, x in kwargs.items()},
+            )
         return func(*args, **kwargs)
 
     def _lower(self, x: Any) -> Any:
@@ -300,7 +358,9 @@ def on_paper(module: nn.Module, device: torch.device) -> Any:
         copied = copy.deepcopy(module)
     for place, part in copied.named_modules():
         for name, buffer in module.get_submodule(place).named_buffers(recurse=False):
-            if not buffer.dtype.is_floating_point:  # which rows are read follows from the numbers of these
+            if (
+                not buffer.dtype.is_floating_point
+            ):  # which rows are read follows from the numbers of these
                 part.register_buffer(name, buffer, persistent=False)
     return copied
 
@@ -314,9 +374,16 @@ def blank(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def real(x: Any, device: torch.device) -> Any:
-    """Return a tensor of the same shape and strides with numbers, to be computed with; anything else as it is."""
+    """Return a tensor of the same shape and strides with numbers, to be computed with; anything
+    else as it is."""
     if not isinstance(x, Tensor) or not (isinstance(x, FakeTensor) or x.device.type == "meta"):
         return device if x == META else x
-    extent = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
+    extent = (
+        1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
+        if x.numel()
+        else 0
+    )
     value = 0.5 if x.dtype.is_floating_point else 0
-    return torch.full((extent,), value, dtype=x.dtype, device=device).as_strided(x.shape, x.stride())
+    return torch.full((extent,), value, dtype=x.dtype, device=device).as_strided(
+        x.shape, x.stride()
+    )

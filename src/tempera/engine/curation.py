@@ -1,13 +1,16 @@
-"""The curator: rows of a batch that are worth learning from, chosen by a guide before the step is taken.
+"""The curator: rows of a batch that are worth learning from, chosen by a guide before the step is
+taken.
 
-With l_i the contrastive loss of row i among all rows of the batch, for the model and for the guide's vectors,
+With l_i the contrastive loss of row i among all rows of the batch, for the model and for the
+guide's vectors,
 
     guide:         score_i = -l_i(guide)                     pairs that the guide understands
     learnability:  score_i = l_i(model) - l_i(guide)         those of them that the model does not understand yet
 
-(Evans et al. 2024, "Data curation via joint example selection", section 2; Mindermann et al. 2022, eq. 3). The step is then that
-of the rows with the highest scores alone, as if the sampler had drawn no others. A pair whose document answers another query
-has a high loss by any guide, and is left out.
+(Evans et al. 2024, "Data curation via joint example selection", section 2; Mindermann et al. 2022,
+eq. 3). The step is then that of the rows with the highest scores alone, as if the sampler had drawn
+no others. A pair whose document answers another query has a high loss by any guide, and is left
+out.
 """
 
 from __future__ import annotations
@@ -34,9 +37,16 @@ _FEWEST = 2  # rows of a batch that is learned from
 
 
 def curated(
-    towers: TowersLike, objective: Any, batch: Batch[Any], share: float, by: By, cache: Cache, group: Group = ALONE
+    towers: TowersLike,
+    objective: Any,
+    batch: Batch[Any],
+    share: float,
+    by: By,
+    cache: Cache,
+    group: Group = ALONE,
 ) -> tuple[Batch[Any], Tensor | None]:
-    """Return this process's part of the rows with the highest scores, at least 2 rows over all processes; all if the share is 1.
+    """Return this process's part of the rows with the highest scores, at least 2 rows over all
+    processes; all if the share is 1.
 
     Rows of weight 0 come last.
 
@@ -57,7 +67,8 @@ def curated(
 
 
 def as_many(batch: Batch[Any], share: float) -> Batch[Any]:
-    """Return the first rows of a batch of all processes, as many as are chosen; for plans, before anything is known of them.
+    """Return the first rows of a batch of all processes, as many as are chosen; for plans, before
+    anything is known of them.
 
     >>> from ..core.batch import Side
     >>> len(as_many(Batch(Side(torch.eye(10)), Side(torch.eye(10))), 0.8))
@@ -71,13 +82,19 @@ def _count(rows: int, share: float) -> int:
 
 
 def scored(
-    towers: TowersLike, objective: Any, batch: Batch[Any], by: By, cache: Cache, group: Group = ALONE
+    towers: TowersLike,
+    objective: Any,
+    batch: Batch[Any],
+    by: By,
+    cache: Cache,
+    group: Group = ALONE,
 ) -> tuple[Tensor, Batch[Tensor]]:
     """Return the scores of all processes' rows, [n], and these rows as the guide embeds them.
 
-    The temperature is the objective's, and so are masks of ids, pools and corrections. A teacher has no part in the scores,
-    nor has a memory of past documents; nor has the mask `Guided`, since a wrong pair is far apart by the guide, and the mask
-    would leave out what it loses to. The model is read without dropout.
+    The temperature is the objective's, and so are masks of ids, pools and corrections. A teacher
+    has no part in the scores, nor has a memory of past documents; nor has the mask `Guided`, since
+    a wrong pair is far apart by the guide, and the mask would leave out what it loses to. The model
+    is read without dropout.
     """
     judge = judging(objective)
     everyone = group.gather(batch.of(guides_of(batch)).to(group.device))

@@ -1,7 +1,8 @@
 """Devices, processes and precision of a run, as it was launched.
 
-The same program runs under `python`, `torchrun`, `accelerate launch` and `mpirun`, on CPUs (gloo) and on the accelerator that torch
-finds (CUDA and ROCm, XPU, MPS): Accelerate reads what the launcher left in the environment.
+The same program runs under `python`, `torchrun`, `accelerate launch` and `mpirun`, on CPUs (gloo)
+and on the accelerator that torch finds (CUDA and ROCm, XPU, MPS): Accelerate reads what the
+launcher left in the environment.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from .distributed import ALONE, CPU, Group
 
 Precision = Literal["no", "bf16", "fp16"]
 Wanted = Literal["auto", "no", "bf16", "fp16"]
-# What launchers leave in the environment: torchrun and accelerate, Intel MPI and MPICH, Open MPI, MVAPICH.
+# What launchers leave in the environment: torchrun and accelerate, Intel MPI and MPICH, Open MPI,
+# MVAPICH.
 _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 _YES = ("1", "true", "yes", "y", "on", "t")  # as accelerate reads its switches
 DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -51,25 +53,33 @@ class Devices:
     mixed_precision: Precision = "no"
 
     def autocast(self) -> torch.autocast:
-        """Return a context with the precision of the towers; the objective stays in float32 in any case."""
+        """Return a context with the precision of the towers; the objective stays in float32 in any
+        case."""
         enabled = self.mixed_precision != "no"
         return torch.autocast(
-            self.group.device.type, DTYPES[self.mixed_precision] if enabled else None, enabled=enabled
+            self.group.device.type,
+            DTYPES[self.mixed_precision] if enabled else None,
+            enabled=enabled,
         )
 
     def scaler(self) -> torch.amp.GradScaler:
-        """Return a new gradient scaler; with another precision than fp16, one that does nothing and has scale 1."""
+        """Return a new gradient scaler; with another precision than fp16, one that does nothing and
+        has scale 1."""
         return torch.amp.GradScaler(self.group.device.type, enabled=self.mixed_precision == "fp16")
 
 
 def start(mixed_precision: Wanted = "no", device: str = "auto", timeout: float = 1800.0) -> Devices:
-    """Join the processes that were launched together, and take this process's device; once, at the start of a program.
+    """Join the processes that were launched together, and take this process's device; once, at the
+    start of a program.
 
     Args:
-        mixed_precision: of the towers; fp16 scales its gradients, and "auto" is bf16 where `settled` says so.
-        device: to compute on: "cpu", "auto" for the accelerator if there is one, or its name, as cuda, cuda:1, xpu or mps.
-        timeout: seconds that a process waits for the others before it ends with an error. A process that ends, or is
-            killed, is noticed at once by gloo and by the launchers; this is for one that hangs.
+        mixed_precision: of the towers; fp16 scales its gradients, and "auto" is bf16 where
+            `settled` says so.
+        device: to compute on: "cpu", "auto" for the accelerator if there is one, or its name, as
+            cuda, cuda:1, xpu or mps.
+        timeout: seconds that a process waits for the others before it ends with an error. A process
+            that ends, or is killed, is noticed at once by gloo and by the launchers; this is for
+            one that hangs.
 
     Raises:
         ConfigError: there is no such device, or it does not have the precision.
@@ -81,7 +91,8 @@ def start(mixed_precision: Wanted = "no", device: str = "auto", timeout: float =
         return _checked(Group(device=chosen), mixed_precision)
     from accelerate import PartialState
 
-    # Imported before there is a group: defaults of its functions would hold on to the group, and its threads, for good.
+    # Imported before there is a group: defaults of its functions would hold on to the group, and
+    # its threads, for good.
     from torch.distributed.nn import functional  # noqa: F401
 
     cpu = chosen.type == "cpu"
@@ -90,7 +101,9 @@ def start(mixed_precision: Wanted = "no", device: str = "auto", timeout: float =
     ):  # which ends the program: it waits for the others within C++, where Python hears nothing
         state = PartialState(cpu=cpu, timeout=timedelta(seconds=timeout))
     if dist.is_initialized() and dist.get_backend() == "gloo":
-        atexit.register(stop)  # whatever ends the program: gloo's threads abort a process that has not left the others
+        atexit.register(
+            stop
+        )  # whatever ends the program: gloo's threads abort a process that has not left the others
     own, hosts = chosen if cpu else state.device, None
     if dist.is_initialized() and dist.get_backend() != "gloo":
         hosts = dist.new_group(timeout=timedelta(seconds=timeout), backend="gloo")
@@ -99,7 +112,8 @@ def start(mixed_precision: Wanted = "no", device: str = "auto", timeout: float =
 
 
 def settled(wanted: Wanted, group: Group = ALONE) -> Precision:
-    """Return the precision of the towers: "auto" is bf16 where all processes measure that it pays, and else float32."""
+    """Return the precision of the towers: "auto" is bf16 where all processes measure that it pays,
+    and else float32."""
     if wanted != "auto":
         return wanted
     return "no" if group.all_reduce_max(bf16_gain(group.device) < WORTH) else "bf16"
@@ -107,7 +121,8 @@ def settled(wanted: Wanted, group: Group = ALONE) -> Precision:
 
 @cache
 def bf16_gain(device: torch.device) -> float:
-    """Return how many times as fast as in float32 a device multiplies matrices in bf16; measured once, in about 0.05 s."""
+    """Return how many times as fast as in float32 a device multiplies matrices in bf16; measured
+    once, in about 0.05 s."""
     seconds = [_product(device, dtype) for dtype in (torch.float32, torch.bfloat16)]
     return seconds[0] / seconds[1]
 
@@ -140,10 +155,14 @@ def named(name: str) -> torch.device:
         has = "a CPU only" if accelerator is None else f"{accelerator.type} and a CPU"
         raise ConfigError(f"train.device is {name}, but torch finds {has} here: use auto, or cpu")
     index = (
-        wanted.index if wanted is not None and wanted.index is not None else torch.accelerator.current_device_index()
+        wanted.index
+        if wanted is not None and wanted.index is not None
+        else torch.accelerator.current_device_index()
     )
     if index >= (count := torch.accelerator.device_count()):
-        raise ConfigError(f"train.device is {name}, but there are {count} of {accelerator.type}, counted from 0")
+        raise ConfigError(
+            f"train.device is {name}, but there are {count} of {accelerator.type}, counted from 0"
+        )
     return torch.device(accelerator.type, index)
 
 
@@ -155,7 +174,9 @@ def launched() -> bool:
 def _checked(group: Group, wanted: Wanted) -> Devices:
     device, mixed_precision = group.device, settled(wanted, group)
     if mixed_precision == "fp16" and device.type == "cpu":
-        raise ConfigError("mixed_precision: fp16 needs a GPU, but this process runs on a CPU; use bf16 or no")
+        raise ConfigError(
+            "mixed_precision: fp16 needs a GPU, but this process runs on a CPU; use bf16 or no"
+        )
     if mixed_precision == "bf16" and device.type != "cpu":
         supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
         if supported is not None and not supported():
@@ -165,7 +186,8 @@ def _checked(group: Group, wanted: Wanted) -> Devices:
 
 @contextmanager
 def one_voice(group: Group) -> Iterator[None]:
-    """Show progress and messages of the main process only; errors pass, so that each process shows its own."""
+    """Show progress and messages of the main process only; errors pass, so that each process shows
+    its own."""
     if group.main:
         yield
         return

@@ -18,6 +18,8 @@ def digest(tensors: Iterable[Tensor]) -> int:
     content = xxhash.xxh3_64()
     for tensor in tensors:
         numbers = tensor.detach().cpu().contiguous().flatten()
-        numbers = numbers.as_strided(numbers.shape, (1,))  # of none or one number the stride may be another
+        numbers = numbers.as_strided(
+            numbers.shape, (1,)
+        )  # of none or one number the stride may be another
         content.update(numbers.view(torch.uint8).numpy().data)
     return content.intdigest()

@@ -1,7 +1,9 @@
-"""One batch on several processes: all-gather of rows, reduce-scatter of their gradients, all-reduce of the parameters'.
+"""One batch on several processes: all-gather of rows, reduce-scatter of their gradients, all-reduce
+of the parameters'.
 
-Nothing here is differentiable. Embeddings arrive as leaves, so a step has a handful of exchanges and none of them inside a
-backward pass: sizes, the rows with all that is known of them, their gradients on the way back, and the parameters'.
+Nothing here is differentiable. Embeddings arrive as leaves, so a step has a handful of exchanges
+and none of them inside a backward pass: sizes, the rows with all that is known of them, their
+gradients on the way back, and the parameters'.
 
 Letters in shapes: p processes, f columns of a batch, n rows of all processes, D width.
 """
@@ -20,10 +22,25 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Role
 from ..errors import TemperaError
-from .exchange import FLOATS, ROLES, Columns, Gathered, check, columns_of, header_of, join, leaf, pack, places, unpack
+from .exchange import (
+    FLOATS,
+    ROLES,
+    Columns,
+    Gathered,
+    check,
+    columns_of,
+    header_of,
+    join,
+    leaf,
+    pack,
+    places,
+    unpack,
+)
 
 CPU = torch.device("cpu")
-BUCKET_BYTES = 1 << 26  # gradients that are summed at once: above this, starting an exchange costs nothing more
+BUCKET_BYTES = (
+    1 << 26
+)  # gradients that are summed at once: above this, starting an exchange costs nothing more
 
 
 class LeftBehind(torch.OutOfMemoryError):
@@ -32,14 +49,15 @@ class LeftBehind(torch.OutOfMemoryError):
 
 @dataclass(frozen=True)
 class Group:
-    """The processes that train together. `Group()` is one process on its own: nothing is exchanged, nothing copied.
+    """The processes that train together. `Group()` is one process on its own: nothing is exchanged,
+    nothing copied.
 
     Args:
         rank: the place of this process, from 0.
         size: how many processes there are; above 1, torch.distributed is to be initialised.
         device: where this process computes.
-        hosts: the group of torch.distributed, on CPUs, in which they agree on numbers without waiting for their devices; None
-            is the default group.
+        hosts: the group of torch.distributed, on CPUs, in which they agree on numbers without
+            waiting for their devices; None is the default group.
 
     >>> from tempera.core.batch import Side
     >>> eye, alone = torch.eye(2), Group()
@@ -60,52 +78,68 @@ class Group:
         return self.rank == 0
 
     def gather(self, batch: Batch[Tensor]) -> Gathered:
-        """Return the batch of all processes from the embedded rows of each; `span` is where this process's rows stand in it.
+        """Return the batch of all processes from the embedded rows of each; `span` is where this
+        process's rows stand in it.
 
-        Embeddings are leaves that require gradient, cut off from what made them. Processes may have different numbers
-        of rows, also none: a side that is None counts as one without rows, and one that is empty everywhere is left
-        out. `owner` counts rows of the whole batch afterwards. `memory` is passed on; it has to be the same everywhere.
+        Embeddings are leaves that require gradient, cut off from what made them. Processes may have
+        different numbers of rows, also none: a side that is None counts as one without rows, and
+        one that is empty everywhere is left out. `owner` counts rows of the whole batch afterwards.
+        `memory` is passed on; it has to be the same everywhere.
 
         Raises:
-            DataError: on all processes, if what is known of rows, its dtype or its width differs between them, or no
-                process has a row.
+            DataError: on all processes, if what is known of rows, its dtype or its width differs
+                between them, or no process has a row.
         """
         if self.size == 1:
             sides = {role: side for role, side in batch.sides().items() if role in ROLES}
-            leaves: Any = {role: replace(side, rows=leaf(side.rows)) for role, side in sides.items()}
+            leaves: Any = {
+                role: replace(side, rows=leaf(side.rows)) for role, side in sides.items()
+            }
             known = {each.name: getattr(batch, each.name) for each in fields(Batch)}
             counts = {role: (len(side),) for role, side in sides.items()}
             return Gathered(**{**known, **leaves, "span": range(len(batch)), "counts": counts})
         return join(self._exchange(columns_of(batch)), self.rank, batch.memory)
 
     def reduce_scatter(self, gathered: Gathered) -> dict[Role, Tensor]:
-        """Return the gradients of this process's rows, [own rows, D] for every role of the batch, summed over all processes.
+        """Return the gradients of this process's rows, [own rows, D] for every role of the batch,
+        summed over all processes.
 
-        They travel in the dtype of the embeddings, in one reduce-scatter a dtype; a role without gradient counts as 0.
+        They travel in the dtype of the embeddings, in one reduce-scatter a dtype; a role without
+        gradient counts as 0.
         """
-        leaves = {role: side.rows for role, side in gathered.sides().items() if role in gathered.counts}
-        grads = {role: torch.zeros_like(rows) if rows.grad is None else rows.grad for role, rows in leaves.items()}
+        leaves = {
+            role: side.rows for role, side in gathered.sides().items() if role in gathered.counts
+        }
+        grads = {
+            role: torch.zeros_like(rows) if rows.grad is None else rows.grad
+            for role, rows in leaves.items()
+        }
         if self.size == 1:
             return grads
         home: dict[Role, Tensor] = {}
         for dtype in FLOATS:
             if roles := [role for role in grads if grads[role].dtype == dtype]:
-                home |= self._scatter({role: grads[role].split_with_sizes(gathered.counts[role]) for role in roles})
+                home |= self._scatter(
+                    {role: grads[role].split_with_sizes(gathered.counts[role]) for role in roles}
+                )
         return home
 
     def all_gather(self, rows: Tensor) -> Tensor:
-        """Return the rows of all processes, in the order of the processes, [n, D]; one has some at least."""
+        """Return the rows of all processes, in the order of the processes, [n, D]; one has some at
+        least."""
         if self.size == 1:
             return rows
         parts = (part.get("query.rows") for part in self._exchange({"query.rows": rows}))
         return torch.cat([part for part in parts if part is not None]).to(rows.device)
 
     def all_reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Sum the gradients of parameters over all processes, in place; once a step, after the backward passes.
+        """Sum the gradients of parameters over all processes, in place; once a step, after the
+        backward passes.
 
-        Every process gives the same parameters in the same order. A gradient that is None counts as 0, and stays None
-        where all processes have none. Parameters that `shard` divided are skipped: their gradients are sums already.
-        Sparse gradients stay sparse, and what travels of them are the rows that some process has.
+        Every process gives the same parameters in the same order. A gradient that is None counts as
+        0, and stays None where all processes have none. Parameters that `shard` divided are
+        skipped: their gradients are sums already. Sparse gradients stay sparse, and what travels of
+        them are the rows that some process has.
         """
         if self.size == 1:
             return
@@ -121,16 +155,25 @@ class Group:
                 parameter.grad = self._joined(parameter)
             reached = [p for p, kind in zip(whole, kinds, strict=True) if kind == 1]
             for parameter in reached:
-                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                parameter.grad = (
+                    torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                )
             for grads in buckets([p.grad for p in reached if p.grad is not None]):
-                flat = torch.cat([grad.flatten().to(self.device) for grad in grads])  # a temperature lies on the host
+                flat = torch.cat(
+                    [grad.flatten().to(self.device) for grad in grads]
+                )  # a temperature lies on the host
                 dist.all_reduce(flat)
-                for grad, part in zip(grads, flat.split_with_sizes([grad.numel() for grad in grads]), strict=True):
+                for grad, part in zip(
+                    grads, flat.split_with_sizes([grad.numel() for grad in grads]), strict=True
+                ):
                     grad.copy_(part.view_as(grad))
 
     def _joined(self, table: nn.Parameter) -> Tensor:
         """Return the sum of all processes' sparse gradients of a table, from the rows of each."""
-        rows, values = torch.empty(0, dtype=torch.int64, device=self.device), table.detach()[:0]  # [k], [k, D]
+        rows, values = (
+            torch.empty(0, dtype=torch.int64, device=self.device),
+            table.detach()[:0],
+        )  # [k], [k, D]
         if table.grad is not None:
             grad = table.grad.coalesce()
             rows, values = grad.indices()[0], grad.values()
@@ -143,9 +186,15 @@ class Group:
             padded[: len(mine)] = mine
             everyone = padded.new_empty(self.size, *padded.shape)
             dist.all_gather(list(everyone), padded)
-            parts.append(torch.cat([each[:count] for each, count in zip(everyone, counts.tolist(), strict=True)]))
+            parts.append(
+                torch.cat(
+                    [each[:count] for each, count in zip(everyone, counts.tolist(), strict=True)]
+                )
+            )
         rows, values = parts
-        return torch.sparse_coo_tensor(rows[None], values, table.shape, check_invariants=False).coalesce()
+        return torch.sparse_coo_tensor(
+            rows[None], values, table.shape, check_invariants=False
+        ).coalesce()
 
     def any(self, flag: bool) -> bool:
         """Return True if `flag` is true on any process."""
@@ -156,7 +205,8 @@ class Group:
         return self._agree(value, dist.ReduceOp.SUM) if self.size > 1 else value
 
     def all_reduce_sums(self, values: Tensor) -> Tensor:
-        """Sum a tensor on the group's device over all processes, in place, and return it; nothing is waited for."""
+        """Sum a tensor on the group's device over all processes, in place, and return it; nothing
+        is waited for."""
         if self.size > 1:
             with self.together("an all-reduce"):
                 dist.all_reduce(values)
@@ -167,7 +217,9 @@ class Group:
         if self.size == 1:
             return
         for tensor in tensors:
-            values = tensor.detach().to(self.device, copy=True).contiguous()  # a temperature lies on the host
+            values = (
+                tensor.detach().to(self.device, copy=True).contiguous()
+            )  # a temperature lies on the host
             with self.together("the broadcast of weights"):
                 dist.broadcast(values, 0)
             tensor.detach().copy_(values)
@@ -181,9 +233,11 @@ class Group:
         return self.all_reduce_max(number) == -self.all_reduce_max(-number)
 
     def keep_pace(self) -> None:
-        """Call before each exchange within work that all processes do together and that may run out of memory.
+        """Call before each exchange within work that all processes do together and that may run out
+        of memory.
 
-        A process that runs out calls `any(True)` instead and leaves; the others meet it here, and leave as well.
+        A process that runs out calls `any(True)` instead and leaves; the others meet it here, and
+        leave as well.
 
         Raises:
             LeftBehind: another process has left.
@@ -196,13 +250,16 @@ class Group:
         self.all_reduce_sum(0.0)
 
     def _agree(self, value: float, how: Any) -> float:
-        number = torch.tensor(float(value), dtype=torch.float64, device=self.device if self.hosts is None else CPU)
+        number = torch.tensor(
+            float(value), dtype=torch.float64, device=self.device if self.hosts is None else CPU
+        )
         with self.together("an all-reduce"):
             dist.all_reduce(number, how, self.hosts)
             return float(number)
 
     def _exchange(self, mine: Columns) -> list[Columns]:
-        """Return the columns of every process, in two exchanges: their sizes, then all of them as bytes."""
+        """Return the columns of every process, in two exchanges: their sizes, then all of them as
+        bytes."""
         header = torch.tensor(header_of(mine), device=self.device)  # [f, 3]
         headers = header.new_empty(self.size, *header.shape)
         with self.together("the exchange of sizes"):
@@ -210,23 +267,34 @@ class Group:
             sizes = headers.tolist()
         check(sizes)
         longest = max(places(each)[-1] for each in sizes)
-        packed = pack(mine, sizes[self.rank], torch.zeros(longest, dtype=torch.uint8, device=self.device))
+        packed = pack(
+            mine, sizes[self.rank], torch.zeros(longest, dtype=torch.uint8, device=self.device)
+        )
         everything = packed.new_empty(self.size, longest)
         with self.together("the all-gather of rows"):
             dist.all_gather(list(everything), packed)
         return [unpack(each, size) for each, size in zip(everything, sizes, strict=True)]
 
     def _scatter(self, grads: Mapping[Role, Sequence[Tensor]]) -> dict[Role, Tensor]:
-        """Return the sums over all processes of the gradients of this process's rows, of one dtype."""
+        """Return the sums over all processes of the gradients of this process's rows, of one
+        dtype."""
         one = next(iter(grads.values()))[0]
         counts = [[len(parts[process]) for parts in grads.values()] for process in range(self.size)]
         sums = one.new_zeros(self.size, max(map(sum, counts)), one.shape[1])
         for process, rows in enumerate(sums):
-            torch.cat([parts[process] for parts in grads.values()], out=rows[: sum(counts[process])])
+            torch.cat(
+                [parts[process] for parts in grads.values()], out=rows[: sum(counts[process])]
+            )
         own = torch.empty_like(sums[0])
         with self.together("the reduce-scatter of gradients"):
             dist.reduce_scatter(own, list(sums))
-        return dict(zip(grads, own[: sum(counts[self.rank])].split_with_sizes(counts[self.rank]), strict=True))
+        return dict(
+            zip(
+                grads,
+                own[: sum(counts[self.rank])].split_with_sizes(counts[self.rank]),
+                strict=True,
+            )
+        )
 
     @contextmanager
     def together(self, exchange: str) -> Iterator[None]:
@@ -240,7 +308,9 @@ class Group:
         except torch.OutOfMemoryError:  # a RuntimeError, too, of this process
             raise
         except RuntimeError as error:
-            reason = re.sub(r"^\[\S+\] ", "", str(error).strip().splitlines()[0])  # without a line of gloo's source
+            reason = re.sub(
+                r"^\[\S+\] ", "", str(error).strip().splitlines()[0]
+            )  # without a line of gloo's source
             raise TemperaError(
                 f"rank {self.rank} of {self.size} lost the other ranks during {exchange} "
                 f"({reason}); see the log of the rank that failed first"
@@ -251,7 +321,8 @@ ALONE = Group()
 
 
 def buckets(grads: Iterable[Tensor], limit: int = BUCKET_BYTES) -> list[list[Tensor]]:
-    """Return lists of tensors of one dtype, in order, of up to `limit` bytes each; a larger tensor is alone in its list.
+    """Return lists of tensors of one dtype, in order, of up to `limit` bytes each; a larger tensor
+    is alone in its list.
 
     >>> small, large = torch.zeros(2), torch.zeros(5)
     >>> [len(bucket) for bucket in buckets([small, small, large, small.double(), small], limit=24)]

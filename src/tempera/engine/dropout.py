@@ -1,8 +1,9 @@
-"""Dropout on a CPU in half of torch's time, and dropout that belongs to a row whichever rows it is embedded with.
+"""Dropout on a CPU in half of torch's time, and dropout that belongs to a row whichever rows it is
+embedded with.
 
-torch draws a number of 32 bits for each feature, one after the other, which is a tenth to a fifth of a transformer's step; 16 bits
-do. Its attention with dropout, or backward in half precision, is the slowest of its ways; three products and a softmax are faster
-where texts are short.
+torch draws a number of 32 bits for each feature, one after the other, which is a tenth to a fifth
+of a transformer's step; 16 bits do. Its attention with dropout, or backward in half precision, is
+the slowest of its ways; three products and a softmax are faster where texts are short.
 
 Letters in shapes: n rows, w tokens of the longest of them, d features, h heads.
 """
@@ -23,7 +24,8 @@ from ..core.abilities import placed
 from ..errors import TemperaError
 from .shards import is_left_alone
 
-_SHORT = 256  # tokens up to which products are faster in bf16 than torch's attention, which holds no scores
+# tokens up to which products are faster in bf16 than torch's attention, which holds no scores
+_SHORT = 256
 _LEVELS = 1 << 16  # chances are multiples of one over this
 _GOLDEN = -0x61C8864680B583EB  # 2^64 over the golden ratio, by which SplitMix64 counts
 
@@ -40,18 +42,29 @@ class Dropout(TorchFunctionMode):
     has_drawn = False  # whether a layer has drawn, or attended, in the block
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if func in (F.dropout, torch.dropout):
             return self._dropout(*args, **kwargs)
         self.has_drawn |= func is F.scaled_dot_product_attention
-        if func is F.scaled_dot_product_attention and (kwargs.get("dropout_p", 0.0) > 0 or _slow(*args, **kwargs)):
+        if func is F.scaled_dot_product_attention and (
+            kwargs.get("dropout_p", 0.0) > 0 or _slow(*args, **kwargs)
+        ):
             return self._attention(*args, **kwargs)
         return func(*args, **kwargs)
 
     def _dropout(
-        self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, train: bool | None = None
+        self,
+        input: Tensor,
+        p: float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+        train: bool | None = None,
     ) -> Tensor:
         if not (training if train is None else train) or p == 0:
             return input
@@ -75,9 +88,13 @@ class Dropout(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """Return softmax(q k^T scale + mask) v with dropout on the softmax, [n, h, w, d]; 0 where all is masked."""
+        """Return softmax(q k^T scale + mask) v with dropout on the softmax, [n, h, w, d]; 0 where
+        all is masked."""
         if enable_gqa:
-            key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value))
+            key, value = (
+                each.repeat_interleave(query.shape[-3] // each.shape[-3], -3)
+                for each in (key, value)
+            )
         scores = (query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)) @ key.mT
         if is_causal and attn_mask is not None:
             raise ValueError("attention is causal and has a mask: give one of them")
@@ -86,14 +103,17 @@ class Dropout(TorchFunctionMode):
         if attn_mask is None:
             return self._dropout(scores.softmax(-1), dropout_p) @ value
         if attn_mask.dtype == torch.bool:
-            attn_mask = torch.zeros_like(attn_mask, dtype=scores.dtype).masked_fill_(~attn_mask, -torch.inf)
+            attn_mask = torch.zeros_like(attn_mask, dtype=scores.dtype).masked_fill_(
+                ~attn_mask, -torch.inf
+            )
         attn_mask = attn_mask.to(scores.dtype)
         hidden = (attn_mask == -torch.inf).all(-1, keepdim=True)
         scores = scores + attn_mask.masked_fill(hidden, 0.0)
         return self._dropout(scores.softmax(-1).masked_fill(hidden, 0.0), dropout_p) @ value
 
     def kept(self, shape: Sequence[int], p: float) -> tuple[Tensor, float]:
-        """Return what dropout keeps, with chance 1 - p, of a tensor, and by what it is multiplied: one over that chance."""
+        """Return what dropout keeps, with chance 1 - p, of a tensor, and by what it is multiplied:
+        one over that chance."""
         dropped = round(p * _LEVELS)
         words = self.words(shape)
         if dropped == _LEVELS:
@@ -110,8 +130,9 @@ class Dropout(TorchFunctionMode):
 class RowDropout(Dropout):
     """Draw the dropout of each row from a seed of its own, in the order of the tower's layers.
 
-    Dropout is drawn on [n, d], on [n, w, d], and in attention on [n, h, w, w]. A number is a hash (SplitMix64, Steele et al. 2014)
-    of the row's seed, of how many layers have drawn before, and of its place, tokens being counted from where rows are aligned.
+    Dropout is drawn on [n, d], on [n, w, d], and in attention on [n, h, w, w]. A number is a hash
+    (SplitMix64, Steele et al. 2014) of the row's seed, of how many layers have drawn before, and of
+    its place, tokens being counted from where rows are aligned.
 
     Args:
         seeds: of the rows, [n].
@@ -171,7 +192,8 @@ def _mixed(bits: Tensor) -> Tensor:
 def dropout_on(device: torch.device, modules: Sequence[nn.Module]) -> AbstractContextManager[Any]:
     """Return a context in which the modules of a tower draw dropout on a device.
 
-    Accelerators have kernels for it. A tower that is compiled, or that computes parts again on the way back, draws by torch.
+    Accelerators have kernels for it. A tower that is compiled, or that computes parts again on the
+    way back, draws by torch.
     """
     return nullcontext() if device.type != "cpu" or is_left_alone(modules) else Dropout()
 
@@ -192,10 +214,14 @@ class _Dropped(torch.autograd.Function):
 
 
 def _numbers(kept: Tensor, like: Tensor) -> Tensor:
-    """Return 0 and 1 in the dtype of another tensor; bytes are converted in a fourth of the time of truth values."""
+    """Return 0 and 1 in the dtype of another tensor; bytes are converted in a fourth of the time of
+    truth values."""
     return placed(kept.view(torch.uint8), like)
 
 
 def _slow(query: Tensor, *_: Any, **__: Any) -> bool:
-    """Return whether torch's attention goes backward 2 to 10 times as slowly; with or without a graph, so that replays repeat."""
-    return query.device.type == "cpu" and query.dtype == torch.bfloat16 and query.shape[-2] <= _SHORT
+    """Return whether torch's attention goes backward 2 to 10 times as slowly; with or without a
+    graph, so that replays repeat."""
+    return (
+        query.device.type == "cpu" and query.dtype == torch.bfloat16 and query.shape[-2] <= _SHORT
+    )

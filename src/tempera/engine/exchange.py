@@ -1,7 +1,7 @@
 """A batch as named columns, the form in which its rows travel between processes.
 
-Everything that is known of a process's rows, packed into one run of bytes, so that one exchange of sizes and one of bytes
-gather a batch, whatever it holds.
+Everything that is known of a process's rows, packed into one run of bytes, so that one exchange of
+sizes and one of bytes gather a batch, whatever it holds.
 
 Letters in shapes: p processes, f columns of a batch, n rows of all processes, D width.
 """
@@ -20,7 +20,12 @@ from ..core.batch import Batch, Role, Side
 from ..core.ragged import Ragged, from_lengths
 from ..errors import DataError
 
-ROLES: tuple[Role, ...] = ("query", "doc", "negatives", "sampled")  # a memory is the same on all processes
+ROLES: tuple[Role, ...] = (
+    "query",
+    "doc",
+    "negatives",
+    "sampled",
+)  # a memory is the same on all processes
 FIELDS = ("rows", "ids", "logq", "guide", "owner", "teacher", "score")
 NAMES = (
     *(f"{role}.{name}" for role in ROLES for name in FIELDS),
@@ -42,7 +47,8 @@ Header = list[
 
 @dataclass(frozen=True)
 class Gathered(Batch[Tensor]):
-    """A batch of all processes' rows, in the order of the processes, and how many each of them brought."""
+    """A batch of all processes' rows, in the order of the processes, and how many each of them
+    brought."""
 
     counts: Mapping[Role, tuple[int, ...]] = field(default_factory=dict)
 
@@ -75,20 +81,31 @@ def header_of(columns: Columns) -> Header:
                 f"{name} of a batch is {column.dtype}; only {', '.join(map(str, DTYPES))} can be exchanged between processes"
             )
         else:
-            header.append([len(column), column.shape[1] if column.ndim == 2 else 0, DTYPES.index(column.dtype)])
+            header.append(
+                [
+                    len(column),
+                    column.shape[1] if column.ndim == 2 else 0,
+                    DTYPES.index(column.dtype),
+                ]
+            )
     return header
 
 
 def places(header: Header) -> list[int]:
-    """Return the position at which each column begins in the bytes of its process, and the end of the last one, [f + 1]."""
-    return list(accumulate((-(-size // _ALIGNED) * _ALIGNED for size in map(_bytes, header)), initial=0))
+    """Return the position at which each column begins in the bytes of its process, and the end of
+    the last one, [f + 1]."""
+    return list(
+        accumulate((-(-size // _ALIGNED) * _ALIGNED for size in map(_bytes, header)), initial=0)
+    )
 
 
 def pack(columns: Columns, header: Header, into: Tensor) -> Tensor:
     """Write the columns as bytes into `into`, and return it."""
     for name, column, start in zip(NAMES, header, places(header), strict=False):
         if size := _bytes(column):
-            into[start : start + size] = columns[name].detach().to(into.device).contiguous().view(torch.uint8).flatten()
+            into[start : start + size] = (
+                columns[name].detach().to(into.device).contiguous().view(torch.uint8).flatten()
+            )
     return into
 
 
@@ -106,28 +123,42 @@ def check(headers: Sequence[Header]) -> None:
     """Check that all processes give the same columns for their rows; those without rows need none.
 
     Raises:
-        DataError: they do not, or there are no rows. Every process has the same headers and so the same error.
+        DataError: they do not, or there are no rows. Every process has the same headers and so the
+            same error.
     """
     table = [dict(zip(NAMES, header, strict=True)) for header in headers]
     for name in NAMES[:-2]:
         role, _, column = name.partition(".")
-        with_rows = {process: each[name] for process, each in enumerate(table) if each[f"{role}.rows"][0]}
+        with_rows = {
+            process: each[name] for process, each in enumerate(table) if each[f"{role}.rows"][0]
+        }
         if name == "query.rows" and not with_rows:
             raise DataError("a batch needs at least one pair, but no process has one")
         kinds: dict[str, list[str]] = {}
         for process, (_, width, dtype) in with_rows.items():
             kinds.setdefault(_kind(width, dtype), []).append(str(process))
         if len(kinds) > 1:
-            seen = ", ".join(f"{kind} on rank {' and '.join(processes)}" for kind, processes in kinds.items())
-            raise DataError(f"{column} of {role} differs between ranks: {seen}; all have to give the same")
+            seen = ", ".join(
+                f"{kind} on rank {' and '.join(processes)}" for kind, processes in kinds.items()
+            )
+            raise DataError(
+                f"{column} of {role} differs between ranks: {seen}; all have to give the same"
+            )
 
 
 def join(parts: Sequence[Columns], rank: int, memory: Side[Tensor] | None) -> Gathered:
     """Return one batch from the columns of every process."""
     counts = {role: tuple(len(part.get(f"{role}.rows", ())) for part in parts) for role in ROLES}
     first = list(accumulate(counts["query"], initial=0))  # row of each process, [p + 1]
-    shifted = [{name: _shift(name, column, at) for name, column in part.items()} for part, at in zip(parts, first)]
-    whole = {name: torch.cat(ranks) for name in NAMES if (ranks := [part[name] for part in shifted if name in part])}
+    shifted = [
+        {name: _shift(name, column, at) for name, column in part.items()}
+        for part, at in zip(parts, first)
+    ]
+    whole = {
+        name: torch.cat(ranks)
+        for name in NAMES
+        if (ranks := [part[name] for part in shifted if name in part])
+    }
     sides: dict[Any, Any] = {}
     for role in [role for role in ROLES if any(counts[role])]:
         fields = {name: whole[f"{role}.{name}"] for name in FIELDS if f"{role}.{name}" in whole}
@@ -135,9 +166,13 @@ def join(parts: Sequence[Columns], rank: int, memory: Side[Tensor] | None) -> Ga
     known = None
     if (lengths := whole.get("query.known")) is not None:
         known = Ragged(whole.get("known.values", lengths[:0]), from_lengths(lengths))
-    temperatures = [None if (x := part.get("batch.temperature")) is None else float(x) for part in parts]
+    temperatures = [
+        None if (x := part.get("batch.temperature")) is None else float(x) for part in parts
+    ]
     if len(set(temperatures)) > 1:
-        raise DataError(f"temperature of a batch differs between ranks: {temperatures}; all have to give the same")
+        raise DataError(
+            f"temperature of a batch differs between ranks: {temperatures}; all have to give the same"
+        )
     return Gathered(
         **sides,
         memory=memory,

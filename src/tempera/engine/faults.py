@@ -1,4 +1,5 @@
-"""The rows and the cause that a loss or gradient that is not finite comes from; searched for only after one has occurred.
+"""The rows and the cause that a loss or gradient that is not finite comes from; searched for only
+after one has occurred.
 
 Letters in shapes: b rows of this process, n rows of all processes, D width.
 """
@@ -30,7 +31,9 @@ class Fault:
 
     step: int  # counted from 1
     what: str  # is not finite
-    rows: tuple[tuple[int, ...], ...]  # places in each batch of the step, of all processes, that it comes from
+    rows: tuple[
+        tuple[int, ...], ...
+    ]  # places in each batch of the step, of all processes, that it comes from
     cause: str  # the likely one, and what to do
 
 
@@ -39,22 +42,31 @@ class NotFinite(TemperaError):
 
     def __init__(self, fault: Fault, rows: str = "", after: str = "") -> None:
         among = f", of {rows}" if rows else ""
-        super().__init__(f"the {fault.what} of step {fault.step} is not finite{among}: {fault.cause}{after}")
+        super().__init__(
+            f"the {fault.what} of step {fault.step} is not finite{among}: {fault.cause}{after}"
+        )
         self.fault = fault
 
 
-def trace(state: State, batches: Sequence[tuple[Batch[Any], Tensor | None]], what: str, devices: Devices) -> Fault:
-    """Embed the batches of a step once more, and return what is not finite in them; all processes have to call.
+def trace(
+    state: State, batches: Sequence[tuple[Batch[Any], Tensor | None]], what: str, devices: Devices
+) -> Fault:
+    """Embed the batches of a step once more, and return what is not finite in them; all processes
+    have to call.
 
-    The same weights and random numbers as in the step are needed. Gradients of the objective's parameters are changed.
+    The same weights and random numbers as in the step are needed. Gradients of the objective's
+    parameters are changed.
 
     Args:
-        batches: rows of this process, and the places of all processes' rows in the batch that they were chosen from.
+        batches: rows of this process, and the places of all processes' rows in the batch that they
+            were chosen from.
     """
     if name := broken(state.modules, devices.group):
         since = "before training has changed them" if not state.step else "from an earlier step"
         advice = "give another tower.model" if not state.step else _RATE
-        return Fault(state.step + 1, what, (), f"weights of {name} are not finite, {since}: {advice}")
+        return Fault(
+            state.step + 1, what, (), f"weights of {name} are not finite, {since}: {advice}"
+        )
     rows: list[tuple[int, ...]] = []
     causes: list[str] = []
     for batch, places in batches:
@@ -62,11 +74,14 @@ def trace(state: State, batches: Sequence[tuple[Batch[Any], Tensor | None]], wha
         at = flags.nonzero()[:, 0]
         rows.append(tuple((at if places is None else places[at]).tolist()))
         causes += [cause] if cause else []
-    return Fault(state.step + 1, what, tuple(rows), causes[0] if causes else _within(state.modules, devices))
+    return Fault(
+        state.step + 1, what, tuple(rows), causes[0] if causes else _within(state.modules, devices)
+    )
 
 
 def _look(state: State, batch: Batch[Any], devices: Devices) -> tuple[Tensor, str | None]:
-    """Return the rows of a batch that are to blame, [n], and why: by the first sign, from the towers to the loss."""
+    """Return the rows of a batch that are to blame, [n], and why: by the first sign, from the
+    towers to the loss."""
     group = devices.group
     objective: Any = state.modules["objective"]
     everyone = group.gather(state.cache.embed(state.modules["towers"], batch, group).batch)
@@ -83,16 +98,23 @@ def _look(state: State, batch: Batch[Any], devices: Devices) -> tuple[Tensor, st
     if not any(bool(flags.any()) for flags in pulled.values()):
         return torch.zeros(len(everyone), dtype=torch.bool), None
     lengths = torch.cat(
-        [rows[pulled[role]].detach().float().norm(dim=1) for role, rows in sides.items() if role in pulled]
+        [
+            rows[pulled[role]].detach().float().norm(dim=1)
+            for role, rows in sides.items()
+            if role in pulled
+        ]
     )
     if float(lengths.min()) < _SHORT:
         cause = f"an embedding is {float(lengths.min()):.1g} long, and its gradient grows with 1 / length: {_RATE}"
         return _pairs(everyone, pulled), cause
-    return _pairs(everyone, pulled), _of_temperature(objective) or f"gradients overflow in the loss: {_RATE}"
+    return _pairs(everyone, pulled), _of_temperature(
+        objective
+    ) or f"gradients overflow in the loss: {_RATE}"
 
 
 def _pairs(batch: Batch[Tensor], flags: dict[Role, Tensor]) -> Tensor:
-    """Return the pairs, [n], that own embeddings with a flag: as query, document or negative; samples belong to none."""
+    """Return the pairs, [n], that own embeddings with a flag: as query, document or negative;
+    samples belong to none."""
     flagged = flags["query"].cpu() | flags["doc"].cpu()[batch.answers.cpu()]
     if batch.negatives is not None and batch.negatives.owner is not None:
         owner = batch.negatives.owner.cpu()[flags["negatives"].cpu()]
@@ -108,7 +130,9 @@ def _everyones(flags: Tensor, group: Group) -> Tensor:
 def _of_embeddings(modules: nn.Module, lost: dict[Role, Tensor], devices: Devices) -> str:
     which = " and ".join(f"{role} embeddings" for role, flags in lost.items() if flags.any())
     largest, name = max(
-        (float(part(p.detach()).abs().max()), name) for name, p in modules.named_parameters() if p.numel()
+        (float(part(p.detach()).abs().max()), name)
+        for name, p in modules.named_parameters()
+        if p.numel()
     )
     if devices.mixed_precision == "fp16" and largest < _HUGE:
         return f"{which} are not finite, and fp16 ends at 65,504: take train.mixed_precision bf16"
@@ -125,7 +149,11 @@ def _of_temperature(objective: Any) -> str | None:
 
 def _of_losses(objective: Any, batch: Batch[Tensor]) -> str:
     sides = batch.sides()
-    unlikely = [role for role, side in sides.items() if side.logq is not None and not side.logq.isfinite().all()]
+    unlikely = [
+        role
+        for role, side in sides.items()
+        if side.logq is not None and not side.logq.isfinite().all()
+    ]
     if unlikely:
         return f"the frequencies (logq) of {' and '.join(unlikely)} rows are not finite: look at the data"
     largest = max(float(side.rows.detach().abs().max()) for side in sides.values() if len(side))
@@ -134,16 +162,22 @@ def _of_losses(objective: Any, batch: Batch[Tensor]) -> str:
 
 
 def _within(modules: nn.ModuleDict, devices: Devices) -> str:
-    """Return the cause where embeddings, losses and their gradients are finite: something within the towers is not."""
+    """Return the cause where embeddings, losses and their gradients are finite: something within
+    the towers is not."""
     if devices.mixed_precision == "fp16":
-        return "gradients overflow in fp16 however small their scale: take train.mixed_precision bf16"
+        return (
+            "gradients overflow in fp16 however small their scale: take train.mixed_precision bf16"
+        )
     names = [n for n, p in modules.named_parameters() if p.grad is not None and not _finite(p.grad)]
-    cause = f"gradients overflow within the towers ({', '.join(names[:3]) or 'their norm'}): {_RATE}"
+    cause = (
+        f"gradients overflow within the towers ({', '.join(names[:3]) or 'their norm'}): {_RATE}"
+    )
     return _of_temperature(modules["objective"]) or cause
 
 
 def broken(modules: nn.Module, group: Group) -> str | None:
-    """Return the name of the first parameter that is not finite, on any process; all processes have to call."""
+    """Return the name of the first parameter that is not finite, on any process; all processes have
+    to call."""
     mine = next((name for name, p in modules.named_parameters() if not _finite(p.detach())), None)
     return (mine or "another process") if group.any(mine is not None) else None
 

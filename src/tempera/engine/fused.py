@@ -1,14 +1,18 @@
-"""The loss stage by fused kernels, on CUDA devices: losses and gradients of `core.tiles`, by products in fp16 on tensor cores.
+"""The loss stage by fused kernels, on CUDA devices: losses and gradients of `core.tiles`, by
+products in fp16 on tensor cores.
 
-A row's loss is log(1 + exp(r - l)) with l the logit of its target and r the log-sum-exp of all others. Its gradient by a logit x is
-the probability of the others, times exp(x - r), or -1 for the target. So a small loss and its gradient keep their precision. One
-kernel sums, one stores these numbers between -1 and 1, and two products take them to anchors and candidates. That is 8 b c D FLOPs,
-of which tiles take 6, but no score is written.
+A row's loss is log(1 + exp(r - l)) with l the logit of its target and r the log-sum-exp of all
+others. Its gradient by a logit x is the probability of the others, times exp(x - r), or -1 for the
+target. So a small loss and its gradient keep their precision. One kernel sums, one stores these
+numbers between -1 and 1, and two products take them to anchors and candidates. That is 8 b c D
+FLOPs, of which tiles take 6, but no score is written.
 
-A number in float32 is held as two in fp16, with 22 of its 24 bits, and a product of two such is three products, so that sums are as
-exact as those of float32 (Markidis et al. 2018, arXiv 1803.04014). Where towers compute in half precision, one in fp16 will do.
+A number in float32 is held as two in fp16, with 22 of its 24 bits, and a product of two such is
+three products, so that sums are as exact as those of float32 (Markidis et al. 2018, arXiv
+1803.04014). Where towers compute in half precision, one in fp16 will do.
 
-Letters in shapes: b anchors, r anchors of a tile, c candidates, K pairs of ids, B tiles of columns, n vectors, D width.
+Letters in shapes: b anchors, r anchors of a tile, c candidates, K pairs of ids, B tiles of columns,
+    n vectors, D width.
 """
 
 from __future__ import annotations
@@ -32,26 +36,32 @@ from ..io.console import logger
 
 Kernel = Literal["auto", "torch", "triton"]
 Reach = Literal["no", "run", "pay"]  # of the kernels on a device
-Launch = Callable[[str, int, Sequence[Any], Mapping[str, Any]], None]  # name, programs, arguments, sizes
+Launch = Callable[
+    [str, int, Sequence[Any], Mapping[str, Any]], None
+]  # name, programs, arguments, sizes
 DEVICE = "cuda"
 _LOG2_E = math.log2(math.e)
 TORCH = "2.8"  # which multiplies fp16 into float32
-MANY = 1 << 26  # scores: with fewer a step gains less than 3 ms on an H200, and a kernel is compiled in seconds
+MANY = (
+    1 << 26
+)  # scores: with fewer a step gains less than 3 ms on an H200, and a kernel is compiled in seconds
 _LEAST = -1e38  # finite, so that a row without candidates has no inf - inf
 _LARGEST = (
     2.0**10
 )  # of vectors in fp16: sums of products stay in float32's range, and small numbers above fp16's smallest
-_STEEP = 50.0  # 1 / temperature above which the rounding of a cosine in fp16 would move a logit by more than 0.02
+# 1 / temperature above which the rounding of a cosine in fp16 would move a logit by more than 0.02
+_STEEP = 50.0
 _COLUMNS = 1 << 16  # whose gradients are made at once
 _TIMES = 2.0**14  # gradients by logits, which are between -1 and 1
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a kernel: rows, columns and numbers of a tile, tiles of a strip, warps of a program and loads ahead.
+    """Sizes of a kernel: rows, columns and numbers of a tile, tiles of a strip, warps of a program
+    and loads ahead.
 
-    Of four shapes this one was the fastest on an H200 for widths of 64 and 384. Several of its programs run side by side, and one
-    multiplies while another raises powers.
+    Of four shapes this one was the fastest on an H200 for widths of 64 and 384. Several of its
+    programs run side by side, and one multiplies while another raises powers.
     """
 
     M: int = 64
@@ -74,11 +84,12 @@ def launch(name: str, programs: int, arguments: Sequence[Any], sizes: Mapping[st
 
 @dataclass
 class Fused:
-    """A `core.tiles.sweep` by kernels; what they do not take goes to torch, and the log says why, once.
+    """A `core.tiles.sweep` by kernels; what they do not take goes to torch, and the log says why,
+    once.
 
     Args:
-        parts: numbers in fp16 that a number of a vector is multiplied as: 2 is as exact as float32, 1 is half precision, which
-            becomes 2 at temperatures below 0.02.
+        parts: numbers in fp16 that a number of a vector is multiplied as: 2 is as exact as float32,
+            1 is half precision, which becomes 2 at temperatures below 0.02.
         least: scores below which torch computes, without a line in the log.
         launch: runs the kernels; a plan counts them.
     """
@@ -95,9 +106,15 @@ class Fused:
         return 2 * self.parts
 
     def __call__(
-        self, problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None, learns: bool = True
+        self,
+        problem: Problem,
+        vectors: Vectors,
+        scale: float,
+        shares: Tensor | None,
+        learns: bool = True,
     ) -> tuple[Tensor, Gradients | None]:
-        """Return losses, [b], and the gradients of sum(shares * losses); no gradients where `shares` is None."""
+        """Return losses, [b], and the gradients of sum(shares * losses); no gradients where
+        `shares` is None."""
         swept = self._by_kernels(problem, vectors, scale, shares, learns)
         return sweep(problem, vectors, scale, shares, learns) if swept is None else swept
 
@@ -120,7 +137,9 @@ class Fused:
             if not self.least:
                 raise
             why = "the fused kernels need more memory than is left"
-        except Exception as error:  # whatever Triton raises where it cannot compile, as without a C compiler
+        except (
+            Exception
+        ) as error:  # whatever Triton raises where it cannot compile, as without a C compiler
             if self.works:
                 raise
             why = f"the fused kernels do not run here: {one_line(str(error))}"
@@ -135,14 +154,20 @@ class Fused:
 
 
 def reach(device: torch.device) -> Reach:
-    """Return whether the kernels run on a device, and pay: as measured, on NVIDIA's of compute capability 9 (H100 and H200)."""
+    """Return whether the kernels run on a device, and pay: as measured, on NVIDIA's of compute
+    capability 9 (H100 and H200)."""
     if device.type != "cuda":
         return "no"
-    return "pay" if torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9 else "run"
+    return (
+        "pay"
+        if torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9
+        else "run"
+    )
 
 
 def parts_of(mixed_precision: str) -> int:
-    """Return the numbers in fp16 that a number of a vector is multiplied as, by the precision of the towers."""
+    """Return the numbers in fp16 that a number of a vector is multiplied as, by the precision of
+    the towers."""
     return 2 if mixed_precision == "no" else 1
 
 
@@ -201,7 +226,8 @@ def _matches(term: Term) -> Iterator[Matches | None]:
 
 
 class _Halves:
-    """Vectors in fp16, in one part or two, times a power of 2 by which the largest number fills the range of both.
+    """Vectors in fp16, in one part or two, times a power of 2 by which the largest number fills the
+    range of both.
 
     Numbers that are 10,000 times smaller than the largest one have fewer bits than in float32.
     """
@@ -228,16 +254,21 @@ class _Halves:
     @property
     def parts(self) -> list[Tensor]:
         """Return the parts, [n, D] each."""
-        return [self.whole[:, i : i + self.width] for i in range(0, self.whole.shape[1], max(1, self.width))]
+        return [
+            self.whole[:, i : i + self.width]
+            for i in range(0, self.whole.shape[1], max(1, self.width))
+        ]
 
     @cached_property
     def anchors(self) -> Tensor:
-        """Return what is multiplied with `candidates`, [n, W]: of two parts, high, low and high again."""
+        """Return what is multiplied with `candidates`, [n, W]: of two parts, high, low and high
+        again."""
         return self._wide(self.parts if len(self.parts) == 1 else [*self.parts, self.parts[0]])
 
     @cached_property
     def candidates(self) -> Tensor:
-        """Return the parts that belong to those of `anchors`, [n, W]: of two, high, high and low."""
+        """Return the parts that belong to those of `anchors`, [n, W]: of two, high, high and
+        low."""
         return self._wide(self.parts if len(self.parts) == 1 else [self.parts[0], *self.parts])
 
     def _wide(self, parts: list[Tensor]) -> Tensor:
@@ -246,8 +277,11 @@ class _Halves:
 
 
 def _product(x: list[Tensor], vectors: _Halves) -> Tensor:
-    """Return the product of gradients in parts, [m, n] each, and vectors, [n, D], in float32, [m, D]."""
-    high, *low = (_times(part, vectors.whole if i == 0 else vectors.parts[0]) for i, part in enumerate(x))
+    """Return the product of gradients in parts, [m, n] each, and vectors, [n, D], in float32, [m,
+    D]."""
+    high, *low = (
+        _times(part, vectors.whole if i == 0 else vectors.parts[0]) for i, part in enumerate(x)
+    )
     width = vectors.width
     for more in (*low, high[:, width:]) if low else ():
         high[:, :width] += more
@@ -256,11 +290,14 @@ def _product(x: list[Tensor], vectors: _Halves) -> Tensor:
 
 def _times(x: Tensor, y: Tensor) -> Tensor:
     """Return the product of matrices of fp16, whose sums are float32."""
-    return x.float() @ y.float() if x.device.type == "cpu" else torch.mm(x, y, out_dtype=torch.float32)
+    return (
+        x.float() @ y.float() if x.device.type == "cpu" else torch.mm(x, y, out_dtype=torch.float32)
+    )
 
 
 class _Bound:
-    """One block of scores with everything that a kernel reads; logits are to the base 2, less their row's base."""
+    """One block of scores with everything that a kernel reads; logits are to the base 2, less their
+    row's base."""
 
     def __init__(
         self,
@@ -277,7 +314,9 @@ class _Bound:
         self.is_target, self.launch = is_target, launch
         self.left, self.right = halves
         self.scale = (scale * _LOG2_E) * (self.left.unit * self.right.unit)
-        added = [each.candidate.to(anchors) for each in term.additions if each.candidate is not None]
+        added = [
+            each.candidate.to(anchors) for each in term.additions if each.candidate is not None
+        ]
         self.is_added = bool(added) or self.c % SHAPE.N > 0
         self.added = sum(added, anchors.new_zeros(self.c)) * _LOG2_E
         self.positive = torch.full((len(anchors),), -1, dtype=torch.int32, device=anchors.device)
@@ -300,7 +339,10 @@ class _Bound:
 
     def logit_gradients(self, tile: slice, rest: Tensor) -> list[Tensor]:
         """Return 2^(x - rest), and -1 for the target, in parts, [r, c] each; `_TIMES` as much."""
-        (high, wide), parts = (n + -n % of for n, of in ((len(rest), SHAPE.M), (self.c, SHAPE.N))), len(self.left.parts)
+        (high, wide), parts = (
+            (n + -n % of for n, of in ((len(rest), SHAPE.M), (self.c, SHAPE.N))),
+            len(self.left.parts),
+        )
         x = torch.empty(parts, high, wide, dtype=torch.float16, device=rest.device).unbind()
         own = self.term.positive is not None and not self.is_target
         outputs = (rest - math.log2(_TIMES), x[0], x[-1], wide, -_TIMES)
@@ -310,8 +352,18 @@ class _Bound:
     def _launch(self, name: str, tile: slice, *outputs: Any, **sizes: Any) -> None:
         anchors, candidates = self.left.anchors[tile], self.right.candidates
         programs = -(-len(anchors) // SHAPE.M) * -(-self.c // SHAPE.N)
-        sizes |= {"K": len(self.row_ids), "W": anchors.shape[1], "ADDED": self.is_added, **vars(SHAPE)}
-        rows = self.base[tile], self.positive[tile], self.kept[tile], self.row_ids[:, tile].contiguous()
+        sizes |= {
+            "K": len(self.row_ids),
+            "W": anchors.shape[1],
+            "ADDED": self.is_added,
+            **vars(SHAPE),
+        }
+        rows = (
+            self.base[tile],
+            self.positive[tile],
+            self.kept[tile],
+            self.row_ids[:, tile].contiguous(),
+        )
         read = (len(anchors), self.c, self.scale, self.added, *rows, self.column_ids)
         self.launch(name, programs, (anchors, candidates, *read, *outputs), sizes)
 
@@ -325,17 +377,29 @@ def _level(term: Term, anchors: Tensor, candidates: Tensor, scale: float) -> Ten
         if addition.candidate is not None:
             own += addition.candidate[positive].to(own)
         if addition.positive is not None:
-            own += addition.positive(torch.arange(len(own), device=positive.device), positive).to(own)
+            own += addition.positive(torch.arange(len(own), device=positive.device), positive).to(
+                own
+            )
     return own
 
 
 def _swept(
-    problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None, learns: bool, parts: int, launch: Launch
+    problem: Problem,
+    vectors: Vectors,
+    scale: float,
+    shares: Tensor | None,
+    learns: bool,
+    parts: int,
+    launch: Launch,
 ) -> tuple[Tensor, Gradients | None]:
     some, local = next(iter(vectors.values())), problem.local
     halves = {role: _Halves(side, parts) for role, side in vectors.items()}
     mine = {role: (vectors[role][local], half[local]) for role, half in halves.items()}
-    grads = {role: torch.zeros_like(side) for role, side in vectors.items()} if shares is not None else {}
+    grads = (
+        {role: torch.zeros_like(side) for role, side in vectors.items()}
+        if shares is not None
+        else {}
+    )
     rows = local.stop - local.start
     losses = some.new_zeros(rows)
     slope = torch.zeros((), dtype=widest(some.device), device=some.device)
@@ -346,7 +410,18 @@ def _swept(
         for term in group.terms:
             anchors, left = mine[term.anchor]
             sides = left, halves[term.candidate]
-            blocks.append(_Bound(term, anchors, vectors[term.candidate], sides, scale, base, term is target, launch))
+            blocks.append(
+                _Bound(
+                    term,
+                    anchors,
+                    vectors[term.candidate],
+                    sides,
+                    scale,
+                    base,
+                    term is target,
+                    launch,
+                )
+            )
         height = max(1, problem.tile_elements // sum(block.c for block in blocks))
         height = height - height % SHAPE.M or height
         for start in range(0, rows, height):
@@ -370,7 +445,8 @@ def _swept(
 def _add_gradients(
     block: _Bound, tile: slice, rest: Tensor, factor: Tensor, scale: float, candidates: Tensor
 ) -> Tensor:
-    """Add a tile's gradients by its candidates to those of all, [c, D]; return those by its anchors, over `scale`, [r, D].
+    """Add a tile's gradients by its candidates to those of all, [c, D]; return those by its
+    anchors, over `scale`, [r, D].
 
     What is between them is as large as the tile's scores, and gone before the next is made.
     """
@@ -382,6 +458,7 @@ def _add_gradients(
 
 
 def _log_sum(x: Tensor) -> Tensor:
-    """Return the logarithm to the base 2 of the sums of powers whose logarithms are given, [B, r] -> [r]."""
+    """Return the logarithm to the base 2 of the sums of powers whose logarithms are given, [B, r]
+    -> [r]."""
     top = x.amax(0).clamp(min=_LEAST)
     return top + (x - top).exp2_().sum(0).log2_()

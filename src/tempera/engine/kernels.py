@@ -1,11 +1,13 @@
-"""Triton kernels of a softmax over similarities, whose scores never leave the chip: for `fused`, and imported by nothing else.
+"""Triton kernels of a softmax over similarities, whose scores never leave the chip: for `fused`,
+and imported by nothing else.
 
-Each program multiplies one tile of anchors and candidates, in fp16 with sums in float32, and turns its logits into what is kept of
-them. No two programs write to one place, so that the same input has the same bits again. There are b c logits, so that every
-instruction on one counts: they are to the base 2, in which a device raises powers, and what belongs to a row is left to torch.
+Each program multiplies one tile of anchors and candidates, in fp16 with sums in float32, and turns
+its logits into what is kept of them. No two programs write to one place, so that the same input has
+the same bits again. There are b c logits, so that every instruction on one counts: they are to the
+base 2, in which a device raises powers, and what belongs to a row is left to torch.
 
-Letters in shapes: b anchors (rows), c candidates (columns), K pairs of ids, W width; M rows, N columns and C numbers of a tile, B
-tiles of columns.
+Letters in shapes: b anchors (rows), c candidates (columns), K pairs of ids, W width; M rows, N
+columns and C numbers of a tile, B tiles of columns.
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ def _logits(
     K: tl.constexpr, W: tl.constexpr, M: tl.constexpr, N: tl.constexpr, C: tl.constexpr, HIGH: tl.constexpr,
     ADDED: tl.constexpr, OWN: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile's number among those of its rows, its rows, its columns, logits, and True at the positives, [M, N] each.
+    """Return a tile's number among those of its rows, its rows, its columns, logits, and True at
+    the positives, [M, N] each.
 
-    A logit is less its row's `base`, near which the largest ones lie, so that large ones keep their distances. It is -inf for what
-    is left out, and with OWN the one that is `kept` for a row's positive. Without ADDED nothing is added, and all tiles are whole.
+    A logit is less its row's `base`, near which the largest ones lie, so that large ones keep their
+    distances. It is -inf for what is left out, and with OWN the one that is `kept` for a row's
+    positive. Without ADDED nothing is added, and all tiles are whole.
 
-    Programs go down HIGH tiles before they go on to the right: what they read meanwhile stays in the cache.
+    Programs go down HIGH tiles before they go on to the right: what they read meanwhile stays in
+        the cache.
     """
     height, width = tl.cdiv(b, M), tl.cdiv(c, N)
     strip = tl.program_id(0) // (HIGH * width) * HIGH
@@ -44,7 +49,11 @@ def _logits(
         right += C
     near = tl.load(base + rows, mask=rows < b, other=0.0)[:, None]
     if ADDED:
-        x = x * tl.load(scale) + tl.load(added + columns, mask=columns < c, other=float("-inf"))[None, :] - near
+        x = (
+            x * tl.load(scale)
+            + tl.load(added + columns, mask=columns < c, other=float("-inf"))[None, :]
+            - near
+        )
     else:
         x = x * tl.load(scale) - near
     for k in tl.static_range(K):
@@ -79,7 +88,8 @@ def logit_gradients(
     K: tl.constexpr, W: tl.constexpr, M: tl.constexpr, N: tl.constexpr, C: tl.constexpr, HIGH: tl.constexpr,
     ADDED: tl.constexpr, OWN: tl.constexpr, TARGET: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Store 2^(x - rest), at most -`target`, for each logit, and with TARGET `target` for a row's positive, in whole tiles.
+    """Store 2^(x - rest), at most -`target`, for each logit, and with TARGET `target` for a row's
+    positive, in whole tiles.
 
     They are stored in one or two parts of fp16.
     """
@@ -87,7 +97,9 @@ def logit_gradients(
         anchors, candidates, b, c, scale, added, base, positive, kept, row_ids, column_ids, K, W, M, N, C, HIGH,
         ADDED, OWN,
     )  # fmt: skip
-    g = tl.minimum(tl.exp2(x - tl.load(rest + rows, mask=rows < b, other=float("inf"))[:, None]), -target)
+    g = tl.minimum(
+        tl.exp2(x - tl.load(rest + rows, mask=rows < b, other=float("inf"))[:, None]), -target
+    )
     if TARGET:
         g = tl.where(own, target, g)
     places = rows.to(tl.int64)[:, None] * stride + columns[None, :]

@@ -1,8 +1,10 @@
-"""Gradients of embedding tables in place: a lookup adds to the rows it has read, and to nothing else.
+"""Gradients of embedding tables in place: a lookup adds to the rows it has read, and to nothing
+else.
 
-Autograd makes a gradient as large as the table for every micro-batch and then adds it to the others. With the vocabulary of a
-language model that is 47 MB of zeros for a few hundred tokens, half of the time of a short micro-batch on a CPU. Memory of a step's
-gradient serves the next step, too: `clear` writes zeros to the rows that were added to.
+Autograd makes a gradient as large as the table for every micro-batch and then adds it to the
+others. With the vocabulary of a language model that is 47 MB of zeros for a few hundred tokens,
+half of the time of a short micro-batch on a CPU. Memory of a step's gradient serves the next step,
+too: `clear` writes zeros to the rows that were added to.
 
 Letters in shapes: m tokens of n bags, k distinct rows that are read, r rows of the table, D width.
 """
@@ -46,9 +48,12 @@ class _Memory:
         return self.grad._version == self.writes
 
     def serves(self, weight: Tensor) -> bool:
-        """Return True if it is 0 and suits a weight, which may have been moved or replaced since."""
+        """Return True if it is 0 and suits a weight, which may have been moved or replaced
+        since."""
         suits = (
-            self.grad.shape == weight.shape and self.grad.dtype == weight.dtype and self.grad.device == weight.device
+            self.grad.shape == weight.shape
+            and self.grad.dtype == weight.dtype
+            and self.grad.device == weight.device
         )
         return suits and self.ours and not self.rows
 
@@ -89,7 +94,8 @@ _memories: MutableMapping[Tensor, _Memory] = WeakTensorKeyDictionary()
 
 
 def clear(parameters: Iterable[Tensor]) -> None:
-    """Let go of gradients, as `zero_grad` does; memory that lookups have added to stays for the next ones."""
+    """Let go of gradients, as `zero_grad` does; memory that lookups have added to stays for the
+    next ones."""
     for p in parameters:
         memory = _memories.get(p)
         if memory is not None and p.grad is memory.grad:
@@ -98,13 +104,15 @@ def clear(parameters: Iterable[Tensor]) -> None:
 
 
 def rows_of(weight: Tensor) -> Tensor | None:
-    """Return the rows of a table that lookups alone have added gradients to, each once; None if others may have done so."""
+    """Return the rows of a table that lookups alone have added gradients to, each once; None if
+    others may have done so."""
     memory = _own(weight)
     return None if memory is None else memory.distinct()
 
 
 def scale(weight: Tensor, factor: float) -> bool:
-    """Multiply the gradient of a table that lookups alone have added to; return False, and do nothing, if others may have."""
+    """Multiply the gradient of a table that lookups alone have added to; return False, and do
+    nothing, if others may have."""
     memory = _own(weight)
     if memory is not None:
         memory.scale(factor)
@@ -115,7 +123,9 @@ def _own(weight: Tensor) -> _Memory | None:
     memory = None if weight.grad is None else _memories.get(weight)
     if memory is None or memory.grad is not weight.grad or not memory.ours or not memory.rows:
         return None
-    return memory if sum(map(len, memory.rows)) <= len(weight) // 4 else None  # sorting more takes longer than it saves
+    return (
+        memory if sum(map(len, memory.rows)) <= len(weight) // 4 else None
+    )  # sorting more takes longer than it saves
 
 
 def _add(weight: Tensor, rows: Tensor, values: Tensor) -> None:
@@ -151,7 +161,9 @@ class _Lookup(torch.autograd.Function):
 
 class _Means(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, rows: Tensor, starts: Tensor, weights: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, weight: Tensor, rows: Tensor, starts: Tensor, weights: Tensor | None
+    ) -> Tensor:
         ctx.weight = weight
         ctx.save_for_backward(rows, starts, weights, None if weights is None else weight)
         return weighted_means(weight, rows, starts, weights)
@@ -167,7 +179,9 @@ class _Means(torch.autograd.Function):
         values = F.embedding_bag(bag[order], shares, counts.cumsum(0) - counts, mode="sum")
         of_weights = None
         if weights is not None:
-            of_weights = torch.zeros_like(weights).index_copy_(0, distinct, _dots(values, table, distinct))
+            of_weights = torch.zeros_like(weights).index_copy_(
+                0, distinct, _dots(values, table, distinct)
+            )
             values *= weights[distinct][:, None]
         _add(ctx.weight, distinct, values)
         return None, None, None, of_weights
@@ -186,9 +200,11 @@ def _dots(values: Tensor, table: Tensor, rows: Tensor) -> Tensor:
 
 
 def _by_row(rows: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the order of rising rows, [m], each as it stands among equal ones, the distinct rows, [k], and their numbers, [k].
+    """Return the order of rising rows, [m], each as it stands among equal ones, the distinct rows,
+    [k], and their numbers, [k].
 
-    Where two bytes hold a row of the table, rows are sorted by their digits, in a fourth of the time.
+    Where two bytes hold a row of the table, rows are sorted by their digits, in a fourth of the
+    time.
     """
     if size > 1 << 16:
         rows, order = rows.sort(stable=True)
@@ -204,8 +220,11 @@ def _by_row(rows: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @contextmanager
-def computing_by(methods: Mapping[nn.Module, Mapping[str, Callable[..., Tensor]]]) -> Iterator[None]:
-    """Let modules compute by other methods of these names in the block; a hook would come after a result that is thrown away."""
+def computing_by(
+    methods: Mapping[nn.Module, Mapping[str, Callable[..., Tensor]]],
+) -> Iterator[None]:
+    """Let modules compute by other methods of these names in the block; a hook would come after a
+    result that is thrown away."""
     for module, own in methods.items():
         vars(module).update(own)
     try:
@@ -216,15 +235,21 @@ def computing_by(methods: Mapping[nn.Module, Mapping[str, Callable[..., Tensor]]
                 del vars(module)[name]
 
 
-def adding_in_place(modules: Sequence[nn.Module], device: torch.device) -> AbstractContextManager[None]:
-    """Graphs made inside add the gradients of a tower's `nn.Embedding` tables to `.grad` in place, those of bags, too.
+def adding_in_place(
+    modules: Sequence[nn.Module], device: torch.device
+) -> AbstractContextManager[None]:
+    """Graphs made inside add the gradients of a tower's `nn.Embedding` tables to `.grad` in place,
+    those of bags, too.
 
-    For CPUs: GPUs fill memory faster than they add rows one by one. Tables that are sparse, divided over processes, compiled, or
-    scaled by frequency are left to autograd, and so are those whose weights have hooks, which would not see the gradient.
+    For CPUs: GPUs fill memory faster than they add rows one by one. Tables that are sparse, divided
+    over processes, compiled, or scaled by frequency are left to autograd, and so are those whose
+    weights have hooks, which would not see the gradient.
     """
     here = device.type == "cpu" and torch.is_grad_enabled() and not is_compiled(modules)
     tables = [m for m in (modules if here else ()) if isinstance(m, nn.Embedding) and _plain(m)]
-    return computing_by({m: {"forward": partial(_look_up, m), "mean_of": partial(_mean_of, m)} for m in tables})
+    return computing_by(
+        {m: {"forward": partial(_look_up, m), "mean_of": partial(_mean_of, m)} for m in tables}
+    )
 
 
 def is_transformed() -> bool:
@@ -235,9 +260,14 @@ def is_transformed() -> bool:
 def _adds(weight: Tensor) -> bool:
     """Return False for a weight whose gradient goes elsewhere.
 
-    It stands in for that of the table, as in `functional_call`, it has hooks, or `torch.func` transforms the lookup.
+    It stands in for that of the table, as in `functional_call`, it has hooks, or `torch.func`
+    transforms the lookup.
     """
-    return type(weight) in (nn.Parameter, FakeTensor) and not weight._backward_hooks and not is_transformed()
+    return (
+        type(weight) in (nn.Parameter, FakeTensor)
+        and not weight._backward_hooks
+        and not is_transformed()
+    )
 
 
 def _plain(table: nn.Embedding) -> bool:
@@ -267,7 +297,8 @@ def _mean_of(table: Any, rows: Tensor, starts: Tensor, weights: Tensor | None = 
 
 
 def merge(parameters: Iterable[nn.Parameter]) -> None:
-    """Sum the rows that sparse gradients hold several times, so that they do not grow with every micro-batch; in order of rows.
+    """Sum the rows that sparse gradients hold several times, so that they do not grow with every
+    micro-batch; in order of rows.
 
     Those of divided tables hold each row once already.
     """

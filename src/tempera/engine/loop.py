@@ -30,7 +30,9 @@ from .optim import adam, clip, schedule_factor, total_norm
 from .step import Loss, TowersLike, add_gradients
 from .training_options import Training
 
-_LEAST_SCALE = 2.0**-14  # of gradients in fp16; below it they would not be too small for it, but too large
+_LEAST_SCALE = (
+    2.0**-14
+)  # of gradients in fp16; below it they would not be too small for it, but too large
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,14 @@ class Progress:
     grad_norm: float | None  # None where fp16 has overflowed and the step was left out
     seconds: float  # of this step
     fault: Fault | None = None  # the weights are as they were before
-    drawn: Drawn | None = None  # what went backward in the last batch of the step, where not all rows do
+    drawn: Drawn | None = (
+        None  # what went backward in the last batch of the step, where not all rows do
+    )
 
 
-def begin(towers: TowersLike, objective: Loss, options: Training, devices: Devices | None = None) -> State:
+def begin(
+    towers: TowersLike, objective: Loss, options: Training, devices: Devices | None = None
+) -> State:
     """Return the state of a run before its first step."""
     devices = devices or Devices()
     modules = nn.ModuleDict({"towers": towers, "objective": objective}).train()  # type: ignore[dict-item]
@@ -64,25 +70,38 @@ def begin(towers: TowersLike, objective: Loss, options: Training, devices: Devic
         options.table_learning_rate,
     )
     scaler = devices.scaler()
-    scaler.scale(torch.zeros((), device=devices.group.device))  # a scaler has no scale before its first use
+    scaler.scale(
+        torch.zeros((), device=devices.group.device)
+    )  # a scaler has no scale before its first use
     return State(modules, optimizer, scaler, options.cached(devices), group=devices.group)
 
 
 def train(
-    state: State, batches: Iterable[Batch[Any]], steps: int, options: Training, devices: Devices | None = None
+    state: State,
+    batches: Iterable[Batch[Any]],
+    steps: int,
+    options: Training,
+    devices: Devices | None = None,
 ) -> Iterator[Progress]:
-    """Take the steps from `state.step` to `steps`, each with `gradient_accumulation_steps` batches; see `take`.
+    """Take the steps from `state.step` to `steps`, each with `gradient_accumulation_steps` batches;
+    see `take`.
 
     Args:
         batches: this process's rows, from the first batch of step `state.step` on.
     """
     remaining = iter(batches)
     for _ in range(state.step, steps):
-        yield take(state, islice(remaining, options.gradient_accumulation_steps), steps, options, devices)
+        yield take(
+            state, islice(remaining, options.gradient_accumulation_steps), steps, options, devices
+        )
 
 
 def take(
-    state: State, batches: Iterable[Batch[Any]], steps: int, options: Training, devices: Devices | None = None
+    state: State,
+    batches: Iterable[Batch[Any]],
+    steps: int,
+    options: Training,
+    devices: Devices | None = None,
 ) -> Progress:
     """Take one optimiser step of `steps`, by the mean gradient of some batches.
 
@@ -102,11 +121,16 @@ def take(
     parameters = state.parameters
     objective.advance(i / max(1, steps - 1))
     chosen = [
-        curated(towers, objective, batch, options.select, options.select_by, state.cache, group) for batch in batches
+        curated(towers, objective, batch, options.select, options.select_by, state.cache, group)
+        for batch in batches
     ]
     if not chosen:
-        raise DataError(f"the batches end before step {i + 1:,} of {steps:,}: give more batches, or fewer steps")
-    reseed(seed_of(options.seed, i, group.rank), group.device)  # the step draws the same however its rows were chosen
+        raise DataError(
+            f"the batches end before step {i + 1:,} of {steps:,}: give more batches, or fewer steps"
+        )
+    reseed(
+        seed_of(options.seed, i, group.rank), group.device
+    )  # the step draws the same however its rows were chosen
     factor = schedule_factor(i, steps, options.warmup_ratio, options.lr_scheduler_type)
     for each in optimizer.param_groups:
         each["lr"] = each["initial_lr"] * factor
@@ -115,15 +139,20 @@ def take(
     memories = [(memory, memory.side()) for memory in state.memories]
     losses = []
     for batch, _ in chosen:
-        mine, everyone = add_gradients(towers, objective, batch, state.cache, group, 1 / len(chosen), scaler)
+        mine, everyone = add_gradients(
+            towers, objective, batch, state.cache, group, 1 / len(chosen), scaler
+        )
         objective.remember(everyone)
         losses.append(mine.to(widest(mine.device)))
     group.all_reduce_gradients(parameters)
     scaler.unscale_(optimizer)
     loss, norm = _figures(losses, objective.temperature, parameters, scaler, group)
     grad_norm = float(norm)
-    # The scaler leaves such a step out and lowers its scale, which helps as long as there is one to lower.
-    overflow = scaler.is_enabled() and not math.isfinite(grad_norm) and scaler.get_scale() > _LEAST_SCALE
+    # The scaler leaves such a step out and lowers its scale, which helps as long as there is one to
+    # lower.
+    overflow = (
+        scaler.is_enabled() and not math.isfinite(grad_norm) and scaler.get_scale() > _LEAST_SCALE
+    )
     fault = None
     if not math.isfinite(loss) or not (overflow or math.isfinite(grad_norm)):
         for memory, earlier in memories:
@@ -144,7 +173,9 @@ def take(
     seconds = time.perf_counter() - start
     dial, learning_rate = objective.temperature.value, options.learning_rate * factor
     norm_of_step = None if overflow else grad_norm
-    return Progress(i + 1, steps, loss, dial, learning_rate, norm_of_step, seconds, fault, state.cache.drawn)
+    return Progress(
+        i + 1, steps, loss, dial, learning_rate, norm_of_step, seconds, fault, state.cache.drawn
+    )
 
 
 def _figures(
@@ -154,13 +185,16 @@ def _figures(
     scaler: torch.amp.GradScaler,
     group: Group,
 ) -> tuple[float, Tensor]:
-    """Return the mean loss of a step's batches, and the norm of all gradients on the host: the one time that a step waits.
+    """Return the mean loss of a step's batches, and the norm of all gradients on the host: the one
+    time that a step waits.
 
     The gradient that a learned temperature is owed comes along.
     """
     owed = [] if dial.owed is None else [dial.owed]
     figures = group.all_reduce_sums(torch.stack([*losses, *owed]))
-    owed = [gradient / scaler.scale(torch.ones_like(gradient)) for gradient in figures[len(losses) :]]
+    owed = [
+        gradient / scaler.scale(torch.ones_like(gradient)) for gradient in figures[len(losses) :]
+    ]
     norm = total_norm(parameters, group, owed)
     *each, length = torch.stack([*figures[: len(losses)], *owed, norm.to(figures)]).tolist()
     if owed:
@@ -170,7 +204,8 @@ def _figures(
 
 
 def seed_of(seed: int, step: int, rank: int) -> int:
-    """Return the seed of one process in one step, so that a resumed run continues as if it had never stopped."""
+    """Return the seed of one process in one step, so that a resumed run continues as if it had
+    never stopped."""
     return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0] >> 1)
 
 

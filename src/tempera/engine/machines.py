@@ -1,4 +1,5 @@
-"""Devices on paper: the rates by which operations become seconds, from data sheets or measured here.
+"""Devices on paper: the rates by which operations become seconds, from data sheets or measured
+here.
 
 Rates are of dense numbers and one device, without sparsity. Sources, as they stand in 2026:
 
@@ -9,8 +10,8 @@ Rates are of dense numbers and one device, without sparsity. Sources, as they st
 - a10g: NVIDIA's A10G data sheet: 35 TFLOP/s float32, 70 bf16; 600 GB/s; PCIe 4 x16.
 - m3: Apple's specification has 100 GB/s and no FLOP/s: 10 cores x 128 lanes x 2 x 1.4 GHz. Of 24 GB, Metal takes two thirds.
 
-No data sheet has the cost of a launch. 5 microseconds are what a program of Python takes to start an operation of torch; on the
-machine itself it is measured.
+No data sheet has the cost of a launch. 5 microseconds are what a program of Python takes to start
+an operation of torch; on the machine itself it is measured.
 """
 
 from __future__ import annotations
@@ -60,8 +61,10 @@ class Machine:
         launch: seconds to start an operation.
         memory: bytes; None is a CPU, which takes what its micro-batches are set to.
         network: bytes a second that a device sends to another.
-        kernels: whether the fused kernels of the loss stage run there, and have been measured to pay.
-        timed: seconds of one call of each kind of operation, by kind, where they were measured; see `timed`.
+        kernels: whether the fused kernels of the loss stage run there, and have been measured to
+            pay.
+        timed: seconds of one call of each kind of operation, by kind, where they were measured; see
+            `timed`.
 
     >>> H100 = MACHINES["h100"]
     >>> H100.limits(Operation("mm", torch.float32, 67 * 10**12, 0))
@@ -85,18 +88,28 @@ class Machine:
 
     def limits(self, operation: Operation) -> dict[str, float]:
         """Return the seconds that an operation needs of each part of the machine."""
-        rate = self.flops.get(operation.dtype, self.flops[_BF16 if operation.dtype == _F16 else _F32])
+        rate = self.flops.get(
+            operation.dtype, self.flops[_BF16 if operation.dtype == _F16 else _F32]
+        )
         sent = operation.sent / self.network if operation.sent else 0.0
         return dict(
-            zip(LIMITS, (operation.flops / rate, operation.bytes / self.bandwidth, self.launch, sent), strict=True)
+            zip(
+                LIMITS,
+                (operation.flops / rate, operation.bytes / self.bandwidth, self.launch, sent),
+                strict=True,
+            )
         )
 
     def seconds(self, stage: Stage) -> dict[str, float]:
-        """Return the seconds of a stage by what limits its operations: of each one the slowest part."""
+        """Return the seconds of a stage by what limits its operations: of each one the slowest
+        part."""
         total = dict.fromkeys(LIMITS, 0.0)
         for operation, count in stage.operations.items():
             parts = self.limits(operation)
-            slowest, alone = max(parts, key=lambda name: parts[name]), self.timed.get(operation.kind)
+            slowest, alone = (
+                max(parts, key=lambda name: parts[name]),
+                self.timed.get(operation.kind),
+            )
             times = stage.calls if alone is None and slowest == "launches" else stage.times
             total[slowest] += count * times * (parts[slowest] if alone is None else alone)
             total["launches"] += 0.0 if alone is None else count * stage.calls * self.launch
@@ -104,10 +117,18 @@ class Machine:
 
 
 def _gpu(
-    name: str, float32: float, half: float, bandwidth: float, memory: float, network: float, kernels: Reach
+    name: str,
+    float32: float,
+    half: float,
+    bandwidth: float,
+    memory: float,
+    network: float,
+    kernels: Reach,
 ) -> Machine:
     flops = {_F32: float32 * 1e12, _BF16: half * 1e12}
-    return Machine(name, flops, bandwidth * 1e9, memory=memory * 1e9, network=network * 1e9, kernels=kernels)
+    return Machine(
+        name, flops, bandwidth * 1e9, memory=memory * 1e9, network=network * 1e9, kernels=kernels
+    )
 
 
 MACHINES = {
@@ -130,19 +151,24 @@ class Small(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.table = Table(8, 8)
-        self.layers = nn.Sequential(*(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2)))
+        self.layers = nn.Sequential(
+            *(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2))
+        )
 
     def of(self, role: Role) -> Small:
         """Return this tower."""
         return self
 
     def forward(self, features: Ragged) -> Tensor:
-        vectors: Tensor = self.layers(self.table.mean_of(features.values.long(), features.offsets[:-1])[:, None])
+        vectors: Tensor = self.layers(
+            self.table.mean_of(features.values.long(), features.offsets[:-1])[:, None]
+        )
         return vectors[:, 0]
 
 
 def measured(device: torch.device, clock: Clock = time.perf_counter) -> Machine:
-    """Return this machine: its rate of products, its bandwidth and the cost of a launch, each by a few short runs."""
+    """Return this machine: its rate of products, its bandwidth and the cost of a launch, each by a
+    few short runs."""
     on_cpu = device.type == "cpu"
     largest, many = (512, 1 << 22) if on_cpu else (4096, 1 << 26)
     flops = {dtype: _rate(dtype, largest, device, clock) for dtype in (_F32, _BF16)}
@@ -156,7 +182,8 @@ def measured(device: torch.device, clock: Clock = time.perf_counter) -> Machine:
 
 
 def _rate(dtype: torch.dtype, largest: int, device: torch.device, clock: Clock) -> float:
-    """Return the FLOPs a second of products of squares: of the largest, or of those that already take a device a millisecond."""
+    """Return the FLOPs a second of products of squares: of the largest, or of those that already
+    take a device a millisecond."""
     side, seconds = 256, 0.0
     while seconds < 1e-3 and side < largest:
         side *= 2
@@ -166,7 +193,8 @@ def _rate(dtype: torch.dtype, largest: int, device: torch.device, clock: Clock) 
 
 
 def _launch(machine: Machine, clock: Clock) -> float:
-    """Return the seconds that each operation of a step takes of the program beside its own: those of a step of small ones."""
+    """Return the seconds that each operation of a step takes of the program beside its own: those
+    of a step of small ones."""
     rows = Ragged.of([[i] for i in range(8)])
     towers, objective, options = Small(), Objective(), Training(micro_batch_tokens=4)
     batch = Batch(Side(rows), Side(rows))
@@ -175,15 +203,21 @@ def _launch(machine: Machine, clock: Clock) -> float:
     whole = fastest(lambda: next(steps), CPU, clock, _STEPS)
     alone = replace(machine, launch=0.0, timed=timed(paper.examples, CPU, clock))
     spent = sum(sum(alone.seconds(stage).values()) for stage in paper.stages.values())
-    return max(machine.launch, (whole - spent) / sum(stage.launches for stage in paper.stages.values()))
+    return max(
+        machine.launch, (whole - spent) / sum(stage.launches for stage in paper.stages.values())
+    )
 
 
 def timed(
-    examples: Mapping[Kind, tuple[Operation, Call]], device: torch.device, clock: Clock = time.perf_counter
+    examples: Mapping[Kind, tuple[Operation, Call]],
+    device: torch.device,
+    clock: Clock = time.perf_counter,
 ) -> dict[Kind, float]:
-    """Return the seconds of one call of each kind of operation, the median of a few: a step has no luck with all of its operations.
+    """Return the seconds of one call of each kind of operation, the median of a few: a step has no
+    luck with all of its operations.
 
-    Operands come from where a step has left them: not from the cache nearest to a core, which other numbers fill in between.
+    Operands come from where a step has left them: not from the cache nearest to a core, which other
+        numbers fill in between.
     """
     with torch.no_grad(), torch.random.fork_rng([]):
         return {kind: _call(call, device, clock) for kind, (_, call) in examples.items()}

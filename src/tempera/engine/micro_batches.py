@@ -1,4 +1,5 @@
-"""The micro-batches of a batch: the rows that a tower embeds together, in the order in which it does.
+"""The micro-batches of a batch: the rows that a tower embeds together, in the order in which it
+does.
 
 Letters in shapes: n rows of a tower, r rows of a micro-batch, D width.
 """
@@ -27,14 +28,17 @@ from .shards import is_divided
 
 @dataclass
 class Work:
-    """The part of a batch that one tower has to embed: the rows of its roles, one after the other."""
+    """The part of a batch that one tower has to embed: the rows of its roles, one after the
+    other."""
 
     tower: Any
     roles: list[Role]
     counts: list[int]  # rows of each role
     features: FeaturesLike
     padded: bool  # whether rows are padded to the longest of those that are embedded together
-    modules: list[nn.Module]  # of the tower, listed once a batch: walking through them takes its time
+    modules: list[
+        nn.Module
+    ]  # of the tower, listed once a batch: walking through them takes its time
     parameters: list[nn.Parameter]
     linear: LinearLayers
     divided: bool  # whether the processes call the tower together
@@ -53,14 +57,31 @@ class Work:
         sides: list[Any] = [batch.sides()[role].rows for role in roles]
         sides = [PlainFeatures(side) if isinstance(side, Tensor) else side for side in sides]
         features = sides[0] if len(sides) == 1 else type(sides[0]).cat(sides)
-        modules, padded, counts = list(tower.modules()), getattr(tower, "padded", False), [*map(len, sides)]
-        parameters = list(dict.fromkeys(p for each in modules for p in each.parameters(recurse=False)))
+        modules, padded, counts = (
+            list(tower.modules()),
+            getattr(tower, "padded", False),
+            [*map(len, sides)],
+        )
+        parameters = list(
+            dict.fromkeys(p for each in modules for p in each.parameters(recurse=False))
+        )
         divided = any(map(is_divided, parameters))
-        return cls(tower, roles, counts, features, padded, modules, parameters, LinearLayers(modules), divided)
+        return cls(
+            tower,
+            roles,
+            counts,
+            features,
+            padded,
+            modules,
+            parameters,
+            LinearLayers(modules),
+            divided,
+        )
 
     @property
     def spare(self) -> FeaturesLike:
-        """Return a row to embed only to keep pace: the shortest, or if there is none, one token or code 0."""
+        """Return a row to embed only to keep pace: the shortest, or if there is none, one token or
+        code 0."""
         if len(self.features):
             return self.features[self.features.lengths.argmin()[None]]
         if isinstance(self.features, Frame):
@@ -74,13 +95,15 @@ class Work:
 
 @dataclass
 class Micro:
-    """Rows of one tower that are embedded together; without rows, a call that is made because other processes make one."""
+    """Rows of one tower that are embedded together; without rows, a call that is made because other
+    processes make one."""
 
     work: Work
     index: Tensor  # [r] of the rows among the features
     tokens: int  # padding counted
     bytes: float  # that its graph is expected to keep
-    number: int = 0  # among the micro-batches of the batch, by which it finds its seed whether it is kept or not
+    # among the micro-batches of the batch, by which it finds its seed whether it is kept or not
+    number: int = 0
     kept: bool = False
     seed: int = 0
     graph: Tensor | None = None
@@ -97,7 +120,10 @@ class Micro:
             features = self.work.spare
         elif not self.whole:
             features = features[self.index]
-        in_place, cast = adding_in_place(self.work.modules, device), self.work.linear.cast_once(device)
+        in_place, cast = (
+            adding_in_place(self.work.modules, device),
+            self.work.linear.cast_once(device),
+        )
         with seeded(self.seed, device), in_place, cast, self._dropout(device):
             embeddings = embeddings_of(self.work.tower, features.to(device), len(features))
         return embeddings if len(self.index) else embeddings[:0]
@@ -161,7 +187,8 @@ class Plan:
 
 
 def fillers(work: Work, own: list[Micro], group: Group) -> list[Micro]:
-    """Return the calls that this process adds, to replay and to keep as many micro-batches as the rank with the most."""
+    """Return the calls that this process adds, to replay and to keep as many micro-batches as the
+    rank with the most."""
     if not work.divided:
         return []
     group.keep_pace()
@@ -169,4 +196,8 @@ def fillers(work: Work, own: list[Micro], group: Group) -> list[Micro]:
     most = {keeps: group.all_reduce_max(number) for keeps, number in count.items()}
     most[False] += not any(most.values())  # rows that nobody has are as wide as others
     nothing = torch.empty(0, dtype=torch.int64)
-    return [Micro(work, nothing, 0, 0.0, kept=keeps) for keeps in most for _ in range(most[keeps] - count[keeps])]
+    return [
+        Micro(work, nothing, 0, 0.0, kept=keeps)
+        for keeps in most
+        for _ in range(most[keeps] - count[keeps])
+    ]

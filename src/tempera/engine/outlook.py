@@ -1,4 +1,5 @@
-"""Summary of a run before it begins: what each query is compared with, how the towers embed, how much memory that takes."""
+"""Summary of a run before it begins: what each query is compared with, how the towers embed, how
+much memory that takes."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _ADAM = 4  # a parameter, its gradient, and AdamW's two moments
 
 
 def negatives(objective: Objective, batch: Batch[Any], group: Group, most: int = 0) -> str:
-    """Describe what the rows of a batch are compared with, over all processes, before masks; `most` if it may have more rows.
+    """Describe what the rows of a batch are compared with, over all processes, before masks; `most`
+    if it may have more rows.
 
     >>> from ..core.batch import Side
     >>> import torch
@@ -48,12 +50,17 @@ def negatives(objective: Objective, batch: Batch[Any], group: Group, most: int =
         for anchor, names in sorted(parts.items(), reverse=True)
     ]
     processes = f"{group.size} process{'es' if group.size > 1 else ''}"
-    limit = f" (of at most {most:,}; batches differ by one pair at most)" if counts["query"] < most else ""
+    limit = (
+        f" (of at most {most:,}; batches differ by one pair at most)"
+        if counts["query"] < most
+        else ""
+    )
     return "; ".join([f"{counts['query']:,} pairs a batch on {processes}{limit}", *compared])
 
 
 def block(objective: Objective, batch: Batch[Any], rows: int) -> int:
-    """Return the most scores that `rows` rows have with the candidates of one kind in a batch of all processes."""
+    """Return the most scores that `rows` rows have with the candidates of one kind in a batch of
+    all processes."""
     remembered = objective.memory.size if objective.memory is not None else 0
     return rows * max(remembered, *(len(side) for side in batch.sides().values()))
 
@@ -65,21 +72,29 @@ def memory(
     width: int,
     parts: Callable[[nn.Parameter], int] = lambda parameter: 1,
 ) -> dict[str, float]:
-    """Return the expected bytes on this device at the peak of a step that holds so many bytes of scores at once.
+    """Return the expected bytes on this device at the peak of a step that holds so many bytes of
+    scores at once.
 
     Args:
         parts: of which a device will keep one of a parameter that is still whole.
     """
     rows = sum(count for work in plan.works for count in work.counts)
     every = [inner for module in modules for inner in module.modules()]
-    tables = {m.weight for m in every if isinstance(m, Table) and m.sparse}  # one number a row beside their own
+    tables = {
+        m.weight for m in every if isinstance(m, Table) and m.sparse
+    }  # one number a row beside their own
     sizes = {p: part(p).nbytes / parts(p) for m in every for p in m.parameters(recurse=False)}
     return {
         "weights and optimiser": float(
-            sum(size * (_ADAM if p.requires_grad and p not in tables else 1) for p, size in sizes.items())
+            sum(
+                size * (_ADAM if p.requires_grad and p not in tables else 1)
+                for p, size in sizes.items()
+            )
         ),
         "graphs of the towers": plan.peak_bytes,
-        "embeddings and gradients": float(4 * 4 * rows * width),  # rows, unit rows, and the gradient of each
+        "embeddings and gradients": float(
+            4 * 4 * rows * width
+        ),  # rows, unit rows, and the gradient of each
         "scores": float(scores),
     }
 

@@ -1,7 +1,8 @@
 """Division of rows into micro-batches, and the choice of those that keep their graph.
 
-Padding, not recomputation, is what large batches lose most by: texts of natural lengths cut as they come are 2 to 4 times their
-tokens. Sorted by length they are hardly more than themselves, and neither loss nor gradient depend on it.
+Padding, not recomputation, is what large batches lose most by: texts of natural lengths cut as they
+come are 2 to 4 times their tokens. Sorted by length they are hardly more than themselves, and
+neither loss nor gradient depend on it.
 
 Letters in shapes: n rows of a tower, r rows of a micro-batch, m distinct lengths.
 """
@@ -23,8 +24,9 @@ from ..errors import ConfigError
 from .distributed import CPU
 from .shards import part
 
-# Products that a GPU computes while a linear layer's kernels are launched, in half precision and in float32. The first is measured:
-# on an H100, layers of MiniLM's size (bench/results/gpu_micro_batches.json), for which it is 67,800 tokens; for BERT's, 16,900.
+# Products that a GPU computes while a linear layer's kernels are launched, in half precision and in
+# float32. The first is measured: on an H100, layers of MiniLM's size
+# (bench/results/gpu_micro_batches.json), for which it is 67,800 tokens; for BERT's, 16,900.
 _OF_A_LAUNCH = {True: 2e10, False: 5e9}
 PROBE_TOKENS = 512  # most of the short rows that a footprint is measured on, padding counted
 
@@ -50,7 +52,8 @@ class FeaturesLike(Protocol):
 
 @dataclass(frozen=True)
 class PlainFeatures:
-    """Features that are one tensor, [n, ...], of which every row costs the same; a tower reads the tensor.
+    """Features that are one tensor, [n, ...], of which every row costs the same; a tower reads the
+    tensor.
 
     >>> rows = PlainFeatures(torch.tensor([[1.0], [2.0]]))
     >>> rows[[1]].to(torch.device("cpu")), rows.lengths.tolist()
@@ -87,10 +90,17 @@ def embeddings_of(tower: torch.nn.Module, features: Any, rows: int) -> Tensor:
         ConfigError: it is not one vector of floating point numbers for each row.
     """
     made = tower(features)
-    if isinstance(made, Tensor) and made.dim() == 2 and len(made) == rows and made.is_floating_point():
+    if (
+        isinstance(made, Tensor)
+        and made.dim() == 2
+        and len(made) == rows
+        and made.is_floating_point()
+    ):
         return made
     what = (
-        f"{str(made.dtype)[6:]} of shape {list(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
+        f"{str(made.dtype)[6:]} of shape {list(made.shape)}"
+        if isinstance(made, Tensor)
+        else f"a {type(made).__name__}"
     )
     raise ConfigError(
         f"the tower {type(tower).__name__} makes {what} of {rows:,} rows: it has to return a tensor of floating point numbers, "
@@ -99,26 +109,31 @@ def embeddings_of(tower: torch.nn.Module, features: Any, rows: int) -> Tensor:
 
 
 def start_tokens(device: torch.device, tower: torch.nn.Module, half: bool = False) -> int:
-    """Return the cost of starting a micro-batch, in tokens: a CPU reads the weights again, a GPU launches hundreds of kernels.
+    """Return the cost of starting a micro-batch, in tokens: a CPU reads the weights again, a GPU
+    launches hundreds of kernels.
 
-    In half precision a CPU casts them and their gradients, too, while a token costs less. On a GPU, the fewer weights a layer has,
-    the more tokens it reads in the time of its launches.
+    In half precision a CPU casts them and their gradients, too, while a token costs less. On a GPU,
+    the fewer weights a layer has, the more tokens it reads in the time of its launches.
 
     >>> start_tokens(torch.device("cuda"), torch.nn.Linear(500, 500), half=True)
     80000
     """
     if device.type == "cpu":
         return 192 if half else 32
-    weights = [layer.weight.numel() for layer in tower.modules() if isinstance(layer, torch.nn.Linear)]
+    weights = [
+        layer.weight.numel() for layer in tower.modules() if isinstance(layer, torch.nn.Linear)
+    ]
     return int(_OF_A_LAUNCH[half] * len(weights) / sum(weights)) if weights else 16_384
 
 
 def pack(lengths: Tensor, budget: int, padded: bool, start_tokens: int = 32) -> list[Tensor]:
-    """Return rows in micro-batches of at most `budget` tokens, or of one row; the rows of each are as equal in length as pays.
+    """Return rows in micro-batches of at most `budget` tokens, or of one row; the rows of each are
+    as equal in length as pays.
 
-    A padded micro-batch of r rows, the longest of width w, costs r w tokens and `start_tokens` to begin with. Among all ways to cut
-    the rows sorted by length, the cheapest is found by dynamic programming over the distinct lengths. Without padding a
-    micro-batch costs the tokens it has, and rows stay in order.
+    A padded micro-batch of r rows, the longest of width w, costs r w tokens and `start_tokens` to
+    begin with. Among all ways to cut the rows sorted by length, the cheapest is found by dynamic
+    programming over the distinct lengths. Without padding a micro-batch costs the tokens it has,
+    and rows stay in order.
 
     Args:
         lengths: tokens of each row, [n].
@@ -132,7 +147,10 @@ def pack(lengths: Tensor, budget: int, padded: bool, start_tokens: int = 32) -> 
         return []
     widths = lengths.cpu().numpy().clip(1)
     if not padded:
-        return [torch.from_numpy(rows) for rows in np.split(np.arange(len(widths)), _full(widths, budget))]
+        return [
+            torch.from_numpy(rows)
+            for rows in np.split(np.arange(len(widths)), _full(widths, budget))
+        ]
     order = np.argsort(widths, kind="stable")
     distinct, counts = np.unique(widths, return_counts=True)
     packed, first = [], 0
@@ -146,16 +164,21 @@ def pack(lengths: Tensor, budget: int, padded: bool, start_tokens: int = 32) -> 
 
 
 def _full(widths: NDArray[np.int64], budget: int) -> list[int]:
-    """Return the positions at which to cut rows, so that no part of several rows holds more than `budget` tokens."""
+    """Return the positions at which to cut rows, so that no part of several rows holds more than
+    `budget` tokens."""
     cuts, ends = [], widths.cumsum()
     begin, passed = 0, 0
-    while (begin := max(begin + 1, int(np.searchsorted(ends, passed + budget, side="right")))) < len(widths):
+    while (
+        begin := max(begin + 1, int(np.searchsorted(ends, passed + budget, side="right")))
+    ) < len(widths):
         cuts.append(begin)
         passed = int(ends[begin - 1])
     return cuts
 
 
-def _cuts(distinct: NDArray[np.int64], counts: NDArray[np.int64], budget: int, start_tokens: int) -> list[int]:
+def _cuts(
+    distinct: NDArray[np.int64], counts: NDArray[np.int64], budget: int, start_tokens: int
+) -> list[int]:
     """Return the ends of the runs of distinct lengths that are padded to one width, [<= m]."""
     passed = np.concatenate([[0], counts.cumsum()])
     best = np.zeros(len(distinct) + 1)
@@ -173,7 +196,8 @@ def _cuts(distinct: NDArray[np.int64], counts: NDArray[np.int64], budget: int, s
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes that a tower's graph keeps: linear r w + square r w^2, for r rows of width w; the square is attention's.
+    """Bytes that a tower's graph keeps: linear r w + square r w^2, for r rows of width w; the
+    square is attention's.
 
     Args:
         drops: False if the tower has neither drawn dropout nor attended while it was measured.
@@ -188,7 +212,8 @@ class Footprint:
 
     @classmethod
     def through(cls, measured: Sequence[tuple[int, float, int]]) -> Footprint:
-        """Return the non-negative footprint through two measurements (rows, width, bytes), the narrower first; or through one."""
+        """Return the non-negative footprint through two measurements (rows, width, bytes), the
+        narrower first; or through one."""
         (r1, w1, b1), (r2, w2, b2) = measured[0], measured[-1]
         if w1 == w2:
             return cls(b2 / (r2 * w2), 0.0)
@@ -196,7 +221,8 @@ class Footprint:
         return cls(max(0.0, b2 / (r2 * w2) - square * w2), square)
 
     def bytes(self, rows: int, width: float) -> float:
-        """Return the bytes of one micro-batch; `width` is the mean length where nothing is padded."""
+        """Return the bytes of one micro-batch; `width` is the mean length where nothing is
+        padded."""
         return self.linear * rows * width + self.square * rows * width * width
 
     def tokens(self, limit: float, width: float) -> int:
@@ -205,7 +231,8 @@ class Footprint:
 
 
 def keep(sizes: Sequence[float], tokens: Sequence[int], memory: float) -> list[bool]:
-    """Choose the micro-batches that keep their graph within `memory` bytes: those that save most tokens per byte.
+    """Choose the micro-batches that keep their graph within `memory` bytes: those that save most
+    tokens per byte.
 
     >>> keep([40.0, 10.0, 50.0], [4, 2, 5], memory=60.0)
     [True, True, False]
@@ -218,7 +245,8 @@ def keep(sizes: Sequence[float], tokens: Sequence[int], memory: float) -> list[b
 
 
 def probe_rows(lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Choose the rows that `footprint` measures: short ones of at most 512 padded tokens together, and the longest one.
+    """Choose the rows that `footprint` measures: short ones of at most 512 padded tokens together,
+    and the longest one.
 
     >>> [rows.tolist() for rows in probe_rows(torch.tensor([200, 3, 300, 100]))]
     [[1, 3], [2]]
@@ -233,16 +261,27 @@ def probe_rows(lengths: Tensor) -> tuple[Tensor, Tensor]:
 def footprint(
     tower: torch.nn.Module, probes: Sequence[FeaturesLike], padded: bool, device: torch.device = CPU
 ) -> Footprint:
-    """Measure the footprint of a tower on rows of its own data, which are on the host: some short ones and some long ones.
+    """Measure the footprint of a tower on rows of its own data, which are on the host: some short
+    ones and some long ones.
 
-    Nothing is kept of the probes' graphs, so measuring takes the memory of embedding a probe without gradient.
+    Nothing is kept of the probes' graphs, so measuring takes the memory of embedding a probe
+    without gradient.
     """
     moved = [probe.to(device) for probe in probes]
     with torch.enable_grad():
-        once = _saved(tower, moved[0][:], len(probes[0]))  # weights in another precision, say, which later graphs share
-        shared = {*once, *(_storage(part(tensor)) for tensor in [*tower.parameters(), *tower.buffers()])}
+        once = _saved(
+            tower, moved[0][:], len(probes[0])
+        )  # weights in another precision, say, which later graphs share
+        shared = {
+            *once,
+            *(_storage(part(tensor)) for tensor in [*tower.parameters(), *tower.buffers()]),
+        }
         sizes = [
-            sum(size for storage, size in _saved(tower, features, len(probe)).items() if storage not in shared)
+            sum(
+                size
+                for storage, size in _saved(tower, features, len(probe)).items()
+                if storage not in shared
+            )
             for features, probe in zip(moved, probes, strict=True)
         ]
     lengths = [probe.lengths for probe in probes]
@@ -250,11 +289,15 @@ def footprint(
     return Footprint.through(list(zip(map(len, probes), widths, sizes, strict=True)))
 
 
-def _saved(tower: torch.nn.Module, features: Any, rows: int, differentiates: bool = False) -> dict[StorageWeakRef, int]:
-    """Return the bytes of every storage that the graph of `tower(features)` keeps for its backward pass, and of the result.
+def _saved(
+    tower: torch.nn.Module, features: Any, rows: int, differentiates: bool = False
+) -> dict[StorageWeakRef, int]:
+    """Return the bytes of every storage that the graph of `tower(features)` keeps for its backward
+    pass, and of the result.
 
-    A pack hook that returned its tensor would make a cycle that is never freed; this one lets go of it, unless the tower
-    goes backward within its forward pass, as one that learns from adversarial noise.
+    A pack hook that returned its tensor would make a cycle that is never freed; this one lets go of
+    it, unless the tower goes backward within its forward pass, as one that learns from adversarial
+    noise.
     """
     saved: dict[StorageWeakRef, int] = {}
 

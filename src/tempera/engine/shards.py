@@ -1,7 +1,9 @@
-"""Towers whose parameters are divided among the processes (FSDP2), where one device cannot hold them with their optimiser.
+"""Towers whose parameters are divided among the processes (FSDP2), where one device cannot hold
+them with their optimiser.
 
-A divided parameter is a DTensor. Every process keeps a part of it, with that part's gradient and moments; the whole of a layer
-is put together while it runs. So whatever is done with a divided tower, all processes do it, equally often and in one order.
+A divided parameter is a DTensor. Every process keeps a part of it, with that part's gradient and
+moments; the whole of a layer is put together while it runs. So whatever is done with a divided
+tower, all processes do it, equally often and in one order.
 """
 
 from __future__ import annotations
@@ -23,14 +25,17 @@ ONE_PROCESS = "{} divides towers over processes, but there is only one: launch s
 
 
 def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None = None) -> None:
-    """Divide the parameters of towers, in place, among the processes: FSDP2. Make the optimiser afterwards.
+    """Divide the parameters of towers, in place, among the processes: FSDP2. Make the optimiser
+    afterwards.
 
-    Each layer of an `nn.ModuleList` (the layers of a transformer) is put together when it runs, and the rest of a tower,
-    embedding tables above all, at once. Gradients are sums over the processes, as in `all_reduce_gradients`. Needs torch 2.8.
+    Each layer of an `nn.ModuleList` (the layers of a transformer) is put together when it runs, and
+    the rest of a tower, embedding tables above all, at once. Gradients are sums over the processes,
+    as in `all_reduce_gradients`. Needs torch 2.8.
 
     Args:
         towers: what is called with features; they may have parts in common, which are divided once.
-        dtype: in which parameters travel and are computed with; None is their own. Gradients are summed in theirs in any case.
+        dtype: in which parameters travel and are computed with; None is their own. Gradients are
+            summed in theirs in any case.
 
     Raises:
         ConfigError: there is only one process, or a tower is compiled.
@@ -41,10 +46,13 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
     refuse_compiled(modules)
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-    # What `forward` returns may be a view; FSDP2 warns in case it would be changed in place, and nobody does.
+    # What `forward` returns may be a view; FSDP2 warns in case it would be changed in place, and
+    # nobody does.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")
     mesh = mesh_of(group)
-    policy = MixedPrecisionPolicy(dtype, torch.float32 if dtype else None, cast_forward_inputs=False)
+    policy = MixedPrecisionPolicy(
+        dtype, torch.float32 if dtype else None, cast_forward_inputs=False
+    )
     for module in _units(modules):
         fully_shard(module, mesh=mesh, reshard_after_forward=True, mp_policy=policy)
         assert isinstance(module, FSDPModule)
@@ -57,7 +65,8 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
 
 
 def mesh_of(group: Group) -> Any:
-    """Return the mesh of all processes, which finds them by name: it would hold on to gloo's threads when they part."""
+    """Return the mesh of all processes, which finds them by name: it would hold on to gloo's
+    threads when they part."""
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh(group.device.type, (group.size,))
@@ -66,7 +75,8 @@ def mesh_of(group: Group) -> Any:
 
 
 def add_up(towers: Any) -> None:
-    """Let the modules that FSDP2 divides add up their gradients over the processes, where it would take the mean."""
+    """Let the modules that FSDP2 divides add up their gradients over the processes, where it would
+    take the mean."""
     for module in towers.modules():
         if hasattr(module, "set_gradient_divide_factor"):
             module.set_gradient_divide_factor(1.0)
@@ -83,14 +93,17 @@ class _Paced:
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, *options: Any, **named: Any) -> Any:
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, *options: Any, **named: Any
+    ) -> Any:
         self.group.keep_pace()
         with self.group.together("the exchange of a divided layer"):
             return self.exchange(output_tensor, input_tensor, *options, **named)
 
 
 def can_restart(towers: Any) -> bool:
-    """Return True if towers can begin again after a pass that has not come to its end: FSDP2's can since torch 2.13."""
+    """Return True if towers can begin again after a pass that has not come to its end: FSDP2's can
+    since torch 2.13."""
     return all(hasattr(module, "reset_iter_state") for module in _divided_modules(towers))
 
 
@@ -113,17 +126,25 @@ def _divided_modules(towers: Any) -> Iterator[Any]:
 def refuse_compiled(towers: Iterable[nn.Module], option: str = "fsdp") -> None:
     """Raise ConfigError for a tower that is compiled, or has parts that are."""
     if any(is_compiled(tower.modules()) for tower in towers):
-        raise ConfigError(f"{option} does not divide compiled towers: drop torch_compile or {option}")
+        raise ConfigError(
+            f"{option} does not divide compiled towers: drop torch_compile or {option}"
+        )
 
 
 def is_compiled(modules: Iterable[nn.Module]) -> bool:
     """Return True if torch compiles one of the modules of a tower."""
-    return any(each._compiled_call_impl is not None or type(each).__name__ == "OptimizedModule" for each in modules)
+    return any(
+        each._compiled_call_impl is not None or type(each).__name__ == "OptimizedModule"
+        for each in modules
+    )
 
 
 def is_left_alone(modules: Sequence[nn.Module]) -> bool:
-    """Return True if no operation of a tower may be replaced: torch compiles it, or computes parts again on the way back."""
-    return is_compiled(modules) or any(getattr(each, "gradient_checkpointing", False) for each in modules)
+    """Return True if no operation of a tower may be replaced: torch compiles it, or computes parts
+    again on the way back."""
+    return is_compiled(modules) or any(
+        getattr(each, "gradient_checkpointing", False) for each in modules
+    )
 
 
 def is_divided(tensor: Tensor) -> TypeGuard[Any]:
@@ -149,7 +170,8 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def at_main(tensor: Tensor, group: Group) -> Tensor | None:
-    """Return the whole of a tensor in the main process, on its CPU where it was divided; each process has to call."""
+    """Return the whole of a tensor in the main process, on its CPU where it was divided; each
+    process has to call."""
     if not is_divided(tensor):
         return tensor if group.main else None
     mine = part(tensor)
@@ -169,17 +191,21 @@ def at_main(tensor: Tensor, group: Group) -> Tensor | None:
 
 
 def divided_as(tensor: Tensor, other: Tensor) -> Tensor:
-    """Divide a tensor, whole on every process, in the same way as another one of its shape, or of as many rows."""
+    """Divide a tensor, whole on every process, in the same way as another one of its shape, or of
+    as many rows."""
     if not is_divided(other) or tensor.shape[:1] != other.shape[:1]:
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
+    return distribute_tensor(
+        tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None
+    )
 
 
 @torch.no_grad()
 def gather(towers: nn.Module, into: nn.Module, group: Group, everyone: bool = True) -> None:
-    """Copy the weights of divided towers into the same towers undivided, one tensor at a time; each process has to call.
+    """Copy the weights of divided towers into the same towers undivided, one tensor at a time; each
+    process has to call.
 
     Args:
         everyone: on all processes; else on the main one only.
@@ -196,19 +222,27 @@ def gather(towers: nn.Module, into: nn.Module, group: Group, everyone: bool = Tr
 
 
 def _units(towers: Sequence[nn.Module]) -> list[nn.Module]:
-    """Return the modules of towers that are put together at once, inner ones before those that hold them.
+    """Return the modules of towers that are put together at once, inner ones before those that hold
+    them.
 
-    What is within a member of a list is divided with it: how often it runs depends on the rows (groups of like length), and all
-    processes have to call each unit equally often.
+    What is within a member of a list is divided with it: how often it runs depends on the rows
+    (groups of like length), and all processes have to call each unit equally often.
     """
     within = {part for tower in towers for member in _members(tower) for part in member.modules()}
     roots = _apart(towers)
-    return [module for root in roots for module in ([root] if root in within else [*_layers(root), root])]
+    return [
+        module
+        for root in roots
+        for module in ([root] if root in within else [*_layers(root), root])
+    ]
 
 
 def _apart(modules: Iterable[nn.Module]) -> list[nn.Module]:
-    """Return modules, the largest of those that share parameters replaced by its children until none do, and no lists."""
-    distinct = [module for module in dict.fromkeys(modules) if next(module.parameters(), None) is not None]
+    """Return modules, the largest of those that share parameters replaced by its children until
+    none do, and no lists."""
+    distinct = [
+        module for module in dict.fromkeys(modules) if next(module.parameters(), None) is not None
+    ]
     uses = Counter(p for module in distinct for p in module.parameters())
     sharing = [module for module in distinct if any(uses[p] > 1 for p in module.parameters())]
     lists = [module for module in distinct if isinstance(module, nn.ModuleList | nn.ModuleDict)]
@@ -216,12 +250,19 @@ def _apart(modules: Iterable[nn.Module]) -> list[nn.Module]:
     if not split:
         return distinct
     if not list(split[0].children()):
-        raise ConfigError(f"fsdp cannot shard a parameter that several {type(split[0]).__name__} share: drop fsdp")
-    return _apart(child for module in distinct for child in (module.children() if module in split else [module]))
+        raise ConfigError(
+            f"fsdp cannot shard a parameter that several {type(split[0]).__name__} share: drop fsdp"
+        )
+    return _apart(
+        child
+        for module in distinct
+        for child in (module.children() if module in split else [module])
+    )
 
 
 def _layers(root: nn.Module) -> list[nn.Module]:
-    """Return members of the outermost lists that share no parameters; what is within a layer is divided with it."""
+    """Return members of the outermost lists that share no parameters; what is within a layer is
+    divided with it."""
     layers = list(dict.fromkeys(_members(root)))
     uses = Counter(p for layer in layers for p in layer.parameters())
     return [layer for layer in layers if all(uses[p] == 1 for p in layer.parameters())]

@@ -1,6 +1,8 @@
-"""The stages of a step on paper: first pass, loss, backward pass, optimiser, exchange, each with what its operations cost.
+"""The stages of a step on paper: first pass, loss, backward pass, optimiser, exchange, each with
+what its operations cost.
 
-The step's own code runs, on the rows of one batch, with towers and embeddings that have no numbers; see `cost`.
+The step's own code runs, on the rows of one batch, with towers and embeddings that have no numbers;
+see `cost`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,19 @@ from ..core.temperature import Temperature
 from ..core.tiles import SCORE_BYTES, tile_elements
 from . import outlook
 from .cache import Cache, Embedded
-from .cost import META, AsAccelerator, Call, Kind, Ledger, Operation, Stage, UnreadableError, blank, fakes, on_paper
+from .cost import (
+    META,
+    AsAccelerator,
+    Call,
+    Kind,
+    Ledger,
+    Operation,
+    Stage,
+    UnreadableError,
+    blank,
+    fakes,
+    on_paper,
+)
 from .curation import as_many, guides_of, judging
 from .devices import DTYPES
 from .distributed import ALONE, CPU, Group, buckets
@@ -73,8 +87,9 @@ def step_on_paper(
 ) -> StepOnPaper:
     """Count a step on a batch of all devices' rows, as the first of `count` equal devices takes it.
 
-    Towers that choose rows on the device, as those that read texts of items, need the numbers of these rows. The step of an
-    accelerator is then counted with the operations that a CPU takes for it.
+    Towers that choose rows on the device, as those that read texts of items, need the numbers of
+    these rows. The step of an accelerator is then counted with the operations that a CPU takes for
+    it.
 
     Args:
         memory: bytes of an accelerator; None is a CPU.
@@ -102,11 +117,15 @@ def _counted(
     def parts(p: Tensor) -> int:
         return count if p in shared else 1
 
-    free = None if memory is None else memory - sum(p.nbytes / parts(p) for p in encoder.parameters())
+    free = (
+        None if memory is None else memory - sum(p.nbytes / parts(p) for p in encoder.parameters())
+    )
     set_sparse(encoder, options.table_optimizer == "rowwise_adagrad")
     for table in encoder.modules():
         if isinstance(table, Table) and options.divide_tables and table.weight in shared:
-            table.lookup = partial(nn.functional.embedding, weight=table.weight, sparse=True)  # gradients of rows alone
+            table.lookup = partial(
+                nn.functional.embedding, weight=table.weight, sparse=True
+            )  # gradients of rows alone
     cache, ledger, mine = _cache(options, device, free), Ledger(device), _largest(batch, count)
     with ledger("the footprints that a run measures once"):
         cache.plan(encoder, mine)
@@ -128,16 +147,32 @@ def _counted(
     fused = swept if isinstance(swept, Fused) and swept.works else None
     _backward(ledger, embedded, options)
     reads = {table: min(len(table), int(cache.times * number)) for table, number in read.items()}
-    _optimise(ledger, nn.ModuleDict({"towers": towers, "objective": objective}), options, [*reads.values()], count)
-    ledger.stages[EXCHANGE] = _exchange(embedded, cache.whole, encoder, options, count, shared, reads)
+    _optimise(
+        ledger,
+        nn.ModuleDict({"towers": towers, "objective": objective}),
+        options,
+        [*reads.values()],
+        count,
+    )
+    ledger.stages[EXCHANGE] = _exchange(
+        embedded, cache.whole, encoder, options, count, shared, reads
+    )
     for name in (FIRST, BACKWARD):
         ledger.stages[name].repeat(cache.times, cache.calls)
     for name in (FIRST, LOSS, BACKWARD):
         ledger.stages[name].repeat(options.gradient_accumulation_steps)
-    scores = (fused.score_bytes if fused else SCORE_BYTES) * min(tile, outlook.block(base_of(scored), batch, len(mine)))
+    scores = (fused.score_bytes if fused else SCORE_BYTES) * min(
+        tile, outlook.block(base_of(scored), batch, len(mine))
+    )
     sizes = outlook.memory(cache.whole, [encoder, scored], scores, rows.shape[1], parts)
     return StepOnPaper(
-        ledger.stages, cache.whole, sizes, rows.shape[1], tile, ledger.examples, "triton" if fused else "torch"
+        ledger.stages,
+        cache.whole,
+        sizes,
+        rows.shape[1],
+        tile,
+        ledger.examples,
+        "triton" if fused else "torch",
     )
 
 
@@ -167,11 +202,16 @@ def _choose(
 
 
 def counting(ledger: Ledger, swept: Fused) -> Fused:
-    """Return fused kernels that are counted, and do not run: the first two tensors of each are multiplied."""
+    """Return fused kernels that are counted, and do not run: the first two tensors of each are
+    multiplied."""
 
-    def launch(name: str, programs: int, arguments: Sequence[Any], sizes: Mapping[str, Any]) -> None:
+    def launch(
+        name: str, programs: int, arguments: Sequence[Any], sizes: Mapping[str, Any]
+    ) -> None:
         anchors, candidates = arguments[:2]
-        moved = sum(x.nbytes for x in {id(x): x for x in arguments if isinstance(x, Tensor)}.values())
+        moved = sum(
+            x.nbytes for x in {id(x): x for x in arguments if isinstance(x, Tensor)}.values()
+        )
         ledger.note(Operation(name, anchors.dtype, 2 * anchors.numel() * len(candidates), moved))
 
     return replace(swept, launch=launch)
@@ -182,8 +222,11 @@ def objective_on_paper(objective: nn.Module, device: torch.device) -> Any:
     return copy.deepcopy(objective).to(device)
 
 
-def loss_on_paper(ledger: Ledger, objective: Any, everyone: Batch[Tensor], free: float | None = None) -> int:
-    """Count the loss stage on an embedded batch, with a memory that is full; return the scores of a tile.
+def loss_on_paper(
+    ledger: Ledger, objective: Any, everyone: Batch[Tensor], free: float | None = None
+) -> int:
+    """Count the loss stage on an embedded batch, with a memory that is full; return the scores of a
+    tile.
 
     Args:
         free: bytes of an accelerator's memory; None is a CPU.
@@ -199,14 +242,16 @@ def loss_on_paper(ledger: Ledger, objective: Any, everyone: Batch[Tensor], free:
 
 
 def _tiled(objective: nn.Module, device: torch.device, free: float | None) -> Objective:
-    """Return the objective without its widths, with the tiles that so much free memory allows; None is a CPU's."""
+    """Return the objective without its widths, with the tiles that so much free memory allows; None
+    is a CPU's."""
     base = base_of(objective)
     base.tiles = {device.type: tile_elements(device if free is None else META, free)}
     return base
 
 
 class _Sampled(Cache):
-    """Embeds some of a plan's micro-batches, evenly spread over their lengths, which stand for all of them."""
+    """Embeds some of a plan's micro-batches, evenly spread over their lengths, which stand for all
+    of them."""
 
     most: int | None = None
     whole: Plan
@@ -219,11 +264,14 @@ class _Sampled(Cache):
         return self.half
 
     def plan(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Plan:
-        """Return at most `most` micro-batches, as many of those that keep their graph and of the others as there are of each."""
+        """Return at most `most` micro-batches, as many of those that keep their graph and of the
+        others as there are of each."""
         self.whole = super().plan(towers, batch, group)
         micros = self.whole.micros
         some = micros[:: -(-len(micros) // self.most)] if self.most else micros
-        self.times = sum(micro.tokens for micro in micros) / max(1, sum(micro.tokens for micro in some))
+        self.times = sum(micro.tokens for micro in micros) / max(
+            1, sum(micro.tokens for micro in some)
+        )
         self.calls = len(micros) / max(1, len(some))
         return Plan(self.whole.works, [replace(micro, number=i) for i, micro in enumerate(some)])
 
@@ -233,14 +281,19 @@ def _cache(options: Training, device: torch.device, free: float | None) -> _Samp
     half = DTYPES[options.mixed_precision]
     autocast: Any = partial(torch.autocast, "cpu", half, enabled=half != torch.float32)
     autocast = partial(AsAccelerator, half) if device == META else autocast
-    sizes = _Sampled(options.cache, options.cache_memory, device=CPU if free is None else META, free=free)
-    cache = _Sampled(options.cache, sizes.bytes, options.micro_batch_tokens, device, autocast, options.backward)
+    sizes = _Sampled(
+        options.cache, options.cache_memory, device=CPU if free is None else META, free=free
+    )
+    cache = _Sampled(
+        options.cache, sizes.bytes, options.micro_batch_tokens, device, autocast, options.backward
+    )
     cache.micro_bytes, cache.half = sizes.micro_bytes, half != torch.float32
     return cache
 
 
 def _largest(batch: Batch[Any], count: int) -> Batch[Any]:
-    """Return the part of a batch that one of so many devices embeds, one with the most rows, for which the others wait."""
+    """Return the part of a batch that one of so many devices embeds, one with the most rows, for
+    which the others wait."""
     return divide(batch, count - 1, count)
 
 
@@ -276,7 +329,8 @@ def _everyone(batch: Batch[Any], rows: Tensor, mine: int) -> Batch[Tensor]:
 
 
 def _backward(ledger: Ledger, embedded: Embedded, options: Training) -> None:
-    """Count the way back; of a sample of the rows, drawn by gradients that nobody knows, its share of it."""
+    """Count the way back; of a sample of the rows, drawn by gradients that nobody knows, its share
+    of it."""
     grads = {role: side.rows.detach() for role, side in embedded.batch.sides().items()}
     embedded.cache.backward = 1.0
     with ledger(BACKWARD):
@@ -285,15 +339,22 @@ def _backward(ledger: Ledger, embedded: Embedded, options: Training) -> None:
         ledger.stages[BACKWARD].repeat(float(options.backward))
 
 
-def _optimise(ledger: Ledger, modules: nn.Module, options: Training, read: list[int], count: int) -> None:
-    """Count the norm of all gradients and the optimiser's step. Its kernels are those of a CPU's parameters on any device."""
+def _optimise(
+    ledger: Ledger, modules: nn.Module, options: Training, read: list[int], count: int
+) -> None:
+    """Count the norm of all gradients and the optimiser's step. Its kernels are those of a CPU's
+    parameters on any device."""
     counter = Ledger(CPU)
     paper = on_paper(modules, CPU)
     _keep_parts(paper, _shared(paper["towers"], options), count)
     tables = list(dict.fromkeys(m.weight for m in paper.modules() if isinstance(m, Table)))
     rowwise = options.table_optimizer == "rowwise_adagrad"
-    optimizer = adam(paper, options.learning_rate, options.temperature_learning_rate, options.weight_decay)
-    dials = [p for m in paper.modules() if isinstance(m, Temperature) for p in m.parameters()]  # stay on the host
+    optimizer = adam(
+        paper, options.learning_rate, options.temperature_learning_rate, options.weight_decay
+    )
+    dials = [
+        p for m in paper.modules() if isinstance(m, Temperature) for p in m.parameters()
+    ]  # stay on the host
     apart = {id(p) for p in (*dials, *(tables if rowwise else ()))}
     for p in paper.parameters():
         p.grad = torch.empty_like(p) if p.requires_grad and id(p) not in apart else None
@@ -319,7 +380,9 @@ def _keep_parts(modules: nn.Module, shared: set[Tensor], count: int) -> None:
             if p in shared and p.dim():
                 if p not in kept:
                     rows = -(-len(p) // count)
-                    kept[p] = nn.Parameter(p.detach().new_empty(rows, *p.shape[1:]), p.requires_grad)
+                    kept[p] = nn.Parameter(
+                        p.detach().new_empty(rows, *p.shape[1:]), p.requires_grad
+                    )
                 setattr(module, name, kept[p])
 
 
@@ -332,11 +395,14 @@ def _exchange(
     shared: set[Tensor],
     reads: Mapping[Tensor, int],
 ) -> Stage:
-    """Return what one device sends: rows, their gradients on the way home, and the sums of the parameters' gradients.
+    """Return what one device sends: rows, their gradients on the way home, and the sums of the
+    parameters' gradients.
 
-    In a ring a gather of s bytes in all sends s (p - 1) / p from each of p devices, a reduce-scatter as much, and an all-reduce
-    twice as much. Towers that are divided are gathered once for every call of them, in the precision of the towers, once more
-    backward, and then reduced. Of divided tables numbers of rows, vectors and gradients travel, and of sparse gradients the rows.
+    In a ring a gather of s bytes in all sends s (p - 1) / p from each of p devices, a
+    reduce-scatter as much, and an all-reduce twice as much. Towers that are divided are gathered
+    once for every call of them, in the precision of the towers, once more backward, and then
+    reduced. Of divided tables numbers of rows, vectors and gradients travel, and of sparse
+    gradients the rows.
 
     Args:
         plan: all micro-batches of the device.
@@ -359,7 +425,11 @@ def _exchange(
         half = DTYPES[options.mixed_precision].itemsize
         size = sum(p.numel() * min(half, p.itemsize) for p in shared)
         send("gather of weights", size, again * (2 * len(plan.micros) + replayed))
-        send("reduce-scatter of weights' gradients", sum(p.nbytes for p in shared), again * len(plan.micros))
+        send(
+            "reduce-scatter of weights' gradients",
+            sum(p.nbytes for p in shared),
+            again * len(plan.micros),
+        )
         return stage
     for table in shared:
         rows, vectors = 8 * reads.get(table, 0), reads.get(table, 0) * table[0].nbytes
@@ -368,6 +438,8 @@ def _exchange(
     sparse = {m.weight for m in towers.modules() if isinstance(m, Table) and m.sparse} - shared
     for table in sparse:
         send("gather of sparse gradients", count * reads.get(table, 0) * (8 + table[0].nbytes))
-    for bucket in buckets([p for p in towers.parameters() if p.requires_grad and p not in shared | sparse]):
+    for bucket in buckets(
+        [p for p in towers.parameters() if p.requires_grad and p not in shared | sparse]
+    ):
         send("all-reduce of gradients", 2 * sum(p.nbytes for p in bucket))
     return stage

@@ -4,8 +4,9 @@ The graph is always cut at the embeddings:
 
     embed -> all-gather -> score -> reduce-scatter of gradients -> backward through the towers
 
-The objective leaves a gradient on every embedding in one pass over the scores; the towers take it from there. How they embed
-(in one piece, in micro-batches, kept or replayed) is the cache's affair, and the gradient does not depend on it.
+The objective leaves a gradient on every embedding in one pass over the scores; the towers take it
+from there. How they embed (in one piece, in micro-batches, kept or replayed) is the cache's affair,
+and the gradient does not depend on it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ P = ParamSpec("P")
 class TowerLike(Protocol):
     """An `nn.Module` from features to embeddings.
 
-    Where rows are padded to the longest of those that are embedded together, it says so by `padded = True`.
+    Where rows are padded to the longest of those that are embedded together, it says so by `padded
+    = True`.
     """
 
     def __call__(self, features: Any) -> Tensor:
@@ -51,7 +53,8 @@ class TowersLike(Protocol):
 
 
 class Loss(Protocol):
-    """The interface that the step needs of an objective, or of a wrapper around one; an `nn.Module` as well."""
+    """The interface that the step needs of an objective, or of a wrapper around one; an `nn.Module`
+    as well."""
 
     @property
     def temperature(self) -> Temperature:
@@ -61,7 +64,8 @@ class Loss(Protocol):
         """Follow schedules to a share of the training, from 0 to 1."""
 
     def propagate(self, batch: Batch[Tensor], shares: Tensor) -> Tensor:
-        """Return the losses, [b], and leave the gradients of sum(shares * losses) on the embeddings."""
+        """Return the losses, [b], and leave the gradients of sum(shares * losses) on the
+        embeddings."""
 
     def recall(self, batch: Batch[Tensor]) -> Batch[Tensor]:
         """Return the batch with the documents remembered from past ones."""
@@ -80,26 +84,30 @@ def step(
     group: Group = ALONE,
     scale: float = 1.0,
 ) -> float:
-    """Add the gradient of the batch's weighted mean loss to every parameter; return that loss, for which the program waits.
+    """Add the gradient of the batch's weighted mean loss to every parameter; return that loss, for
+    which the program waits.
 
-    On several processes `batch` holds the rows of this one, the loss is that of all rows, and the gradient what this
-    process's rows add to it: `group.all_reduce_gradients` makes it whole, once for any number of batches. Gradients of a tower that
-    FSDP2 divides are sums over the processes by then.
+    On several processes `batch` holds the rows of this one, the loss is that of all rows, and the
+    gradient what this process's rows add to it: `group.all_reduce_gradients` makes it whole, once
+    for any number of batches. Gradients of a tower that FSDP2 divides are sums over the processes
+    by then.
 
-    A device that runs out of memory in the towers does not end the run: the micro-batches are halved on all processes, with a
-    warning, and the batch is embedded again. Where the processes call a divided tower together, they learn of it before
-    their next exchange.
+    A device that runs out of memory in the towers does not end the run: the micro-batches are
+    halved on all processes, with a warning, and the batch is embedded again. Where the processes
+    call a divided tower together, they learn of it before their next exchange.
 
     Args:
-        towers: the tower of each role, or one `nn.Module` for all. The features of a batch may be tensors, [n, ...].
+        towers: the tower of each role, or one `nn.Module` for all. The features of a batch may be
+            tensors, [n, ...].
         cache: the gradient cache that embeds; None makes a new one.
         scale: multiplies the gradient (accumulation of several batches).
 
     Raises:
-        ConfigError: a tower that is no `nn.Module`, or makes something else than one vector for each row; or weights to train
-            that no gradient reaches, since the embeddings have no graph.
-        TemperaError: no micro-batch is small enough for the device, or it runs out of memory within towers that `shard` divided
-            and torch cannot interrupt them, as before 2.13.
+        ConfigError: a tower that is no `nn.Module`, or makes something else than one vector for
+            each row; or weights to train that no gradient reaches, since the embeddings have no
+            graph.
+        TemperaError: no micro-batch is small enough for the device, or it runs out of memory within
+            towers that `shard` divided and torch cannot interrupt them, as before 2.13.
 
     >>> from tempera import Batch, Side, mnr, step
     >>> tower, queries, documents = nn.Linear(3, 2), torch.eye(3), torch.eye(3)
@@ -124,26 +132,33 @@ def add_gradients(
     scale: float = 1.0,
     scaler: torch.amp.GradScaler | None = None,
 ) -> tuple[Tensor, Batch[Tensor]]:
-    """Do what `step` does, and wait for nothing: the loss stays on the device, and a learned temperature's gradient is owed.
+    """Do what `step` does, and wait for nothing: the loss stays on the device, and a learned
+    temperature's gradient is owed.
 
     Args:
         scaler: multiplies the gradient as well, on the device.
 
     Returns:
-        This process's part of the loss, a scalar, and the embedded batch of all processes, to be remembered.
+        This process's part of the loss, a scalar, and the embedded batch of all processes, to be
+        remembered.
     """
     if not isinstance(batch, Batch):
         raise DataError(
             f"a step takes a Batch, such as Batch(Side(queries), Side(documents)), not a {type(batch).__name__}"
         )
     if not hasattr(objective, "propagate"):
-        raise ConfigError(f"a step takes an objective of tempera, such as mnr(0.05), not a {type(objective).__name__}")
+        raise ConfigError(
+            f"a step takes an objective of tempera, such as mnr(0.05), not a {type(objective).__name__}"
+        )
     cache = Cache() if cache is None else cache
     if group.size > 1:
         add_up(towers)
     listed = (p for module in (towers, objective) for p in module.parameters() if p.requires_grad)
     parameters = list(dict.fromkeys(listed))  # the towers may share weights, or hold the objective
-    earlier, owed = [p.grad for p in parameters], objective.temperature.owed  # of batches that are accumulated
+    earlier, owed = (
+        [p.grad for p in parameters],
+        objective.temperature.owed,
+    )  # of batches that are accumulated
 
     def once() -> tuple[Tensor, Batch[Tensor]]:
         for p in parameters:
@@ -173,18 +188,25 @@ def add_gradients(
     return result
 
 
-def embed_once(towers: TowersLike, batch: Batch[Any], cache: Cache, group: Group = ALONE) -> Batch[Tensor]:
-    """Return the embedded batch of all processes, from which nothing goes backward; micro-batches are halved as by `step`."""
-    embedded = _halving(towers, cache, lambda: _attempt(towers, group, cache.embed, towers, batch, group))
+def embed_once(
+    towers: TowersLike, batch: Batch[Any], cache: Cache, group: Group = ALONE
+) -> Batch[Tensor]:
+    """Return the embedded batch of all processes, from which nothing goes backward; micro-batches
+    are halved as by `step`."""
+    embedded = _halving(
+        towers, cache, lambda: _attempt(towers, group, cache.embed, towers, batch, group)
+    )
     return group.gather(embedded.batch)
 
 
 class _NoMemory(Exception):
-    """The memory of a process has run out, which all of them know, and the batch can be embedded again."""
+    """The memory of a process has run out, which all of them know, and the batch can be embedded
+    again."""
 
 
 def _halving(towers: TowersLike, cache: Cache, work: Callable[[], X]) -> X:
-    """Return the result of `work`, which is done again with micro-batches of half the size as long as memory runs out."""
+    """Return the result of `work`, which is done again with micro-batches of half the size as long
+    as memory runs out."""
     while True:
         try:
             return work()
@@ -194,7 +216,9 @@ def _halving(towers: TowersLike, cache: Cache, work: Callable[[], X]) -> X:
         cache.halve()
 
 
-def _attempt(towers: TowersLike, group: Group, work: Callable[P, X], *args: P.args, **named: P.kwargs) -> X:
+def _attempt(
+    towers: TowersLike, group: Group, work: Callable[P, X], *args: P.args, **named: P.kwargs
+) -> X:
     """Return the result of `work`.
 
     Raises:

@@ -23,101 +23,131 @@ from .shards import ONE_PROCESS
 RefitOn = Literal["none", "validation", "all", "auto"]
 SELF = "self"  # the guide that is the model in training
 COLUMNS = "columns"  # the teacher that is columns of the data
-OF_A_MACHINE = ("device", "kernel", "cache", "cache_memory", "micro_batch_tokens")  # results are equal up to rounding
+OF_A_MACHINE = (
+    "device",
+    "kernel",
+    "cache",
+    "cache_memory",
+    "micro_batch_tokens",
+)  # results are equal up to rounding
 
 
 @dataclass(frozen=True)
 class Training:
-    """Options of training: its length, learning rates, batches, memory and checkpoints. Names follow Hugging Face where one exists.
+    """Options of training: its length, learning rates, batches, memory and checkpoints. Names
+    follow Hugging Face where one exists.
 
     Args:
-        batch_size: largest number of pairs in one softmax, over all devices; an epoch's batches differ by one pair at most. "auto"
-            follows the tower and the number of training pairs.
-        batch_sampler: "shuffled", or "no_duplicates" for batches without rows that share a text; masks handle them otherwise.
-        num_train_epochs: number of passes over the training pairs; "auto" follows the tower and their number.
+        batch_size: largest number of pairs in one softmax, over all devices; an epoch's batches
+            differ by one pair at most. "auto" follows the tower and the number of training pairs.
+        batch_sampler: "shuffled", or "no_duplicates" for batches without rows that share a text;
+            masks handle them otherwise.
+        num_train_epochs: number of passes over the training pairs; "auto" follows the tower and
+            their number.
         max_steps: number of optimiser steps to stop after; None follows num_train_epochs.
-        max_time: largest time of the optimiser steps: seconds, or a text such as 60s, 5min or 1h. It becomes a number of steps
-            before the first one, from the rate of a few steps that are taken for it and forgotten, which the learning rate then
-            follows; a race is limited likewise, and the rate is measured again if its winner is another tower. Training again is
-            counted; reading, the race, evaluation and saving are not. None is no limit.
-        made_rows: number of rows beside each pair of texts, in the first steps, that are made of documents: a random span of a
-            text's tokens asks for the others (15 % of the steps, batches of at most 2,048 rows), or the name or the comments of a
-            Python function without a docstring ask for its code (40 %, 4,096). "auto" is 4 for a static tower on more than
-            20,000 pairs of Python files, or on 1,000 pairs or more whose median document has at least 64 tokens; else 0.
-        max_pairs: largest number of training pairs of texts, drawn by `evaluation.seed` after the split, so that a larger number
-            holds all pairs of a smaller one; None trains on all. The others count as unknown: their documents may be negatives of
-            their queries.
-        learning_rate: peak learning rate of AdamW. The default depends on the tower: 0.003 static, 5e-4 for a transformer from
-            scratch, 5e-5 pretrained, 2e-4 with LoRA.
+        max_time: largest time of the optimiser steps: seconds, or a text such as 60s, 5min or 1h.
+            It becomes a number of steps before the first one, from the rate of a few steps that are
+            taken for it and forgotten, which the learning rate then follows; a race is limited
+            likewise, and the rate is measured again if its winner is another tower. Training again
+            is counted; reading, the race, evaluation and saving are not. None is no limit.
+        made_rows: number of rows beside each pair of texts, in the first steps, that are made of
+            documents: a random span of a text's tokens asks for the others (15 % of the steps,
+            batches of at most 2,048 rows), or the name or the comments of a Python function without
+            a docstring ask for its code (40 %, 4,096). "auto" is 4 for a static tower on more than
+            20,000 pairs of Python files, or on 1,000 pairs or more whose median document has at
+            least 64 tokens; else 0.
+        max_pairs: largest number of training pairs of texts, drawn by `evaluation.seed` after the
+            split, so that a larger number holds all pairs of a smaller one; None trains on all. The
+            others count as unknown: their documents may be negatives of their queries.
+        learning_rate: peak learning rate of AdamW. The default depends on the tower: 0.003 static,
+            5e-4 for a transformer from scratch, 5e-5 pretrained, 2e-4 with LoRA.
         temperature_learning_rate: peak learning rate of a learnable temperature's logarithm.
-        table_optimizer: optimiser of the embedding tables of ids, categories and words. "adamw" updates all rows in every step and
-            keeps two numbers per weight; "rowwise_adagrad" updates the rows that a batch reads and keeps one number per row.
-        table_learning_rate: peak learning rate of the tables; None is learning_rate with adamw, and 0.05 with rowwise_adagrad.
+        table_optimizer: optimiser of the embedding tables of ids, categories and words. "adamw"
+            updates all rows in every step and keeps two numbers per weight; "rowwise_adagrad"
+            updates the rows that a batch reads and keeps one number per row.
+        table_learning_rate: peak learning rate of the tables; None is learning_rate with adamw, and
+            0.05 with rowwise_adagrad.
         warmup_ratio: share of the steps in which the learning rate rises.
         lr_scheduler_type: schedule of the learning rate after the warmup.
-        weight_decay: weight decay of AdamW, on everything but the temperature; row-wise Adagrad has none.
+        weight_decay: weight decay of AdamW, on everything but the temperature; row-wise Adagrad has
+            none.
         max_grad_norm: norm to which larger gradients are clipped; None does not clip.
         sampled: number of training documents to sample for each batch, for the pool `sampled`.
-        sampled_power: samples documents by their frequency to this power; 0 is uniform, 1 by frequency.
-        gradient_accumulation_steps: number of batches whose gradients are averaged into one optimiser step. Each batch has its own
-            softmax, so this adds no negatives; a larger batch_size does, whatever the memory.
-        cache: gradient caching. "auto" embeds twice what does not fit `cache_memory`, "always" everything, "never" nothing.
-        cache_memory: memory for the towers' graphs: bytes (also as "2GiB"), or, up to 1, a share of the free memory; None is 4 GiB
-            on a CPU and 0.8 of the free memory on a GPU.
-        backward: share of the tokens that goes backward in each step. Rows are drawn by the gradients of their embeddings, which
-            are known by then, and weighed so that the expected gradient is the exact one; micro-batches that kept their graph are
-            drawn as wholes. 1 is exact; "auto" draws as few tokens as add at most a tenth to the noise between batches.
-        select: share of each batch's rows to learn from, which a guide chooses (see `guide`) before the step is taken; the others
-            are left out of that batch, as negatives too. 1 learns from all.
-        select_by: "guide" takes the pairs with the lowest loss by the guide's vectors, so that wrong pairs are left out;
-            "learnability" those whose loss by the model is highest above their loss by the guide, which embeds every batch once
-            more.
-        micro_batch_tokens: largest number of tokens, with padding, that a tower embeds at once; None is as many as fit 256 MiB of
-            graph on a CPU, and 1/8 of `cache_memory` on a GPU.
-        mixed_precision: precision of the towers: no, bf16 or fp16; logits, norms and softmax are always float32. auto is bf16 where
-            the device multiplies it at least 1.5 times as fast, by a short measurement; on a CPU texts are read in it, too. The
-            default is auto for a pretrained transformer, and no for other towers.
-        device: device of the towers: "auto" is the accelerator that torch finds (cuda, xpu, mps), or else "cpu"; or its name,
-            as cuda:1.
-        kernel: what computes the loss stage. "torch" does it in tiles on every device; "triton" by fused kernels on CUDA, where the
-            objective's parts allow it, in half precision if mixed_precision is bf16 or fp16; the log says why not. "auto" takes
-            the kernels where they have been measured to pay: from 8,192 pairs on, on NVIDIA's H100 and H200.
-        fsdp: shard the weights of the towers, their gradients and the optimiser's moments over the processes (FSDP2), for
-            towers that do not fit one device. The first process evaluates and saves a whole copy.
-        divide_tables: divide embedding tables of 1,024 rows or more by rows over the processes, with their gradients and the
-            optimiser's accumulators, for ids and categories that one process cannot hold. The first process puts them together
-            to evaluate and save.
-        guide: folder of a saved model, or of a run, whose vectors the mask `guided` and `select` compare by; they are cached
-            in vectors/ beside the run, by model and content, so each distinct text is embedded once. `self` is the model in
-            training.
-        teacher: what the model learns from as `objective.teacher` says, which has its defaults if it is not set: the folder of a
-            saved model, or of a run, whose vectors are cached as the guide's; with `by: scores` that of a cross-encoder, whose
-            scores of the pairs and of their negatives are cached by pair; or "columns", the data's columns of scores
+        sampled_power: samples documents by their frequency to this power; 0 is uniform, 1 by
+            frequency.
+        gradient_accumulation_steps: number of batches whose gradients are averaged into one
+            optimiser step. Each batch has its own softmax, so this adds no negatives; a larger
+            batch_size does, whatever the memory.
+        cache: gradient caching. "auto" embeds twice what does not fit `cache_memory`, "always"
+            everything, "never" nothing.
+        cache_memory: memory for the towers' graphs: bytes (also as "2GiB"), or, up to 1, a share of
+            the free memory; None is 4 GiB on a CPU and 0.8 of the free memory on a GPU.
+        backward: share of the tokens that goes backward in each step. Rows are drawn by the
+            gradients of their embeddings, which are known by then, and weighed so that the expected
+            gradient is the exact one; micro-batches that kept their graph are drawn as wholes. 1 is
+            exact; "auto" draws as few tokens as add at most a tenth to the noise between batches.
+        select: share of each batch's rows to learn from, which a guide chooses (see `guide`) before
+            the step is taken; the others are left out of that batch, as negatives too. 1 learns
+            from all.
+        select_by: "guide" takes the pairs with the lowest loss by the guide's vectors, so that
+            wrong pairs are left out; "learnability" those whose loss by the model is highest above
+            their loss by the guide, which embeds every batch once more.
+        micro_batch_tokens: largest number of tokens, with padding, that a tower embeds at once;
+            None is as many as fit 256 MiB of graph on a CPU, and 1/8 of `cache_memory` on a GPU.
+        mixed_precision: precision of the towers: no, bf16 or fp16; logits, norms and softmax are
+            always float32. auto is bf16 where the device multiplies it at least 1.5 times as fast,
+            by a short measurement; on a CPU texts are read in it, too. The default is auto for a
+            pretrained transformer, and no for other towers.
+        device: device of the towers: "auto" is the accelerator that torch finds (cuda, xpu, mps),
+            or else "cpu"; or its name, as cuda:1.
+        kernel: what computes the loss stage. "torch" does it in tiles on every device; "triton" by
+            fused kernels on CUDA, where the objective's parts allow it, in half precision if
+            mixed_precision is bf16 or fp16; the log says why not. "auto" takes the kernels where
+            they have been measured to pay: from 8,192 pairs on, on NVIDIA's H100 and H200.
+        fsdp: shard the weights of the towers, their gradients and the optimiser's moments over the
+            processes (FSDP2), for towers that do not fit one device. The first process evaluates
+            and saves a whole copy.
+        divide_tables: divide embedding tables of 1,024 rows or more by rows over the processes,
+            with their gradients and the optimiser's accumulators, for ids and categories that one
+            process cannot hold. The first process puts them together to evaluate and save.
+        guide: folder of a saved model, or of a run, whose vectors the mask `guided` and `select`
+            compare by; they are cached in vectors/ beside the run, by model and content, so each
+            distinct text is embedded once. `self` is the model in training.
+        teacher: what the model learns from as `objective.teacher` says, which has its defaults if
+            it is not set: the folder of a saved model, or of a run, whose vectors are cached as the
+            guide's; with `by: scores` that of a cross-encoder, whose scores of the pairs and of
+            their negatives are cached by pair; or "columns", the data's columns of scores
             (`data.positive_scores` and `data.negative_scores`).
         guide_every: number of steps after which the guide `self` embeds all texts again.
-        ddp_timeout: seconds that a process waits for the others before it gives up. The first process evaluates and writes alone
-            while the others wait.
-        seed: random seed of the initial weights and the order of the rows; `evaluation.seed` chooses the held-out queries.
-        evaluations: number of evaluations on the validation set during training, evenly spread over the steps.
-        report_to: trackers to send the metrics of log.jsonl to: tensorboard, wandb, mlflow, trackio (by Accelerate). Their
-            files are in OUTPUT.trackers. Sweeps and tunings send nothing; they write tables of their own.
-        keep_best: save the weights of the best validation; the untrained model is a candidate. If this is false, or the
-            validation set has too few queries to choose by, the weights of the last step are saved.
-        refit: what the run trains on again, anew and for as many passes as validation has chosen: "validation" adds its pairs or
-            events before the test is evaluated; "all" does so too, and then adds those of the test for the model that is saved,
-            whose figures stay those of the evaluated one, in `evaluated/`; "none" saves the weights that validation has
-            chosen; "auto" trains again where more than a twentieth of the data is held out. Then it is "all" for
-            interactions; for texts it is one training after the evaluation, on everything but a test or validation that the
-            user has named. Where rows are made of documents (`made_rows`), or the model mines negatives for it (`mining.again`),
-            it goes on from the weights that validation has chosen: for half as many steps, or a quarter where both do, at half of
-            the learning rate, without made rows.
-        patience: number of evaluations without improvement after which training stops early; None takes every step. It needs a
-            validation set of at least 50 queries or events.
-        save_steps: number of steps between checkpoints; None writes one every ten minutes. They stay in OUTPUT.checkpoints,
-            beside the run, until it has ended.
+        ddp_timeout: seconds that a process waits for the others before it gives up. The first
+            process evaluates and writes alone while the others wait.
+        seed: random seed of the initial weights and the order of the rows; `evaluation.seed`
+            chooses the held-out queries.
+        evaluations: number of evaluations on the validation set during training, evenly spread over
+            the steps.
+        report_to: trackers to send the metrics of log.jsonl to: tensorboard, wandb, mlflow, trackio
+            (by Accelerate). Their files are in OUTPUT.trackers. Sweeps and tunings send nothing;
+            they write tables of their own.
+        keep_best: save the weights of the best validation; the untrained model is a candidate. If
+            this is false, or the validation set has too few queries to choose by, the weights of
+            the last step are saved.
+        refit: what the run trains on again, anew and for as many passes as validation has chosen:
+            "validation" adds its pairs or events before the test is evaluated; "all" does so too,
+            and then adds those of the test for the model that is saved, whose figures stay those of
+            the evaluated one, in `evaluated/`; "none" saves the weights that validation has chosen;
+            "auto" trains again where more than a twentieth of the data is held out. Then it is
+            "all" for interactions; for texts it is one training after the evaluation, on everything
+            but a test or validation that the user has named. Where rows are made of documents
+            (`made_rows`), or the model mines negatives for it (`mining.again`), it goes on from the
+            weights that validation has chosen: for half as many steps, or a quarter where both do,
+            at half of the learning rate, without made rows.
+        patience: number of evaluations without improvement after which training stops early; None
+            takes every step. It needs a validation set of at least 50 queries or events.
+        save_steps: number of steps between checkpoints; None writes one every ten minutes. They
+            stay in OUTPUT.checkpoints, beside the run, until it has ended.
         save_total_limit: number of the latest checkpoints to keep.
-        skip_non_finite: largest number of consecutive steps to skip because their loss or a gradient is not finite; one more ends
-            the run.
+        skip_non_finite: largest number of consecutive steps to skip because their loss or a
+            gradient is not finite; one more ends the run.
     """
 
     batch_size: Annotated[int, Field(gt=1)] | Literal["auto"] = "auto"
@@ -165,9 +195,13 @@ class Training:
 
     def __post_init__(self) -> None:
         if self.max_time is not None and self.max_steps is not None:
-            raise ConfigError("max_time and max_steps are both limits of the training; give only one of them")
+            raise ConfigError(
+                "max_time and max_steps are both limits of the training; give only one of them"
+            )
         if self.select != 1 and self.guide in (None, SELF):
-            raise ConfigError("train.select chooses rows by another model: give train.guide, the folder of one")
+            raise ConfigError(
+                "train.select chooses rows by another model: give train.guide, the folder of one"
+            )
         if self.select == 1 and self.select_by != "guide":
             raise ConfigError(
                 f"train.select_by={self.select_by} chooses rows, but train.select is 1, all of them: give a share"
@@ -179,7 +213,8 @@ class Training:
 
     @property
     def guide_period(self) -> int | None:
-        """Return the steps after which the guide embeds all texts again; None if it is not the model in training."""
+        """Return the steps after which the guide embeds all texts again; None if it is not the
+        model in training."""
         return self.guide_every if self.guide == SELF else None
 
     @property
@@ -208,7 +243,8 @@ class Training:
         return self.max_steps or max(1, round(batches / self.gradient_accumulation_steps))
 
     def check(self, devices: Devices) -> None:
-        """Refuse what these devices cannot do, and say in one line what they lack and what is done instead.
+        """Refuse what these devices cannot do, and say in one line what they lack and what is done
+        instead.
 
         Raises:
             ConfigError: see `refuse`.
@@ -224,7 +260,8 @@ class Training:
         """Refuse what so many processes cannot do.
 
         Raises:
-            ConfigError: divided towers or tables on one process, in fp16, or both; divided towers with sparse gradients.
+            ConfigError: divided towers or tables on one process, in fp16, or both; divided towers
+                with sparse gradients.
         """
         if self.fsdp and self.divide_tables:
             raise ConfigError("train.fsdp divides tables, too: drop it or train.divide_tables")
@@ -236,20 +273,26 @@ class Training:
                     f"train.{option} has no gradient scaler, which fp16 needs: use mixed_precision bf16 or no"
                 )
         if self.fsdp and self.table_optimizer == "rowwise_adagrad":
-            raise ConfigError("train.fsdp needs dense gradients, not rowwise_adagrad's: use table_optimizer adamw")
+            raise ConfigError(
+                "train.fsdp needs dense gradients, not rowwise_adagrad's: use table_optimizer adamw"
+            )
 
     @property
     def large_pays(self) -> bool:
-        """Return whether a row costs much less in a larger batch: on an accelerator, and on a CPU if texts are read in bf16."""
+        """Return whether a row costs much less in a larger batch: on an accelerator, and on a CPU
+        if texts are read in bf16."""
         return self.mixed_precision == "bf16" or named(self.device).type != "cpu"
 
     def cached(self, devices: Devices) -> Cache:
         """Return the gradient cache that embeds with these options."""
         device, autocast = devices.group.device, devices.autocast
-        return Cache(self.cache, self.cache_memory, self.micro_batch_tokens, device, autocast, self.backward)
+        return Cache(
+            self.cache, self.cache_memory, self.micro_batch_tokens, device, autocast, self.backward
+        )
 
     def swept(self, kernels: Reach, precision: Wanted) -> Sweep:
-        """Return what computes losses and gradients where the kernels reach so far, and towers have this precision."""
+        """Return what computes losses and gradients where the kernels reach so far, and towers have
+        this precision."""
         if self.kernel == "torch" or (self.kernel == "auto" and kernels != "pay"):
             return sweep
         return Fused(parts_of(precision), MANY if self.kernel == "auto" else 0)

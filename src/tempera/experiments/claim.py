@@ -1,4 +1,5 @@
-"""The folder of a sweep or a tuning, which goes on with what it holds, and belongs to one process at a time."""
+"""The folder of a sweep or a tuning, which goes on with what it holds, and belongs to one process
+at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def claimed(
     check: Callable[[], Any] = lambda: None,
     of: str = "configuration",
 ) -> Iterator[None]:
-    """Make the folder, or take up what it holds, and keep it for this process; the lock ends with it, however it ends.
+    """Make the folder, or take up what it holds, and keep it for this process; the lock ends with
+    it, however it ends.
 
     Args:
         name: of the file that says what the folder is of.
@@ -49,7 +51,9 @@ def claimed(
         and {path.name for path in folder.iterdir()} - {_LOCK, f"{name}.partial"}
         and not known.is_file()
     ):
-        raise OutputError(f"--output {folder} holds files that are not a {what}; give another folder")
+        raise OutputError(
+            f"--output {folder} holds files that are not a {what}; give another folder"
+        )
     busy = f"--output {folder} is in use by another process; every {what} that runs has a folder of its own"
     with ExitStack() as stack:
         with as_output_error(folder):
@@ -87,7 +91,8 @@ def named_in(*options: Any) -> Iterator[str | Path]:
 
 
 def _clear(folder: Path, name: str) -> None:
-    """Remove everything but the lock, which somebody may wait for; last the file that says what the rest is."""
+    """Remove everything but the lock, which somebody may wait for; last the file that says what the
+    rest is."""
     for path in sorted(folder.iterdir(), key=lambda path: path.name == name):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

@@ -14,13 +14,19 @@ from ..towers.saved import model_folder
 from .recipe import train
 
 
-def options_of(model: str | Path, texts: str | Path, overrides: str | Iterable[str] = ()) -> Options:
-    """Return the options of a run in which a model teaches a static tower on texts, with overrides."""
+def options_of(
+    model: str | Path, texts: str | Path, overrides: str | Iterable[str] = ()
+) -> Options:
+    """Return the options of a run in which a model teaches a static tower on texts, with
+    overrides."""
     own = {
         "recipe": "none",
         "data": {"source": "documents", "path": str(texts)},
         "tower": {"kind": "static", "teacher": str(model), "dimensions": 256},
-        "train": {"teacher": str(model), "mixed_precision": "auto"},  # in which the teacher reads on a CPU
+        "train": {
+            "teacher": str(model),
+            "mixed_precision": "auto",
+        },  # in which the teacher reads on a CPU
     }
     return configuration.of(own, overrides)
 
@@ -32,13 +38,16 @@ def distill(
     overrides: str | Iterable[str] = (),
     overwrite: bool = False,
 ) -> Run:
-    """Teach a static model on texts, without pairs, to compare them as `model` does, and leave a run folder.
+    """Teach a static model on texts, without pairs, to compare them as `model` does, and leave a
+    run folder.
 
     Args:
         model: folder of a saved model, or of a run.
-        texts: what `data.source: documents` reads: a folder of texts, a table with a column of texts, or a BEIR folder.
+        texts: what `data.source: documents` reads: a folder of texts, a table with a column of
+            texts, or a BEIR folder.
         output: the folder to make; None is runs/ and the name of the texts.
-        overrides: dotted.key=value, as of `train`: data.queries=LOG, data.test=PAIRS, tower.dimensions=128.
+        overrides: dotted.key=value, as of `train`: data.queries=LOG, data.test=PAIRS,
+            tower.dimensions=128.
         overwrite: replace a run that `output` holds, once the new one is complete.
 
     Raises:

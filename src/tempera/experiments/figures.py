@@ -24,21 +24,25 @@ _NUMBERS = re.compile(r"\d")
 def of_metric(values: Sequence[float]) -> Difference:
     """Return the mean of a metric over seeds with Student's interval.
 
-    The metric lies between 0 and 1, and so do the ends of its interval, which of two seeds would often go beyond.
+    The metric lies between 0 and 1, and so do the ends of its interval, which of two seeds would
+    often go beyond.
     """
     whole = interval(values, CONFIDENCE)
     return replace(whole, low=max(whole.low, 0.0), high=min(whole.high, 1.0))
 
 
 def figures(records: Sequence[Record], intervals: bool = False) -> dict[str, Any]:
-    """Return the columns that tell of finished runs of one setting: their means, and intervals of the metrics if wanted."""
+    """Return the columns that tell of finished runs of one setting: their means, and intervals of
+    the metrics if wanted."""
     columns: dict[str, Any] = {}
     for name in dict.fromkeys(name for record in records for name in record.metrics):
         difference = of_metric([record.metrics[name] for record in records])
         ends = {f"{name} low": difference.low, f"{name} high": difference.high} if intervals else {}
         columns |= {name: difference.mean, **ends}
     columns["temperature at the end"] = mean(record.temperature for record in records)
-    for name in dict.fromkeys(name for record in records for name in record.diagnosis if name != "temperature"):
+    for name in dict.fromkeys(
+        name for record in records for name in record.diagnosis if name != "temperature"
+    ):
         columns[name] = mean(record.diagnosis.get(name) for record in records)
     for name in dict.fromkeys(name for record in records for name in record.spread):
         columns[f"held out {name}"] = mean(record.spread[name] for record in records)
@@ -72,12 +76,15 @@ def csv_of(table: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def errors_and_cautions(records: Sequence[Record]) -> list[str]:
-    """Return a line that counts the failed runs and has the first error, and one for each kind of caution of the others."""
+    """Return a line that counts the failed runs and has the first error, and one for each kind of
+    caution of the others."""
     errors = [record.error for record in records if record.error is not None]
     kinds = dict[str, list[str]]()
     for text in (text for record in records for text in record.cautions):
         kinds.setdefault(_NUMBERS.split(text, maxsplit=1)[0], []).append(text)
-    counts = (f"caution in {len(texts)} of {len(records)} runs: {texts[0]}" for texts in kinds.values())
+    counts = (
+        f"caution in {len(texts)} of {len(records)} runs: {texts[0]}" for texts in kinds.values()
+    )
     return [*([f"{len(errors)} failed: {errors[0]}"] if errors else []), *counts]
 
 

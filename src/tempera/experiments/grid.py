@@ -20,7 +20,8 @@ class Axis:
     """One option of a sweep and its values, in the order of the sweep.
 
     Raises:
-        ConfigError: the option has no section, or there are fewer than two values, no limit to them, or one of them twice.
+        ConfigError: the option has no section, or there are fewer than two values, no limit to
+            them, or one of them twice.
 
     >>> Axis.parse("objective.temperature=0.01:1:log:3").values
     (0.01, 0.1, 1)
@@ -33,7 +34,9 @@ class Axis:
 
     def __post_init__(self) -> None:
         if "." not in self.field or not all(self.field.split(".")):
-            raise ConfigError(f"--over {self.field}: an option has a section, such as objective.temperature")
+            raise ConfigError(
+                f"--over {self.field}: an option has a section, such as objective.temperature"
+            )
         if self.field == "train.seed":
             raise ConfigError(
                 "--over train.seed: every point runs with several seeds anyway; set their number by --seeds"
@@ -41,7 +44,9 @@ class Axis:
         if self.field in OF_TRAINING_AGAIN:
             raise ConfigError(f"--over {self.field}: {NEVER_AGAIN.format(self.field)}")
         if self.size < 2:
-            raise ConfigError(f"--over {self.field} has {self.size} value; a sweep needs at least 2")
+            raise ConfigError(
+                f"--over {self.field} has {self.size} value; a sweep needs at least 2"
+            )
 
     @classmethod
     def parse(cls, text: str) -> Axis:
@@ -83,11 +88,14 @@ class Axis:
     @property
     def numeric(self) -> bool:
         """Tell if all values are numbers."""
-        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
+        return all(
+            isinstance(value, int | float) and not isinstance(value, bool) for value in self.values
+        )
 
 
 def axes_of(over: Mapping[str, Any] | Iterable[str]) -> tuple[Axis, ...]:
-    """Return the options of a sweep, from texts of the command line or from a mapping of fields to values.
+    """Return the options of a sweep, from texts of the command line or from a mapping of fields to
+    values.
 
     Raises:
         ConfigError: there are none, too many, or one of them twice.
@@ -110,4 +118,7 @@ def grid(axes: Sequence[Axis]) -> list[dict[str, Any]]:
     {'train.batch_size': 8, 'tower.width': 2}
     """
     fields = [axis.field for axis in axes]
-    return [dict(zip(fields, values, strict=True)) for values in product(*(axis.values for axis in axes))]
+    return [
+        dict(zip(fields, values, strict=True))
+        for values in product(*(axis.values for axis in axes))
+    ]

@@ -41,23 +41,29 @@ def learn(
 ) -> LearningCurve:
     """Train on growing parts of the training pairs, and estimate what more pairs would bring.
 
-    The held-out queries and the corpus are the same for all sizes, and a larger part holds the smaller ones (`evaluation.seed`
-    draws them). Batch size and epochs follow the number of pairs unless they are set. A learning curve chooses nothing, so its
-    scores are those of the test. Finished runs stay in `output`/points.jsonl: the same call resumes after a kill.
+    The held-out queries and the corpus are the same for all sizes, and a larger part holds the
+    smaller ones (`evaluation.seed` draws them). Batch size and epochs follow the number of pairs
+    unless they are set. A learning curve chooses nothing, so its scores are those of the test.
+    Finished runs stay in `output`/points.jsonl: the same call resumes after a kill.
 
     Args:
-        config: options as a mapping, a YAML file, a file or folder of data, or None for the default job.
-        sizes: numbers of training pairs; empty is all of them, a half, a quarter and so on, six sizes of at least 50 pairs.
+        config: options as a mapping, a YAML file, a file or folder of data, or None for the default
+            job.
+        sizes: numbers of training pairs; empty is all of them, a half, a quarter and so on, six
+            sizes of at least 50 pairs.
         more: number of pairs whose gain is extrapolated.
         seeds: runs at each size, with the seeds train.seed, train.seed + 1, ...
-        output: the folder of points.jsonl, points.csv, learn.svg and learn.png; None is runs/, the name of the file, and -learn.
+        output: the folder of points.jsonl, points.csv, learn.svg and learn.png; None is runs/, the
+            name of the file, and -learn.
         overrides: dotted.key=value, as on the command line.
         metric: the score; None is ndcg@10 if it is measured, else the first one.
         overwrite: forget an earlier learning curve in `output`.
-        jobs: runs at once, each in a process of its own; the processes share the cores, and each of them reads the data.
+        jobs: runs at once, each in a process of its own; the processes share the cores, and each of
+            them reads the data.
 
     Raises:
-        TemperaError: wrong options; interactions; no test queries; more pairs in a size than there are; every run failed.
+        TemperaError: wrong options; interactions; no test queries; more pairs in a size than there
+            are; every run failed.
 
     >>> curve = learn("pairs.yaml", sizes=[20, 40, 80], seeds=1, output="runs/learn")
     >>> [row["pairs"] for row in curve.table]
@@ -75,7 +81,9 @@ def learn(
     plan, folder = SweepPlan.of(template, (axis,), seeds), template.folder(output, config, "learn")
     runner = Runner(folder, jobs, template.metric, "test", overwrite)
     read = [*template.base.read, *named_in(config)]
-    with claimed(folder, "learn.yaml", plan.about, "learning curve", overwrite, read):  # the data have been read
+    with claimed(
+        folder, "learn.yaml", plan.about, "learning curve", overwrite, read
+    ):  # the data have been read
         template.tell()
         points = finished(plan, runner, "learning curve").points
         curve = LearningCurve(folder, template.metric, plan.seeds, points, more)
@@ -92,9 +100,13 @@ def _sizes(config: Config, sizes: Sequence[int]) -> list[int]:
         ConfigError: interactions, no test, or a size that is too small or too large.
     """
     if isinstance(config.data, Interactions):
-        raise ConfigError("data: a learning curve needs pairs of texts, and these are interactions of users with items")
+        raise ConfigError(
+            "data: a learning curve needs pairs of texts, and these are interactions of users with items"
+        )
     if config.evaluation.queries == 0:
-        raise ConfigError("evaluation.queries is 0, but a learning curve is measured on test queries: give at least 1")
+        raise ConfigError(
+            "evaluation.queries is 0, but a learning curve is measured on test queries: give at least 1"
+        )
     if config.train.refit not in ("none", "auto"):
         raise ConfigError(
             f"train.refit is {config.train.refit}, which trains on held-out pairs, too, and a learning curve counts those that are "
@@ -108,12 +120,20 @@ def _sizes(config: Config, sizes: Sequence[int]) -> list[int]:
             f"{2 * SMALLEST} are the smallest that tell something: give more pairs"
         )
     if any(not 2 <= size <= count for size in sizes):
-        raise ConfigError(f"--sizes {','.join(map(str, sizes))}: give numbers from 2 to {count:,}, the training pairs")
+        raise ConfigError(
+            f"--sizes {','.join(map(str, sizes))}: give numbers from 2 to {count:,}, the training pairs"
+        )
     chosen = sorted(set(sizes)) if sizes else halves(count)
     if len(chosen) < 2:
-        what = f"--sizes {chosen[0]} is one size" if sizes else f"half of {count:,} training pairs is below {SMALLEST}"
+        what = (
+            f"--sizes {chosen[0]} is one size"
+            if sizes
+            else f"half of {count:,} training pairs is below {SMALLEST}"
+        )
         some = f"{max(2, count // 2)},{count}"
-        raise ConfigError(f"{what}; a learning curve needs two sizes or more, such as --sizes {some}")
+        raise ConfigError(
+            f"{what}; a learning curve needs two sizes or more, such as --sizes {some}"
+        )
     return chosen
 
 

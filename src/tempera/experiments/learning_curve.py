@@ -1,4 +1,5 @@
-"""A learning curve: the test score at each number of training pairs, and a power law that goes on from it.
+"""A learning curve: the test score at each number of training pairs, and a power law that goes on
+from it.
 
 Letters in shapes: k sizes, s seeds, q queries, d resamples, e exponents.
 """
@@ -30,11 +31,13 @@ _DRAWS = 2000
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """Power laws of the score, one for each resample: y(n) = level + slope g(n / last), with g(x) = (1 - x^-c) / c.
+    """Power laws of the score, one for each resample: y(n) = level + slope g(n / last), with g(x) =
+    (1 - x^-c) / c.
 
-    This is the law a - b n^-c of Hestness et al. (2017) and Viering and Loog (2021), written so that `level` is the score at the
-    last size. The exponent c is between 0 and 1; for 0, g(x) is log x, a straight line over the logarithm of the size. More
-    pairs never make the curve fall: `slope` is at least 0.
+    This is the law a - b n^-c of Hestness et al. (2017) and Viering and Loog (2021), written so
+    that `level` is the score at the last size. The exponent c is between 0 and 1; for 0, g(x) is
+    log x, a straight line over the logarithm of the size. More pairs never make the curve fall:
+    `slope` is at least 0.
 
     Args:
         last: the largest size.
@@ -63,25 +66,39 @@ class PowerLaw:
         """
         x = growth(sizes / sizes[-1], EXPONENTS[:, None])  # [e, k]
         centred = x - x.mean(1, keepdims=True)
-        slope = np.maximum(0.0, centred @ scores.T / np.square(centred).sum(1, keepdims=True))  # [e, d]
+        slope = np.maximum(
+            0.0, centred @ scores.T / np.square(centred).sum(1, keepdims=True)
+        )  # [e, d]
         level = scores.mean(1) - slope * x.mean(1, keepdims=True)
-        errors = np.square(scores - level[..., None] - slope[..., None] * x[:, None]).sum(2)  # [e, d]
+        errors = np.square(scores - level[..., None] - slope[..., None] * x[:, None]).sum(
+            2
+        )  # [e, d]
         best = errors.argmin(0), np.arange(len(scores))
         return cls(float(sizes[-1]), level[best], slope[best], EXPONENTS[best[0]])
 
     @classmethod
     def of_resamples(cls, sizes: Floats, scores: Floats, seed: int = 0) -> PowerLaw:
-        """Fit each resample to a random number of the largest sizes, at least three, because small ones may follow another law."""
+        """Fit each resample to a random number of the largest sizes, at least three, because small
+        ones may follow another law."""
         first = np.random.default_rng(seed).integers(0, len(sizes) - LEAST_SIZES + 1, len(scores))
-        laws = [cls.fit(sizes[i:], scores[first == i][:, i:]) for i in range(len(sizes) - LEAST_SIZES + 1)]
+        laws = [
+            cls.fit(sizes[i:], scores[first == i][:, i:])
+            for i in range(len(sizes) - LEAST_SIZES + 1)
+        ]
         return cls(
             float(sizes[-1]),
-            *(np.concatenate([getattr(law, name) for law in laws]) for name in ("level", "slope", "exponent")),
+            *(
+                np.concatenate([getattr(law, name) for law in laws])
+                for name in ("level", "slope", "exponent")
+            ),
         )
 
     def at(self, size: float) -> Floats:
-        """Return the score at a size, [d]; it is from 0 to 1, as every metric is, which a law alone would leave."""
-        scores: Floats = np.clip(self.level + self.slope * growth(np.full(1, size / self.last), self.exponent), 0, 1)
+        """Return the score at a size, [d]; it is from 0 to 1, as every metric is, which a law alone
+        would leave."""
+        scores: Floats = np.clip(
+            self.level + self.slope * growth(np.full(1, size / self.last), self.exponent), 0, 1
+        )
         return scores
 
 
@@ -93,10 +110,12 @@ def growth(x: Floats, exponent: Floats) -> Floats:
 
 
 def resampled_scores(scores: Sequence[Floats], draws: int = _DRAWS, seed: int = 0) -> Floats:
-    """Return the mean score at each size, [d, k]: first as it is, then of resamples of queries and, at each size, of seeds.
+    """Return the mean score at each size, [d, k]: first as it is, then of resamples of queries and,
+    at each size, of seeds.
 
-    All sizes are asked the same queries, so that a resample of queries is the same for all. Seeds are drawn for each size alone;
-    their deviations are enlarged by sqrt(s / (s - 1)), by which a resample of few seeds is too narrow.
+    All sizes are asked the same queries, so that a resample of queries is the same for all. Seeds
+    are drawn for each size alone; their deviations are enlarged by sqrt(s / (s - 1)), by which a
+    resample of few seeds is too narrow.
 
     Args:
         scores: of each size, [s, q].
@@ -106,11 +125,17 @@ def resampled_scores(scores: Sequence[Floats], draws: int = _DRAWS, seed: int = 
         totals = resampled(each.T, draws=draws, seed=seed)
         means = np.concatenate([each.mean(1)[None], totals / each.shape[1]])  # [1 + d, s]
         count = len(each)
-        drawn = generator.integers(0, count, (draws, count)) if count > 1 else np.zeros((draws, 1), np.int64)
+        drawn = (
+            generator.integers(0, count, (draws, count))
+            if count > 1
+            else np.zeros((draws, 1), np.int64)
+        )
         picked = np.concatenate([np.arange(count)[None], drawn])
         middle = means.mean(1)
         off = np.take_along_axis(means, picked, 1).mean(1) - middle
-        columns.append(np.clip(middle + off * np.sqrt(count / max(1, count - 1)), 0, 1))  # as every metric is
+        columns.append(
+            np.clip(middle + off * np.sqrt(count / max(1, count - 1)), 0, 1)
+        )  # as every metric is
     return np.stack(columns, 1)
 
 
@@ -142,7 +167,10 @@ class LearningCurve:
     @cached_property
     def measured(self) -> list[tuple[int, Point]]:
         """Return the sizes of which a run has finished, ascending, each with its runs."""
-        return sorted(((pairs_of(point), point) for point in self.points if point.done), key=lambda each: each[0])
+        return sorted(
+            ((pairs_of(point), point) for point in self.points if point.done),
+            key=lambda each: each[0],
+        )
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -157,7 +185,9 @@ class LearningCurve:
     @cached_property
     def scores(self) -> Floats:
         """Return the mean score at each size, [1 + d, k]: as measured, then of each resample."""
-        return resampled_scores([np.array([run.per_query for run in point.done]) for _, point in self.measured])
+        return resampled_scores(
+            [np.array([run.per_query for run in point.done]) for _, point in self.measured]
+        )
 
     @cached_property
     def intervals(self) -> list[Difference]:
@@ -171,7 +201,8 @@ class LearningCurve:
         return PowerLaw.of_resamples(sizes, self.scores[1:]) if len(sizes) >= LEAST_SIZES else None
 
     def gain_at(self, size: float) -> Difference | None:
-        """Return what the law expects from the largest measured size to another, with its interval; None without a law."""
+        """Return what the law expects from the largest measured size to another, with its interval;
+        None without a law."""
         return None if self.law is None else spread(self.law.at(size) - self.law.at(self.law.last))
 
     @property
@@ -208,8 +239,16 @@ class LearningCurve:
                     "pairs": size,
                     "runs": len(point.done),
                     "failed": point.failed,
-                    **{self.metric: score.mean, f"{self.metric} low": score.low, f"{self.metric} high": score.high},
-                    **{name: value for name, value in figures(point.done).items() if name != self.metric},
+                    **{
+                        self.metric: score.mean,
+                        f"{self.metric} low": score.low,
+                        f"{self.metric} high": score.high,
+                    },
+                    **{
+                        name: value
+                        for name, value in figures(point.done).items()
+                        if name != self.metric
+                    },
                 }
                 for (size, point), score in zip(self.measured, self.intervals, strict=True)
             ]
@@ -219,7 +258,9 @@ class LearningCurve:
         lines = [["pairs", label(self.metric), f"{CONFIDENCE:.0%}", "seconds"]]
         for row, score in zip(self.table, self.intervals, strict=True):
             ends = f"{number(score.low)} to {number(score.high)}"
-            lines.append([f"{row['pairs']:,}", number(score.mean), ends, f"{row['seconds'] or 0.0:.1f}"])
+            lines.append(
+                [f"{row['pairs']:,}", number(score.mean), ends, f"{row['seconds'] or 0.0:.1f}"]
+            )
         return "\n".join([aligned(lines), *errors_and_cautions(self.records), self.sentence])
 
     def json(self) -> dict[str, Any]:
@@ -247,5 +288,6 @@ def spread(draws: Floats) -> Difference:
 
 
 def _interval(values: Floats) -> Difference:
-    """Return the first value with the percentile interval of the others, which are its resamples."""
+    """Return the first value with the percentile interval of the others, which are its
+    resamples."""
     return interval(float(values[0]), values[1:], CONFIDENCE)

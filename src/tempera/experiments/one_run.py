@@ -33,7 +33,9 @@ from .record import Record
 LAST = 0.1  # share of the steps whose mean loss and gradient norm are recorded
 _ROWS = 256  # embedded at once
 
-Report = Callable[[float | None], bool]  # is given the metric at an evaluation on the way; True ends the run
+Report = Callable[
+    [float | None], bool
+]  # is given the metric at an evaluation on the way; True ends the run
 
 
 class Pruned(Exception):
@@ -42,7 +44,8 @@ class Pruned(Exception):
 
 @dataclass(frozen=True)
 class ReadData:
-    """Data that were read once, the rows of the fixed batch, a hash of it all, and one of what there is to read."""
+    """Data that were read once, the rows of the fixed batch, a hash of it all, and one of what
+    there is to read."""
 
     reference: Mapping[str, Any]
     task: RunTask
@@ -52,7 +55,8 @@ class ReadData:
 
 
 class Trainings:
-    """Makes one run after the other, on data that are read again only when the options that they are read by change."""
+    """Makes one run after the other, on data that are read again only when the options that they
+    are read by change."""
 
     def __init__(self) -> None:
         self.data: ReadData | None = None
@@ -60,13 +64,14 @@ class Trainings:
     def __call__(self, job: Mapping[str, Any], report: Report) -> Record:
         """Return the record of a run; an error in it is in the record.
 
-        It is compared by the validation of the weights that it would save: those of its best look (`train.keep_best`), or of the
-        last step where validation chooses nothing.
+        It is compared by the validation of the weights that it would save: those of its best look
+        (`train.keep_best`), or of the last step where validation chooses nothing.
 
         Args:
-            job: options, reference, record as in `PlannedRun`; folder of the run; cache for its data; vectors of guides; metric,
-                and part of what is held out to measure it on; data and source, the hashes that they need to have, or empty;
-                watched, to evaluate on the way in any case; publish, to leave a run folder if its value is above bar; threads
+            job: options, reference, record as in `PlannedRun`; folder of the run; cache for its
+                data; vectors of guides; metric, and part of what is held out to measure it on; data
+                and source, the hashes that they need to have, or empty; watched, to evaluate on the
+                way in any case; publish, to leave a run folder if its value is above bar; threads
                 of this process.
             report: is called at every evaluation on the way.
         """
@@ -84,7 +89,9 @@ class Trainings:
             record = replace(record, error=str(error))
         except Exception as error:  # out of memory, and whatever else a setting may provoke
             traceback.print_exc()
-            record = replace(record, error=f"{type(error).__name__}: {' '.join(str(error).split())}")
+            record = replace(
+                record, error=f"{type(error).__name__}: {' '.join(str(error).split())}"
+            )
         return replace(record, seconds=round(time.perf_counter() - began, 3))
 
     def read(self, job: Mapping[str, Any]) -> ReadData:
@@ -108,21 +115,31 @@ class Trainings:
         config, folder, metric = build(Options(job["options"])), Path(job["folder"]), job["metric"]
         devices = start(config.train.mixed_precision, config.train.device)
         config.train.check(devices)
-        held_out, choice = self.data.task.held_out, config.train.keep_best or config.train.patience is not None
+        held_out, choice = (
+            self.data.task.held_out,
+            config.train.keep_best or config.train.patience is not None,
+        )
         if not held_out.looks:
             raise ConfigError(
                 "nothing is held out to compare runs by: raise evaluation.validation or evaluation.queries above 0, and divide "
                 "interactions by another data.split than none"
             )
         chooses = held_out.chooses or config.evaluation.validation == 0
-        if chooses and not held_out.chooses and config.train.keep_best and self.data.task.data.tower.guarded:
+        if (
+            chooses
+            and not held_out.chooses
+            and config.train.keep_best
+            and self.data.task.data.tower.guarded
+        ):
             raise ConfigError(
                 "evaluation.validation=0 leaves queries for kept documents untrained, since nothing shows that training helps: "
                 "raise it above 0, or set train.keep_best=false"
             )
         listener = _watch(metric, lambda value: report(value) and chooses)
         with JsonLines(folder / "log.jsonl", listener) as log:
-            prepared = limited(prepare(config, devices, folder, log, Path(job["vectors"]), shared=self.data.task))
+            prepared = limited(
+                prepare(config, devices, folder, log, Path(job["vectors"]), shared=self.data.task)
+            )
             before = judge(prepared) if job["publish"] else None
             fitted = fit(prepared, looks=job["watched"] or (held_out.chooses and choice))
             verdict = prepared.task.held_out.judge(job["part"])
@@ -145,7 +162,8 @@ class Trainings:
 
 
 def _watch(metric: str, report: Report) -> Callable[[Mapping[str, Any]], None]:
-    """Return a listener of a run's log that reports the evaluations between the first step and the last."""
+    """Return a listener of a run's log that reports the evaluations between the first step and the
+    last."""
     left = 0
 
     def watch(event: Mapping[str, Any]) -> None:
@@ -190,6 +208,8 @@ def embedded(tower: Encoder, batch: Batch[Any]) -> Batch[Tensor]:
     embeddings = {}
     for role, side in batch.sides().items():
         starts = range(0, len(side), _ROWS)
-        parts = [tower.of(role)(side.rows[at : at + _ROWS].to(device)).float().cpu() for at in starts]
+        parts = [
+            tower.of(role)(side.rows[at : at + _ROWS].to(device)).float().cpu() for at in starts
+        ]
         embeddings[role] = torch.cat(parts)
     return batch.of(embeddings)

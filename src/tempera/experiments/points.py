@@ -54,22 +54,31 @@ class SweepPlan:
             )
         made = _points(axes, template.base.base.temperature, learned, scheduled)
         points = [(point, values, template.config(values)) for point, values in made]
-        batch, first = template.smallest_batch(values for _, values, _ in points), template.base.train.seed
+        batch, first = (
+            template.smallest_batch(values for _, values, _ in points),
+            template.base.train.seed,
+        )
         runs = []
         for point, values, config in points:
             planned = template.run(config, values, point, batch)
             for seed in range(first, first + seeds):
                 options = {**planned.options, "train": {**planned.options["train"], "seed": seed}}
-                runs.append(replace(planned, record=replace(planned.record, seed=seed), options=options))
+                runs.append(
+                    replace(planned, record=replace(planned.record, seed=seed), options=options)
+                )
         order = list(dict.fromkeys(run.record.reading for run in runs))
-        runs.sort(key=lambda run: (order.index(run.record.reading), run.record.seed))  # whole curves come early
+        runs.sort(
+            key=lambda run: (order.index(run.record.reading), run.record.seed)
+        )  # whole curves come early
         return cls(template, axes, tuple(range(first, first + seeds)), batch, tuple(runs))
 
     @property
     def about(self) -> str:
         """Return the options that have to be alike when a sweep is resumed."""
         template = self.template
-        return configuration.dump({"metric": template.metric, "batch": self.batch, "config": template.base.resolved})
+        return configuration.dump(
+            {"metric": template.metric, "batch": self.batch, "config": template.base.resolved}
+        )
 
     def result(self, records: Mapping[str, Record], folder: Path) -> Sweep:
         """Return the sweep with the records of its runs."""
@@ -77,13 +86,17 @@ class SweepPlan:
         for run in self.runs:
             runs.setdefault(run.record.point, []).append(run)
         points = [
-            Point(tuple(records[run.record.key] for run in members), members[0].queries) for members in runs.values()
+            Point(tuple(records[run.record.key] for run in members), members[0].queries)
+            for members in runs.values()
         ]
         return Sweep.of(folder, self.axes, self.template.metric, self.seeds, points)
 
 
 def _points(
-    axes: Sequence[Axis], temperature: Temperature, learned: Sequence[float], scheduled: Sequence[tuple[float, float]]
+    axes: Sequence[Axis],
+    temperature: Temperature,
+    learned: Sequence[float],
+    scheduled: Sequence[tuple[float, float]],
 ) -> Iterator[tuple[Record, dict[str, Any]]]:
     """Yield each point as a record, and the options that it sets."""
     for values in grid(axes):

@@ -1,7 +1,9 @@
-"""A race: a few settings of options, trained side by side for a while; validation chooses the one to train.
+"""A race: a few settings of options, trained side by side for a while; validation chooses the one
+to train.
 
-It knows neither texts nor interactions: the task says what is tried, and it trains and judges what `Prepared` holds. The race
-follows from the seed and the data alone, so that a run which is interrupted finds the same winner again.
+It knows neither texts nor interactions: the task says what is tried, and it trains and judges what
+`Prepared` holds. The race follows from the seed and the data alone, so that a run which is
+interrupted finds the same winner again.
 """
 
 from __future__ import annotations
@@ -29,12 +31,17 @@ from ..run.task import RunTask
 from ..run.time_limit import short_run, step_seconds
 from ..towers.rounds import LEARNING_RATE, TEMPERATURE, Race, Setting, Values
 
-Known = dict[str, tuple[Floats, float]]  # the scores of a setting after some steps, and the CPU seconds that they took
+Known = dict[
+    str, tuple[Floats, float]
+]  # the scores of a setting after some steps, and the CPU seconds that they took
 LEAST_STEPS = 16  # of a run, for a sixth of it to tell anything
-MOST_STEPS = (
-    6_000  # of a run, of which a part tells settings apart: on more data they differ by more than chance sooner
-)
-_MEASURED, _SHARE = 3, 0.02  # steps of a setting that tell its time, where they are at most this share of its steps
+# of a run, of which a part tells settings apart: on more data they differ by more than chance
+# sooner
+MOST_STEPS = 6_000
+_MEASURED, _SHARE = (
+    3,
+    0.02,
+)  # steps of a setting that tell its time, where they are at most this share of its steps
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,8 @@ class Tried:
         values: its options; it was trained with `Race.trial` of them.
         steps: that it was trained for.
         score: mean of the main metric over the validation queries.
-        low: lower end of the 95 % interval of its difference from the best of the round, paired by query.
+        low: lower end of the 95 % interval of its difference from the best of the round, paired by
+            query.
         high: and the upper end; both are 0 for the best.
         seconds: CPU seconds of its training and evaluation.
     """
@@ -65,8 +73,11 @@ class Tried:
         return Setting(self.values, self.name)
 
 
-def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | None = None) -> Prepared:
-    """Choose the options of `free` by a race and return the run with them, before its training; all processes call.
+def settle(
+    prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | None = None
+) -> Prepared:
+    """Choose the options of `free` by a race and return the run with them, before its training; all
+    processes call.
 
     Args:
         free: the options that the configuration leaves open.
@@ -85,7 +96,9 @@ def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | N
         name += f" without {' and '.join(left)}" if name and left else ""
         if group.main and name:
             few = f"validation has fewer than {LEAST_TO_CHOOSE} queries or events, which choose nothing"
-            logger.info(f"{few if task.held_out.looks else 'without validation nothing is chosen'}: {name}")
+            logger.info(
+                f"{few if task.held_out.looks else 'without validation nothing is chosen'}: {name}"
+            )
         return with_setting(prepared, race.unproven or {})
     steps = config.train.steps(task.data.sampler.batches_per_epoch)
     if not known and (steps < LEAST_STEPS or config.train.divides):
@@ -94,13 +107,18 @@ def settle(prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | N
     if not record and group.main:
         with prepared.phases("race"):
             tried, winner = run_race(prepared, race, min(steps, MOST_STEPS))
-        record = {"metric": main_metric(config.evaluation.metrics), "tried": [asdict(each) for each in tried]}
+        record = {
+            "metric": main_metric(config.evaluation.metrics),
+            "tried": [asdict(each) for each in tried],
+        }
         record |= {"chosen": winner.values, "factors": race.factors}
     if group.main:
         prepared.log.write(event="recipe", **record)
         logger.info(_said(record))
     values = [each.values for each in settings]
-    return with_setting(prepared, values[group.all_reduce_max(values.index(record["chosen"]) if group.main else -1)])
+    return with_setting(
+        prepared, values[group.all_reduce_max(values.index(record["chosen"]) if group.main else -1)]
+    )
 
 
 def _said(record: Mapping[str, Any]) -> str:
@@ -109,13 +127,22 @@ def _said(record: Mapping[str, Any]) -> str:
     won = next(each for each in tried if each["values"] == chosen)
     if won["name"]:
         return f"chosen on validation: {won['name']}"
-    alike = {name: value for name, value in chosen.items() if all(each["values"].get(name) == value for each in tried)}
-    raced = setting({"values": {name: value for name, value in chosen.items() if name not in alike}})
-    return f"chosen on validation: {raced}" + (f"; by the data: {setting({'values': alike})}" if alike else "")
+    alike = {
+        name: value
+        for name, value in chosen.items()
+        if all(each["values"].get(name) == value for each in tried)
+    }
+    raced = setting(
+        {"values": {name: value for name, value in chosen.items() if name not in alike}}
+    )
+    return f"chosen on validation: {raced}" + (
+        f"; by the data: {setting({'values': alike})}" if alike else ""
+    )
 
 
 def with_setting(prepared: Prepared, values: Values) -> Prepared:
-    """Return a prepared run with other values of some options; its tower is another one where that follows from them."""
+    """Return a prepared run with other values of some options; its tower is another one where that
+    follows from them."""
     if not values:
         return prepared
     config = with_options(prepared.config, values)
@@ -131,19 +158,30 @@ def with_setting(prepared: Prepared, values: Values) -> Prepared:
 
 
 def run_race(prepared: Prepared, race: Race, steps: int) -> tuple[list[Tried], Setting]:
-    """Train the settings of each round for their part of the run's steps, and go on with the best; return the winner, too.
+    """Train the settings of each round for their part of the run's steps, and go on with the best;
+    return the winner, too.
 
-    A lead that may be chance counts: to keep the default unless it is shown to be worse loses on the test (docs/towers.md).
-    Where the best value is at an edge, and shown to be the best, the race goes on beyond it. One process calls.
+    A lead that may be chance counts: to keep the default unless it is shown to be worse loses on
+    the test (docs/towers.md). Where the best value is at an edge, and shown to be the best, the
+    race goes on beyond it. One process calls.
     """
-    alone = replace(prepared, devices=replace(prepared.devices, group=Group(device=prepared.devices.group.device)))
+    alone = replace(
+        prepared,
+        devices=replace(prepared.devices, group=Group(device=prepared.devices.group.device)),
+    )
     tried, kept, known = list[Tried](), [Setting(race.start)], Known()
     for each in race.rounds:
         kept, part = each.settings(kept), max(1, steps // each.part)
         if len(kept) > 1:
             best = best_first(scores := compare(alone, race, kept, part, known))
-            while each.beyond and best[1].high < 0 and (more := each.next(*(one.setting for one in best))):
-                best = best_first(scores := compare(alone, race, kept := [*kept, more], part, known))
+            while (
+                each.beyond
+                and best[1].high < 0
+                and (more := each.next(*(one.setting for one in best)))
+            ):
+                best = best_first(
+                    scores := compare(alone, race, kept := [*kept, more], part, known)
+                )
             tried += scores
             kept = [one.setting for one in best[: each.keep]]
     return tried, kept[0]
@@ -154,21 +192,32 @@ def best_first(scores: Sequence[Tried]) -> list[Tried]:
     return sorted(scores, key=lambda each: -each.score)
 
 
-def compare(prepared: Prepared, race: Race, settings: Sequence[Setting], steps: int, known: Known) -> list[Tried]:
-    """Train settings of a race for so many steps, unless their scores are known, and compare each with the best of them."""
+def compare(
+    prepared: Prepared, race: Race, settings: Sequence[Setting], steps: int, known: Known
+) -> list[Tried]:
+    """Train settings of a race for so many steps, unless their scores are known, and compare each
+    with the best of them."""
     places = [f"{steps} {json.dumps(each.values, sort_keys=True)}" for each in settings]
     new = {place: each for place, each in zip(places, settings, strict=True) if place not in known}
     trials = {place: race.trial(each.values) for place, each in new.items()}
     if _SHARE * steps >= _MEASURED:
-        seconds = sum(mean(step_seconds(with_setting(prepared, each), _MEASURED)[1:]) for each in trials.values())
+        seconds = sum(
+            mean(step_seconds(with_setting(prepared, each), _MEASURED)[1:])
+            for each in trials.values()
+        )
         names = "; ".join(setting(asdict(each)) for each in new.values())
-        logger.info(f"trying {names}: {steps:,} steps each, about {steps * seconds:,.0f} s together")
+        logger.info(
+            f"trying {names}: {steps:,} steps each, about {steps * seconds:,.0f} s together"
+        )
     failed: dict[str, tuple[NotFinite, float]] = {}
     with progress_bar("choosing options", len(new), "setting") as bar:
         for place, values in trials.items():
             began = time.process_time()
             try:
-                known[place] = score(trained(prepared, values, steps)), round(time.process_time() - began, 3)
+                known[place] = (
+                    score(trained(prepared, values, steps)),
+                    round(time.process_time() - began, 3),
+                )
             except NotFinite as error:
                 failed[place] = error, round(time.process_time() - began, 3)
             bar.update()
@@ -187,9 +236,12 @@ def compare(prepared: Prepared, race: Race, settings: Sequence[Setting], steps: 
 
 
 def trained(prepared: Prepared, values: Values, steps: int) -> RunTask:
-    """Return the task of a prepared run after so many steps of training, of its own, with these values."""
+    """Return the task of a prepared run after so many steps of training, of its own, with these
+    values."""
     config = with_options(prepared.config, values)
-    return short_run(prepared, replace(config, train=replace(config.train, max_steps=steps)), prepared.devices)[0]
+    return short_run(
+        prepared, replace(config, train=replace(config.train, max_steps=steps)), prepared.devices
+    )[0]
 
 
 def score(task: RunTask, part: Part = "validation") -> Floats:

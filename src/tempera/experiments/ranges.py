@@ -51,13 +51,16 @@ class Range:
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """All values, of a range whose size is limited; those between the ends are written with four or six digits."""
+        """All values, of a range whose size is limited; those between the ends are written with
+        four or six digits."""
         a, b, last = self.low, self.high, (self.size or 2) - 1
         digits = ".4g" if self.log else ".6g"
 
         def between(share: float) -> Any:
             exact = (
-                math.exp((1 - share) * math.log(a) + share * math.log(b)) if self.log else (1 - share) * a + share * b
+                math.exp((1 - share) * math.log(a) + share * math.log(b))
+                if self.log
+                else (1 - share) * a + share * b
             )
             return round(exact) if self.whole else number(f"{exact:{digits}}")
 
@@ -78,7 +81,9 @@ def parse(text: str) -> Range | tuple[Any, ...]:
     if match := _RANGE.fullmatch(text.strip()):
         return _range(text, *match.groups())
     if ends := _DOTS.fullmatch(text.strip()):
-        raise ConfigError(f"cannot read {text!r}; write {ends[1]}:{ends[2]}:log or {ends[1]}:{ends[2]}:linear")
+        raise ConfigError(
+            f"cannot read {text!r}; write {ends[1]}:{ends[2]}:log or {ends[1]}:{ends[2]}:linear"
+        )
     values: Any = None
     if ":" not in text or any(sign in text for sign in "{['\""):  # 1:30 is a range without its kind
         try:
@@ -117,7 +122,8 @@ def refuse_mapping(value: Any) -> None:
 
 
 def number(value: Any) -> Any:
-    """Return a number for a text that is one, a whole number as int; return everything else unchanged."""
+    """Return a number for a text that is one, a whole number as int; return everything else
+    unchanged."""
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, str | float):
@@ -140,12 +146,18 @@ def _range(text: str, low: str, high: str, kind: str, step: str | None, count: s
     if whole and not all(isinstance(part, int) for part in (a, b, distance)):
         raise ConfigError(f"cannot read {text!r}: a range of kind int has whole numbers")
     if not (a < b and (not log or a > 0)):
-        right = f"; write {high.strip()}:{low.strip()}:{kind}" if b < a and (not log or b > 0) else ""
-        raise ConfigError(f"cannot read {text!r}: low must be lower than high{', and above 0' if log else ''}{right}")
+        right = (
+            f"; write {high.strip()}:{low.strip()}:{kind}" if b < a and (not log or b > 0) else ""
+        )
+        raise ConfigError(
+            f"cannot read {text!r}: low must be lower than high{', and above 0' if log else ''}{right}"
+        )
     if not isinstance(size, int) or size < 2:
         raise ConfigError(f"cannot read {text!r}: the count must be a whole number, and at least 2")
     if step and (log or not 0 < distance <= b - a):
-        raise ConfigError(f"cannot read {text!r}: a step fits between low and high, and goes with linear or int only")
+        raise ConfigError(
+            f"cannot read {text!r}: a step fits between low and high, and goes with linear or int only"
+        )
     if step and not math.isclose((b - a) / distance, round((b - a) / distance), rel_tol=1e-9):
         raise ConfigError(f"cannot read {text!r}: steps of {distance} from {a} do not lead to {b}")
     return Range(a, b, log, whole, distance if step else None, size if count else None)

@@ -1,4 +1,5 @@
-"""The recipe: `tempera train` with what the configuration leaves open chosen on the user's own data."""
+"""The recipe: `tempera train` with what the configuration leaves open chosen on the user's own
+data."""
 
 from __future__ import annotations
 
@@ -28,19 +29,22 @@ def train(
 ) -> Run:
     """Train a retriever and leave a run folder.
 
-    What the configuration leaves open follows the data: batch size and epochs from the number of training pairs, and for a static
-    tower the temperature and the learning rate from a race on validation queries. `recipe: none` keeps their defaults. A run
-    that was interrupted has left its checkpoints in `output`.checkpoints; the same call resumes from the latest.
+    What the configuration leaves open follows the data: batch size and epochs from the number of
+    training pairs, and for a static tower the temperature and the learning rate from a race on
+    validation queries. `recipe: none` keeps their defaults. A run that was interrupted has left its
+    checkpoints in `output`.checkpoints; the same call resumes from the latest.
 
     Args:
-        config: options as a mapping, a YAML file, a file or folder of data, or None for the default job: search in the
-            installed Python's code.
-        output: the folder to make: model/, index/, config.yaml, metrics.json, log.jsonl, report.html; None is runs/ and the
-            name of the file, or else runs/first.
+        config: options as a mapping, a YAML file, a file or folder of data, or None for the default
+            job: search in the installed Python's code.
+        output: the folder to make: model/, index/, config.yaml, metrics.json, log.jsonl,
+            report.html; None is runs/ and the name of the file, or else runs/first.
         overrides: dotted.key=value, as on the command line.
-        overwrite: replace a run that `output` holds, once the new one is complete; forget one that was interrupted.
-        data: rows to train on, in place of a source: a datasets.Dataset, a frame of pandas or polars, a table of pyarrow.
-            With columns such as user_id and item_id they are interactions. The options of `data:` name other columns.
+        overwrite: replace a run that `output` holds, once the new one is complete; forget one that
+            was interrupted.
+        data: rows to train on, in place of a source: a datasets.Dataset, a frame of pandas or
+            polars, a table of pyarrow. With columns such as user_id and item_id they are
+            interactions. The options of `data:` name other columns.
 
     Raises:
         TemperaError: wrong options, no data, or an output that cannot be written.
@@ -53,11 +57,14 @@ def train(
     options, free = opened(with_rows(configuration.of(config, overrides), data))
     if output is None and isinstance(config, str | Path):
         output = default_output(config)
-    return train_resolved(options, output, overwrite=overwrite, data=data, settle=partial(settle, free=free))
+    return train_resolved(
+        options, output, overwrite=overwrite, data=data, settle=partial(settle, free=free)
+    )
 
 
 def opened(options: Options, varied: Collection[str] = ()) -> tuple[Options, list[str]]:
-    """Return options in which those left open have the recipe's values, and the names of those that a race may choose.
+    """Return options in which those left open have the recipe's values, and the names of those that
+    a race may choose.
 
     Args:
         varied: options that are set elsewhere, in which runs differ.
@@ -74,9 +81,13 @@ def opened(options: Options, varied: Collection[str] = ()) -> tuple[Options, lis
         if not any(one in varied or _is_set(options, one) for one in (name, *each.beside))
     ]
     values = {
-        name: dict(section) if isinstance(section, Mapping) else section for name, section in options.values.items()
+        name: dict(section) if isinstance(section, Mapping) else section
+        for name, section in options.values.items()
     }
-    for name in [*names, *(name for name in varied if name in known and not _is_set(options, name))]:
+    for name in [
+        *names,
+        *(name for name in varied if name in known and not _is_set(options, name)),
+    ]:
         section, _, key = name.partition(".")
         own = values.setdefault(section, {}) or {}
         values[section] = {option: value for option, value in own.items() if option != key}
@@ -86,7 +97,8 @@ def opened(options: Options, varied: Collection[str] = ()) -> tuple[Options, lis
 
 
 def open_options(kind: Any) -> Mapping[str, Open]:
-    """Return the options that a recipe may choose for a kind of tower; none for one that trains for long."""
+    """Return the options that a recipe may choose for a kind of tower; none for one that trains for
+    long."""
     return getattr(kind, "open", {})
 
 

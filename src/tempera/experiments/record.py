@@ -16,12 +16,14 @@ from ..io.documents import read_json_lines
 
 @dataclass(frozen=True)
 class Record:
-    """One run: its setting, and its results. Of a run that failed, `error` says why, and there are no results.
+    """One run: its setting, and its results. Of a run that failed, `error` says why, and there are
+    no results.
 
     Args:
         params: the options that tell it from other runs, and their values.
         seed: of weights and the order of the training rows.
-        start: first value of a temperature that is learned or scheduled beside the grid of a sweep; else None.
+        start: first value of a temperature that is learned or scheduled beside the grid of a sweep;
+            else None.
         final: last value of a schedule; None is no schedule.
         number: of a trial, in its study.
         worker: machine and folder of the tuning that made it.
@@ -33,7 +35,8 @@ class Record:
         pruned: it was stopped on the way, because other trials were better.
         value: the metric by which runs are compared; of a pruned run, at its last evaluation.
         chooses: False if validation asks fewer than 50 queries or events, which choose nothing.
-        on_the_way: that metric at each evaluation on the way; None for one that the budget left out.
+        on_the_way: that metric at each evaluation on the way; None for one that the budget left
+            out.
         metrics: all metrics, on the queries that runs are compared by.
         per_query: the compared metric of each query.
         temperature: at the end.
@@ -138,7 +141,9 @@ def read_records(path: Path) -> list[Record]:
     try:
         return [Record(**line) for line in read_json_lines(path)]
     except (ValueError, TypeError):
-        raise OutputError(f"{path} was not written by a sweep; give another folder, or --overwrite") from None
+        raise OutputError(
+            f"{path} was not written by a sweep; give another folder, or --overwrite"
+        ) from None
 
 
 def write_records(path: Path, records: Iterable[Record]) -> None:

@@ -15,7 +15,16 @@ from ..artifacts.pictures import label, number
 from ..errors import quantity
 from ..io.console import aligned
 from ..ranking.compare import Difference
-from .figures import CONFIDENCE, NO_CHOICE, errors_and_cautions, figures, mean, of_metric, shown, squared
+from .figures import (
+    CONFIDENCE,
+    NO_CHOICE,
+    errors_and_cautions,
+    figures,
+    mean,
+    of_metric,
+    shown,
+    squared,
+)
 from .grid import Axis
 from .noise import best_region
 from .record import Record, moving
@@ -38,7 +47,8 @@ class Point:
 
     Args:
         records: its runs, by seed.
-        queries: the options that queries follow from; points with equal ones are compared query by query.
+        queries: the options that queries follow from; points with equal ones are compared query by
+            query.
     """
 
     records: tuple[Record, ...]
@@ -51,7 +61,8 @@ class Point:
 
     @property
     def start(self) -> float | None:
-        """Return the first value of a temperature that is learned or scheduled; None for a point of the grid."""
+        """Return the first value of a temperature that is learned or scheduled; None for a point of
+        the grid."""
         return self.records[0].start
 
     @property
@@ -72,7 +83,9 @@ class Point:
     @property
     def name(self) -> str:
         """Return the values, for people."""
-        return ", ".join(shown(value, 6) for value in self.over.values()) or moving(self.start, self.final)
+        return ", ".join(shown(value, 6) for value in self.over.values()) or moving(
+            self.start, self.final
+        )
 
     def metric(self, name: str) -> Difference:
         """Return the mean over seeds with Student's interval; nan without a run."""
@@ -80,7 +93,8 @@ class Point:
         return of_metric(values) if values else Difference(math.nan, math.nan, math.nan, CONFIDENCE)
 
     def seen(self, name: str) -> float:
-        """Return the mean over seeds of what the objective sees of the fixed batch; nan if it has nothing of this name."""
+        """Return the mean over seeds of what the objective sees of the fixed batch; nan if it has
+        nothing of this name."""
         return mean(record.diagnosis.get(name) for record in self.done)
 
     @property
@@ -102,8 +116,8 @@ class Sweep:
         points: the grid.
         learned: runs whose temperature was learned.
         scheduled: runs whose temperature followed a schedule.
-        region: the points of which none is shown to be worse than another, see `noise.best_region`; none if validation asks too
-            little to choose by.
+        region: the points of which none is shown to be worse than another, see `noise.best_region`;
+            none if validation asks too little to choose by.
 
     >>> from tempera import sweep
     >>> result = sweep("pairs.yaml", {"objective.temperature": [0.05, 0.5]}, seeds=1, output="runs/sweep")
@@ -122,16 +136,35 @@ class Sweep:
 
     @classmethod
     def of(
-        cls, folder: Path, axes: tuple[Axis, ...], metric: str, seeds: tuple[int, ...], made: Sequence[Point]
+        cls,
+        folder: Path,
+        axes: tuple[Axis, ...],
+        metric: str,
+        seeds: tuple[int, ...],
+        made: Sequence[Point],
     ) -> Sweep:
         """Find the best region of these points."""
         points = tuple(point for point in made if point.start is None)
-        scores = [{run.seed: np.array(run.per_query, np.float64) for run in point.done} for point in points]
+        scores = [
+            {run.seed: np.array(run.per_query, np.float64) for run in point.done}
+            for point in points
+        ]
         chooses = all(run.chooses for point in points for run in point.done)
-        region = best_region(scores, [point.queries for point in points], CONFIDENCE) if chooses else []
+        region = (
+            best_region(scores, [point.queries for point in points], CONFIDENCE) if chooses else []
+        )
         learned = tuple(point for point in made if point.start is not None and point.final is None)
         scheduled = tuple(point for point in made if point.final is not None)
-        return cls(folder, axes, metric, seeds, points, learned, scheduled, tuple(points[i] for i in region))
+        return cls(
+            folder,
+            axes,
+            metric,
+            seeds,
+            points,
+            learned,
+            scheduled,
+            tuple(points[i] for i in region),
+        )
 
     @property
     def everything(self) -> tuple[Point, ...]:
@@ -145,34 +178,49 @@ class Sweep:
 
     @property
     def best(self) -> Point | None:
-        """Return the point with the highest mean, which others of the region may equal; None if the region is empty."""
+        """Return the point with the highest mean, which others of the region may equal; None if the
+        region is empty."""
         return max(self.region, key=lambda point: point.metric(self.metric).mean, default=None)
 
     @cached_property
     def table(self) -> list[dict[str, Any]]:
-        """Return a row for each point, None where there is no number: values, runs, metrics with intervals, all that was seen."""
+        """Return a row for each point, None where there is no number: values, runs, metrics with
+        intervals, all that was seen."""
         return squared([self._row(point) for point in self.everything])
 
     def _row(self, point: Point) -> dict[str, Any]:
         first = point.metric(self.metric)
         return {
             **{axis.field: point.over.get(axis.field) for axis in self.axes},
-            **({"learned from": point.start if point.final is None else None} if self.learned else {}),
+            **(
+                {"learned from": point.start if point.final is None else None}
+                if self.learned
+                else {}
+            ),
             **({"scheduled from": point.start if point.final else None} if self.scheduled else {}),
             **({"scheduled to": point.final} if self.scheduled else {}),
             "runs": len(point.done),
             "failed": point.failed,
             "in best region": point in self.region,
-            **{self.metric: first.mean, f"{self.metric} low": first.low, f"{self.metric} high": first.high},
+            **{
+                self.metric: first.mean,
+                f"{self.metric} low": first.low,
+                f"{self.metric} high": first.high,
+            },
             **figures(point.done, intervals=True),
         }
 
     @property
     def sentence(self) -> str:
-        """Return the best point, the points that are not shown to be worse, and what that was tested on."""
+        """Return the best point, the points that are not shown to be worse, and what that was
+        tested on."""
         best = self.best
         if best is None:
-            return NO_CHOICE if any(point.done for point in self.points) else "no point of the grid has succeeded"
+            return (
+                NO_CHOICE
+                if any(point.done for point in self.points)
+                else "no point of the grid has succeeded"
+            )
         others = [point.name for point in self.region if point is not best]
         field = " x ".join(axis.field for axis in self.axes)
         queries = len(best.done[0].per_query)
@@ -181,14 +229,25 @@ class Sweep:
             noise = f"{quantity(len(self.seeds), 'seeds')}, since queries differ"
         alone = "; one seed does not show what another would give" if len(self.seeds) == 1 else ""
         text = f"best {field}: {best.name} ({label(self.metric)} {number(best.metric(self.metric).mean)})"
-        verdict = f"not shown to be worse: {'; '.join(others)}" if others else "all others are shown to be worse"
+        verdict = (
+            f"not shown to be worse: {'; '.join(others)}"
+            if others
+            else "all others are shown to be worse"
+        )
         if others and len(self.region) == sum(bool(point.done) for point in self.points):
             verdict = "no other point is shown to be worse"
         return f"{text}; {verdict} ({CONFIDENCE:.0%} confidence, paired over {noise}{alone})"
 
     def __str__(self) -> str:
         fields = [axis.field for axis in self.axes]
-        head = [*fields, label(self.metric), f"{CONFIDENCE:.0%}", "best", *SHOWN.values(), "gradient"]
+        head = [
+            *fields,
+            label(self.metric),
+            f"{CONFIDENCE:.0%}",
+            "best",
+            *SHOWN.values(),
+            "gradient",
+        ]
         lines = [head, *(self._line(point) for point in self.everything)]
         return "\n".join([aligned(lines), *errors_and_cautions(self.records), self.sentence])
 
@@ -197,7 +256,10 @@ class Sweep:
         name = [shown(point.over[axis.field], 6) for axis in self.axes if axis.field in point.over]
         if point.start is not None:
             kind = "learned" if point.final is None else "scheduled"
-            name = [f"{kind} {point.start:g} -> {point.temperature:.3g}", *[""] * (len(self.axes) - 1)]
+            name = [
+                f"{kind} {point.start:g} -> {point.temperature:.3g}",
+                *[""] * (len(self.axes) - 1),
+            ]
         ends = "" if math.isnan(metric.low) else f"{number(metric.low)} to {number(metric.high)}"
         height = "failed" if math.isnan(metric.mean) else number(metric.mean)
         others = [*map(point.seen, SHOWN), point.grad_norm]

@@ -1,4 +1,5 @@
-"""The runner of all experiments: it owns the worker processes, the run folders, and the check that runs share their data."""
+"""The runner of all experiments: it owns the worker processes, the run folders, and the check that
+runs share their data."""
 
 from __future__ import annotations
 
@@ -33,9 +34,11 @@ class Stopped(Exception):
 
 
 class Worker:
-    """A process that trains, seen from outside; it is started with the first run, and again after one that ended it."""
+    """A process that trains, seen from outside; it is started with the first run, and again after
+    one that ended it."""
 
-    # The folder that the user is in is no place for modules: a file of its own may have the name of one.
+    # The folder that the user is in is no place for modules: a file of its own may have the name of
+    # one.
     command = (sys.executable, "-P", "-m", "tempera.experiments.worker")
 
     def __init__(self) -> None:
@@ -72,13 +75,17 @@ class Worker:
         if self.process is None:
             # In a session of its own: Ctrl-C is for the program that waits for it.
             pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            self.process = subprocess.Popen(self.command, encoding="utf-8", start_new_session=True, **pipes)
+            self.process = subprocess.Popen(
+                self.command, encoding="utf-8", start_new_session=True, **pipes
+            )
             if self.closed:  # meanwhile, when there was no process to end
                 self.close()
                 raise Stopped
         return self.process
 
-    def _answered(self, process: subprocess.Popen[str], job: dict[str, Any], report: Report) -> Record:
+    def _answered(
+        self, process: subprocess.Popen[str], job: dict[str, Any], report: Report
+    ) -> Record:
         assert process.stdin is not None and process.stdout is not None
         order: Any = job
         while True:
@@ -93,7 +100,8 @@ class Worker:
             order = report(answer["evaluation"])
 
     def _end(self, wait: float = 10.0) -> int:
-        """Wait for the end of the process, or end it, and return its exit code; minus a signal's number."""
+        """Wait for the end of the process, or end it, and return its exit code; minus a signal's
+        number."""
         process, self.process = self.process, None
         assert process is not None
         try:
@@ -107,18 +115,25 @@ class Runner:
     """Makes the runs of a sweep or a tuning, several at once.
 
     Args:
-        folder: of the sweep or tuning; `trials` in it has a folder for each run under way, and those that stay.
+        folder: of the sweep or tuning; `trials` in it has a folder for each run under way, and
+            those that stay.
         jobs: runs at once, each by a worker process that reads the data once.
         metric: by which runs are compared.
         part: of what is held out, on which they are.
-        overwrite: whether this call has forgotten an earlier one, as the next would forget this one.
+        overwrite: whether this call has forgotten an earlier one, as the next would forget this
+            one.
 
     Raises:
         ConfigError: `jobs` is below 1.
     """
 
     def __init__(
-        self, folder: Path, jobs: int, metric: str, part: Part = "validation", overwrite: bool = False
+        self,
+        folder: Path,
+        jobs: int,
+        metric: str,
+        part: Part = "validation",
+        overwrite: bool = False,
     ) -> None:
         if jobs < 1:
             raise ConfigError(f"--jobs is {jobs}; give at least 1")
@@ -127,11 +142,13 @@ class Runner:
         self.elsewhere = "give another folder, or --overwrite"  # where the data have changed
         self.threads = None if jobs == 1 else max(1, cores() // jobs)
         self.workers = [Worker() for _ in range(jobs)]
-        # Hashes of earlier runs' data, by how these were read, and of what there was to read, by where it is from.
+        # Hashes of earlier runs' data, by how these were read, and of what there was to read, by
+        # where it is from.
         self.data: dict[str, list[str]] = defaultdict(list)
 
     def all(self, loop: Callable[[Worker], None]) -> None:
-        """Run `loop` once for each worker, at once, until all of them return; an error ends the others."""
+        """Run `loop` once for each worker, at once, until all of them return; an error ends the
+        others."""
         cache = self.folder / _CACHE
         shutil.rmtree(cache, ignore_errors=True)  # a process that was killed may have left it
         with ThreadPoolExecutor(len(self.workers)) as pool:
@@ -139,7 +156,9 @@ class Runner:
                 for ended in as_completed([pool.submit(loop, worker) for worker in self.workers]):
                     ended.result()
             except (KeyboardInterrupt, SystemExit):
-                logger.info(f"finished runs stay in {self.folder}: {self.again} goes on with the others")
+                logger.info(
+                    f"finished runs stay in {self.folder}: {self.again} goes on with the others"
+                )
                 raise
             finally:
                 for worker in self.workers:
@@ -167,8 +186,8 @@ class Runner:
             worker: makes it.
             run: what to train.
             name: of its folder.
-            report: is called with the metric at each evaluation on the way, and its number from 1 on; True ends the run. None
-                leaves the evaluations on the way out.
+            report: is called with the metric at each evaluation on the way, and its number from 1
+                on; True ends the run. None leaves the evaluations on the way out.
             publish: leave a run folder, if the run's value is above `bar`.
             bar: None is no limit.
 
@@ -176,7 +195,11 @@ class Runner:
             OutputError: the data have changed since earlier runs.
             Stopped: the runner ended meanwhile.
         """
-        folder, known, source = self.run_folder(name), self.data[run.record.reading], self.data[run.record.origin]
+        folder, known, source = (
+            self.run_folder(name),
+            self.data[run.record.reading],
+            self.data[run.record.origin],
+        )
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         way: list[float | None] = []
@@ -203,7 +226,9 @@ class Runner:
         self.refuse_other_data(record)
         self.know(record)
         if record.pruned:
-            record = replace(record, value=next((value for value in reversed(way) if value is not None), None))
+            record = replace(
+                record, value=next((value for value in reversed(way) if value is not None), None)
+            )
         with suppress(FileNotFoundError):  # the run has printed nothing
             (folder / MESSAGES).replace(folder.with_suffix(".txt"))
             if record.error is None:
@@ -242,7 +267,13 @@ def _death(code: int, messages: Path) -> str:
     """Return the error of a run whose process ended without an answer."""
     if code == -9:
         return "its process was ended by SIGKILL, as a system does when it is out of memory"
-    ending = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    lines = messages.read_text(encoding="utf-8", errors="replace").splitlines() if messages.is_file() else []
+    ending = (
+        f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    )
+    lines = (
+        messages.read_text(encoding="utf-8", errors="replace").splitlines()
+        if messages.is_file()
+        else []
+    )
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
     return f"its process {ending}" + (f"; its last message: {last[-200:]}" if last else "")

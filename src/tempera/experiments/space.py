@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from .. import config as configuration
 from ..errors import ConfigError
-from .ranges import NEVER_AGAIN, OF_TRAINING_AGAIN, SPELLINGS, Range, listed, number, parse, refuse_mapping
+from .ranges import (
+    NEVER_AGAIN,
+    OF_TRAINING_AGAIN,
+    SPELLINGS,
+    Range,
+    listed,
+    number,
+    parse,
+    refuse_mapping,
+)
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -38,10 +47,12 @@ class Choices:
 
     @property
     def labels(self) -> tuple[Any, ...]:
-        """Return the values as a study can store them: as YAML lists, mappings, and what another value equals, as true does 1."""
+        """Return the values as a study can store them: as YAML lists, mappings, and what another
+        value equals, as true does 1."""
         return tuple(
             value
-            if isinstance(value, _SCALARS) and not any(value == x and type(value) is not type(x) for x in self.values)
+            if isinstance(value, _SCALARS)
+            and not any(value == x and type(value) is not type(x) for x in self.values)
             else configuration.inline(value)
             for value in self.values
         )
@@ -53,10 +64,12 @@ class Field:
 
     Args:
         field: the dotted option.
-        name: of the option in the study: the field, and what opens it where several choices open a field of this name.
+        name: of the option in the study: the field, and what opens it where several choices open a
+            field of this name.
         place: file and line where it was written; empty if in Python.
         domain: its values.
-        opener: place in the space of the field that opens this one, and the label of the choice that does; None is always open.
+        opener: place in the space of the field that opens this one, and the label of the choice
+            that does; None is always open.
     """
 
     field: str
@@ -68,7 +81,11 @@ class Field:
     @property
     def ends(self) -> tuple[Any, ...]:
         """Return the lowest and the highest number of a range, or the labels of all choices."""
-        return self.domain.labels if isinstance(self.domain, Choices) else (self.domain.low, self.domain.high)
+        return (
+            self.domain.labels
+            if isinstance(self.domain, Choices)
+            else (self.domain.low, self.domain.high)
+        )
 
     def value(self, stored: Any) -> Any:
         """Return the option's value for what a study stores."""
@@ -82,8 +99,12 @@ class Field:
             return trial.suggest_categorical(self.name, domain.labels)
         if domain.whole:
             step = int(domain.step or 1)
-            return trial.suggest_int(self.name, int(domain.low), int(domain.high), step=step, log=domain.log)
-        return trial.suggest_float(self.name, domain.low, domain.high, step=domain.step, log=domain.log)
+            return trial.suggest_int(
+                self.name, int(domain.low), int(domain.high), step=step, log=domain.log
+            )
+        return trial.suggest_float(
+            self.name, domain.low, domain.high, step=domain.step, log=domain.log
+        )
 
 
 @dataclass(frozen=True)
@@ -95,7 +116,8 @@ class Space:
 
     @classmethod
     def of(cls, space: Mapping[str, Any] | str | Path) -> Space:
-        """Read a space: for each dotted field a range, a list of choices, or a mapping from choices to what they open.
+        """Read a space: for each dotted field a range, a list of choices, or a mapping from choices
+        to what they open.
 
         A range with a count is a list of so many choices.
 
@@ -122,10 +144,13 @@ class Space:
         return cls(tuple(fields), options.values)
 
     def ask(self, pick: Callable[[Field], Any]) -> dict[str, Any]:
-        """Return options with values, those that others open behind these; `pick` returns what the study stores of a field."""
+        """Return options with values, those that others open behind these; `pick` returns what the
+        study stores of a field."""
         stored: dict[int, Any] = {}
         for i, field in enumerate(self.fields):
-            if field.opener is None or (field.opener[0] in stored and stored[field.opener[0]] == field.opener[1]):
+            if field.opener is None or (
+                field.opener[0] in stored and stored[field.opener[0]] == field.opener[1]
+            ):
                 stored[i] = pick(field)
         return {self.fields[i].field: self.fields[i].value(value) for i, value in stored.items()}
 
@@ -140,7 +165,11 @@ class Space:
 
     def places(self, values: Mapping[str, Any]) -> dict[str, str]:
         """Return where these fields were written."""
-        return {field.field: field.place for field in self.fields if field.field in values and field.place}
+        return {
+            field.field: field.place
+            for field in self.fields
+            if field.field in values and field.place
+        }
 
     def corners(self) -> list[dict[str, Any]]:
         """Return settings in which every choice, and both ends of every range, come up once."""
@@ -165,7 +194,8 @@ def _read(
     opener: tuple[int, Any] | None = None,
     around: frozenset[str] = frozenset(),
 ) -> None:
-    """Append the fields of one level, and those that they open; `around` has the fields of the levels above."""
+    """Append the fields of one level, and those that they open; `around` has the fields of the
+    levels above."""
     for key, value in written.items():
         field, at = str(key), f"{path}.{key}" if path else str(key)
         place, i = options.places.get(at, ""), len(fields)
@@ -176,7 +206,14 @@ def _read(
         fields.append(Field(field, field, place, domain, opener))
         if isinstance(value, Mapping) and isinstance(domain, Choices):
             for (choice, opened), label in zip(value.items(), domain.labels, strict=True):
-                _read(fields, opened or {}, f"{at}.{choice}", options, (i, label), around | set(map(str, written)))
+                _read(
+                    fields,
+                    opened or {},
+                    f"{at}.{choice}",
+                    options,
+                    (i, label),
+                    around | set(map(str, written)),
+                )
 
 
 def _domain(field: str, value: Any, around: frozenset[str]) -> Range | Choices:
@@ -201,12 +238,15 @@ def _domain(field: str, value: Any, around: frozenset[str]) -> Range | Choices:
     refuse_mapping(value)
     for choice, more in value.items():
         if more is not None and not isinstance(more, Mapping):
-            raise ConfigError(f"the choice {choice} opens {more!r}; give a mapping of fields, or nothing")
+            raise ConfigError(
+                f"the choice {choice} opens {more!r}; give a mapping of fields, or nothing"
+            )
     return Choices(tuple(map(_choice, value)))
 
 
 def _choice(key: Any) -> Any:
-    """Return the choice that stands before a colon: YAML has no lists there, so a text is read once more."""
+    """Return the choice that stands before a colon: YAML has no lists there, so a text is read once
+    more."""
     try:
         return number(configuration.parse(key)) if isinstance(key, str) else key
     except ConfigError:

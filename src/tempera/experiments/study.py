@@ -1,8 +1,9 @@
 """The study of a tuning: Optuna chooses settings (TPE), on one machine or for workers on several.
 
-A trial counts if it came to an end of its own: finished, pruned, or failed with a message. One whose worker disappeared (killed,
-or its machine) does not: its values are tried again, by the next process of this folder at once, and by other workers when
-Optuna's heartbeat has been silent for too long.
+A trial counts if it came to an end of its own: finished, pruned, or failed with a message. One
+whose worker disappeared (killed, or its machine) does not: its values are tried again, by the next
+process of this folder at once, and by other workers when Optuna's heartbeat has been silent for too
+long.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ UNPRUNED = 5  # trials that are finished before any is pruned
 FIRST = 2  # evaluation at which a trial may be pruned
 _PATIENCE = 1.0  # seconds between two looks at the trials of others
 
-Report = Callable[[float, int], bool]  # the metric at an evaluation, and its number; True ends the trial
+Report = Callable[
+    [float, int], bool
+]  # the metric at an evaluation, and its number; True ends the trial
 Make = Callable[[Record, dict[str, Any], Report], Record]  # a trial's setting, and its options
 
 
@@ -89,11 +92,18 @@ class Tpe:
 
     def __post_init__(self) -> None:
         self.optuna = load_optuna()
-        self.alone, self.worker = self.url is None, f"{socket.gethostname()}:{self.folder.absolute()}"
+        self.alone, self.worker = (
+            self.url is None,
+            f"{socket.gethostname()}:{self.folder.absolute()}",
+        )
         pruners = self.optuna.pruners
         self.pruner = pruners.MedianPruner(UNPRUNED, FIRST) if self.prune else pruners.NopPruner()
-        self.since: dict[int, float] = {}  # when this process first saw a trial that nobody has begun
-        self.study = self._open(self.url or f"sqlite:///{self.folder.absolute() / 'study.db'}", self.name)
+        self.since: dict[
+            int, float
+        ] = {}  # when this process first saw a trial that nobody has begun
+        self.study = self._open(
+            self.url or f"sqlite:///{self.folder.absolute() / 'study.db'}", self.name
+        )
         known = self.study.user_attrs.get("about", self.about)
         if known != self.about:
             raise OutputError(
@@ -119,19 +129,28 @@ class Tpe:
                     storage=storage, study_name=name, direction="maximize", load_if_exists=True
                 )
             except ModuleNotFoundError as error:
-                driver = "'psycopg[binary]'" if (error.name or "").startswith("psycopg") else str(error.name)
-                raise MissingLibrary(f"--storage {public(url)} needs a driver: pip install {driver}") from None
+                driver = (
+                    "'psycopg[binary]'"
+                    if (error.name or "").startswith("psycopg")
+                    else str(error.name)
+                )
+                raise MissingLibrary(
+                    f"--storage {public(url)} needs a driver: pip install {driver}"
+                ) from None
             except Exception as error:  # whatever drivers of databases raise
                 if not left:
                     reason = _reason(error).replace(url, public(url))
-                    raise ConfigError(f"--storage {public(url)} cannot be opened: {reason}") from None
+                    raise ConfigError(
+                        f"--storage {public(url)} cannot be opened: {reason}"
+                    ) from None
                 time.sleep(0.3)
             else:
                 break
         return study
 
     def _despite_losses(self, beat: Callable[[int], None]) -> Callable[[int], None]:
-        """Return a heartbeat that goes on when the storage is there again; its thread would end, and print why."""
+        """Return a heartbeat that goes on when the storage is there again; its thread would end,
+        and print why."""
 
         def record(trial: int) -> None:
             with suppress(self.optuna.exceptions.StorageInternalError):
@@ -143,12 +162,17 @@ class Tpe:
     def reaching(self) -> Iterator[None]:
         """Say in one line that the storage is lost in the block.
 
-        Optuna, which writes the end of a trial in any case, may stumble over what it could not write, and raise that.
+        Optuna, which writes the end of a trial in any case, may stumble over what it could not
+        write, and raise that.
         """
         try:
             yield
         except Exception as error:
-            causes = (each for each in _chain(error) if isinstance(each, self.optuna.exceptions.StorageInternalError))
+            causes = (
+                each
+                for each in _chain(error)
+                if isinstance(each, self.optuna.exceptions.StorageInternalError)
+            )
             if isinstance(error, TemperaError) or (lost := next(causes, None)) is None:
                 raise
             raise TemperaError(
@@ -176,7 +200,9 @@ class Tpe:
         def objective(trial: Asked) -> float:
             try:
                 return self._made(trial, make)
-            except self.optuna.exceptions.UpdateFinishedTrialError:  # this worker was taken for lost
+            except (
+                self.optuna.exceptions.UpdateFinishedTrialError
+            ):  # this worker was taken for lost
                 lost.append(trial.number)
                 raise _Unfinished from None
 
@@ -193,7 +219,11 @@ class Tpe:
                 raise
 
     def _made(self, trial: Asked, make: Make) -> float:
-        earlier = [other for other in self._trials if other.number < trial.number and not left_behind(other)]
+        earlier = [
+            other
+            for other in self._trials
+            if other.number < trial.number and not left_behind(other)
+        ]
         if len(earlier) >= self.budget:  # another worker asked at the same moment
             raise _Unfinished
         values = self.space.ask(lambda field: field.suggest(trial))
@@ -204,7 +234,9 @@ class Tpe:
             return bool(trial.should_prune())  # NumPy's, which is not JSON
 
         try:
-            record = make(Record(trial.params, number=trial.number, worker=self.worker), values, report)
+            record = make(
+                Record(trial.params, number=trial.number, worker=self.worker), values, report
+            )
         except Stopped:
             self._again(self.study, self._trials[trial.number])
             raise
@@ -219,7 +251,8 @@ class Tpe:
     def _sampler(self, job: int) -> Any:
         """Return a sampler whose seed follows from what was tried before.
 
-        Alone, a trial asked again after a kill is the same. Beside others every trial counts, so that no seed comes twice.
+        Alone, a trial asked again after a kill is the same. Beside others every trial counts, so
+        that no seed comes twice.
         """
         if self.alone and not job:
             tried = [sum(not left_behind(trial) for trial in self._trials)]
@@ -264,7 +297,9 @@ class Tpe:
     @property
     def finished(self) -> list[FrozenTrial]:
         """Return the trials that came to an end of their own."""
-        return [trial for trial in self._trials if trial.state.is_finished() and not left_behind(trial)]
+        return [
+            trial for trial in self._trials if trial.state.is_finished() and not left_behind(trial)
+        ]
 
     @property
     def records(self) -> list[Record]:
@@ -275,11 +310,14 @@ class Tpe:
         ]
 
     def importance(self) -> dict[str, float]:
-        """Return each name's share in what makes trials good; empty if too few are finished to know."""
+        """Return each name's share in what makes trials good; empty if too few are finished to
+        know."""
         if sum(record.done for record in self.records) < STARTUP:
             return {}
         evaluator = self.optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
-        shares: dict[str, float] = self.optuna.importance.get_param_importances(self.study, evaluator=evaluator)
+        shares: dict[str, float] = self.optuna.importance.get_param_importances(
+            self.study, evaluator=evaluator
+        )
         return shares
 
 

@@ -41,31 +41,38 @@ def sweep(
     jobs: int = 1,
     yes: bool = False,
 ) -> Sweep:
-    """Train a configuration with every combination of some options' values, several times each, and compare.
+    """Train a configuration with every combination of some options' values, several times each, and
+    compare.
 
-    The held-out queries are the same for all runs; a seed chooses weights and the order of the rows. Finished runs stay in
-    `output`/points.jsonl: the same call resumes after a kill, retries failed runs, and adds seeds or points.
+    The held-out queries are the same for all runs; a seed chooses weights and the order of the
+    rows. Finished runs stay in `output`/points.jsonl: the same call resumes after a kill, retries
+    failed runs, and adds seeds or points.
 
-    Runs are compared by the validation of the weights that they would save: those of their best look (`train.keep_best`), or of
-    the last step where nothing chooses between looks. The test stays for the point that is chosen. Fewer than 50 validation
-    queries choose nothing: the table is shown, and no point is named the best. With `evaluation.validation=0` there is no
-    validation; the last weights are compared on the test.
+    Runs are compared by the validation of the weights that they would save: those of their best
+    look (`train.keep_best`), or of the last step where nothing chooses between looks. The test
+    stays for the point that is chosen. Fewer than 50 validation queries choose nothing: the table
+    is shown, and no point is named the best. With `evaluation.validation=0` there is no validation;
+    the last weights are compared on the test.
 
     Args:
         config: options as a mapping, a YAML file, or None for the default job.
-        over: one or two options, each with values or a range: {"objective.temperature": "0.005:1:log:20"}.
+        over: one or two options, each with values or a range: {"objective.temperature":
+            "0.005:1:log:20"}.
         seeds: runs of each point, with the seeds train.seed, train.seed + 1, ...
-        output: the folder of points.jsonl, points.csv, sweep.svg and sweep.png; None is runs/, the name of the file, and -sweep.
+        output: the folder of points.jsonl, points.csv, sweep.svg and sweep.png; None is runs/, the
+            name of the file, and -sweep.
         overrides: dotted.key=value, as on the command line.
         learned: first values of temperatures that are learned, beside the grid.
         scheduled: first and last values of temperatures that follow a schedule, beside the grid.
         metric: by which points are compared; None is ndcg@10 if it is measured, else the first one.
         overwrite: forget an earlier sweep in `output`.
-        jobs: runs at once, each in a process of its own; the processes share the cores, and each of them reads the data.
+        jobs: runs at once, each in a process of its own; the processes share the cores, and each of
+            them reads the data.
         yes: make more than 1,000 runs.
 
     Raises:
-        TemperaError: wrong options, in any point; no data; an output of something else; every run failed.
+        TemperaError: wrong options, in any point; no data; an output of something else; every run
+            failed.
 
     >>> result = sweep("pairs.yaml", {"objective.temperature": [0.05, 0.5]}, seeds=1, output="runs/sweep")
     >>> [point.name for point in result.points], result.best in result.region
@@ -74,12 +81,20 @@ def sweep(
     refuse_other_kinds(sweep, locals())
     axes = axes_of(over)
     template = Template.of(config, overrides, metric, [axis.field for axis in axes])
-    plan = SweepPlan.of(template, axes, seeds, learned, [(first, last) for first, last in scheduled], yes)
+    plan = SweepPlan.of(
+        template, axes, seeds, learned, [(first, last) for first, last in scheduled], yes
+    )
     folder = template.folder(output, config, "sweep")
     runner = Runner(folder, jobs, plan.template.metric, overwrite=overwrite)
     read = [*template.base.read, *named_in(config, [axis.domain for axis in axes])]
     with claimed(
-        folder, _ABOUT, plan.about, "sweep", overwrite, read, partial(read_some, [run.options for run in plan.runs])
+        folder,
+        _ABOUT,
+        plan.about,
+        "sweep",
+        overwrite,
+        read,
+        partial(read_some, [run.options for run in plan.runs]),
     ):
         template.tell()
         result = finished(plan, runner, "sweep")
@@ -106,7 +121,11 @@ def _run(plan: SweepPlan, runner: Runner, what: str) -> dict[str, Record]:
     """Make all runs that are not done, and return the records of all, by key."""
     folder = runner.folder
     records = {record.key: record for record in read_records(folder / _POINTS)}
-    todo = [run for run in plan.runs if run.record.key not in records or not records[run.record.key].done]
+    todo = [
+        run
+        for run in plan.runs
+        if run.record.key not in records or not records[run.record.key].done
+    ]
     done, metric, lock = len(plan.runs) - len(todo), plan.template.metric, Lock()
     points = len(plan.runs) // len(plan.seeds)
     logger.info(
@@ -114,7 +133,9 @@ def _run(plan: SweepPlan, runner: Runner, what: str) -> dict[str, Record]:
         f"{quantity(done, 'runs are done')}{'' if todo else '; data are not read again: after a change of them give --overwrite'}"
     )
     if others := len(records.keys() - {run.record.key for run in plan.runs}):
-        logger.info(f"{folder / _POINTS} keeps {others} runs of other points, which this {what} leaves out")
+        logger.info(
+            f"{folder / _POINTS} keeps {others} runs of other points, which this {what} leaves out"
+        )
     for record in records.values():
         runner.know(record)
     numbered = enumerate(todo)

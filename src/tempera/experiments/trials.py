@@ -24,8 +24,10 @@ class Tuning:
         metric: by which trials are compared.
         space: what could be chosen.
         trials: those that came to an end of their own, by number.
-        importance: each name's share in what makes trials good (PED-ANOVA, Watanabe et al. 2023); empty if too few are done.
-        config: the best configuration, with every default visible; where validation asks too little to choose by, the one given.
+        importance: each name's share in what makes trials good (PED-ANOVA, Watanabe et al. 2023);
+            empty if too few are done.
+        config: the best configuration, with every default visible; where validation asks too little
+            to choose by, the one given.
 
     >>> from tempera import tune
     >>> result = tune("pairs.yaml", {"train.learning_rate": "0.01:0.1:log"}, trials=1, output="runs/tune")
@@ -47,7 +49,8 @@ class Tuning:
 
     @property
     def best(self) -> Record | None:
-        """Return the finished trial with the highest metric, the first of several; None if validation asks too little to choose."""
+        """Return the finished trial with the highest metric, the first of several; None if
+        validation asks too little to choose."""
         return next(iter(eligible(self.trials)), None)
 
     def count(self, state: str) -> int:
@@ -75,7 +78,9 @@ class Tuning:
     @property
     def sentence(self) -> str:
         """Return how many trials ended how, and the setting of the best one."""
-        counts = ", ".join(f"{self.count(state)} {state}" for state in ("finished", "pruned", "failed"))
+        counts = ", ".join(
+            f"{self.count(state)} {state}" for state in ("finished", "pruned", "failed")
+        )
         if self.best is None:
             return f"{counts}; {NO_CHOICE}"
         chosen = ", ".join(f"{name}={shown(value)}" for name, value in self.best.params.items())
@@ -85,8 +90,17 @@ class Tuning:
     def __str__(self) -> str:
         lines = [["trial", label(self.metric), *self.names, "seconds"]]
         for trial in ranked(self.trials)[:SHOWN]:
-            chosen = [shown(trial.params[name]) if name in trial.params else "" for name in self.names]
-            lines.append([str(trial.number), number(trial.value or 0.0), *chosen, f"{trial.seconds or 0.0:.1f}"])
+            chosen = [
+                shown(trial.params[name]) if name in trial.params else "" for name in self.names
+            ]
+            lines.append(
+                [
+                    str(trial.number),
+                    number(trial.value or 0.0),
+                    *chosen,
+                    f"{trial.seconds or 0.0:.1f}",
+                ]
+            )
         return "\n".join([aligned(lines), *errors_and_cautions(self.trials), self.sentence])
 
     def json(self) -> dict[str, Any]:
@@ -95,7 +109,8 @@ class Tuning:
         return {
             "output": str(self.folder.absolute()),
             "metric": self.metric,
-            "best": best and {"trial": best.number, "value": best.value, "params": dict(best.params)},
+            "best": best
+            and {"trial": best.number, "value": best.value, "params": dict(best.params)},
             "importance": dict(self.importance),
             "trials": self.table,
             "config": dict(self.config),
@@ -105,7 +120,10 @@ class Tuning:
 
 def ranked(trials: Sequence[Record]) -> list[Record]:
     """Return the finished trials, the best one first, of equal ones the earlier."""
-    return sorted((trial for trial in trials if trial.done), key=lambda trial: (-(trial.value or 0.0), trial.number))
+    return sorted(
+        (trial for trial in trials if trial.done),
+        key=lambda trial: (-(trial.value or 0.0), trial.number),
+    )
 
 
 def eligible(trials: Sequence[Record]) -> list[Record]:

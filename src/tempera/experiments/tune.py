@@ -48,36 +48,45 @@ def tune(
 ) -> Tuning:
     """Search the best configuration by Bayesian optimisation (TPE, Bergstra et al. 2011).
 
-    A trial that is worse than the median of those before, at the same evaluation on the way, is stopped. The same call resumes
-    after a kill: finished trials are not repeated, the interrupted one is. Trials are compared by the validation of the weights
-    that they would save, as in `sweep`.
+    A trial that is worse than the median of those before, at the same evaluation on the way, is
+    stopped. The same call resumes after a kill: finished trials are not repeated, the interrupted
+    one is. Trials are compared by the validation of the weights that they would save, as in
+    `sweep`.
 
     Args:
         config: options as a mapping, a YAML file, or None for the default job.
         space: the values of each option, as a mapping or a YAML file, see `Space.of`.
         trials: total number of trials, over all workers and with those of earlier calls.
-        output: the folder of trials.csv, tune.svg, tune.png and, if validation asks enough to choose, best.yaml and the best runs
-            in trials/; None is runs/, the name of the file, and -tune.
+        output: the folder of trials.csv, tune.svg, tune.png and, if validation asks enough to
+            choose, best.yaml and the best runs in trials/; None is runs/, the name of the file, and
+            -tune.
         overrides: dotted.key=value, as on the command line.
         metric: the metric to maximise; None is ndcg@10 if it is measured, else the first one.
-        jobs: trials at once, each in a process of its own. With one, the same call gives the same result.
+        jobs: trials at once, each in a process of its own. With one, the same call gives the same
+            result.
         keep: number of best trials whose run folder is kept.
-        storage: URL of an Optuna storage that workers on several machines share, each with an output of its own; None is a file in
-            `output`.
+        storage: URL of an Optuna storage that workers on several machines share, each with an
+            output of its own; None is a file in `output`.
         study: its name there.
         prune: stop bad trials on the way.
-        lost_after: seconds without a heartbeat after which another worker is taken for lost, and its trial is repeated.
+        lost_after: seconds without a heartbeat after which another worker is taken for lost, and
+            its trial is repeated.
         overwrite: forget an earlier tuning in `output`.
 
     Raises:
-        TemperaError: wrong options, in any corner of the space; an output of something else; every trial failed.
+        TemperaError: wrong options, in any corner of the space; an output of something else; every
+            trial failed.
 
     >>> result = tune("pairs.yaml", {"train.learning_rate": "0.01:0.1:log"}, trials=1, output="runs/tune")
     >>> [trial.state for trial in result.trials], list(result.best.params)
     (['finished'], ['train.learning_rate'])
     """
     refuse_other_kinds(tune, locals())
-    for name, value, least in (("--trials", trials, 1), ("--keep", keep, 0), ("--lost-after", lost_after, 3)):
+    for name, value, least in (
+        ("--trials", trials, 1),
+        ("--keep", keep, 0),
+        ("--lost-after", lost_after, 3),
+    ):
         if value < least:
             raise ConfigError(f"{name} is {value}; give at least {least}")
     if storage is not None and not storage.strip():
@@ -96,7 +105,9 @@ def tune(
     folder = template.folder(output, config, "tune")
     corners = fields.corners()
     made = [template.config(values, fields.places(values)).resolved for values in corners]
-    about = configuration.dump({"metric": template.metric, "space": fields.written, "config": template.base.resolved})
+    about = configuration.dump(
+        {"metric": template.metric, "space": fields.written, "config": template.base.resolved}
+    )
     own, of = about, "configuration"
     if storage is not None:  # a folder has runs of one study
         own = configuration.dump({"storage": public(storage), "study": study}) + about
@@ -116,9 +127,24 @@ def tune(
 class _Search:
     """Makes the trials that a study asks for, and keeps the run folders of the best."""
 
-    def __init__(self, template: Template, asker: Tpe, runner: Runner, keep: int, batch: int | Literal["auto"]) -> None:
-        self.template, self.asker, self.runner, self.keep, self.batch = template, asker, runner, keep, batch
-        self.running: set[int] = set()  # numbers of trials whose records the study does not have yet
+    def __init__(
+        self,
+        template: Template,
+        asker: Tpe,
+        runner: Runner,
+        keep: int,
+        batch: int | Literal["auto"],
+    ) -> None:
+        self.template, self.asker, self.runner, self.keep, self.batch = (
+            template,
+            asker,
+            runner,
+            keep,
+            batch,
+        )
+        self.running: set[int] = (
+            set()
+        )  # numbers of trials whose records the study does not have yet
         self.known: set[int] = set()  # numbers of trials whose data are
         self.lock = Lock()
 
@@ -139,9 +165,13 @@ class _Search:
             return self._result(records)
 
     def _loop(self, worker: Worker) -> None:
-        self.asker.work(partial(self._make, worker), self.runner.workers.index(worker), lambda: worker.closed)
+        self.asker.work(
+            partial(self._make, worker), self.runner.workers.index(worker), lambda: worker.closed
+        )
 
-    def _make(self, worker: Worker, trial: Record, values: dict[str, Any], report: Report) -> Record:
+    def _make(
+        self, worker: Worker, trial: Record, values: dict[str, Any], report: Report
+    ) -> Record:
         with self.lock:
             self.running.add(trial.number)
             self._know(records := self._tidy())
@@ -150,13 +180,17 @@ class _Search:
         try:
             config = self.template.config(values, self.asker.space.places(values))
             run = self.template.run(config, values, trial, self.batch)
-        except TemperaError as error:  # a setting that only together is refused, in no corner of the space
+        except (
+            TemperaError
+        ) as error:  # a setting that only together is refused, in no corner of the space
             record = replace(trial, error=str(error))
         else:
             record = self.runner.make(worker, run, f"{trial.number:04}", report, self.keep > 0, bar)
             with self.lock:
                 self.known.add(trial.number)
-                self._know(self.asker.records)  # of other workers, which have begun at the same time
+                self._know(
+                    self.asker.records
+                )  # of other workers, which have begun at the same time
                 self.runner.refuse_other_data(record)
         if record.error is not None:
             logger.warning(f"trial {trial.number} failed: {record.error}")
@@ -175,25 +209,39 @@ class _Search:
         self.known |= {record.number for record in records}
 
     def _tidy(self) -> list[Record]:
-        """Show how far the search is, keep the folders of the best trials and of those under way, and return all records."""
+        """Show how far the search is, keep the folders of the best trials and of those under way,
+        and return all records."""
         records = self.asker.records
         self.running -= {record.number for record in records}
         self.bar.update(len(records) - self.bar.n)
         best = eligible(records)
-        kept = {f"{number:04}" for number in {*self.running, *(trial.number for trial in best[: self.keep])}}
+        kept = {
+            f"{number:04}"
+            for number in {*self.running, *(trial.number for trial in best[: self.keep])}
+        }
         for folder in self.runner.run_folder("").glob("*/"):
             if folder.name not in kept:
                 shutil.rmtree(folder)
         if best:
-            self.bar.set_postfix_str(f"best {label(self.template.metric)} {number(best[0].value or 0.0)}")
-            write_file(self.runner.folder / "best.yaml", configuration.dump(self._resolved(best[0])).encode())
+            self.bar.set_postfix_str(
+                f"best {label(self.template.metric)} {number(best[0].value or 0.0)}"
+            )
+            write_file(
+                self.runner.folder / "best.yaml",
+                configuration.dump(self._resolved(best[0])).encode(),
+            )
         return records
 
     def _tell_missing(self, records: Sequence[Record]) -> None:
-        """Say which of the best trials have no run folder here: another worker made them, or an earlier call kept fewer."""
+        """Say which of the best trials have no run folder here: another worker made them, or an
+        earlier call kept fewer."""
         best = {f"{record.number:04}": record for record in eligible(records)[: self.keep]}
         missing = {name: best[name] for name in best if not self.runner.run_folder(name).exists()}
-        others = {name for name, each in missing.items() if not self.asker.alone and each.worker != self.asker.worker}
+        others = {
+            name
+            for name, each in missing.items()
+            if not self.asker.alone and each.worker != self.asker.worker
+        }
         for name in sorted(others):
             logger.info(
                 f"the run of trial {name}, one of the best {self.keep}, is with its worker: {best[name].worker}"
@@ -210,11 +258,15 @@ class _Search:
         """Write the tables and the picture."""
         if not ranked(records):
             error = next((record.error for record in records if record.error), "all were pruned")
-            raise TemperaError(f"none of {len(records)} trials has succeeded; the first error is: {error}")
+            raise TemperaError(
+                f"none of {len(records)} trials has succeeded; the first error is: {error}"
+            )
         folder, best = self.runner.folder, eligible(records)
         config = self._resolved(best[0]) if best else self.template.base.resolved
         result = Tuning(
-            *(folder, self.template.metric, self.asker.space, tuple(records)), self.asker.importance(), config
+            *(folder, self.template.metric, self.asker.space, tuple(records)),
+            self.asker.importance(),
+            config,
         )
         write_file(folder / "trials.csv", csv_of(result.table))
         for suffix, content in picture(result).items():

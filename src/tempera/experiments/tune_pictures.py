@@ -1,4 +1,5 @@
-"""The picture of a tuning: its trials in turn, their settings and scores, and the importance of the options."""
+"""The picture of a tuning: its trials in turn, their settings and scores, and the importance of the
+options."""
 
 from __future__ import annotations
 
@@ -43,11 +44,24 @@ def _history(axes: Axes, tuning: Tuning) -> None:
     order = {trial.number: i for i, trial in enumerate(tuning.trials, 1)}
     done = [trial for trial in tuning.trials if trial.done]
     best = np.maximum.accumulate([trial.value or 0.0 for trial in done])
-    axes.step([order[t.number] for t in done], best, where="post", color=BLUE, linewidth=1.5, label="best so far")
+    axes.step(
+        [order[t.number] for t in done],
+        best,
+        where="post",
+        color=BLUE,
+        linewidth=1.5,
+        label="best so far",
+    )
     for state, mark, color in (("finished", "o", BLUE), ("pruned", "x", GREY)):
-        values = {order[t.number]: t.value for t in tuning.trials if t.state == state and t.value is not None}
+        values = {
+            order[t.number]: t.value
+            for t in tuning.trials
+            if t.state == state and t.value is not None
+        }
         if values:
-            axes.plot(list(values), list(values.values()), mark, color=color, markersize=4, label=state)
+            axes.plot(
+                list(values), list(values.values()), mark, color=color, markersize=4, label=state
+            )
     name = f"failed ({tuning.count('failed')})"
     for trial in tuning.trials:
         if trial.state == "failed":
@@ -77,7 +91,9 @@ def _parallel(axes: Axes, tuning: Tuning, fields: Sequence[Field]) -> None:
     axes.axvline(len(fields), color=_RULE, linewidth=0.8, zorder=1)
     for height, value in ((0.0, low), (1.0, high)):
         axes.annotate(number(value), (len(fields), height), (5, 0), **_BESIDE)
-    axes.set_xticks(x, [*(_wrapped(field.name) for field in fields), label(tuning.metric)], color=_INK)
+    axes.set_xticks(
+        x, [*(_wrapped(field.name) for field in fields), label(tuning.metric)], color=_INK
+    )
     axes.set_yticks([])
     axes.set_xlim(-0.15, len(fields) + 0.35)
     axes.set_ylim(_ABSENT - 0.05 if absent else -0.05, 1.05)

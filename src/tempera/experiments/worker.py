@@ -1,8 +1,10 @@
-"""The process that trains: `python -m tempera.experiments.worker` takes one job after the other from its standard input.
+"""The process that trains: `python -m tempera.experiments.worker` takes one job after the other
+from its standard input.
 
-Orders and answers are lines of JSON. An order is a job (`Trainings`); each answer is either the metric at an evaluation on the
-way, to which `true` (stop) or `false` (go on) is the reply, or the record of the run. The process ends when its input does, so
-that no run outlives the program that started it, however that ended.
+Orders and answers are lines of JSON. An order is a job (`Trainings`); each answer is either the
+metric at an evaluation on the way, to which `true` (stop) or `false` (go on) is the reply, or the
+record of the run. The process ends when its input does, so that no run outlives the program that
+started it, however that ended.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def serve(run: Callable[[dict[str, Any], Report], Record]) -> None:
     """Make runs until the input ends."""
     orders: SimpleQueue[Any] = SimpleQueue()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")  # standard output is for what runs print
-    logging.basicConfig(level="INFO", format="%(message)s")  # on standard error, which each run has for itself
+    logging.basicConfig(
+        level="INFO", format="%(message)s"
+    )  # on standard error, which each run has for itself
     threading.Thread(target=_listen, args=(orders,), daemon=True).start()
 
     def answer(line: str) -> None:

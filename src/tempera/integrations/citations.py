@@ -78,7 +78,9 @@ _OF_TEACHERS = {
 
 def citations(objective: Objective, matryoshka: bool = False) -> str:
     """Return the BibTeX of the softmax, of gradient caching, and of each part that has a paper."""
-    parts = [text for kind, text in _OF_PARTS.items() if any(type(p) is kind for p in _parts(objective))]
+    parts = [
+        text for kind, text in _OF_PARTS.items() if any(type(p) is kind for p in _parts(objective))
+    ]
     parts += [] if objective.teacher is None else [_OF_TEACHERS[objective.teacher.loss]]
     return "\n\n".join([_INFO_NCE, _CACHE, *([_MATRYOSHKA] if matryoshka else []), *parts])
 

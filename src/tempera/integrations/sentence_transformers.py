@@ -1,14 +1,18 @@
 """Any objective as a loss for sentence-transformers' trainer, with gradient caching built in.
 
     loss = ContrastiveLoss(model, mnr(temperature=Temperature(0.05, learnable=True)))
-    SentenceTransformerTrainer(model=model, train_dataset=pairs, loss=loss, callbacks=[ObjectiveState(loss)]).train()
+    SentenceTransformerTrainer(model=model, train_dataset=pairs, loss=loss,
+    callbacks=[ObjectiveState(loss)]).train()
 
-`forward` embeds, scores, and leaves the gradient of every embedding; `backward` takes it through the model:
+`forward` embeds, scores, and leaves the gradient of every embedding; `backward` takes it through
+the model:
 
-    embed -> gather -> score | times what the trainer multiplies the loss by -> through the model -> average over processes
+    embed -> gather -> score | times what the trainer multiplies the loss by -> through the model ->
+    average over processes
 
-so that accumulation and gradient scalers reach the model and the temperature alike. Under DistributedDataParallel the model is
-called without its wrapper, whose hooks then do nothing; gradients are averaged here, when the wrapper would have done it.
+so that accumulation and gradient scalers reach the model and the temperature alike. Under
+DistributedDataParallel the model is called without its wrapper, whose hooks then do nothing;
+gradients are averaged here, when the wrapper would have done it.
 """
 
 from __future__ import annotations
@@ -51,35 +55,44 @@ from transformers.trainer_callback import ExportableState  # noqa: E402
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# What tells the memory that rows take: 64 short ones and a long one, the same in every run, so that resumed ones cut alike.
+# What tells the memory that rows take: 64 short ones and a long one, the same in every run, so that
+# resumed ones cut alike.
 _SHORT, _SHORT_WIDTH, _LONG_WIDTH = 64, 8, 128
 
 
 class ContrastiveLoss(nn.Module):
-    """An objective as the `loss` of a SentenceTransformerTrainer, or of a loop that calls `loss(features, labels).backward()`.
+    """An objective as the `loss` of a SentenceTransformerTrainer, or of a loop that calls
+    `loss(features, labels).backward()`.
 
-    Columns are query, document, and any number of negatives, as for MultipleNegativesRankingLoss; prompts, routers and
-    evaluators work as with it. Every row's ids are hashes of its tokens, so `SameId()` among the masks leaves duplicates out.
-    An objective that learns its temperature, follows a schedule or has a memory needs `ObjectiveState` in the trainer.
+    Columns are query, document, and any number of negatives, as for MultipleNegativesRankingLoss;
+    prompts, routers and evaluators work as with it. Every row's ids are hashes of its tokens, so
+    `SameId()` among the masks leaves duplicates out. An objective that learns its temperature,
+    follows a schedule or has a memory needs `ObjectiveState` in the trainer.
 
     Args:
         model: the model to train.
         objective: a preset or any composition; None is `mnr()`.
         guide: a model whose vectors the `Guided` masks compare.
-        labels: what a column of labels means: "weight" is how much a row counts; "id" names its document, so that rows of
-            one label are no negatives with `SameId` and are positives with `numerator`; "score" is a list of a `Teacher`'s
-            scores of the row's document and of each of its negatives; "ignore" does not read it. None refuses such a column.
-        gather_across_devices: take negatives from all processes, and return the loss of all their rows. All processes must
-            then use the same loss in a step: give several data sets one.
-        cache: "auto" keeps the graphs that fit `cache_memory` and embeds the rest again; "never" keeps all, "always" none.
-        cache_memory: bytes for kept graphs, or up to 1 a share of what is free; None is 4 GiB on a CPU, 0.8 on a GPU.
-        micro_batch_tokens: most tokens that are embedded together, padding counted; None is chosen by the memory.
+        labels: what a column of labels means: "weight" is how much a row counts; "id" names its
+            document, so that rows of one label are no negatives with `SameId` and are positives
+            with `numerator`; "score" is a list of a `Teacher`'s scores of the row's document and of
+            each of its negatives; "ignore" does not read it. None refuses such a column.
+        gather_across_devices: take negatives from all processes, and return the loss of all their
+            rows. All processes must then use the same loss in a step: give several data sets one.
+        cache: "auto" keeps the graphs that fit `cache_memory` and embeds the rest again; "never"
+            keeps all, "always" none.
+        cache_memory: bytes for kept graphs, or up to 1 a share of what is free; None is 4 GiB on a
+            CPU, 0.8 on a GPU.
+        micro_batch_tokens: most tokens that are embedded together, padding counted; None is chosen
+            by the memory.
         teacher: a model whose vectors the objective's `Teacher` compares, or aligns the model with.
 
     Raises:
-        ConfigError: the model, or a wrapper around it, cannot be trained with this loss; an objective of another kind, labels or
-            a cache that are not known; a guide or a teacher that the objective never asks, or that is the model in training.
-        DataError: the columns are not a query and a document, or lack data that a part of the objective needs.
+        ConfigError: the model, or a wrapper around it, cannot be trained with this loss; an
+            objective of another kind, labels or a cache that are not known; a guide or a teacher
+            that the objective never asks, or that is the model in training.
+        DataError: the columns are not a query and a document, or lack data that a part of the
+            objective needs.
         TemperaError: the loss is not finite.
 
     >>> from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -102,43 +115,62 @@ class ContrastiveLoss(nn.Module):
     ) -> None:
         super().__init__()
         fits = isinstance(objective, Objective | Matryoshka | None)
-        refuse_other("objective", objective, fits, "an Objective such as mnr(temperature=0.05), or None")
+        refuse_other(
+            "objective", objective, fits, "an Objective such as mnr(temperature=0.05), or None"
+        )
         if labels is not None:
             refuse_unknown("labels", labels, *get_args(Labels))
         refuse_unknown("cache", cache, *get_args(Mode))
         self.model: nn.Module = model
         self.objective = mnr() if objective is None else objective
         self._refuse_idle(model, guide, teacher)
-        # The trainer decays no parameter that is named a bias, and a temperature that decays ends at 1.
+        # The trainer decays no parameter that is named a bias, and a temperature that decays ends
+        # at 1.
         self.temperature_bias = self.objective.temperature.log_scale
         self.guide, self.teacher = (
             None if each is None else each.eval().requires_grad_(False) for each in (guide, teacher)
         )
         if teacher is not None:
-            self._parts.settle(*(int(each.get_embedding_dimension() or 0) for each in (model, teacher)))
+            self._parts.settle(
+                *(int(each.get_embedding_dimension() or 0) for each in (model, teacher))
+            )
         self.labels, self.gather_across_devices = labels, gather_across_devices
-        self.cache, self.cache_memory, self.micro_batch_tokens = cache, cache_memory, micro_batch_tokens
+        self.cache, self.cache_memory, self.micro_batch_tokens = (
+            cache,
+            cache_memory,
+            micro_batch_tokens,
+        )
         self.saved = False  # whether checkpoints hold the objective
         self._number = next(_numbers)
         self._reader = ColumnReader(model, self.guide, labels, self.teacher)
         self._caches: dict[bool, Cache] = {}
 
-    def _refuse_idle(self, model: nn.Module, guide: nn.Module | None, teacher: nn.Module | None) -> None:
-        """Refuse a guide or a teacher that the objective never asks, and the model in training as either, which would freeze it."""
+    def _refuse_idle(
+        self, model: nn.Module, guide: nn.Module | None, teacher: nn.Module | None
+    ) -> None:
+        """Refuse a guide or a teacher that the objective never asks, and the model in training as
+        either, which would freeze it."""
         parts = self._parts
         known = [mask for mask in parts.masks if isinstance(mask, SameId | KnownPositives | Guided)]
-        guided = len(known) < len(parts.masks) or any(getattr(mask, "by", "") == "guide" for mask in known)
+        guided = len(known) < len(parts.masks) or any(
+            getattr(mask, "by", "") == "guide" for mask in known
+        )
         for name, each, wanted, part in (
             ("guide", guide, guided, "masks=[Guided()], as gist() has it"),
             ("teacher", teacher, parts.teacher is not None, "teacher=Teacher()"),
         ):
             if each is not None and not wanted:
-                raise ConfigError(f"the objective never asks the {name}: give it {part}, or drop {name}=")
+                raise ConfigError(
+                    f"the objective never asks the {name}: give it {part}, or drop {name}="
+                )
             if each is model:
-                raise ConfigError(f"the {name} is the model in training, and it would be frozen: give a copy of it")
+                raise ConfigError(
+                    f"the {name} is the model in training, and it would be frozen: give a copy of it"
+                )
 
     def _apply(self, fn: Any, recurse: bool = True) -> ContrastiveLoss:
-        """Leave the temperature on the host in float64, as `Temperature` does: its second name would move it."""
+        """Leave the temperature on the host in float64, as `Temperature` does: its second name
+        would move it."""
         dial = self._parameters.pop("temperature_bias", None)
         try:
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -147,8 +179,11 @@ class ContrastiveLoss(nn.Module):
                 self._parameters["temperature_bias"] = dial
         return self
 
-    def forward(self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None) -> Tensor:
-        """Return the weighted mean of all rows' losses, a scalar; `backward` takes its gradient through the model."""
+    def forward(
+        self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None
+    ) -> Tensor:
+        """Return the weighted mean of all rows' losses, a scalar; `backward` takes its gradient
+        through the model."""
         training = torch.is_grad_enabled()
         model = self._unwrapped()
         if training:
@@ -162,8 +197,12 @@ class ContrastiveLoss(nn.Module):
             )
         group = world if self.gather_across_devices else ALONE
         embedded = self._cache(towers).embed(towers, batch, group)
-        everyone = group.gather(embedded.batch.map(exact))  # gradients are scaled before they are rounded
-        passing = not training and self._dial.start == "auto"  # an evaluation before the first step settles nothing
+        everyone = group.gather(
+            embedded.batch.map(exact)
+        )  # gradients are scaled before they are rounded
+        passing = (
+            not training and self._dial.start == "auto"
+        )  # an evaluation before the first step settles nothing
         self._dial.settle(len(everyone), normalised=self._parts.similarity == cosine)
         recalled, shares = self.objective.recall(everyone), everyone.shares()
         if training:
@@ -176,7 +215,9 @@ class ContrastiveLoss(nn.Module):
         loss = torch.tensor(_finite(total), device=self._device)
         if not training:
             return loss
-        passed = _Passed(embedded, group.reduce_scatter(everyone), dial, world.size if group is world else 1)
+        passed = _Passed(
+            embedded, group.reduce_scatter(everyone), dial, world.size if group is world else 1
+        )
         self.objective.remember(everyone)
         loss.requires_grad_().register_hook(partial(self._backward, passed, world))  # type: ignore[no-untyped-call]
         return loss
@@ -234,7 +275,9 @@ class ContrastiveLoss(nn.Module):
 
     @property
     def _parts(self) -> Objective:
-        return self.objective.objective if isinstance(self.objective, Matryoshka) else self.objective
+        return (
+            self.objective.objective if isinstance(self.objective, Matryoshka) else self.objective
+        )
 
     @property
     def _dial(self) -> Temperature:
@@ -268,9 +311,17 @@ class ContrastiveLoss(nn.Module):
 
     def _refuse_lost_state(self, model: SentenceTransformer) -> None:
         dial, parts = self._dial, self._parts
-        scheduled = dial.final is not None or (parts.teacher is not None and parts.teacher.final is not None)
-        stateful = scheduled or parts.memory is not None or any(p.requires_grad for p in parts.parameters())
-        if stateful and not self.saved and model.model_card_data.all_hyperparameters:  # which a trainer leaves there
+        scheduled = dial.final is not None or (
+            parts.teacher is not None and parts.teacher.final is not None
+        )
+        stateful = (
+            scheduled
+            or parts.memory is not None
+            or any(p.requires_grad for p in parts.parameters())
+        )
+        if (
+            stateful and not self.saved and model.model_card_data.all_hyperparameters
+        ):  # which a trainer leaves there
             raise ConfigError(
                 "this objective has a state of its own, which the trainer's checkpoints do not hold: give the trainer "
                 "callbacks=[ObjectiveState(loss)]"
@@ -280,26 +331,42 @@ class ContrastiveLoss(nn.Module):
         self, model: SentenceTransformer, columns: Columns, labels: Tensor | None
     ) -> tuple[Batch[Ragged], ModelTowers]:
         if self._reader.model is not model:  # the trainer has made another one
-            self._reader, self._caches = ColumnReader(model, self.guide, self.labels, self.teacher), {}
+            self._reader, self._caches = (
+                ColumnReader(model, self.guide, self.labels, self.teacher),
+                {},
+            )
         return self._reader.read(columns, labels)
 
     def _cache(self, towers: ModelTowers) -> Cache:
-        """Return the cache that embeds this batch, with the current autocast, and without graphs outside training."""
+        """Return the cache that embeds this batch, with the current autocast, and without graphs
+        outside training."""
         training = torch.is_grad_enabled()
         if training not in self._caches:
             mode = self.cache if training else "always"
-            self._caches[training] = Cache(mode, self.cache_memory, self.micro_batch_tokens, self._device)
+            self._caches[training] = Cache(
+                mode, self.cache_memory, self.micro_batch_tokens, self._device
+            )
         cache, kind = self._caches[training], self._device.type
-        cache.autocast = partial(_autocast, kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+        cache.autocast = partial(
+            _autocast, kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+        )
         if any(tower not in cache.footprints for tower in towers.towers.values()):
             longest = self._reader.longest(_LONG_WIDTH)
             rows = Ragged.of([[0] * min(_SHORT_WIDTH, longest)] * _SHORT + [[0] * longest])
             owner = torch.zeros(len(rows), dtype=torch.int64)
-            cache.plan(towers, Batch(*(Side(rows, owner=owner) if role in towers.towers else None for role in _ROLES)))  # type: ignore[arg-type]
+            cache.plan(
+                towers,
+                Batch(
+                    *(Side(rows, owner=owner) if role in towers.towers else None for role in _ROLES)
+                ),
+            )  # type: ignore[arg-type]
         return cache
 
-    def _propagate(self, batch: Batch[Tensor], shares: Tensor) -> tuple[Tensor, list[tuple[nn.Parameter, Tensor]]]:
-        """Return the losses, [b], and the gradients of the objective's parameters, kept for the backward pass."""
+    def _propagate(
+        self, batch: Batch[Tensor], shares: Tensor
+    ) -> tuple[Tensor, list[tuple[nn.Parameter, Tensor]]]:
+        """Return the losses, [b], and the gradients of the objective's parameters, kept for the
+        backward pass."""
         learned = [p for p in self.objective.parameters() if p.requires_grad]
         earlier = [p.grad for p in learned]
         for p in learned:
@@ -312,22 +379,33 @@ class ContrastiveLoss(nn.Module):
         return losses, gradients
 
     def _backward(self, passed: _Passed, world: Group, factor: Tensor) -> None:
-        """Propagate to the model and the temperature, times the factor by which the loss was multiplied."""
-        passed.embedded.backward({role: grad * (factor * passed.shared) for role, grad in passed.home.items()})
+        """Propagate to the model and the temperature, times the factor by which the loss was
+        multiplied."""
+        passed.embedded.backward(
+            {role: grad * (factor * passed.shared) for role, grad in passed.home.items()}
+        )
         for parameter, grad in passed.dial:
-            earlier, parameter.grad = parameter.grad, grad * (factor.to(grad.device) * passed.shared)
+            earlier, parameter.grad = (
+                parameter.grad,
+                grad * (factor.to(grad.device) * passed.shared),
+            )
             _average([parameter], world)
             if earlier is not None:
                 parameter.grad.add_(earlier)
-        if isinstance(self.model, DistributedDataParallel) and self.model.require_backward_grad_sync:
+        if (
+            isinstance(self.model, DistributedDataParallel)
+            and self.model.require_backward_grad_sync
+        ):
             _average(self.model.module.parameters(), world)
 
 
 class ObjectiveState(TrainerCallback, ExportableState):
-    """Save the state of an objective in the trainer's checkpoints (`trainer_state.json`), and advance its schedule.
+    """Save the state of an objective in the trainer's checkpoints (`trainer_state.json`), and
+    advance its schedule.
 
     Args:
-        loss: the `loss` of the trainer: a `ContrastiveLoss`, or a mapping from names of data sets to losses.
+        loss: the `loss` of the trainer: a `ContrastiveLoss`, or a mapping from names of data sets
+            to losses.
 
     Raises:
         ConfigError: the checkpoint to resume from does not hold the objective.
@@ -340,14 +418,24 @@ class ObjectiveState(TrainerCallback, ExportableState):
 
     def __init__(self, loss: nn.Module | Mapping[str, nn.Module] | None = None) -> None:
         if loss is None:
-            raise ConfigError("ObjectiveState restores itself: leave restore_callback_states_from_checkpoint=False")
+            raise ConfigError(
+                "ObjectiveState restores itself: leave restore_callback_states_from_checkpoint=False"
+            )
         named = loss if isinstance(loss, Mapping) else {"": loss}
-        self.losses = {name: each for name, each in named.items() if isinstance(each, ContrastiveLoss)}
+        self.losses = {
+            name: each for name, each in named.items() if isinstance(each, ContrastiveLoss)
+        }
 
     def state(self) -> dict[str, Any]:
         """Return the objective's tensors as safetensors in base64."""
-        states = {name: safetensors.torch.save(loss.objective.state_dict()) for name, loss in self.losses.items()}
-        return {"args": {}, "attributes": {name: base64.b64encode(kept).decode() for name, kept in states.items()}}
+        states = {
+            name: safetensors.torch.save(loss.objective.state_dict())
+            for name, loss in self.losses.items()
+        }
+        return {
+            "args": {},
+            "attributes": {name: base64.b64encode(kept).decode() for name, kept in states.items()},
+        }
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Restore the objective from the checkpoint that the trainer resumes from."""
@@ -357,7 +445,9 @@ class ObjectiveState(TrainerCallback, ExportableState):
             if name in kept:
                 tensors = safetensors.torch.load(base64.b64decode(kept[name]))
                 device = loss.objective.temperature.log_scale.device
-                loss.objective.load_state_dict({key: tensor.to(device) for key, tensor in tensors.items()})
+                loss.objective.load_state_dict(
+                    {key: tensor.to(device) for key, tensor in tensors.items()}
+                )
             elif state.global_step:
                 raise ConfigError(
                     f"the checkpoint of step {state.global_step} holds no objective, because it was written without "
@@ -381,7 +471,9 @@ class _Passed:
     embedded: Embedded
     home: dict[Role, Tensor]  # gradients of this process's embeddings
     dial: list[tuple[nn.Parameter, Tensor]]  # what the objective learns, and its gradient
-    shared: int  # processes that share the rows of the loss: a sum over them is to survive an average
+    shared: (
+        int  # processes that share the rows of the loss: a sum over them is to survive an average
+    )
 
 
 def _average(parameters: Iterable[nn.Parameter], world: Group) -> None:
@@ -401,7 +493,8 @@ def _world(device: torch.device) -> Group:
 
 @contextmanager
 def _autocast(kind: str, dtype: torch.dtype, enabled: bool) -> Iterator[None]:
-    """Restore the autocast of the forward pass for replays; weights cast without a graph are not reused with one."""
+    """Restore the autocast of the forward pass for replays; weights cast without a graph are not
+    reused with one."""
     torch.clear_autocast_cache()
     with torch.autocast(kind, dtype, enabled):
         yield

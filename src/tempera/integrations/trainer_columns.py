@@ -40,7 +40,8 @@ class ModelTowers:
 
 
 class GuideModel:
-    """A guide or teacher that embeds the texts of the model in training, with its own prompts where it tokenises them itself."""
+    """A guide or teacher that embeds the texts of the model in training, with its own prompts where
+    it tokenises them itself."""
 
     def __init__(self, guide: SentenceTransformer, model: SentenceTransformer) -> None:
         from tokenizers import Tokenizer
@@ -49,8 +50,12 @@ class GuideModel:
         try:
             self.tower: Tower = tower_of(guide)
         except ValueError as error:
-            raise ConfigError(f"the guide has no routes for queries and documents: {error}") from None
-        alike = guide.tokenizer.get_vocab() == model.tokenizer.get_vocab() and _read_alike(guide, model)
+            raise ConfigError(
+                f"the guide has no routes for queries and documents: {error}"
+            ) from None
+        alike = guide.tokenizer.get_vocab() == model.tokenizer.get_vocab() and _read_alike(
+            guide, model
+        )
         self.same_tokens = alike and (guide.max_seq_length or inf) >= (model.max_seq_length or inf)
         if not self.same_tokens and _has_several_tokenizers(model):
             raise ConfigError(
@@ -77,7 +82,8 @@ class GuideModel:
 
 
 class ColumnReader:
-    """Make batches of columns: the first is the query, the second its document, all others are its negatives.
+    """Make batches of columns: the first is the query, the second its document, all others are its
+    negatives.
 
     Args:
         model: model for which the columns were tokenised.
@@ -94,8 +100,12 @@ class ColumnReader:
         teacher: SentenceTransformer | None = None,
     ) -> None:
         self.model, self.labels = model, labels
-        self.guide, self.teacher = (None if each is None else GuideModel(each, model) for each in (guide, teacher))
-        self.towers: list[TextTower] = []  # one for each way in which columns are read: by prompt, by task
+        self.guide, self.teacher = (
+            None if each is None else GuideModel(each, model) for each in (guide, teacher)
+        )
+        self.towers: list[
+            TextTower
+        ] = []  # one for each way in which columns are read: by prompt, by task
 
     def longest(self, most: int) -> int:
         """Return the most tokens of a text that every route of the model reads, at most so many."""
@@ -126,7 +136,10 @@ class ColumnReader:
         return self._labelled(batch, None if labels is None else labels.cpu()), ModelTowers(towers)
 
     def _side(self, columns: Columns, role: Role) -> Side[Ragged]:
-        if any(self._tower(column, "doc") is not self._tower(columns[0], "doc") for column in columns[1:]):
+        if any(
+            self._tower(column, "doc") is not self._tower(columns[0], "doc")
+            for column in columns[1:]
+        ):
             raise ConfigError(
                 "columns of negatives are read with different prompts or tasks: give all of them the same in the trainer's "
                 "prompts= and router_mapping="
@@ -134,7 +147,9 @@ class ColumnReader:
         rows = [rows_of(column) for column in columns]
         tokens = Ragged.cat(rows)
         read_as: Role = "query" if role == "query" else "doc"
-        guide, teacher = (None if each is None else each(tokens, read_as) for each in (self.guide, self.teacher))
+        guide, teacher = (
+            None if each is None else each(tokens, read_as) for each in (self.guide, self.teacher)
+        )
         owner = torch.arange(len(rows[0])).repeat(len(rows)) if role == "negatives" else None
         return Side(tokens, ids=ids_of(tokens), guide=guide, owner=owner, teacher=teacher)
 
@@ -168,19 +183,25 @@ class ColumnReader:
 
 
 def _named(batch: Batch[Ragged], labels: Tensor) -> Batch[Ragged]:
-    """Return a batch whose documents have labels for ids, and so have negatives with a document's tokens."""
+    """Return a batch whose documents have labels for ids, and so have negatives with a document's
+    tokens."""
     assert batch.doc.ids is not None
     changed = replace(batch, doc=replace(batch.doc, ids=labels))
     if batch.negatives is None or batch.negatives.ids is None:
         return changed
     known = dict(zip(batch.doc.ids.tolist(), labels.tolist(), strict=True))
-    ids = torch.tensor([known.get(number, number) for number in batch.negatives.ids.tolist()], dtype=torch.int64)
+    ids = torch.tensor(
+        [known.get(number, number) for number in batch.negatives.ids.tolist()], dtype=torch.int64
+    )
     return replace(changed, negatives=replace(batch.negatives, ids=ids))
 
 
 def _has_several_tokenizers(model: SentenceTransformer) -> bool:
-    """Return True if routes of a model have other vocabularies, so that tokens do not say which texts they are of."""
-    tokenizers: list[Any] = [getattr(each, "tokenizer", None) for each in model.modules() if each is not model]
+    """Return True if routes of a model have other vocabularies, so that tokens do not say which
+    texts they are of."""
+    tokenizers: list[Any] = [
+        getattr(each, "tokenizer", None) for each in model.modules() if each is not model
+    ]
     known = [each.get_vocab() for each in tokenizers if hasattr(each, "get_vocab")]
     return any(each != known[0] for each in known)
 
@@ -189,16 +210,21 @@ def _read_alike(one: SentenceTransformer, other: SentenceTransformer) -> bool:
     """Return True if two models make the same tokens of texts, special ones included."""
     texts = ["", "A few words: of 12 letters, and more."]
     try:
-        read = [[rows_of(each.preprocess(texts, task=task)) for task in TASKS.values()] for each in (one, other)]
+        read = [
+            [rows_of(each.preprocess(texts, task=task)) for task in TASKS.values()]
+            for each in (one, other)
+        ]
     except ValueError:  # a model has routes of other names
         return False
     return all(
-        torch.equal(a.values, b.values) and torch.equal(a.offsets, b.offsets) for a, b in zip(*read, strict=True)
+        torch.equal(a.values, b.values) and torch.equal(a.offsets, b.offsets)
+        for a, b in zip(*read, strict=True)
     )
 
 
 def _scored(batch: Batch[Ragged], labels: Tensor) -> Batch[Ragged]:
-    """Return a batch with scores of each row's document and of its negatives, whose columns stand one after the other."""
+    """Return a batch with scores of each row's document and of its negatives, whose columns stand
+    one after the other."""
     negatives = batch.negatives
     wanted = 1 + (0 if negatives is None else len(negatives) // len(batch))
     if labels.ndim != 2 or labels.shape[1] != wanted:
@@ -226,7 +252,9 @@ def ids_of(tokens: Ragged) -> Tensor:
 
 def _on_cpu(column: Mapping[str, Any]) -> dict[str, Any]:
     """Return a column on the CPU; a prompt's length that is given once a row becomes one number."""
-    here = {key: value.cpu() if isinstance(value, Tensor) else value for key, value in column.items()}
+    here = {
+        key: value.cpu() if isinstance(value, Tensor) else value for key, value in column.items()
+    }
     if isinstance(length := here.get("prompt_length"), Tensor):
         here["prompt_length"] = int(length.flatten()[0])
     return here

@@ -16,7 +16,8 @@ from .tables import joined
 
 
 def reserved(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[Any]]:
-    """Make a mapped .npy file whose room on disk is taken: a full disk is an OSError here, and no crash later."""
+    """Make a mapped .npy file whose room on disk is taken: a full disk is an OSError here, and no
+    crash later."""
     array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
     if sys.platform == "linux":
         with path.open("r+b") as file:
@@ -29,12 +30,16 @@ def mapped(path: Path) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
-def gathered(tables: Iterable[pa.Table], otherwise: str, folder: Path | None = None, name: str = "rows") -> pa.Table:
-    """Return all rows as one table, with the columns of any; those that a table lacks are null there.
+def gathered(
+    tables: Iterable[pa.Table], otherwise: str, folder: Path | None = None, name: str = "rows"
+) -> pa.Table:
+    """Return all rows as one table, with the columns of any; those that a table lacks are null
+    there.
 
     Args:
         otherwise: how the message begins if the tables hold one column in several ways.
-        folder: where the rows are written, as `name`.0.arrow and so on, to be mapped; None keeps them in memory.
+        folder: where the rows are written, as `name`.0.arrow and so on, to be mapped; None keeps
+            them in memory.
 
     Raises:
         DataError: there is no table, or they hold one column in several ways.

@@ -1,7 +1,8 @@
 """Files and folders that appear whole or not at all.
 
-What is written lies beside its place as NAME.partial, is written to disk (every file, every folder, and the folder around
-them), and only then takes its place. Whatever goes wrong on the way, the partial one is removed and what was there stays.
+What is written lies beside its place as NAME.partial, is written to disk (every file, every folder,
+and the folder around them), and only then takes its place. Whatever goes wrong on the way, the
+partial one is removed and what was there stays.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from .lock import alone
 
 MARK = "metrics.json"  # the file that tells a finished run from other folders
 _MADE_BY = {"made_by": "tempera"}  # in it, for other programs call a file so, too
-_RUN = ("config.yaml", MARK, "log.jsonl", "report.html")  # of runs that do not say who has made them
+_RUN = (
+    "config.yaml",
+    MARK,
+    "log.jsonl",
+    "report.html",
+)  # of runs that do not say who has made them
 
 
 def is_run(folder: Path) -> bool:
@@ -34,10 +40,12 @@ def write_mark(folder: Path, document: Mapping[str, Any]) -> None:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Give a file to write that replaces `path` when the block ends without an error; otherwise it is removed.
+    """Give a file to write that replaces `path` when the block ends without an error; otherwise it
+    is removed.
 
     Raises:
-        OutputError: the file cannot be written (disk full, no permission), or `path` is something else than a file.
+        OutputError: the file cannot be written (disk full, no permission), or `path` is something
+            else than a file.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "scores.csv"
@@ -69,10 +77,12 @@ def write_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Give a folder to fill that replaces `folder` when the block ends without an error; otherwise it is removed.
+    """Give a folder to fill that replaces `folder` when the block ends without an error; otherwise
+    it is removed.
 
     Raises:
-        OutputError: the folder cannot be written (disk full, no permission), or somebody removed it meanwhile.
+        OutputError: the folder cannot be written (disk full, no permission), or somebody removed it
+            meanwhile.
     """
     folder, partial = _places(folder)
     with as_output_error(folder, partial):
@@ -83,7 +93,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
             inode = partial.stat().st_ino
             yield partial
             if not partial.exists() or partial.stat().st_ino != inode:
-                raise OutputError(f"{partial} was removed while it was written; run the same command again")
+                raise OutputError(
+                    f"{partial} was removed while it was written; run the same command again"
+                )
             for path in (*partial.rglob("*"), partial):
                 _to_disk(path)
             _swap(partial, folder)
@@ -92,14 +104,18 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def staged(output: Path, overwrite: bool = False, read: Sequence[str | Path] = ()) -> Iterator[Path]:
-    """Give a folder to fill that becomes the run folder `output`; only one process at a time writes there.
+def staged(
+    output: Path, overwrite: bool = False, read: Sequence[str | Path] = ()
+) -> Iterator[Path]:
+    """Give a folder to fill that becomes the run folder `output`; only one process at a time writes
+    there.
 
     Args:
         read: files and folders that the block reads: `output` is none of them, and none lies in it.
 
     Raises:
-        OutputError: `output` holds something and may not be replaced, another process writes there, or it cannot be written.
+        OutputError: `output` holds something and may not be replaced, another process writes there,
+            or it cannot be written.
     """
     output, partial = _places(output)
     busy = f"{partial}: another process is writing there; wait for it, or give another --output"
@@ -116,8 +132,11 @@ def staged(output: Path, overwrite: bool = False, read: Sequence[str | Path] = (
                 yield folder
 
 
-def refuse_replacing(output: Path, overwrite: bool, *read: str | Path, models: Sequence[str | Path] = ()) -> None:
-    """Raise OutputError for a file of a run or a model, and for one that is there and may not be replaced, or is read.
+def refuse_replacing(
+    output: Path, overwrite: bool, *read: str | Path, models: Sequence[str | Path] = ()
+) -> None:
+    """Raise OutputError for a file of a run or a model, and for one that is there and may not be
+    replaced, or is read.
 
     A new file may stand beside the files of a run, but in none of its folders.
 
@@ -128,11 +147,15 @@ def refuse_replacing(output: Path, overwrite: bool, *read: str | Path, models: S
     place, used = output.resolve(), [Path(model).resolve() for model in models]
     whole = next((folder for folder in place.parents if folder in used or is_run(folder)), None)
     if whole and (output.exists() or whole != place.parent or not is_run(whole)):
-        raise OutputError(f"{output} is in {whole}, whose files belong together; give a file outside it")
+        raise OutputError(
+            f"{output} is in {whole}, whose files belong together; give a file outside it"
+        )
     if not output.exists():
         return
     if any(place.is_relative_to(Path(path).resolve()) for path in read):
-        raise OutputError(f"{output} is read by this command and is never replaced by it; give another file to write")
+        raise OutputError(
+            f"{output} is read by this command and is never replaced by it; give another file to write"
+        )
     if not overwrite:
         raise OutputError(f"{output} exists; give another file, or --overwrite to replace it")
 
@@ -141,9 +164,14 @@ def refuse_read(output: Path, read: Sequence[str | Path]) -> None:
     """Raise OutputError if a folder is, or holds, one of the files and folders that are read."""
     for each in read:
         # A link may lie in the folder and lead elsewhere.
-        inside = any(Path(full(each)).is_relative_to(full(output)) for full in (os.path.abspath, os.path.realpath))
+        inside = any(
+            Path(full(each)).is_relative_to(full(output))
+            for full in (os.path.abspath, os.path.realpath)
+        )
         if each and os.path.exists(each) and inside:
-            raise OutputError(f"--output {output} is, or holds, {each}, which this command reads; give another folder")
+            raise OutputError(
+                f"--output {output} is, or holds, {each}, which this command reads; give another folder"
+            )
 
 
 def append(path: Path, content: bytes) -> None:
@@ -158,14 +186,16 @@ def append(path: Path, content: bytes) -> None:
 
 
 def _places(path: Path) -> tuple[Path, Path]:
-    """Return where a file or folder belongs, and where it is written; a link stays, and its target is replaced."""
+    """Return where a file or folder belongs, and where it is written; a link stays, and its target
+    is replaced."""
     path = Path(os.path.realpath(path))
     return path, path.parent / f"{path.name}.partial"
 
 
 @contextmanager
 def as_output_error(path: Path, partial: Path | None = None) -> Iterator[None]:
-    """Raise OutputError, in one line, where the block meets a full disk or a folder that may not be written.
+    """Raise OutputError, in one line, where the block meets a full disk or a folder that may not be
+    written.
 
     Args:
         path: the output that is named.
@@ -176,7 +206,9 @@ def as_output_error(path: Path, partial: Path | None = None) -> Iterator[None]:
     except OSError as error:
         where = error.filename if isinstance(error.filename, str) else str(partial or path)
         kept = "; what was in it is untouched" if os.path.exists(path) else ""
-        why = error.strerror or f"{error}; is the disk full?"  # numpy counts what it has not written
+        why = (
+            error.strerror or f"{error}; is the disk full?"
+        )  # numpy counts what it has not written
         raise OutputError(f"cannot write {path}: {why} ({where}){kept}") from error
 
 
@@ -193,7 +225,9 @@ def _refuse(output: Path, overwrite: bool, read: Sequence[str | Path]) -> None:
         return
     refuse_read(output, read)
     if not _is_ours(output):
-        raise OutputError(f"--output {output} holds files that are not a run of Tempera; give another folder")
+        raise OutputError(
+            f"--output {output} holds files that are not a run of Tempera; give another folder"
+        )
     if not overwrite:
         raise OutputError(
             f"--output {output} holds an earlier result; give another folder, or --overwrite to replace it"
@@ -216,9 +250,12 @@ def _replaced(place: Path) -> Path:
 
 
 def _finish(new: Path, place: Path) -> None:
-    """Put a whole folder in its place if a process was killed while it replaced another by it, and remove the other."""
+    """Put a whole folder in its place if a process was killed while it replaced another by it, and
+    remove the other."""
     old = _replaced(place)
-    if old.exists() and new.exists() and not place.exists():  # the old one gives way only to a whole one
+    if (
+        old.exists() and new.exists() and not place.exists()
+    ):  # the old one gives way only to a whole one
         new.rename(place)
         _to_disk(place.parent)
     shutil.rmtree(old, ignore_errors=True)

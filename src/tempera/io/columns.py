@@ -1,4 +1,5 @@
-"""Columns by role: those that options name, else those with usual names; a column without a role is refused."""
+"""Columns by role: those that options name, else those with usual names; a column without a role is
+refused."""
 
 from __future__ import annotations
 
@@ -11,8 +12,12 @@ from ..errors import ConfigError, DataError, did_you_mean
 from .tables import TableBlock, refuse_repeated
 
 Columns = Mapping[str, tuple[str, ...]]  # of each role that a table has
-_NAME = 40  # letters that the name of a column has at most; longer ones are the first row of a table without names
-_INDEX = re.compile(r"__index_level_\d+__")  # the numbers of rows that pandas keeps where it has left some out
+# letters that the name of a column has at most; longer ones are the first row of a table without
+# names
+_NAME = 40
+_INDEX = re.compile(
+    r"__index_level_\d+__"
+)  # the numbers of rows that pandas keeps where it has left some out
 
 
 def plain(name: str) -> str:
@@ -26,7 +31,8 @@ def plain(name: str) -> str:
 
 @dataclass(frozen=True)
 class RoleTable:
-    """The roles that columns of a table may have, and the names that are usual for each, without case and signs.
+    """The roles that columns of a table may have, and the names that are usual for each, without
+    case and signs.
 
     Args:
         usual: usual names of each role's columns.
@@ -49,13 +55,14 @@ class RoleTable:
         """Return the columns of every role that a table has.
 
         Args:
-            options: has an attribute for each role, None or the columns that were chosen, and `metadata`: columns that are
-                not read, ["*"] for all without a role.
+            options: has an attribute for each role, None or the columns that were chosen, and
+                `metadata`: columns that are not read, ["*"] for all without a role.
             names: all columns of the table.
             where: the name of the table in messages.
 
         Raises:
-            DataError: a column that is missing, ambiguous, without a role or there twice; names the choices.
+            DataError: a column that is missing, ambiguous, without a role or there twice; names the
+                choices.
             ConfigError: a column with two roles.
         """
         refuse_repeated(names, where)
@@ -63,7 +70,9 @@ class RoleTable:
         role_of = {name: role for role, columns in chosen.items() for name in columns or ()}
         taken = {**dict.fromkeys(options.metadata, "metadata"), **role_of}
         free = [name for name in names if name not in role_of and name not in options.metadata]
-        columns = {role: self._columns(role, chosen[role], free, names, where) for role in self.usual}
+        columns = {
+            role: self._columns(role, chosen[role], free, names, where) for role in self.usual
+        }
         for role in self.needed:
             if not columns[role]:
                 self._refuse_absent(role, taken, names, where)
@@ -89,15 +98,25 @@ class RoleTable:
 
     def options(self, columns: Columns) -> dict[str, Any]:
         """Return the options that choose these columns."""
-        return {role: names if role in (self.numbered or ()) else names[0] for role, names in columns.items()}
+        return {
+            role: names if role in (self.numbered or ()) else names[0]
+            for role, names in columns.items()
+        }
 
     def _columns(
-        self, role: str, chosen: tuple[str, ...] | None, free: Sequence[str], names: Sequence[str], where: str
+        self,
+        role: str,
+        chosen: tuple[str, ...] | None,
+        free: Sequence[str],
+        names: Sequence[str],
+        where: str,
     ) -> tuple[str, ...]:
         for name in chosen or ():
             if name not in names:
                 near = did_you_mean(name, names)
-                raise DataError(f"{where} has no column {name!r} for data.{role}; it has {', '.join(names)}.{near}")
+                raise DataError(
+                    f"{where} has no column {name!r} for data.{role}; it has {', '.join(names)}.{near}"
+                )
         if chosen is not None:
             return chosen
         usual = self.usual_columns(role, free)
@@ -111,7 +130,9 @@ class RoleTable:
             )
         return tuple(usual)
 
-    def _refuse_absent(self, role: str, role_of: Mapping[str, str], names: Sequence[str], where: str) -> NoReturn:
+    def _refuse_absent(
+        self, role: str, role_of: Mapping[str, str], names: Sequence[str], where: str
+    ) -> NoReturn:
         has, usual = f"it has {', '.join(names) or 'no columns'}", self.usual[role]
         other = next(iter(self.usual_columns(role, list(role_of))), None)
         if other is not None:
@@ -129,17 +150,28 @@ class RoleTable:
             f"name one with data.{role}=COLUMN{headless(names)}"
         )
 
-    def _refuse_unknown(self, columns: Columns, metadata: Sequence[str], names: Sequence[str], where: str) -> None:
-        """Refuse columns with two roles, and those with none that are neither metadata nor numbers of rows."""
+    def _refuse_unknown(
+        self, columns: Columns, metadata: Sequence[str], names: Sequence[str], where: str
+    ) -> None:
+        """Refuse columns with two roles, and those with none that are neither metadata nor numbers
+        of rows."""
         role_of = dict.fromkeys(metadata, "metadata")
         for role, of_role in columns.items():
             for name in of_role:
                 if name in role_of:
-                    raise ConfigError(f"{where}: column {name!r} is given as {role_of[name]} and as {role}; keep one")
+                    raise ConfigError(
+                        f"{where}: column {name!r} is given as {role_of[name]} and as {role}; keep one"
+                    )
                 role_of[name] = role
-        unknown = [name for name in names if not (name in role_of or name in self.unread or _INDEX.fullmatch(name))]
+        unknown = [
+            name
+            for name in names
+            if not (name in role_of or name in self.unread or _INDEX.fullmatch(name))
+        ]
         if unknown and "*" not in metadata:
-            near = did_you_mean(unknown[0], [name for of_role in self.usual.values() for name in of_role])
+            near = did_you_mean(
+                unknown[0], [name for of_role in self.usual.values() for name in of_role]
+            )
             raise DataError(
                 f"{where}: column {unknown[0]!r} has no usual name: give its role as data.ROLE={unknown[0]}, one of "
                 f"{', '.join(self.usual)}, or declare it: data.metadata=[{','.join(unknown)}].{near}"
@@ -147,16 +179,19 @@ class RoleTable:
 
 
 def headless(names: Sequence[str]) -> str:
-    """Return what to do if the first line of a file seems to hold data, since a name is too long for one; else nothing."""
+    """Return what to do if the first line of a file seems to hold data, since a name is too long
+    for one; else nothing."""
     long = max(map(len, names), default=0) > _NAME
     return ", or begin the file with a line of names, if its first line holds none" if long else ""
 
 
 class ColumnsSoFar:
-    """The columns of each role, chosen anew where a block of rows brings columns that those before it lack.
+    """The columns of each role, chosen anew where a block of rows brings columns that those before
+    it lack.
 
     Args:
-        choose: returns the columns of each role, from the names of all columns and the name of the table.
+        choose: returns the columns of each role, from the names of all columns and the name of the
+            table.
     """
 
     def __init__(self, choose: Callable[[Sequence[str], str], Columns]) -> None:
@@ -181,7 +216,9 @@ class ColumnsSoFar:
     @property
     def unread(self) -> list[str]:
         """Return the columns without a role."""
-        return [name for name in self.names if not any(name in names for names in self.columns.values())]
+        return [
+            name for name in self.names if not any(name in names for names in self.columns.values())
+        ]
 
     def sentence(self, file: str, rows: str) -> str:
         """Return a sentence on which column has which role, and which are not read.
@@ -192,7 +229,9 @@ class ColumnsSoFar:
         """
         roles = ", ".join(f"{role} = {', '.join(names)}" for role, names in self.columns.items())
         unread = [name or "a column without a name" for name in self.unread]
-        return f"{file} holds {rows}: {roles}" + (f"; not read: {', '.join(unread)}" if unread else "")
+        return f"{file} holds {rows}: {roles}" + (
+            f"; not read: {', '.join(unread)}" if unread else ""
+        )
 
 
 def _tuple(columns: str | tuple[str, ...] | None) -> tuple[str, ...] | None:

@@ -1,7 +1,9 @@
-"""Messages and progress bars of work under way. The library prints nothing: messages go to one logger, `tempera`.
+"""Messages and progress bars of work under way. The library prints nothing: messages go to one
+logger, `tempera`.
 
-The command line shows that logger on standard error. In Python, `logging.basicConfig(level="INFO")` shows it, and any handler
-redirects it. Bars appear on a terminal only, and never while the environment variable TQDM_DISABLE is set.
+The command line shows that logger on standard error. In Python, `logging.basicConfig(level="INFO")`
+shows it, and any handler redirects it. Bars appear on a terminal only, and never while the
+environment variable TQDM_DISABLE is set.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ tqdm.get_lock()  # type: ignore[no-untyped-call]  # made now: a signal while tqd
 
 
 def progress_bar(
-    label: str | None, total: float | None, unit: str, initial: int = 0, iterable: Iterable[Any] | None = None
+    label: str | None,
+    total: float | None,
+    unit: str,
+    initial: int = 0,
+    iterable: Iterable[Any] | None = None,
 ) -> tqdm[Any]:
     """Return a progress bar for standard error, which shows nothing if that is no terminal.
 
@@ -60,7 +66,8 @@ def quietly() -> Iterator[None]:
 
 @contextmanager
 def silenced(bars: bool = False) -> Iterator[None]:
-    """Show no messages, and no bars unless asked for, as in a run among many whose outcome is reported by another."""
+    """Show no messages, and no bars unless asked for, as in a run among many whose outcome is
+    reported by another."""
     before, logger.disabled = (logger.disabled, os.environ.get("TQDM_DISABLE")), True
     if not bars:
         os.environ["TQDM_DISABLE"] = "1"

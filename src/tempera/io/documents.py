@@ -67,12 +67,18 @@ def first_event(log: Iterable[Mapping[str, Any]], event: str) -> dict[str, Any] 
     {'metric': 'ndcg@10'}
     """
     record = next((each for each in log if each["event"] == event), None)
-    return None if record is None else {name: value for name, value in record.items() if name != "event"}
+    return (
+        None
+        if record is None
+        else {name: value for name, value in record.items() if name != "event"}
+    )
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON with an indent of two spaces; a number that is not finite is an error."""
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
+    )
 
 
 class JsonLines:

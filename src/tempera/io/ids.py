@@ -61,20 +61,23 @@ def falling(ids: pa.Array | pa.ChunkedArray) -> Ids:
     >>> falling(pa.array([9, 10, 2])).tolist()
     [0, 2, 1]
     """
-    order: Ids = pc.sort_indices(ids.cast(pa.large_string()), sort_keys=[("", "descending")]).to_numpy()
+    order: Ids = pc.sort_indices(
+        ids.cast(pa.large_string()), sort_keys=[("", "descending")]
+    ).to_numpy()
     return order.astype(np.int64)
 
 
 def mixed(ids: Ids, salt: Ids | int) -> Ids:
-    """Ids made others by a salt, one way for each: the finalizer of splitmix64 (Steele et al. 2014), [n].
+    """Ids made others by a salt, one way for each: the finalizer of splitmix64 (Steele et al.
+    2014), [n].
 
     >>> a = mixed(np.array([1, 2, 1]), np.array([5, 5, 6]))
     >>> len(set(a.tolist())), bool((a == mixed(np.array([1, 2, 1]), np.array([5, 5, 6]))).all())
     (3, True)
     """
-    salted = np.atleast_1d(np.asarray(salt, np.int64)).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(
-        0x632BE59BD9B4E019
-    )
+    salted = np.atleast_1d(np.asarray(salt, np.int64)).astype(np.uint64) * np.uint64(
+        0x9E3779B97F4A7C15
+    ) + np.uint64(0x632BE59BD9B4E019)
     z = ids.astype(np.uint64) ^ salted
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

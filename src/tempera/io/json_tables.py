@@ -18,7 +18,8 @@ from .documents import parsed
 BLOCK = 1 << 24  # bytes that are parsed at once
 _LONGEST = 1 << 28  # bytes of a row
 _ROWS = 1 << 14  # rows of an array that are parsed at once
-_DEEPEST = 64  # lists and objects inside one another; pyarrow's parser overflows its stack by some thousands
+# lists and objects inside one another; pyarrow's parser overflows its stack by some thousands
+_DEEPEST = 64
 _NULL = re.compile(rb"^[ \t\r]*null", re.MULTILINE)
 _BRACKETS = bytes(set(range(256)) - set(b"[]{}\n"))  # all other bytes
 _ROW = re.compile(r"in row\s*(\d+)")
@@ -40,7 +41,8 @@ def json_tables(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.Tabl
         schema: the columns to read, and their types; None reads all, and infers their types.
 
     Raises:
-        DataError: by row, what is not JSON, not UTF-8, no object, too long or too deep, or of several types.
+        DataError: by row, what is not JSON, not UTF-8, no object, too long or too deep, or of
+            several types.
     """
     first = 1
     for lines in _array(path) if _is_array(path) else _whole_lines(path):
@@ -58,13 +60,15 @@ def _table(lines: bytes, schema: pa.Schema | None) -> pa.Table:
     import pyarrow.json as reader
 
     read = reader.ReadOptions(block_size=len(lines) + 1, use_threads=False)
-    parse = reader.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore" if schema else "infer")
+    parse = reader.ParseOptions(
+        explicit_schema=schema, unexpected_field_behavior="ignore" if schema else "infer"
+    )
     table = reader.read_json(io.BytesIO(lines), read, parse)
     try:
         table.validate(full=True)
     except pa.ArrowInvalid:
-        # Where types are inferred, Arrow loses nulls that a column's first list begins with, and moves the values of later
-        # rows up (apache/arrow#51305).
+        # Where types are inferred, Arrow loses nulls that a column's first list begins with, and
+        # moves the values of later rows up (apache/arrow#51305).
         rows = [parsed(line) for line in _rows(lines)]
         try:
             table = pa.table({name: [row.get(name) for row in rows] for name in table.column_names})
@@ -106,7 +110,9 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
             if not newline:
                 rest += block
                 if len(rest) > _LONGEST:
-                    raise DataError(f"{path} has a row of more than {_LONGEST >> 20} MiB; is it a file of JSON lines?")
+                    raise DataError(
+                        f"{path} has a row of more than {_LONGEST >> 20} MiB; is it a file of JSON lines?"
+                    )
                 continue
             whole, rest = rest + lines + newline, tail
             if whole.strip():
@@ -116,7 +122,8 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
 
 
 def _refuse_fatal(lines: bytes, path: Path, first: int) -> None:
-    """Refuse rows that pyarrow's parser does not survive: a bare null, and too many lists inside one another."""
+    """Refuse rows that pyarrow's parser does not survive: a bare null, and too many lists inside
+    one another."""
     null = _NULL.search(lines)
     if null is not None:
         row = first + len(_rows(lines[: null.start()]))
@@ -129,11 +136,16 @@ def _refuse_fatal(lines: bytes, path: Path, first: int) -> None:
         for sign in re.sub(rb'"(?:[^"\\]|\\.)*"', b"", line).translate(None, _BRACKETS):
             depth += 1 if sign in b"[{" else -1
             if depth > _DEEPEST:
-                raise DataError(f"{path}, row {row}: more than {_DEEPEST} lists and objects inside one another")
+                raise DataError(
+                    f"{path}, row {row}: more than {_DEEPEST} lists and objects inside one another"
+                )
 
 
-def _refuse_row(path: Path, lines: bytes, first: int, error: Exception, schema: pa.Schema | None) -> NoReturn:
-    """Name the row that is wrong; reading line by line is slow, and only for blocks with a fault."""
+def _refuse_row(
+    path: Path, lines: bytes, first: int, error: Exception, schema: pa.Schema | None
+) -> NoReturn:
+    """Name the row that is wrong; reading line by line is slow, and only for blocks with a
+    fault."""
     for row, line in enumerate(_rows(lines), first):
         try:
             text = line.decode("utf-8")
@@ -143,14 +155,18 @@ def _refuse_row(path: Path, lines: bytes, first: int, error: Exception, schema: 
         except ValueError as fault:
             raise DataError(f"{path}, row {row}: not JSON: {fault}") from None
         except AttributeError:
-            raise DataError(f"{path}, row {row}: expected an object of columns, not {text[:40]!r}") from None
+            raise DataError(
+                f"{path}, row {row}: expected an object of columns, not {text[:40]!r}"
+            ) from None
     place = _ROW.search(str(error))
     row = first + int(place[1]) if place else first
     text = re.sub(r"^JSON parse error: | in row \d+$", "", str(error).splitlines()[0])
     if kinds := _KINDS.match(text):
         column, before, after = kinds[1].replace("/", "."), kinds[2], kinds[3]
         wrong = f"{after}, and {before} before: give every row values of one kind"
-        if schema is not None and before == "string":  # which the schema expects, whatever the rows before hold
+        if (
+            schema is not None and before == "string"
+        ):  # which the schema expects, whatever the rows before hold
             wrong = f'{after}: write it as a text, such as "7"'
         raise DataError(f"{path}, row {row}: column {column!r} holds {wrong}") from None
     raise DataError(f"{path}, row {row}: {text[0].lower()}{text[1:]}") from None

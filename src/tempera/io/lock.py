@@ -14,17 +14,19 @@ from .console import logger
 
 @contextmanager
 def alone(path: Path, busy: str, seconds: float = 0.0, patient: bool = False) -> Iterator[None]:
-    """Hold a lock file while the block runs; a process that ends, however it ends, holds nothing any more.
+    """Hold a lock file while the block runs; a process that ends, however it ends, holds nothing
+    any more.
 
     Args:
-        path: the lock file, which is empty: it is made here and removed at the end. The lock of a folder that is replaced lies
-            beside it.
+        path: the lock file, which is empty: it is made here and removed at the end. The lock of a
+            folder that is replaced lies beside it.
         busy: the message if another process holds the lock after `seconds`.
         seconds: how long to wait for another process.
         patient: show `busy` then and go on waiting, instead of raising it.
 
     Raises:
-        OutputError: another process holds the lock, or the file is somebody else's, since it holds something.
+        OutputError: another process holds the lock, or the file is somebody else's, since it holds
+            something.
         OSError: the lock file cannot be written.
 
     >>> import tempfile
@@ -37,8 +39,11 @@ def alone(path: Path, busy: str, seconds: float = 0.0, patient: bool = False) ->
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and (path.is_dir() or path.stat().st_size):
-        raise OutputError(f"{path} holds something, so it is no lock of Tempera: move it, or give another --output")
-    path.touch()  # where no file can be made, this is an OSError; the lock would take it for another process
+        raise OutputError(
+            f"{path} holds something, so it is no lock of Tempera: move it, or give another --output"
+        )
+    # where no file can be made, this is an OSError; the lock would take it for another process
+    path.touch()
     lock = FileLock(path)
     try:
         lock.acquire(timeout=seconds, poll_interval=0.1)

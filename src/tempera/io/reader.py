@@ -1,4 +1,5 @@
-"""Values of a block of rows by the roles of its columns; every fault is refused by file, row and column.
+"""Values of a block of rows by the roles of its columns; every fault is refused by file, row and
+column.
 
 Letters in shapes: r rows of the block, k values of one role in all of them.
 """
@@ -51,14 +52,22 @@ class BlockReader:
     def ids(self, role: str, values: pa.Array | None = None, rows: Rows | None = None) -> pa.Array:
         """Return ids, texts or integers: of each row, [r], or `values`, [k], of these `rows`."""
         values = self.column(role) if values is None else values
-        if not (is_text(values.type) or pa.types.is_integer(values.type) or pa.types.is_null(values.type)):
+        if not (
+            is_text(values.type)
+            or pa.types.is_integer(values.type)
+            or pa.types.is_null(values.type)
+        ):
             self.refuse_type(self.columns[role][0], values.type, IDS)
         self.refuse(role, missing(values), "has no id", rows)
         return values
 
-    def numbers(self, role: str, values: pa.Array | None = None, rows: Rows | None = None) -> NDArray[np.float64]:
+    def numbers(
+        self, role: str, values: pa.Array | None = None, rows: Rows | None = None
+    ) -> NDArray[np.float64]:
         """Return finite numbers: of each row, [r], or `values`, [k], of these `rows`."""
-        values = self.cast(role, self.column(role) if values is None else values, [pa.float64()], "a number", rows)
+        values = self.cast(
+            role, self.column(role) if values is None else values, [pa.float64()], "a number", rows
+        )
         self.refuse(role, missing(values), "has no number", rows)
         numbers: NDArray[np.float64] = values.to_numpy(zero_copy_only=False)
         self.refuse(role, np.isinf(numbers), "is infinite", rows)
@@ -72,9 +81,15 @@ class BlockReader:
         return np.where(self.keep, weights, 0).astype(np.float32)
 
     def cast(
-        self, role: str, values: pa.Array, kinds: Sequence[pa.DataType], expected: str, rows: Rows | None = None
+        self,
+        role: str,
+        values: pa.Array,
+        kinds: Sequence[pa.DataType],
+        expected: str,
+        rows: Rows | None = None,
     ) -> pa.Array:
-        """Return values as the first of these types that all of them have; a time of day or less is cut."""
+        """Return values as the first of these types that all of them have; a time of day or less is
+        cut."""
         for kind in kinds:
             try:
                 return values.cast(kind, safe=not pa.types.is_temporal(values.type))
@@ -84,9 +99,16 @@ class BlockReader:
         if is_text(values.type):
             # The first value that the last remaining type does not have.
             texts = values.to_pylist()
-            at = max(next((i for i, text in enumerate(values) if not reads_as(kind, text)), -1) for kind in kinds)
+            at = max(
+                next((i for i, text in enumerate(values) if not reads_as(kind, text)), -1)
+                for kind in kinds
+            )
             if at >= 0:
-                self.fail(name, at if rows is None else int(rows[at]), f"is {texts[at]!r}; expected {expected}")
+                self.fail(
+                    name,
+                    at if rows is None else int(rows[at]),
+                    f"is {texts[at]!r}; expected {expected}",
+                )
         return self.refuse_type(name, values.type, expected)
 
     def leave_out(self, reason: str, rows: Mask) -> None:
@@ -95,7 +117,8 @@ class BlockReader:
         self.keep &= ~rows
 
     def leave_out_below(self, role: str, least: float | None, but: Mask | bool = False) -> None:
-        """Leave out the rows whose number is below the least, if the table has such a column, `but` those of this mask."""
+        """Leave out the rows whose number is below the least, if the table has such a column, `but`
+        those of this mask."""
         if role in self.columns and least is not None:
             self.leave_out(f"rows below min_{role}", (self.numbers(role) < least) & ~np.bool_(but))
 
@@ -104,11 +127,15 @@ class BlockReader:
         if which.any():
             self.dropped[reason] += int(which.sum())
 
-    def refuse(self, role: str, wrong: Mask, fault: str, rows: Rows | None = None, name: str | None = None) -> None:
-        """Refuse wrong values: of each row, [r], or of these `rows`, [k], unless their row is left out.
+    def refuse(
+        self, role: str, wrong: Mask, fault: str, rows: Rows | None = None, name: str | None = None
+    ) -> None:
+        """Refuse wrong values: of each row, [r], or of these `rows`, [k], unless their row is left
+        out.
 
         Args:
-            fault: what is wrong, as it follows the name of the column; what is to be done about it stands after a colon.
+            fault: what is wrong, as it follows the name of the column; what is to be done about it
+                stands after a colon.
             name: the column, of a role that has several.
         """
         wrong = wrong & (self.keep if rows is None else self.keep[rows])
@@ -117,16 +144,22 @@ class BlockReader:
             what, colon, remedy = fault.partition(":")
             many = f" ({count:,} such rows)" if count > 1 else ""
             self.fail(
-                name or self.columns[role][0], at if rows is None else int(rows[at]), f"{what}{many}{colon}{remedy}"
+                name or self.columns[role][0],
+                at if rows is None else int(rows[at]),
+                f"{what}{many}{colon}{remedy}",
             )
 
     def fail(self, name: str, row: int, text: str) -> NoReturn:
         """Refuse a row for one of its columns."""
-        raise DataError(f"{self.block.file}, row {self.block.number(row)}: column {name!r} {text}") from None
+        raise DataError(
+            f"{self.block.file}, row {self.block.number(row)}: column {name!r} {text}"
+        ) from None
 
     def refuse_type(self, name: str, kind: pa.DataType, expected: str) -> NoReturn:
         """Refuse a column for its type."""
-        raise DataError(f"{self.block.file}: column {name!r} holds {kind}; expected {expected}") from None
+        raise DataError(
+            f"{self.block.file}: column {name!r} holds {kind}; expected {expected}"
+        ) from None
 
 
 def is_text(kind: pa.DataType) -> bool:

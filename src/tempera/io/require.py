@@ -36,4 +36,6 @@ def require(library: str, purpose: str, *modules: str) -> None:
     for module in modules or EXTRAS.get(library, (library,)):
         if find_spec(module) is None:
             target = f"'tempera[{library}]'" if library in EXTRAS else library
-            raise MissingLibrary(f"{purpose} needs {module.replace('_', '-')}: pip install {target}")
+            raise MissingLibrary(
+                f"{purpose} needs {module.replace('_', '-')}: pip install {target}"
+            )

@@ -1,4 +1,5 @@
-"""Data sets that Hugging Face's `save_to_disk` has written: Arrow files listed in state.json, or a folder of such folders."""
+"""Data sets that Hugging Face's `save_to_disk` has written: Arrow files listed in state.json, or a
+folder of such folders."""
 
 from __future__ import annotations
 
@@ -21,22 +22,30 @@ def splits(folder: Path) -> list[Path]:
     """
     if not (folder / _SPLITS).is_file():
         return []
-    return [inside(folder, name) for name in _listed(folder / _SPLITS, lambda document: document["splits"])]
+    return [
+        inside(folder, name)
+        for name in _listed(folder / _SPLITS, lambda document: document["splits"])
+    ]
 
 
 def arrow_files(folder: Path) -> list[Path]:
-    """Return the files of a Dataset, in order; of anything else, nothing. Files of a cache beside them are not of it.
+    """Return the files of a Dataset, in order; of anything else, nothing. Files of a cache beside
+    them are not of it.
 
     Raises:
         DataError: the list of files is damaged, or the folder holds several data sets.
     """
     if several := splits(folder):
-        raise DataError(f"{folder} holds {len(several)} data sets; give one of them: {', '.join(map(str, several))}")
+        raise DataError(
+            f"{folder} holds {len(several)} data sets; give one of them: {', '.join(map(str, several))}"
+        )
     if not (folder / _FILES).is_file():
         return []
     return [
         inside(folder, name)
-        for name in _listed(folder / _FILES, lambda document: [file["filename"] for file in document["_data_files"]])
+        for name in _listed(
+            folder / _FILES, lambda document: [file["filename"] for file in document["_data_files"]]
+        )
     ]
 
 
@@ -45,4 +54,6 @@ def _listed(path: Path, names: Callable[[Any], list[str]]) -> list[str]:
     try:
         return [str(name) for name in names(read_json(path))]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is not of a data set that save_to_disk has written: {error}") from None
+        raise DataError(
+            f"{path} is not of a data set that save_to_disk has written: {error}"
+        ) from None

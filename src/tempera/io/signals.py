@@ -13,9 +13,11 @@ _STOPS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 def heard_signals() -> list[signal.Signals]:
-    """Return those that this system has, as Windows has no SIGHUP, and that are not ignored, as SIGHUP is under nohup.
+    """Return those that this system has, as Windows has no SIGHUP, and that are not ignored, as
+    SIGHUP is under nohup.
 
-    One that a library in C hears, as MPI's may, is left to it: Python could not give it back. Other threads hear none.
+    One that a library in C hears, as MPI's may, is left to it: Python could not give it back. Other
+    threads hear none.
 
     >>> signal.SIGTERM in heard_signals()
     True
@@ -27,8 +29,11 @@ def heard_signals() -> list[signal.Signals]:
 
 
 @contextmanager
-def hearing(handler: Callable[[int, FrameType | None], Any] | signal.Handlers) -> Iterator[dict[int, Any]]:
-    """Let another handler hear these signals in the block; yield those of before, by number, which hear them again afterwards."""
+def hearing(
+    handler: Callable[[int, FrameType | None], Any] | signal.Handlers,
+) -> Iterator[dict[int, Any]]:
+    """Let another handler hear these signals in the block; yield those of before, by number, which
+    hear them again afterwards."""
     before = {int(number): signal.signal(number, handler) for number in heard_signals()}
     try:
         yield before

@@ -1,4 +1,5 @@
-"""Rows of objects in memory: frames of pandas or polars, tables of pyarrow, data sets of Hugging Face."""
+"""Rows of objects in memory: frames of pandas or polars, tables of pyarrow, data sets of Hugging
+Face."""
 
 from __future__ import annotations
 
@@ -32,19 +33,25 @@ def stream(data: Any) -> Iterator[TableBlock]:
 
 
 def _tables(data: Any) -> Iterator[pa.Table]:
-    library = sys.modules.get("datasets")  # an object of it cannot be there unless it has been imported
+    library = sys.modules.get(
+        "datasets"
+    )  # an object of it cannot be there unless it has been imported
     if library is not None and isinstance(data, library.Dataset | library.IterableDataset):
         yield from data.with_format("arrow").iter(_ROWS)
         return
     if isinstance(data, dict):
-        raise DataError(f"data holds several data sets ({', '.join(map(str, data))}): hand over one of them")
+        raise DataError(
+            f"data holds several data sets ({', '.join(map(str, data))}): hand over one of them"
+        )
     try:
         reader = pa.RecordBatchReader.from_stream(data)
     except (pa.ArrowException, ValueError, OverflowError) as error:
         if mixed := _mixed(data):
             raise DataError(f"data, {mixed}; expected values of one type in a column") from None
         reason = "; ".join(str(part).splitlines()[0] for part in error.args)
-        raise DataError(f"data is {type(data).__name__}, and no table can be made of it: {reason}") from None
+        raise DataError(
+            f"data is {type(data).__name__}, and no table can be made of it: {reason}"
+        ) from None
     except TypeError:
         raise DataError(
             f"data is {type(data).__name__}, which gives no Arrow stream (__arrow_c_stream__): "
@@ -54,11 +61,18 @@ def _tables(data: Any) -> Iterator[pa.Table]:
 
 
 def _mixed(frame: Any) -> str:
-    """Return the first value of a frame of pandas that is of another type than those before it, with its row; else nothing."""
-    columns = ((name, frame[name]) for name in getattr(frame, "columns", ()) if str(frame.dtypes[name]) == "object")
+    """Return the first value of a frame of pandas that is of another type than those before it,
+    with its row; else nothing."""
+    columns = (
+        (name, frame[name])
+        for name in getattr(frame, "columns", ())
+        if str(frame.dtypes[name]) == "object"
+    )
     for name, column in columns:
         kinds = [type(value) for value in column]
-        at = next((row for row, kind in enumerate(kinds) if kind not in (kinds[0], type(None))), None)
+        at = next(
+            (row for row, kind in enumerate(kinds) if kind not in (kinds[0], type(None))), None
+        )
         if at is not None:
             return f"row {at + 1}: column {name!r} is {column.iloc[at]!r}, after values like {column.iloc[0]!r}"
     return ""

@@ -1,4 +1,5 @@
-"""Tables from files, a block of rows at a time: Parquet, Arrow, JSON and separated values, one file or a folder of shards."""
+"""Tables from files, a block of rows at a time: Parquet, Arrow, JSON and separated values, one file
+or a folder of shards."""
 
 from __future__ import annotations
 
@@ -32,7 +33,12 @@ _SEPARATORS = ("::", ";", "\t", "|")  # that other programs write in place of co
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _ARE_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _TYPES = ("token", "float", "token_seq", "float_seq")  # of columns of RecBole's files
-_BESIDE_RUNS = (".partial", ".replaced", ".checkpoints", ".trackers")  # ends of folders that are written beside a run
+_BESIDE_RUNS = (
+    ".partial",
+    ".replaced",
+    ".checkpoints",
+    ".trackers",
+)  # ends of folders that are written beside a run
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,9 @@ class TableBlock:
     table: pa.Table
     file: str  # as it is named in messages
     first: int = 1  # number of the first row, counted from 1
-    origin: NDArray[np.int64] | None = None  # row of the file, from `first` on, that each row is of; None: in order
+    origin: NDArray[np.int64] | None = (
+        None  # row of the file, from `first` on, that each row is of; None: in order
+    )
 
     def number(self, row: int) -> int:
         """Return the number in its file of a row of this block."""
@@ -60,7 +68,8 @@ def blocks(path: Path) -> Iterator[TableBlock]:
     """Read a file, or every file in a folder by name, in order; all texts are valid UTF-8.
 
     Raises:
-        DataError: a file that is missing, empty, damaged, of another format or not UTF-8; names the file and the row.
+        DataError: a file that is missing, empty, damaged, of another format or not UTF-8; names the
+            file and the row.
     """
     empty = True
     for file in files_of(path):
@@ -82,7 +91,9 @@ def blocks_of(path: Path, parse: Parse | None = None) -> Iterator[TableBlock]:
         raise DataError(f"no such file: {path}")
     kind = ending(path)
     if parse is None and kind not in _PARSERS:
-        raise DataError(f"{path}: cannot read {kind or 'a file without extension'}; give one of {', '.join(_PARSERS)}")
+        raise DataError(
+            f"{path}: cannot read {kind or 'a file without extension'}; give one of {', '.join(_PARSERS)}"
+        )
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty")
     first = 1
@@ -101,7 +112,8 @@ def blocks_of(path: Path, parse: Parse | None = None) -> Iterator[TableBlock]:
 
 
 def decoded(table: pa.Table) -> pa.Table:
-    """Return a table without dictionaries, such as categories of pandas, and with texts of polars as other writers have them.
+    """Return a table without dictionaries, such as categories of pandas, and with texts of polars
+    as other writers have them.
 
     Dictionaries of views within lists are left, since Arrow does not cast them.
     """
@@ -119,7 +131,8 @@ def decoded(table: pa.Table) -> pa.Table:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return a type whose texts, in lists and structs too, are in no dictionary, no views and no lists of a fixed size."""
+    """Return a type whose texts, in lists and structs too, are in no dictionary, no views and no
+    lists of a fixed size."""
     if pa.types.is_dictionary(kind):
         return _plain(kind.value_type)
     if pa.types.is_string_view(kind):
@@ -138,7 +151,8 @@ def read_table(path: Path) -> pa.Table:
     """Read every row of a file, all texts valid UTF-8; columns of CSV are texts.
 
     Raises:
-        DataError: as `blocks` does, and for columns that change their type, or of which two have one name.
+        DataError: as `blocks` does, and for columns that change their type, or of which two have
+            one name.
     """
     tables = [block.table for block in blocks(path)]
     refuse_repeated(tables[0].column_names, str(path))
@@ -149,7 +163,9 @@ def refuse_repeated(names: Sequence[str], where: str) -> None:
     """Refuse a table with two columns of one name."""
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise DataError(f"{where} has {names.count(twice)} columns named {twice!r}; give each column a name of its own")
+        raise DataError(
+            f"{where} has {names.count(twice)} columns named {twice!r}; give each column a name of its own"
+        )
 
 
 def joined(tables: Sequence[pa.Table], otherwise: str) -> pa.Table:
@@ -165,7 +181,8 @@ def joined(tables: Sequence[pa.Table], otherwise: str) -> pa.Table:
 
 
 def parquet_table(path: Path) -> pa.Table:
-    """Read a Parquet file, with pyarrow's own errors; its `read_table` waits for ever for some that are damaged."""
+    """Read a Parquet file, with pyarrow's own errors; its `read_table` waits for ever for some that
+    are damaged."""
     import pyarrow.parquet as parquet
 
     with parquet.ParquetFile(path, page_checksum_verification=True) as file:
@@ -182,14 +199,17 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     if is_run(path):
         raise DataError(f"{path} is a run, not data: give a table of data, or a folder of tables")
-    files = arrow_files(path) or sorted(file for file in visible_files(path) if is_table(file) and file.is_file())
+    files = arrow_files(path) or sorted(
+        file for file in visible_files(path) if is_table(file) and file.is_file()
+    )
     if not files:
         raise DataError(f"{path} holds no table: give tables, such as .parquet, .jsonl or .csv")
     return files
 
 
 def visible_files(folder: Path) -> Iterator[Path]:
-    """Yield what lies below a folder, but for folders, and is not hidden, nor in a hidden folder, a run or what lies beside one."""
+    """Yield what lies below a folder, but for folders, and is not hidden, nor in a hidden folder, a
+    run or what lies beside one."""
     for here, folders, files in os.walk(folder):
         folders[:] = [
             name
@@ -210,7 +230,9 @@ def ending(path: Path) -> str:
     >>> ending(Path("set.v1.csv.gz"))
     '.csv.gz'
     """
-    return "".join(path.suffixes[-2:] if path.suffix.lower() in _COMPRESSED else path.suffixes[-1:]).lower()
+    return "".join(
+        path.suffixes[-2:] if path.suffix.lower() in _COMPRESSED else path.suffixes[-1:]
+    ).lower()
 
 
 def _parquet(path: Path) -> Iterator[pa.Table]:
@@ -233,7 +255,9 @@ def _arrow(path: Path) -> Iterator[pa.Table]:
         reader = pa.ipc.open_file(file) if indexed else pa.ipc.open_stream(file)
         for batch in map(reader.get_batch, range(reader.num_record_batches)) if indexed else reader:
             table = pa.Table.from_batches([batch])
-            table.validate(full=True)  # reading one value of a column that is not valid may end the process
+            table.validate(
+                full=True
+            )  # reading one value of a column that is not valid may end the process
             yield table
 
 
@@ -257,13 +281,16 @@ def valid(table: pa.Table, file: str, first: int = 1) -> None:
         raise
 
 
-def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: bool = True) -> Iterator[pa.Table]:
+def csv_tables(
+    path: Path, names: Sequence[str] = (), sign: str = ",", quoted: bool = True
+) -> Iterator[pa.Table]:
     """Read separated values, all of them texts; an empty one is null.
 
     Args:
-        names: of the columns; without any, the first row holds them, unless all its values are numbers: columns are then called
-            column1, column2, ...
-        sign: what stands between values; in place of the comma, another one that divides the first two rows.
+        names: of the columns; without any, the first row holds them, unless all its values are
+            numbers: columns are then called column1, column2, ...
+        sign: what stands between values; in place of the comma, another one that divides the first
+            two rows.
         quoted: whether double quotes enclose a value.
     """
     import pyarrow.csv as reader
@@ -271,18 +298,24 @@ def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: b
     packed = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix.lower())
     with opened(path) as file:
         start = file.read(BLOCK)
-        while packed and file.read(BLOCK):  # the parser takes a gzip file that is cut short for a whole one
+        while packed and file.read(
+            BLOCK
+        ):  # the parser takes a gzip file that is cut short for a whole one
             pass
     sign = _separator(path, start[:_START]) if sign == "," else sign
     read = reader.ReadOptions(block_size=BLOCK, column_names=list(names))
-    parse = reader.ParseOptions(delimiter=sign, quote_char='"' if quoted else False, newlines_in_values=quoted)
+    parse = reader.ParseOptions(
+        delimiter=sign, quote_char='"' if quoted else False, newlines_in_values=quoted
+    )
     try:
         with pa.input_stream(str(path), compression=packed) as stream:
             names = reader.open_csv(stream, read, parse).schema.names
         if not read.column_names and _are_numbers(names):
             read.column_names = names = [f"column{i}" for i in range(1, len(names) + 1)]
         texts = reader.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
+            column_types=dict.fromkeys(names, pa.string()),
+            strings_can_be_null=True,
+            null_values=[""],
         )
         with pa.input_stream(str(path), compression=packed) as stream:
             for batch in reader.open_csv(stream, read, parse, texts):
@@ -295,7 +328,8 @@ def csv_tables(path: Path, names: Sequence[str] = (), sign: str = ",", quoted: b
 
 
 def typed_tables(path: Path) -> Iterator[pa.Table]:
-    """Read one of RecBole's files: values between tabs, columns called NAME:TYPE, and lists with spaces between values.
+    """Read one of RecBole's files: values between tabs, columns called NAME:TYPE, and lists with
+    spaces between values.
 
     Values are texts and lists of texts, as those of separated values are.
 
@@ -310,12 +344,15 @@ def typed_tables(path: Path) -> Iterator[pa.Table]:
                     f"{path}: column {header!r} has no type: call it NAME:TYPE, with one of {', '.join(_TYPES)}"
                 )
             values = table.column(i)
-            table = table.set_column(i, name, pc.split_pattern(values, " ") if kind.endswith("_seq") else values)
+            table = table.set_column(
+                i, name, pc.split_pattern(values, " ") if kind.endswith("_seq") else values
+            )
         yield table
 
 
 def _separator(path: Path, start: bytes) -> str:
-    """Return what divides the columns of a table: the comma, or another sign that the first two rows hold equally often.
+    """Return what divides the columns of a table: the comma, or another sign that the first two
+    rows hold equally often.
 
     Args:
         start: of the file.
@@ -347,20 +384,36 @@ def _are_numbers(names: Sequence[str]) -> bool:
 
 
 def _refuse_row(path: Path, names: Sequence[str], sign: str, quoted: bool) -> None:
-    """Refuse a file with its first row that is not UTF-8 or too long or short; none behind a value too long for Python's reader."""
+    """Refuse a file with its first row that is not UTF-8 or too long or short; none behind a value
+    too long for Python's reader."""
     with opened(path) as file:
         lines = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
-        rows = filter(None, csv.reader(lines, delimiter=sign, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE))
+        rows = filter(
+            None,
+            csv.reader(
+                lines, delimiter=sign, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+            ),
+        )
         with suppress(csv.Error):
             header = names or next(rows, [])
             for row, cells in enumerate(rows, 2 if not names and _are_numbers(header) else 1):
                 for name, cell in zip(header, cells):
-                    if not cell.isascii() and any("\udc80" <= letter <= "\udcff" for letter in cell):
-                        raise DataError(f"{path}, row {row}: column {name!r} is not UTF-8: save it in that encoding")
+                    if not cell.isascii() and any(
+                        "\udc80" <= letter <= "\udcff" for letter in cell
+                    ):
+                        raise DataError(
+                            f"{path}, row {row}: column {name!r} is not UTF-8: save it in that encoding"
+                        )
                 if len(cells) != len(header):
-                    what = f"{quantity(len(cells), 'values')} for {quantity(len(header), 'columns')}"
-                    advice = f", and enclose those that hold {sign!r} in double quotes" if quoted else ""
-                    raise pa.ArrowInvalid(f"row {row} has {what}: give each row {len(header)}{advice}")
+                    what = (
+                        f"{quantity(len(cells), 'values')} for {quantity(len(header), 'columns')}"
+                    )
+                    advice = (
+                        f", and enclose those that hold {sign!r} in double quotes" if quoted else ""
+                    )
+                    raise pa.ArrowInvalid(
+                        f"row {row} has {what}: give each row {len(header)}{advice}"
+                    )
 
 
 _TEXTS: dict[str, Parse] = {

@@ -1,4 +1,5 @@
-"""A column of texts that is read where it lies: on disk, if it is memory-mapped; and what every text has to be."""
+"""A column of texts that is read where it lies: on disk, if it is memory-mapped; and what every
+text has to be."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ _BLOCK = 1 << 16  # texts in memory at once, where all are read in order
 
 
 def encodable(text: str) -> str:
-    """Return text that Arrow and tokenizers can hold: lone surrogates, of bytes that are no text, are replaced.
+    """Return text that Arrow and tokenizers can hold: lone surrogates, of bytes that are no text,
+    are replaced.
 
     >>> encodable("a\\ud800b")
     'a?b'
@@ -22,7 +24,8 @@ def encodable(text: str) -> str:
 
 
 class Texts(Sequence[str]):
-    """Texts of an Arrow column, or of some of its rows; only those that are asked for become Python strings.
+    """Texts of an Arrow column, or of some of its rows; only those that are asked for become Python
+    strings.
 
     >>> texts = Texts(pa.chunked_array([["a", "b"], ["c"]]), np.array([2, 0, 2]))
     >>> len(texts), texts[0], texts[1:]

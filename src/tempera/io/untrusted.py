@@ -13,7 +13,8 @@ from ..errors import DataError
 
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Turn a panic into an Exception: libraries in Rust may panic over a damaged file, which is none.
+    """Turn a panic into an Exception: libraries in Rust may panic over a damaged file, which is
+    none.
 
     Raises:
         ValueError: instead of a panic, with its message.
@@ -40,7 +41,9 @@ def inside(folder: Path, name: str) -> Path:
     tempera.errors.DataError: model: '../../etc' leads out of the folder, and what it holds has to lie inside
     """
     if name.startswith("/") or "\0" in name or ".." in Path(name).parts:
-        raise DataError(f"{folder}: {name!r} leads out of the folder, and what it holds has to lie inside")
+        raise DataError(
+            f"{folder}: {name!r} leads out of the folder, and what it holds has to lie inside"
+        )
     return folder / name
 
 
@@ -64,8 +67,9 @@ def refuse_irregular(path: Path) -> None:
 def refuse_unsafe(folder: Path) -> None:
     """Refuse a folder with a link that leads out of it, or with a pipe or a device in it.
 
-    Such a link would show, or copy, files that the folder's writer was never given; reading a pipe may never end. Links of
-    the Hugging Face hub's cache, from a snapshot to the files of the same repository, are allowed.
+    Such a link would show, or copy, files that the folder's writer was never given; reading a pipe
+    may never end. Links of the Hugging Face hub's cache, from a snapshot to the files of the same
+    repository, are allowed.
 
     Raises:
         DataError: says which path.
@@ -76,5 +80,7 @@ def refuse_unsafe(folder: Path) -> None:
         for name in (*folders, *files):
             path = Path(here, name)
             if path.is_symlink() and not path.resolve().is_relative_to(around):
-                raise DataError(f"{path} is a link that leads out of {folder}: put what it stands for in its place")
+                raise DataError(
+                    f"{path} is a link that leads out of {folder}: put what it stands for in its place"
+                )
             refuse_irregular(path)

@@ -24,9 +24,13 @@ from .tables import parquet_table
 from .untrusted import refuse_unsafe
 
 DOCUMENT = ("id", "name", "place", "preview")  # columns of the documents in every table of an index
-KEY = "key"  # column of the ids by which a run has told documents apart, beside the ids that the user gave them
+# column of the ids by which a run has told documents apart, beside the ids that the user gave them
+KEY = "key"
 _COLUMNS = RoleTable(
-    {"id": ("id", "_id", "doc_id", "docid"), "vector": ("vector", "embedding", "vectors", "embeddings")},
+    {
+        "id": ("id", "_id", "doc_id", "docid"),
+        "vector": ("vector", "embedding", "vectors", "embeddings"),
+    },
     ("id", "vector"),
 )
 
@@ -39,15 +43,17 @@ class VectorFile:
     ids: pa.Array  # [c] large_string
     metadata: Mapping[bytes, bytes] | None = None  # of the table of ids
     exact: bool = True  # FAISS may have compressed them
-    keys: NDArray[np.int64] | None = None  # [c] what a run has told the documents apart by, where it is not the id
+    keys: NDArray[np.int64] | None = (
+        None  # [c] what a run has told the documents apart by, where it is not the id
+    )
 
 
 def read_vectors(path: Path, ids: Path | None = None) -> VectorFile:
     """Return the vectors of a run's folder, of an index, or of a .parquet, .npy or FAISS file.
 
     Args:
-        ids: a text file with one id a line, or a .npy file; needed where the vectors' own file holds none. Without it, the
-            ids are the numbers of the rows, from 0.
+        ids: a text file with one id a line, or a .npy file; needed where the vectors' own file
+            holds none. Without it, the ids are the numbers of the rows, from 0.
 
     Raises:
         DataError: no such file, a damaged one, or ids that are not as many as the vectors.
@@ -61,7 +67,9 @@ def read_vectors(path: Path, ids: Path | None = None) -> VectorFile:
     except FileNotFoundError as error:
         raise DataError(f"{path} holds no vectors: {error.filename or error} is missing") from None
     except Exception as error:  # damaged files make readers raise anything
-        raise DataError(f"{path} is no readable file of vectors: {str(error) or type(error).__name__}") from None
+        raise DataError(
+            f"{path} is no readable file of vectors: {str(error) or type(error).__name__}"
+        ) from None
     names = _ids(ids) if ids is not None else file.ids
     if file.vectors.ndim != 2 or len(names) != len(file.vectors) or not file.vectors.size:
         raise DataError(
@@ -95,8 +103,13 @@ def _parquet(path: Path) -> VectorFile:
 
 
 def _keys(table: pa.Table) -> NDArray[np.int64] | None:
-    """Return the keys of documents, if a table has any; in a table that has not all columns of an index, `key` is the user's."""
-    if not {*DOCUMENT, KEY} <= {*table.column_names} or table[KEY].type != pa.int64() or table[KEY].null_count:
+    """Return the keys of documents, if a table has any; in a table that has not all columns of an
+    index, `key` is the user's."""
+    if (
+        not {*DOCUMENT, KEY} <= {*table.column_names}
+        or table[KEY].type != pa.int64()
+        or table[KEY].null_count
+    ):
         return None
     keys: NDArray[np.int64] = table[KEY].to_numpy()
     return keys
@@ -112,8 +125,12 @@ def matrix(column: pa.ChunkedArray, where: str) -> NDArray[np.floating[Any]]:
     lists.validate(full=True)
     widths = pc.unique(pc.list_value_length(lists)).to_pylist()
     if len(widths) > 1 or None in widths:
-        raise DataError(f"{where}: the vectors have several lengths ({', '.join(map(str, widths[:3]))}); expected one")
-    vectors: NDArray[np.floating[Any]] = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1)
+        raise DataError(
+            f"{where}: the vectors have several lengths ({', '.join(map(str, widths[:3]))}); expected one"
+        )
+    vectors: NDArray[np.floating[Any]] = (
+        lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1)
+    )
     return vectors
 
 
@@ -148,7 +165,9 @@ def _ids(path: Path) -> pa.Array:
     try:
         return _texts(np.load(path, allow_pickle=False))
     except (ValueError, EOFError, pa.ArrowException) as error:
-        raise DataError(f"{path} holds no ids that can be read: {error}; give an array of texts or integers") from None
+        raise DataError(
+            f"{path} holds no ids that can be read: {error}; give an array of texts or integers"
+        ) from None
 
 
 def _texts(values: Any) -> pa.Array:

@@ -38,14 +38,17 @@ class StoredEmbeddings:
         return np.asarray(self.vectors[self.rows[chosen]], np.float32)
 
 
-def embed(store: Store, texts: Sequence[str], encode: Encode, progress: str | None = None) -> StoredEmbeddings:
+def embed(
+    store: Store, texts: Sequence[str], encode: Encode, progress: str | None = None
+) -> StoredEmbeddings:
     """Return embeddings of texts, computing those that the store lacks."""
     rows = store.fill(keys_of(texts), lambda missing: encode([texts[i] for i in missing]), progress)
     return StoredEmbeddings(store.vectors, rows)
 
 
 def read_by(model: Path, role: Role, half: bool = False, device: str = "auto") -> Encode:
-    """Return the function of a saved model from texts to unit vectors, [n, D]; a static one needs no device."""
+    """Return the function of a saved model from texts to unit vectors, [n, D]; a static one needs
+    no device."""
     return load(model, role, half, "cpu" if is_static(model) else named(device))
 
 
@@ -58,12 +61,17 @@ def embed_by(
     half: bool = False,
     device: str = "auto",
 ) -> StoredEmbeddings:
-    """Return unit vectors of texts by a saved model, which is opened only if the store in `folder` lacks some.
+    """Return unit vectors of texts by a saved model, which is opened only if the store in `folder`
+    lacks some.
 
     A transformer reads on a device (see `engine.devices.named`), with `half` in bf16.
     """
     half = half and not is_static(model)
-    space = fingerprint(model) + ("" if reads_alike(model) else f"-{role}") + ("-bf16-products" if half else "")
+    space = (
+        fingerprint(model)
+        + ("" if reads_alike(model) else f"-{role}")
+        + ("-bf16-products" if half else "")
+    )
     store = Store(folder, space)
     opened: list[Encode] = []
 

@@ -63,11 +63,16 @@ class Guide:
         half: bool = False,
         device: str = "auto",
     ) -> Guide:
-        """Return a guide by a saved model or the model of a run, as `embed_by` reads; stored embeddings in `folder` are reused."""
+        """Return a guide by a saved model or the model of a run, as `embed_by` reads; stored
+        embeddings in `folder` are reused."""
         model = model_folder(model)
         return cls(
-            embed_by(model, "query", queries, folder, f"embedding queries with {called}", half, device),
-            embed_by(model, "doc", docs, folder, f"embedding documents with {called}", half, device),
+            embed_by(
+                model, "query", queries, folder, f"embedding queries with {called}", half, device
+            ),
+            embed_by(
+                model, "doc", docs, folder, f"embedding documents with {called}", half, device
+            ),
         )
 
     def __call__(self, role: Role, rows: Tensor) -> Tensor:
@@ -78,10 +83,11 @@ class Guide:
 
 @dataclass(frozen=True)
 class SelfGuide:
-    """The model in training as its own guide: its embeddings of all texts are computed again every k steps.
+    """The model in training as its own guide: its embeddings of all texts are computed again every
+    k steps.
 
-    The embeddings lie in `folder`, named by the step before which they were computed. So a resumed run continues with the
-    embeddings that it had, and those that exist are not computed again.
+    The embeddings lie in `folder`, named by the step before which they were computed. So a resumed
+    run continues with the embeddings that it had, and those that exist are not computed again.
 
     Args:
         folder: holds the embeddings, beside the checkpoints; the latest two sets are kept.
@@ -103,7 +109,8 @@ class SelfGuide:
         read_query: Callable[[Any], Floats],
         read_doc: Callable[[Any], Floats],
     ) -> Guide:
-        """Embed all texts with the model as it is before step `step`; the two functions embed some texts, or positions."""
+        """Embed all texts with the model as it is before step `step`; the two functions embed some
+        texts, or positions."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for role, texts, read in (("query", queries, read_query), ("doc", docs, read_doc)):
             if not self._path(step, role).exists():
@@ -114,11 +121,14 @@ class SelfGuide:
         return self.at(step)
 
     def at(self, step: int) -> Guide:
-        """Return the guide of step `step`, from embeddings that were computed before that step or an earlier one."""
+        """Return the guide of step `step`, from embeddings that were computed before that step or
+        an earlier one."""
         made = step - step % self.every
         return Guide(self._open(made, "query"), self._open(made, "doc"))
 
-    def _write(self, step: int, role: str, texts: Sequence[Any] | Rows, read: Callable[[Any], Floats]) -> None:
+    def _write(
+        self, step: int, role: str, texts: Sequence[Any] | Rows, read: Callable[[Any], Floats]
+    ) -> None:
         with new_file(self._path(step, role)) as partial:
             for start in range(0, len(texts), SHARD):
                 vectors = read(texts[start : start + SHARD])
@@ -152,8 +162,12 @@ class CrossEncoder:
 
     @classmethod
     def of(cls, model: Path, folder: Path, device: str = "auto") -> CrossEncoder:
-        """Return the scorer of a saved model, on a device, with a store of its scores in `folder`."""
-        return cls(Store(folder, f"{fingerprint(model)}-pairs"), lambda: load_cross_encoder(model, named(device)))
+        """Return the scorer of a saved model, on a device, with a store of its scores in
+        `folder`."""
+        return cls(
+            Store(folder, f"{fingerprint(model)}-pairs"),
+            lambda: load_cross_encoder(model, named(device)),
+        )
 
     def __call__(self, pairs: Pairs, progress: str | None = None) -> NDArray[np.float32]:
         """Return the scores of pairs, [e]."""
@@ -165,7 +179,11 @@ class CrossEncoder:
             return opened[0]([pairs[i] for i in missing])[:, None]
 
         rows = self.store.fill(keys_of_pairs(pairs), score, progress)
-        return np.asarray(self.store.vectors[rows, 0], np.float32) if len(rows) else np.empty(0, np.float32)
+        return (
+            np.asarray(self.store.vectors[rows, 0], np.float32)
+            if len(rows)
+            else np.empty(0, np.float32)
+        )
 
 
 @dataclass(frozen=True)
@@ -199,21 +217,31 @@ def check_negatives(
     Checked(kept=[[True, False]], dropped=1)
     """
     bounds = np.full(len(queries), np.inf)
-    right = score([(query, doc) for query, docs in zip(queries, positives, strict=True) for doc in docs])
-    np.minimum.at(bounds, np.repeat(np.arange(len(queries)), [len(docs) for docs in positives]), right)
+    right = score(
+        [(query, doc) for query, docs in zip(queries, positives, strict=True) for doc in docs]
+    )
+    np.minimum.at(
+        bounds, np.repeat(np.arange(len(queries)), [len(docs) for docs in positives]), right
+    )
     bounds = bound(bounds, margin, kind)
-    scores = score([(query, doc) for query, docs in zip(queries, negatives, strict=True) for doc in docs])
+    scores = score(
+        [(query, doc) for query, docs in zip(queries, negatives, strict=True) for doc in docs]
+    )
     counts = [len(docs) for docs in negatives]
     kept = scores <= np.repeat(bounds, counts)
     return Checked(
-        [row.tolist() for row in np.split(kept, np.cumsum(counts)[:-1])] if counts else [], int((~kept).sum())
+        [row.tolist() for row in np.split(kept, np.cumsum(counts)[:-1])] if counts else [],
+        int((~kept).sum()),
     )
 
 
 def bound(
     positive: NDArray[np.floating[Any]], margin: float, kind: Literal["absolute", "relative"]
 ) -> NDArray[np.float64]:
-    """Return the highest score that a negative may have, given each positive's score, plus rounding, [n]."""
+    """Return the highest score that a negative may have, given each positive's score, plus
+    rounding, [n]."""
     p = np.asarray(positive, np.float64)
     size = np.where(np.isfinite(p), np.abs(p), 0.0)
-    return np.asarray(p - (margin if kind == "absolute" else margin * size) + _CLOSE * np.maximum(size, 1.0))
+    return np.asarray(
+        p - (margin if kind == "absolute" else margin * size) + _CLOSE * np.maximum(size, 1.0)
+    )

@@ -1,7 +1,7 @@
 """Hard negatives: the documents a model ranks high for a query, less those that may answer it.
 
-Letters in shapes: q queries, c documents, D width, e pairs of a query and an answer, r ranks that are looked at,
-n negatives a query.
+Letters in shapes: q queries, c documents, D width, e pairs of a query and an answer, r ranks that
+are looked at, n negatives a query.
 """
 
 from __future__ import annotations
@@ -36,21 +36,23 @@ _RANGES = (  # of margins: least, most, and how a message says it
 class Mining:
     """Choose hard negatives among the documents nearest to a query.
 
-    Documents are ranked by the inner product of unit vectors, without the query's answers and the query itself. Of the
-    ranks skip + 1 .. depth, those remain whose score s fulfils, with p the lowest score of the query's answers,
+    Documents are ranked by the inner product of unit vectors, without the query's answers and the
+    query itself. Of the ranks skip + 1 .. depth, those remain whose score s fulfils, with p the
+    lowest score of the query's answers,
 
         s <= p - absolute_margin   and   s <= p - relative_margin * |p|
 
-    and s < p where a relative margin above 0 vanishes, at p = 0: a model that knows no word of a query compares it with nothing.
-    With a cross-encoder, its scores must fulfil the second condition with `cross_margin`. The best `negatives` are taken.
+    and s < p where a relative margin above 0 vanishes, at p = 0: a model that knows no word of a
+    query compares it with nothing. With a cross-encoder, its scores must fulfil the second
+    condition with `cross_margin`. The best `negatives` are taken.
 
     Args:
         negatives: number of negatives of each query.
         skip: number of best ranks that are left out.
         depth: last rank that is considered.
         absolute_margin: at least 0; None applies none.
-        relative_margin: 0.05 keeps what scores at most 95 % of the answer: TopK-PercPos, the best of seven in NV-Retriever
-            (Moreira et al. 2024). At most 1; None applies none.
+        relative_margin: 0.05 keeps what scores at most 95 % of the answer: TopK-PercPos, the best
+            of seven in NV-Retriever (Moreira et al. 2024). At most 1; None applies none.
         cross_margin: relative margin for the scores of the cross-encoder.
 
     Raises:
@@ -72,7 +74,9 @@ class Mining:
             refuse_other(name, count := getattr(self, name), is_whole(count), "a whole number")
             object.__setattr__(self, name, int(count))  # also of NumPy
         if self.negatives < 1 or self.skip < 0:
-            raise ConfigError(f"negatives is {self.negatives} and skip is {self.skip}; give at least 1 and at least 0")
+            raise ConfigError(
+                f"negatives is {self.negatives} and skip is {self.skip}; give at least 1 and at least 0"
+            )
         for name, least, most, allowed in _RANGES:
             margin = getattr(self, name)
             refuse_other(name, margin, isinstance(margin, Real | None), "a number or None")
@@ -91,7 +95,8 @@ class Mined:
 
     positions: Ints  # [q, n] documents; -1 where a query has fewer
     scores: NDArray[np.float32]  # [q, n] the model's; -inf where there is no negative
-    ranks: Ints  # [q, n] from 1, not counting the answers and the query itself; 0 where there is no negative
+    # [q, n] from 1, not counting the answers and the query itself; 0 where there is no negative
+    ranks: Ints
     answer_scores: NDArray[np.float32]  # [e] the model's scores of the answers
     report: Report
 
@@ -105,12 +110,15 @@ def mine(
     cross: Cross | None = None,
     search: Search | None = None,
 ) -> Mined:
-    """Mine hard negatives for every query from embeddings: during training, or where the embeddings exist already.
+    """Mine hard negatives for every query from embeddings: during training, or where the embeddings
+    exist already.
 
     Args:
         queries: unit vectors, [q, D].
-        docs: unit vectors of distinct documents, [c, D]; float16 and memory-mapped ones are read block by block.
-        answers: pairs of a query and a document that answers it, by position and sorted by query; each query needs one.
+        docs: unit vectors of distinct documents, [c, D]; float16 and memory-mapped ones are read
+            block by block.
+        answers: pairs of a query and a document that answers it, by position and sorted by query;
+            each query needs one.
         options: number, ranks and margins of the negatives.
         itself: position of the document that equals each query, or -1, [q].
         cross: scores of a cross-encoder for pairs of positions.
@@ -124,7 +132,10 @@ def mine(
     ([[1]], [[1]])
     """
     blocks = list(mine_blocks(queries, docs, answers, options, itself, cross, search))
-    ints, floats = np.empty((0, options.negatives), np.int64), np.empty((0, options.negatives), np.float32)
+    ints, floats = (
+        np.empty((0, options.negatives), np.int64),
+        np.empty((0, options.negatives), np.float32),
+    )
     empty = Mined(ints, floats, ints, np.empty(0, np.float32), Report())
 
     def all_of(name: str) -> NDArray[Any]:
@@ -144,7 +155,8 @@ def mine_blocks(
     search: Search | None = None,
     first: int = 0,
 ) -> Iterator[Mined]:
-    """Mine as `mine` does, `BLOCK` queries at a time from block `first` on: memory does not grow with the queries."""
+    """Mine as `mine` does, `BLOCK` queries at a time from block `first` on: memory does not grow
+    with the queries."""
     missing = np.setdiff1d(np.arange(len(queries)), answers[0])
     if len(missing):
         lost = quantity(len(missing), "queries have no answer")
@@ -184,8 +196,15 @@ def _mine(
         live, dropped[name] = _filter(live, fits)
     if cross is not None:
         rows, columns = np.nonzero(live)
-        judged = cross((np.concatenate([rows, answers[0]]), np.concatenate([positions[rows, columns], answers[1]])))
-        limit = bound(_lowest(judged[len(rows) :], answers[0], len(queries)), options.cross_margin, "relative")
+        judged = cross(
+            (
+                np.concatenate([rows, answers[0]]),
+                np.concatenate([positions[rows, columns], answers[1]]),
+            )
+        )
+        limit = bound(
+            _lowest(judged[len(rows) :], answers[0], len(queries)), options.cross_margin, "relative"
+        )
         fits = np.ones_like(live)
         fits[rows, columns] = judged[: len(rows)] <= limit[rows]
         live, dropped["cross-encoder"] = _filter(live, fits)
@@ -198,7 +217,14 @@ def _mine(
         np.where(valid, _at(scores, chosen), np.float32(-np.inf)),
         np.where(valid, chosen + options.skip + 1, 0),
         right,
-        Report.of(options.negatives, len(right), int((itself >= 0).sum()), candidates, dropped, live.sum(1)),
+        Report.of(
+            options.negatives,
+            len(right),
+            int((itself >= 0).sum()),
+            candidates,
+            dropped,
+            live.sum(1),
+        ),
     )
 
 
@@ -232,7 +258,11 @@ def _lowest(scores: NDArray[np.float32], rows: Ints, count: int) -> NDArray[np.f
 
 def _at(values: NDArray[Any], columns: Ints) -> NDArray[Any]:
     """Return chosen columns; zeros where there are no columns."""
-    return np.take_along_axis(values, columns, 1) if values.shape[1] else np.zeros(columns.shape, values.dtype)
+    return (
+        np.take_along_axis(values, columns, 1)
+        if values.shape[1]
+        else np.zeros(columns.shape, values.dtype)
+    )
 
 
 def _shifted(cross: Cross, start: int) -> Cross:

@@ -24,7 +24,8 @@ from ..ranking.nearest import scores_at, top, top_of
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 Pairs = tuple[Ints, Ints]  # queries and documents by position, [e] each
-# From queries, k, and pairs to leave out, to scores and positions, [q, k]; the position is -1 where there are no more.
+# From queries, k, and pairs to leave out, to scores and positions, [q, k]; the position is -1 where
+# there are no more.
 Search = Callable[[NDArray[np.float32], int, Pairs], tuple[NDArray[np.float32], Ints]]
 
 _WIDE = 256  # least number of dimensions with which candidates in bf16 take less time
@@ -35,10 +36,13 @@ _AT_ONCE = 1 << 14  # documents whose lengths are computed at once
 
 
 def exact(docs: Floats) -> Search:
-    """Return a search that computes all inner products; in bf16 first, where that takes less time."""
+    """Return a search that computes all inner products; in bf16 first, where that takes less
+    time."""
     candidates = Candidates(docs)
 
-    def find(queries: NDArray[np.float32], k: int, without: Pairs) -> tuple[NDArray[np.float32], Ints]:
+    def find(
+        queries: NDArray[np.float32], k: int, without: Pairs
+    ) -> tuple[NDArray[np.float32], Ints]:
         large = docs.shape[1] >= _WIDE and docs.size >= _MANY * k
         if large and candidates.pays and bf16_gain(CPU) >= WORTH:
             return candidates(queries, k, without)
@@ -50,21 +54,23 @@ def exact(docs: Floats) -> Search:
 class Candidates:
     """An exact search through products in bf16, for a processor that multiplies these fast.
 
-    Of a query x that is rounded to x', let t be the rounded score of the last candidate, and L the length of the longest document.
-    With u = 2^-8, the largest relative error of rounding, the inner product of x with a document that is no candidate is at most
+    Of a query x that is rounded to x', let t be the rounded score of the last candidate, and L the
+    length of the longest document. With u = 2^-8, the largest relative error of rounding, the inner
+    product of x with a document that is no candidate is at most
 
         t + u |t| + ((1 + u) |x - x'| + u |x| + 2^-22 D |x|) L,
 
-    which adds up the errors of the rounded score, of the query, of the document and of sums in float32. The candidates are scored
-    again in float32. If the k-th best of them is above the bound, they hold the k best of all; else that query is searched
-    without rounding.
+    which adds up the errors of the rounded score, of the query, of the document and of sums in
+    float32. The candidates are scored again in float32. If the k-th best of them is above the
+    bound, they hold the k best of all; else that query is searched without rounding.
 
     Args:
         docs: [c, D].
 
     Attributes:
-        pays: False after a call in which more than a quarter of the queries were searched again, as where documents are all near
-            one another; then a search without rounding takes less time.
+        pays: False after a call in which more than a quarter of the queries were searched again, as
+            where documents are all near one another; then a search without rounding takes less
+            time.
     """
 
     def __init__(self, docs: Floats) -> None:
@@ -74,39 +80,62 @@ class Candidates:
     def longest(self) -> float:
         """The length of the longest document."""
         starts = range(0, len(self.docs), _AT_ONCE)
-        return max(float(_lengths(np.asarray(self.docs[i : i + _AT_ONCE], np.float32)).max()) for i in starts)
+        return max(
+            float(_lengths(np.asarray(self.docs[i : i + _AT_ONCE], np.float32)).max())
+            for i in starts
+        )
 
-    def __call__(self, queries: NDArray[np.float32], k: int, without: Pairs) -> tuple[NDArray[np.float32], Ints]:
+    def __call__(
+        self, queries: NDArray[np.float32], k: int, without: Pairs
+    ) -> tuple[NDArray[np.float32], Ints]:
         """Return scores and positions of the k nearest documents, [q, min(k, c)] each."""
-        rough, near = top(queries, self.docs, k + max(k, _SPARE), without=without, product=_rounded_product)
+        rough, near = top(
+            queries, self.docs, k + max(k, _SPARE), without=without, product=_rounded_product
+        )
         near = np.sort(near, axis=1)  # equal scores come in the order of the documents
-        scores, order = top_of(np.where(near < 0, np.float32(-np.inf), scores_at(queries, self.docs, near)), k)
+        scores, order = top_of(
+            np.where(near < 0, np.float32(-np.inf), scores_at(queries, self.docs, near)), k
+        )
         positions = np.take_along_axis(near, order, 1)
         proven = np.isneginf(rough[:, -1])  # every document that is allowed is a candidate
-        proven[~proven] = self._most_outside(queries[~proven], rough[~proven, -1]) < scores[~proven, -1]
+        proven[~proven] = (
+            self._most_outside(queries[~proven], rough[~proven, -1]) < scores[~proven, -1]
+        )
         rows = np.flatnonzero(~proven)
         if len(self.docs) > near.shape[1] and len(rows):
             self.pays = len(rows) <= len(queries) / 4
             own = ~proven[without[0]]
             pairs = np.searchsorted(rows, without[0][own]), without[1][own]
-            scores[rows], positions[rows] = top(queries[rows], self.docs, k, without=pairs, product=_product)
+            scores[rows], positions[rows] = top(
+                queries[rows], self.docs, k, without=pairs, product=_product
+            )
         return scores, positions
 
-    def _most_outside(self, queries: NDArray[np.float32], last: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _most_outside(
+        self, queries: NDArray[np.float32], last: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
         """Return the bound for each query, given the rounded score of its last candidate, [q]."""
-        off, lengths = _lengths(queries - _tensor(queries).bfloat16().float().numpy()), _lengths(queries)
+        off, lengths = (
+            _lengths(queries - _tensor(queries).bfloat16().float().numpy()),
+            _lengths(queries),
+        )
         error = (1 + _ROUNDING) * off + (_ROUNDING + queries.shape[1] * 2.0**-22) * lengths
         bound: NDArray[np.float32] = last + _ROUNDING * np.abs(last) + error * self.longest
         return bound
 
 
 def _lengths(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the Euclidean norm of each vector, and 2^-60, which covers squares that are too small for float32, [n]."""
-    lengths: NDArray[np.float32] = np.sqrt(np.einsum("nd,nd->n", vectors, vectors)) + np.float32(2.0**-60)
+    """Return the Euclidean norm of each vector, and 2^-60, which covers squares that are too small
+    for float32, [n]."""
+    lengths: NDArray[np.float32] = np.sqrt(np.einsum("nd,nd->n", vectors, vectors)) + np.float32(
+        2.0**-60
+    )
     return lengths
 
 
-def _product(queries: NDArray[np.float32], docs: NDArray[np.float32], out: NDArray[np.float32]) -> NDArray[np.float32]:
+def _product(
+    queries: NDArray[np.float32], docs: NDArray[np.float32], out: NDArray[np.float32]
+) -> NDArray[np.float32]:
     """Return the inner products by torch."""
     return mm(_tensor(queries), _tensor(docs), torch.from_numpy(out)).numpy()
 
@@ -141,13 +170,17 @@ def index_of(factory: str, width: int) -> Any:
 
 
 def _refusal(factory: str, error: Exception) -> ConfigError:
-    return ConfigError(f"FAISS cannot build the index {factory!r}: {str(error).split(': ')[-1].strip()}")
+    return ConfigError(
+        f"FAISS cannot build the index {factory!r}: {str(error).split(': ')[-1].strip()}"
+    )
 
 
 def by_faiss(docs: NDArray[np.float32], factory: str) -> Search:
-    """Return a search in the index that `faiss.index_factory` describes: Flat, HNSW32, IVF1024,Flat or another.
+    """Return a search in the index that `faiss.index_factory` describes: Flat, HNSW32, IVF1024,Flat
+    or another.
 
-    An approximate index may miss documents; ranks then count the documents that it returns. Their scores are exact.
+    An approximate index may miss documents; ranks then count the documents that it returns. Their
+    scores are exact.
 
     Raises:
         MissingLibrary: FAISS is not installed.
@@ -161,13 +194,23 @@ def by_faiss(docs: NDArray[np.float32], factory: str) -> Search:
     except (RuntimeError, AssertionError) as error:
         raise _refusal(factory, error) from None
 
-    def find(queries: NDArray[np.float32], k: int, without: Pairs) -> tuple[NDArray[np.float32], Ints]:
+    def find(
+        queries: NDArray[np.float32], k: int, without: Pairs
+    ) -> tuple[NDArray[np.float32], Ints]:
         most = int(np.bincount(without[0], minlength=1).max()) if len(without[0]) else 0
         positions = index.search(queries, min(k + most, len(docs)))[1]
-        wrong = np.isin(np.arange(len(queries))[:, None] * len(docs) + positions, without[0] * len(docs) + without[1])
+        wrong = np.isin(
+            np.arange(len(queries))[:, None] * len(docs) + positions,
+            without[0] * len(docs) + without[1],
+        )
         wrong |= positions < 0
-        exact = scores_at(queries, docs, np.where(wrong, 0, positions))  # those of the index may be rounded
-        scores, positions = np.where(wrong, np.float32(-np.inf), exact), np.where(wrong, -1, positions)
+        exact = scores_at(
+            queries, docs, np.where(wrong, 0, positions)
+        )  # those of the index may be rounded
+        scores, positions = (
+            np.where(wrong, np.float32(-np.inf), exact),
+            np.where(wrong, -1, positions),
+        )
         kept = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(scores, kept, 1), np.take_along_axis(positions, kept, 1)
 

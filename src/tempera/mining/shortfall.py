@@ -1,4 +1,5 @@
-"""A report on mining: candidates that each filter dropped, and why queries got too few negatives."""
+"""A report on mining: candidates that each filter dropped, and why queries got too few
+negatives."""
 
 from __future__ import annotations
 
@@ -15,10 +16,13 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Report:
-    """Counts of the candidates by their fate, and of the queries with too few negatives. Reports of blocks add up."""
+    """Counts of the candidates by their fate, and of the queries with too few negatives. Reports of
+    blocks add up."""
 
     queries: int = 0
-    answers: int = 0  # pairs of a query and a document that answers it, which never become negatives
+    answers: int = (
+        0  # pairs of a query and a document that answers it, which never become negatives
+    )
     itself: int = 0  # queries that are also a document, which is never their negative
     candidates: int = 0  # documents in the rank range, over all queries
     dropped: dict[str, int] = field(default_factory=dict)  # by the first filter that refuses each
@@ -29,16 +33,24 @@ class Report:
     short_by: dict[str, int] = field(
         default_factory=dict
     )  # these queries by the filter that took most of their candidates
-    left_out: dict[str, int] = field(default_factory=dict)  # rows of the files that were not read, by reason
+    left_out: dict[str, int] = field(
+        default_factory=dict
+    )  # rows of the files that were not read, by reason
 
     @classmethod
     def of(
-        cls, negatives: int, answers: int, itself: int, candidates: Ints, dropped: dict[str, Ints], good: Ints
+        cls,
+        negatives: int,
+        answers: int,
+        itself: int,
+        candidates: Ints,
+        dropped: dict[str, Ints],
+        good: Ints,
     ) -> Report:
         """Report on one block of queries.
 
-        A query with too few negatives is counted under the filter that took most of its candidates, or under the ranks if it
-        had too few candidates to begin with.
+        A query with too few negatives is counted under the filter that took most of its candidates,
+        or under the ranks if it had too few candidates to begin with.
 
         Args:
             negatives: how many a query gets.
@@ -63,7 +75,9 @@ class Report:
             short=int(short.sum()),
             empty=int((kept == 0).sum()),
             short_by={
-                name: n for i, name in enumerate(["ranks", *dropped]) if (n := int((short & (blame == i)).sum()))
+                name: n
+                for i, name in enumerate(["ranks", *dropped])
+                if (n := int((short & (blame == i)).sum()))
             },
         )
 
@@ -84,7 +98,8 @@ class Report:
             f"queries with too few negatives: {self.short:,} ({self.empty:,} have none)",
         ]
         return lines + [
-            f"  mostly because of {means.get(name, name)}: {count:,}" for name, count in self.short_by.items()
+            f"  mostly because of {means.get(name, name)}: {count:,}"
+            for name, count in self.short_by.items()
         ]
 
 

@@ -45,7 +45,9 @@ def keys_of(texts: Sequence[str]) -> Keys:
 
 def keys_of_pairs(pairs: Sequence[tuple[str, str]]) -> Keys:
     """Return 128-bit hashes of pairs of texts, [n]."""
-    encoded = ((a.encode("utf-8", "surrogatepass"), b.encode("utf-8", "surrogatepass")) for a, b in pairs)
+    encoded = (
+        (a.encode("utf-8", "surrogatepass"), b.encode("utf-8", "surrogatepass")) for a, b in pairs
+    )
     return _keys(b"%d\0%b%b" % (len(a), a, b) for a, b in encoded)
 
 
@@ -59,13 +61,14 @@ def keys_of_rows(rows: Ragged) -> Keys:
 class Store:
     """Vectors by key, in a folder that grows and is never rewritten.
 
-    A shard is written to disk before its keys are, each key with a checksum of its row. So a kill costs one shard at most,
-    and an incomplete end is detected and dropped. Any number of processes may read; one at a time writes, and the others
-    wait for it.
+    A shard is written to disk before its keys are, each key with a checksum of its row. So a kill
+    costs one shard at most, and an incomplete end is detected and dropped. Any number of processes
+    may read; one at a time writes, and the others wait for it.
 
     Args:
         folder: holds a subfolder for each space of vectors.
-        space: identifies what determines a vector other than its text: hashes of the model and of how it reads texts.
+        space: identifies what determines a vector other than its text: hashes of the model and of
+            how it reads texts.
 
     >>> import tempfile
     >>> store = Store(Path(tempfile.mkdtemp()), "lengths")
@@ -92,15 +95,20 @@ class Store:
         """Return all vectors, memory-mapped, [m, G]."""
         if not len(self):
             return np.empty((0, self._width() or 0), np.float32)
-        vectors: Floats = np.memmap(self._file("vectors"), np.float32, "r", shape=(len(self), self._width() or 0))
+        vectors: Floats = np.memmap(
+            self._file("vectors"), np.float32, "r", shape=(len(self), self._width() or 0)
+        )
         return vectors
 
     def find(self, keys: Keys) -> Rows:
         """Return the row of each key, [n]; -1 for a key that the store lacks."""
         return places(keys, self._keys, self._order)
 
-    def fill(self, keys: Keys, compute: Callable[[Rows], Floats], progress: str | None = None) -> Rows:
-        """Return the row of each key, [n]; missing vectors are computed first, each distinct key once.
+    def fill(
+        self, keys: Keys, compute: Callable[[Rows], Floats], progress: str | None = None
+    ) -> Rows:
+        """Return the row of each key, [n]; missing vectors are computed first, each distinct key
+        once.
 
         Args:
             keys: of the vectors, [n].
@@ -133,7 +141,9 @@ class Store:
         width = self._width()
         if vectors.ndim != 2 or len(vectors) != len(keys) or width not in (None, vectors.shape[1]):
             expected = f"({len(keys)}, {'width' if width is None else width})"
-            raise DataError(f"the model returned vectors of shape {vectors.shape}; expected {expected}")
+            raise DataError(
+                f"the model returned vectors of shape {vectors.shape}; expected {expected}"
+            )
         stored = np.ascontiguousarray(vectors, np.float32)
         refuse_not_finite(stored, "texts as float32")
         if width is None:
@@ -171,11 +181,15 @@ class Store:
         except FileNotFoundError:
             return None
         except NotADirectoryError:
-            raise DataError(f"{self.folder.parent} is no folder, in which vectors can be kept: give another") from None
+            raise DataError(
+                f"{self.folder.parent} is no folder, in which vectors can be kept: give another"
+            ) from None
         except (OSError, ValueError, KeyError, TypeError):
             width = None
         if type(width) is not int or not 0 < width <= _WIDEST:
-            raise DataError(f"{self.folder} is not a store of vectors; remove it to compute it again") from None
+            raise DataError(
+                f"{self.folder} is not a store of vectors; remove it to compute it again"
+            ) from None
         return width
 
     def _file(self, name: str) -> Path:

@@ -1,4 +1,5 @@
-"""Fit probabilities to similarities, measure their errors, and choose thresholds, on queries that they were not fitted to.
+"""Fit probabilities to similarities, measure their errors, and choose thresholds, on queries that
+they were not fitted to.
 
 Letters in shapes: n pairs, q queries, k depth, D width, c documents, m bins.
 """
@@ -39,8 +40,11 @@ class Scored:
     query: Ints  # [n] number of the query
 
     @classmethod
-    def shown(cls, queries: NDArray[np.float32], docs: NDArray[np.float32], relevant: Relevant, depth: int) -> Scored:
-        """Return the hits of a search: the `depth` nearest documents of each query, [q, D] and [c, D]."""
+    def shown(
+        cls, queries: NDArray[np.float32], docs: NDArray[np.float32], relevant: Relevant, depth: int
+    ) -> Scored:
+        """Return the hits of a search: the `depth` nearest documents of each query, [q, D] and [c,
+        D]."""
         scores, positions = top(queries, docs, depth)
         right = relevant.gains(positions) > 0
         query = np.repeat(np.arange(len(queries)), positions.shape[1])
@@ -64,7 +68,9 @@ class Scored:
         Raises:
             DataError: fewer than 10 queries, relevant pairs or other pairs.
         """
-        for count, what in zip(self.kinds, ("queries are", "relevant pairs are", "irrelevant pairs are"), strict=True):
+        for count, what in zip(
+            self.kinds, ("queries are", "relevant pairs are", "irrelevant pairs are"), strict=True
+        ):
             if count < LEAST:
                 raise DataError(
                     f"{quantity(count, what)} too few to fit a probability: give at least {LEAST}, and some hundreds for narrow "
@@ -83,7 +89,8 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Bin:
-    """Pairs of similar probability: their number, their mean probability, and the share of relevant ones."""
+    """Pairs of similar probability: their number, their mean probability, and the share of relevant
+    ones."""
 
     pairs: int
     probability: float
@@ -92,7 +99,8 @@ class Bin:
 
 @dataclass(frozen=True)
 class Threshold:
-    """The probability that reaches a target precision or recall; `threshold` is None if none does."""
+    """The probability that reaches a target precision or recall; `threshold` is None if none
+    does."""
 
     of: str  # precision or recall
     target: float
@@ -108,13 +116,20 @@ class Threshold:
             best = f"{math.floor(1000 * self.best) / 1000:g}"
             return f"no threshold reaches {self.of} {self.target:g}; the best is {best}: ask for that, or for less"
         cosine = "" if self.cosine is None else f" (cosine {self.cosine:.3f})"
-        shares = ", ".join(f"{name} {_range(getattr(self, name))}" for name in ("precision", "recall"))
+        shares = ", ".join(
+            f"{name} {_range(getattr(self, name))}" for name in ("precision", "recall")
+        )
         return f"{self.of} {self.target:g}: threshold {self.threshold:.3g}{cosine}: {shares}{self._misstated}"
 
     @property
     def _misstated(self) -> str:
-        """Return that the probabilities here are not what they say, if their mean is outside the interval of the precision."""
-        if self.stated is None or self.precision is None or self.precision.low <= self.stated <= self.precision.high:
+        """Return that the probabilities here are not what they say, if their mean is outside the
+        interval of the precision."""
+        if (
+            self.stated is None
+            or self.precision is None
+            or self.precision.low <= self.stated <= self.precision.high
+        ):
             return ""
         low = self.stated < self.precision.low
         return f"; the probabilities here are too {'low' if low else 'high'}: {self.stated:.2f} in the mean"
@@ -131,12 +146,13 @@ class FittedMap:
 
 
 def fit(pairs: Scored, folds: int = FOLDS, seed: int = 0) -> FittedMap:
-    """Fit the maps that the data allow, and choose one by its log loss on queries that it was not fitted to.
+    """Fit the maps that the data allow, and choose one by its log loss on queries that it was not
+    fitted to.
 
-    Queries are divided into folds; the pairs of each fold get their probabilities from a map that is fitted to the others.
-    The isotonic map needs 1,000 pairs with 50 of each kind. It is chosen if its log loss is significantly lower than that of
-    the logistic map: if the 95 % bootstrap interval of their difference over queries is above 0. The returned maps are fitted
-    to all pairs.
+    Queries are divided into folds; the pairs of each fold get their probabilities from a map that
+    is fitted to the others. The isotonic map needs 1,000 pairs with 50 of each kind. It is chosen
+    if its log loss is significantly lower than that of the logistic map: if the 95 % bootstrap
+    interval of their difference over queries is above 0. The returned maps are fitted to all pairs.
 
     Raises:
         DataError: too few pairs, or similarities that do not rise with relevance.
@@ -153,7 +169,10 @@ def fit(pairs: Scored, folds: int = FOLDS, seed: int = 0) -> FittedMap:
             f"relevant pairs are not more similar than others (slope {slope:.3g}), so there is nothing to calibrate: check the "
             "labels, or use another model"
         )
-    held_out = {name: cross_fitted(pairs, make, folds, seed) for name, make in {BASE: constant, **tried}.items()}
+    held_out = {
+        name: cross_fitted(pairs, make, folds, seed)
+        for name, make in {BASE: constant, **tried}.items()
+    }
     judged = {name: judge(pairs, p) for name, p in held_out.items()}
     chosen = "logistic"
     if not few:
@@ -162,7 +181,9 @@ def fit(pairs: Scored, folds: int = FOLDS, seed: int = 0) -> FittedMap:
     return FittedMap(chosen, maps, judged, held_out[chosen])
 
 
-def cross_fitted(pairs: Scored, make: Callable[[Floats, Mask], Map], folds: int = FOLDS, seed: int = 0) -> Floats:
+def cross_fitted(
+    pairs: Scored, make: Callable[[Floats, Mask], Map], folds: int = FOLDS, seed: int = 0
+) -> Floats:
     """Return probabilities by maps that are fitted to other queries, [n]."""
     distinct, at = np.unique(pairs.query, return_inverse=True)
     fold = (np.random.default_rng(seed).permutation(len(distinct)) % folds)[at]
@@ -174,13 +195,17 @@ def cross_fitted(pairs: Scored, make: Callable[[Floats, Mask], Map], folds: int 
 
 
 def judge(pairs: Scored, p: Floats) -> Judgement:
-    """Return the log loss -log P(label), the Brier score (P - label)^2, and the expected calibration error of probabilities, [n].
+    """Return the log loss -log P(label), the Brier score (P - label)^2, and the expected
+    calibration error of probabilities, [n].
 
-    The expected calibration error is the mean over pairs of |mean P - share relevant| of their bin, with bins of equal numbers
-    of pairs (Nguyen and O'Connor 2015). Chance alone makes it greater than 0, and greater again in a resample, so its interval
-    is the basic one, which is reflected at the value (Davison and Hinkley 1997, section 5.2), cut at 0, and contains the value.
+    The expected calibration error is the mean over pairs of |mean P - share relevant| of their bin,
+    with bins of equal numbers of pairs (Nguyen and O'Connor 2015). Chance alone makes it greater
+    than 0, and greater again in a resample, so its interval is the basic one, which is reflected at
+    the value (Davison and Hinkley 1997, section 5.2), cut at 0, and contains the value.
     """
-    log_loss, brier = bootstrap_columns(np.stack([losses(pairs, p), (p - pairs.relevant) ** 2], 1), pairs.query)
+    log_loss, brier = bootstrap_columns(
+        np.stack([losses(pairs, p), (p - pairs.relevant) ** 2], 1), pairs.query
+    )
     member = _members(p)
     excess = member * (p - pairs.relevant)[:, None]
     value = float(np.abs(excess.sum(0)).sum() / len(p))
@@ -202,7 +227,10 @@ def bins(pairs: Scored, p: Floats) -> list[Bin]:
     counts, right = member.sum(0), member * pairs.relevant[:, None]
     shares = _shares(pairs, right, member)
     means = (member * p[:, None]).sum(0) / counts
-    return [Bin(int(n), mean, share) for n, mean, share in zip(counts, means.tolist(), shares, strict=True)]
+    return [
+        Bin(int(n), mean, share)
+        for n, mean, share in zip(counts, means.tolist(), shares, strict=True)
+    ]
 
 
 def doubt(queries: int, judged: Mapping[str, Judgement], chosen: str) -> str | None:
@@ -217,11 +245,12 @@ def doubt(queries: int, judged: Mapping[str, Judgement], chosen: str) -> str | N
 def thresholds(
     pairs: Scored, fitted: FittedMap, precision: Sequence[float] = (), recall: Sequence[float] = ()
 ) -> list[Threshold]:
-    """Return the lowest threshold for each target precision, and the highest for each target recall.
+    """Return the lowest threshold for each target precision, and the highest for each target
+    recall.
 
-    Precision is the share of relevant pairs among at least 20 pairs at or above the threshold; recall is the share of the
-    relevant pairs that are at or above it. Both are counted on queries that the map was not fitted to. There are none where
-    `doubt` gives a reason.
+    Precision is the share of relevant pairs among at least 20 pairs at or above the threshold;
+    recall is the share of the relevant pairs that are at or above it. Both are counted on queries
+    that the map was not fitted to. There are none where `doubt` gives a reason.
     """
     if doubt(pairs.kinds[0], fitted.judged, fitted.chosen):
         return []
@@ -231,41 +260,53 @@ def thresholds(
     above, hits = (len(side) - np.searchsorted(side, levels) for side in (rising, right))
     share = np.divide(hits, above, out=np.zeros(len(levels)), where=above >= SUPPORT)
     targets = [("precision", target, share, 0) for target in precision]
-    targets += [("recall", target, np.where(above > 0, hits / len(right), 0.0), -1) for target in recall]
+    targets += [
+        ("recall", target, np.where(above > 0, hits / len(right), 0.0), -1) for target in recall
+    ]
     chosen = []
     for name, target, reached, end in targets:
         enough = levels[reached >= target - 1e-12]
         level = float(enough[end]) if len(enough) else None
-        chosen.append(_threshold(pairs, fitted, Threshold(name, target, float(reached.max())), level))
+        chosen.append(
+            _threshold(pairs, fitted, Threshold(name, target, float(reached.max())), level)
+        )
     return chosen
 
 
-def _threshold(pairs: Scored, fitted: FittedMap, target: Threshold, level: float | None) -> Threshold:
+def _threshold(
+    pairs: Scored, fitted: FittedMap, target: Threshold, level: float | None
+) -> Threshold:
     """Return the target with the precision, recall and lowest cosine at a level."""
     if level is None:
         return target
     kept = (fitted.held_out >= level).astype(np.float64)
     right = kept * pairs.relevant
-    precision, recall = _shares(pairs, np.stack([right, right], 1), np.stack([kept, pairs.relevant], 1))
+    precision, recall = _shares(
+        pairs, np.stack([right, right], 1), np.stack([kept, pairs.relevant], 1)
+    )
     scores = np.sort(pairs.scores)
     enough = scores[fitted.maps[fitted.chosen](scores) >= level]
     cosine = float(enough[0]) if len(enough) else None
     stated = float(fitted.held_out[kept > 0].mean())
-    return Threshold(target.of, target.target, target.best, level, cosine, precision, recall, stated)
+    return Threshold(
+        target.of, target.target, target.best, level, cosine, precision, recall, stated
+    )
 
 
 def _members(p: Floats) -> Floats:
-    """Return 1 where a pair is in a bin, [n, m]; equal probabilities share a bin, so there may be fewer bins, of other sizes."""
+    """Return 1 where a pair is in a bin, [n, m]; equal probabilities share a bin, so there may be
+    fewer bins, of other sizes."""
     edges = np.quantile(p, np.arange(1, BINS) / BINS)
     number = np.unique(np.searchsorted(edges, p, side="right"), return_inverse=True)[1]
     return np.eye(int(number.max()) + 1)[number]
 
 
 def _shares(pairs: Scored, part: Floats, whole: Floats) -> list[Difference]:
-    """Return the sums of the columns of `part` over those of `whole`, [n, m] each, with intervals over queries.
+    """Return the sums of the columns of `part` over those of `whole`, [n, m] each, with intervals
+    over queries.
 
-    The intervals are never narrower than those of independent pairs (Wilson 1927), because resamples of pairs that are all
-    relevant do not vary.
+    The intervals are never narrower than those of independent pairs (Wilson 1927), because
+    resamples of pairs that are all relevant do not vary.
     """
     count = part.shape[1]
     totals = resampled(np.column_stack([part, whole]), pairs.query)
@@ -276,9 +317,14 @@ def _shares(pairs: Scored, part: Floats, whole: Floats) -> list[Difference]:
         n = float(whole[:, i].sum())
         share = float(part[:, i].sum()) / n
         drawn = interval(share, draws, 0.95)
-        middle, half = (share + Z**2 / (2 * n)), Z * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+        middle, half = (
+            (share + Z**2 / (2 * n)),
+            Z * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2)),
+        )
         low, high = ((middle - half) / (1 + Z**2 / n), (middle + half) / (1 + Z**2 / n))
-        shares.append(Difference(share, max(0.0, min(low, drawn.low)), min(1.0, max(high, drawn.high)), 0.95))
+        shares.append(
+            Difference(share, max(0.0, min(low, drawn.low)), min(1.0, max(high, drawn.high)), 0.95)
+        )
     return shares
 
 

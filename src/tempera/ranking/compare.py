@@ -16,7 +16,8 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean over queries, of a metric or of a difference, with its interval at the stated confidence."""
+    """A mean over queries, of a metric or of a difference, with its interval at the stated
+    confidence."""
 
     mean: float
     low: float
@@ -26,7 +27,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A difference between two systems, and the p-value of a randomisation test that swaps them at random."""
+    """A difference between two systems, and the p-value of a randomisation test that swaps them at
+    random."""
 
     difference: Difference
     p: float
@@ -51,9 +53,7 @@ class Comparison:
         facts += f", p = {self.p:.4f}, {quantity(self.queries, 'queries')}"
         if not self.real:
             both = "" if d.low <= 0 <= d.high else "; a verdict also needs p < 0.05"
-            return (
-                f"{ours} and {theirs} are not shown to differ in {metric}: {d.mean:+.4f} may be chance ({facts}{both})"
-            )
+            return f"{ours} and {theirs} are not shown to differ in {metric}: {d.mean:+.4f} may be chance ({facts}{both})"
         return f"{ours} is {'worse' if worse else 'better'} than {theirs} in {metric} by {abs(d.mean):.4f} ({facts})"
 
     def json(self) -> dict[str, Any]:
@@ -64,7 +64,8 @@ class Comparison:
 def bootstrap(
     a: Floats, b: Floats | None = None, confidence: float = 0.95, draws: int = 10_000, seed: int = 0
 ) -> Difference:
-    """Return the percentile bootstrap of the mean paired difference, or of a mean (Efron and Tibshirani 1993, chapter 13).
+    """Return the percentile bootstrap of the mean paired difference, or of a mean (Efron and
+    Tibshirani 1993, chapter 13).
 
     >>> difference = bootstrap(np.array([1.0, 0.5, 0.75]), np.array([0.0, 0.0, 0.25]))
     >>> round(difference.mean, 3), difference.low > 0
@@ -77,7 +78,8 @@ def bootstrap(
 def bootstrap_metrics(
     a: Mapping[str, Floats], b: Mapping[str, Floats] | None = None, draws: int = 10_000
 ) -> dict[str, Difference]:
-    """Return what `bootstrap` returns for each metric; all are means over the same resamples of the queries.
+    """Return what `bootstrap` returns for each metric; all are means over the same resamples of the
+    queries.
 
     >>> scores = {"ndcg@10": np.array([1.0, 0.5, 0.75]), "mrr@10": np.array([1.0, 0.0, 0.5])}
     >>> bootstrap_metrics(scores)["mrr@10"] == bootstrap(scores["mrr@10"])
@@ -88,12 +90,18 @@ def bootstrap_metrics(
 
 
 def bootstrap_columns(
-    values: Floats, groups: NDArray[np.int64] | None = None, confidence: float = 0.95, draws: int = 1000, seed: int = 0
+    values: Floats,
+    groups: NDArray[np.int64] | None = None,
+    confidence: float = 0.95,
+    draws: int = 1000,
+    seed: int = 0,
 ) -> list[Difference]:
-    """Return the percentile bootstrap of the mean of each column, [n, m], from the same resamples of rows.
+    """Return the percentile bootstrap of the mean of each column, [n, m], from the same resamples
+    of rows.
 
-    Rows of one group, [n], such as the queries of one user, are drawn together, because they are not independent; drawn one
-    by one, they would make the intervals too narrow (Davison and Hinkley 1997, section 3.8).
+    Rows of one group, [n], such as the queries of one user, are drawn together, because they are
+    not independent; drawn one by one, they would make the intervals too narrow (Davison and Hinkley
+    1997, section 3.8).
 
     >>> [mean] = bootstrap_columns(np.array([[1.0], [1.0], [0.0]]), np.array([7, 7, 4]))
     >>> round(mean.mean, 3), mean.low, mean.high
@@ -101,11 +109,16 @@ def bootstrap_columns(
     """
     totals = resampled(np.column_stack([values, np.ones(len(values))]), groups, draws, seed)
     means = totals[:, :-1] / totals[:, -1:]
-    return [interval(mean, column, confidence) for mean, column in zip(values.mean(0).tolist(), means.T)]
+    return [
+        interval(mean, column, confidence) for mean, column in zip(values.mean(0).tolist(), means.T)
+    ]
 
 
-def resampled(values: Floats, groups: NDArray[np.int64] | None = None, draws: int = 1000, seed: int = 0) -> Floats:
-    """Return the column sums of `draws` resamples of the rows, [n, m] -> [draws, m]; rows of one group, [n], are drawn together.
+def resampled(
+    values: Floats, groups: NDArray[np.int64] | None = None, draws: int = 1000, seed: int = 0
+) -> Floats:
+    """Return the column sums of `draws` resamples of the rows, [n, m] -> [draws, m]; rows of one
+    group, [n], are drawn together.
 
     >>> resampled(np.ones((3, 1)), draws=2).tolist()
     [[3.0], [3.0]]
@@ -116,7 +129,9 @@ def resampled(values: Floats, groups: NDArray[np.int64] | None = None, draws: in
     generator, totals = np.random.default_rng(seed), []
     for size in _blocks(draws, count):
         drawn = generator.integers(0, count, (size, count)) + np.arange(size)[:, None] * count
-        times = np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.float64)
+        times = (
+            np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.float64)
+        )
         totals.append(times @ sums)
     return np.concatenate(totals)
 
@@ -129,10 +144,11 @@ def interval(value: float, draws: Floats, confidence: float = 0.95) -> Differenc
 
 
 def sign_flip(a: Floats, b: Floats, draws: int = 10_000) -> float:
-    """Return the two-sided p-value of the mean paired difference if each query's two systems are swapped at random.
+    """Return the two-sided p-value of the mean paired difference if each query's two systems are
+    swapped at random.
 
-    p = (1 + draws with |mean| as large) / (1 + draws): Fisher's randomisation test (Smucker et al. 2007), which
-    assumes no distribution of the differences.
+    p = (1 + draws with |mean| as large) / (1 + draws): Fisher's randomisation test (Smucker et al.
+    2007), which assumes no distribution of the differences.
 
     >>> sign_flip(np.ones(20), np.zeros(20)) < 0.001, sign_flip(np.ones(20), np.ones(20))
     (True, 1.0)
@@ -147,10 +163,15 @@ def sign_flip(a: Floats, b: Floats, draws: int = 10_000) -> float:
     return (1 + extreme) / (1 + draws)
 
 
-def compare(a: Mapping[str, Floats], b: Mapping[str, Floats], draws: int = 10_000) -> dict[str, Comparison]:
+def compare(
+    a: Mapping[str, Floats], b: Mapping[str, Floats], draws: int = 10_000
+) -> dict[str, Comparison]:
     """Compare two systems' scores of the same queries, metric by metric."""
     differences = bootstrap_metrics(a, b, draws)
-    return {name: Comparison(differences[name], sign_flip(x, b[name], draws), len(x)) for name, x in a.items()}
+    return {
+        name: Comparison(differences[name], sign_flip(x, b[name], draws), len(x))
+        for name, x in a.items()
+    }
 
 
 def _blocks(draws: int, width: int) -> list[int]:

@@ -1,9 +1,11 @@
-"""Fusion of two systems into one ranking, such as words and vectors, by a weighted mean of their normalised scores.
+"""Fusion of two systems into one ranking, such as words and vectors, by a weighted mean of their
+normalised scores.
 
     score = weight * f(first) + (1 - weight) * f(second)
 
-`f` is `standardised`, a convex combination of scores, or `reciprocal_ranks`, reciprocal rank fusion (Cormack et al. 2009). Bruch
-et al. (2023) compare them. The first was better on seven of eight sets, and equal to 0.001 on the eighth (bench/hybrid.py).
+`f` is `standardised`, a convex combination of scores, or `reciprocal_ranks`, reciprocal rank fusion
+(Cormack et al. 2009). Bruch et al. (2023) compare them. The first was better on seven of eight
+sets, and equal to 0.001 on the eighth (bench/hybrid.py).
 
 Letters in shapes: q queries, c documents, k depth.
 """
@@ -23,21 +25,29 @@ Floats = NDArray[np.float64]
 Scores = NDArray[np.floating]
 
 WEIGHTS = tuple(i / 10 for i in range(11))  # candidates of the first system's weight
-USUAL = 0.3  # where nothing can be chosen: even with a poor first system it was not below the second (bench/hybrid.py)
+# where nothing can be chosen: even with a poor first system it was not below the second
+# (bench/hybrid.py)
+USUAL = 0.3
 _ROUNDED = 1e-5  # of standardised scores, whose deviation is far below 1 where they are cosines
 _RANKS = 60  # of reciprocal rank fusion
-_SHOWN, _ALIKE = 2, 0.5  # standard errors by which a weight is better than another, and within which it is as good
+_SHOWN, _ALIKE = (
+    2,
+    0.5,
+)  # standard errors by which a weight is better than another, and within which it is as good
 
 
 def standardised(scores: Scores) -> Floats:
-    """Return scores, [q, c], with mean 0 and standard deviation 1 in each row; a row of equal scores is 0.
+    """Return scores, [q, c], with mean 0 and standard deviation 1 in each row; a row of equal
+    scores is 0.
 
     >>> standardised(np.array([[1.0, 3.0], [5.0, 5.0]])).tolist()
     [[-1.0, 1.0], [0.0, 0.0]]
     """
     centred = scores.astype(np.float64) - scores.mean(1, keepdims=True, dtype=np.float64)
     deviation = np.sqrt((centred**2).mean(1, keepdims=True))
-    scaled: Floats = np.divide(centred, deviation, out=np.zeros_like(centred), where=deviation > 1e-12)
+    scaled: Floats = np.divide(
+        centred, deviation, out=np.zeros_like(centred), where=deviation > 1e-12
+    )
     return scaled
 
 
@@ -48,7 +58,10 @@ def reciprocal_ranks(scores: Scores) -> Floats:
     [[63.0, 61.0, 63.0]]
     """
     rising = np.sort(scores, axis=1)
-    below = [np.searchsorted(row, values, side="left") for row, values in zip(rising, scores, strict=True)]
+    below = [
+        np.searchsorted(row, values, side="left")
+        for row, values in zip(rising, scores, strict=True)
+    ]
     ranks = scores.shape[1] - np.array(below, np.float64).reshape(scores.shape)
     shares: Floats = 1 / (_RANKS + ranks)
     return shares
@@ -65,7 +78,8 @@ def rank_by_weight(
     depth: int,
     normalise: Callable[[Scores], Floats] = standardised,
 ) -> list[Ints]:
-    """Return the ranking of the whole corpus to a depth, [q, k], for each weight; equal scores in the order of the corpus.
+    """Return the ranking of the whole corpus to a depth, [q, k], for each weight; equal scores in
+    the order of the corpus.
 
     Args:
         blocks: scores of both systems, [.., c] each, for some queries at a time.
@@ -82,7 +96,9 @@ def rank_by_weight(
         first, second = map(normalise, scores)
         for ranked, weight in zip(parts, weights, strict=True):
             best = top_of(weight * first + (1 - weight) * second, depth + SPARE)
-            ranked.append(settled(*best, within=_ROUNDED if normalise is standardised else 0.0)[:, :depth])
+            ranked.append(
+                settled(*best, within=_ROUNDED if normalise is standardised else 0.0)[:, :depth]
+            )
     return [np.concatenate(ranked) for ranked in parts]
 
 
@@ -94,24 +110,29 @@ def standard_error(values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Fusion:
-    """The weight of the first of two systems, and the number of queries that it was chosen on; 0 queries chose nothing."""
+    """The weight of the first of two systems, and the number of queries that it was chosen on; 0
+    queries chose nothing."""
 
     weight: float = USUAL
     queries: int = 0
 
     def __str__(self) -> str:
-        chosen = f"chosen on {self.queries:,} validation queries" if self.queries else "the usual ones"
+        chosen = (
+            f"chosen on {self.queries:,} validation queries" if self.queries else "the usual ones"
+        )
         return f"weights {self.weight:g} and {1 - self.weight:.2g}, {chosen}"
 
     @classmethod
     def chosen(cls, metric: Mapping[float, Floats]) -> Fusion:
-        """Choose the weight by a metric of each query, [q], that rising, evenly spaced weights have reached.
+        """Choose the weight by a metric of each query, [q], that rising, evenly spaced weights have
+        reached.
 
-        The mean over queries is smooth in the weight and its noise is not: each weight is judged together with its two
-        neighbours, as the middle of a plateau. One of the systems alone, the first or the last weight, is chosen only if it is
-        above its neighbour by more than a standard error of their difference. Where a gain over the second system alone is not
-        shown by two standard errors, the least weight is taken that is within half of one of the best: the first system is the
-        one that has learned from few data.
+        The mean over queries is smooth in the weight and its noise is not: each weight is judged
+        together with its two neighbours, as the middle of a plateau. One of the systems alone, the
+        first or the last weight, is chosen only if it is above its neighbour by more than a
+        standard error of their difference. Where a gain over the second system alone is not shown
+        by two standard errors, the least weight is taken that is within half of one of the best:
+        the first system is the one that has learned from few data.
 
         >>> Fusion.chosen({0.0: np.array([0.6]), 0.5: np.array([0.9]), 1.0: np.array([0.7])})
         Fusion(weight=0.5, queries=1)

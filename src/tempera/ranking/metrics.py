@@ -22,7 +22,8 @@ DEFAULT_METRICS = ("ndcg@10", "mrr@10", "recall@1", "recall@10", "recall@100")
 
 @dataclass(frozen=True)
 class Relevant:
-    """The judged documents of q queries: entry i says that `doc[i]` answers `query[i]` with `gain[i]`."""
+    """The judged documents of q queries: entry i says that `doc[i]` answers `query[i]` with
+    `gain[i]`."""
 
     queries: int
     query: Ints  # [r] from 0 to q - 1
@@ -38,7 +39,8 @@ class Relevant:
 
     @classmethod
     def of_pairs(cls, queries: int, query: Ints, doc: Ints, gain: Floats | None = None) -> Relevant:
-        """Return relevant documents by pairs; one that is named twice, as with two negatives, counts once, by its highest gain.
+        """Return relevant documents by pairs; one that is named twice, as with two negatives,
+        counts once, by its highest gain.
 
         Args:
             gain: of each pair; None makes all equally relevant.
@@ -53,7 +55,8 @@ class Relevant:
         return cls(queries, query, doc, gains)
 
     def gains(self, ranked: Ints) -> Floats:
-        """Return the gains of ranked documents, [q, K] -> [q, K]; 0 where not relevant or where the ranking holds -1."""
+        """Return the gains of ranked documents, [q, K] -> [q, K]; 0 where not relevant or where the
+        ranking holds -1."""
         if not len(self.doc):
             return np.zeros(ranked.shape)
         size = int(max(self.doc.max(initial=0), ranked.max(initial=0))) + 1
@@ -77,15 +80,19 @@ class Relevant:
         return np.bincount(self.query, minlength=self.queries)
 
 
-def evaluate(ranked: Ints, relevant: Relevant, metrics: Sequence[str] = DEFAULT_METRICS) -> dict[str, Floats]:
+def evaluate(
+    ranked: Ints, relevant: Relevant, metrics: Sequence[str] = DEFAULT_METRICS
+) -> dict[str, Floats]:
     """Return each metric for each query.
 
-    ndcg@k is DCG_k = sum gain / log2(rank + 1), over the DCG of the best ranking (Jarvelin and Kekalainen 2002); mrr@k is
-    1 / rank of the first relevant document, 0 below k; recall@k is the share of the relevant documents within k, precision@k
-    the share of the first k that is relevant; hit@k is 1 if the first k hold a relevant document; map@k is the sum of the
-    precisions at the relevant ranks up to k, over the number of relevant documents. A query without relevant documents
-    counts 0. trec_eval orders equal scores by descending document id, `tempera.ranking.nearest.top` by corpus position: sort
-    the corpus by descending id and the two agree.
+    ndcg@k is DCG_k = sum gain / log2(rank + 1), over the DCG of the best ranking (Jarvelin and
+    Kekalainen 2002); mrr@k is 1 / rank of the first relevant document, 0 below k; recall@k is the
+    share of the relevant documents within k, precision@k the share of the first k that is relevant;
+    hit@k is 1 if the first k hold a relevant document; map@k is the sum of the precisions at the
+    relevant ranks up to k, over the number of relevant documents. A query without relevant
+    documents counts 0. trec_eval orders equal scores by descending document id,
+    `tempera.ranking.nearest.top` by corpus position: sort the corpus by descending id and the two
+    agree.
 
     Args:
         ranked: corpus positions, best first, [q, K]; -1 where a ranking is shorter.
@@ -112,7 +119,9 @@ def parsed(name: str) -> tuple[str, int]:
     """
     kind, _, depth = str(name).partition("@")
     if kind not in _METRICS or not depth.isdecimal() or int(depth) < 1:
-        raise ConfigError(f"no metric {name!r}; give one of {', '.join(_METRICS)} with a depth, such as ndcg@10")
+        raise ConfigError(
+            f"no metric {name!r}; give one of {', '.join(_METRICS)} with a depth, such as ndcg@10"
+        )
     return kind, int(depth)
 
 
@@ -160,5 +169,12 @@ def _ratio(a: Floats | Ints, b: Floats | Ints) -> Floats:
     return np.divide(a, b, out=np.zeros(len(a)), where=b > 0)
 
 
-_METRICS = {"ndcg": _ndcg, "mrr": _mrr, "recall": _recall, "precision": _precision, "hit": _hit, "map": _map}
+_METRICS = {
+    "ndcg": _ndcg,
+    "mrr": _mrr,
+    "recall": _recall,
+    "precision": _precision,
+    "hit": _hit,
+    "map": _map,
+}
 KINDS = tuple(_METRICS)

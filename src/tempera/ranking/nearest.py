@@ -1,4 +1,5 @@
-"""Exact nearest neighbours, in blocks: apart from the result, memory does not grow with the documents or the queries.
+"""Exact nearest neighbours, in blocks: apart from the result, memory does not grow with the
+documents or the queries.
 
 Letters in shapes: q queries, c documents, D width, k documents per query, e excluded pairs.
 """
@@ -17,12 +18,16 @@ from ..io.flat import places
 Floats = NDArray[np.float32]
 Scores = TypeVar("Scores", NDArray[np.float32], NDArray[np.float64])
 Ints = NDArray[np.int64]
-Product = Callable[[Floats, Floats, Floats], Floats]  # of queries and documents, [q, D] and [D, c], into scores, [q, c]
+Product = Callable[
+    [Floats, Floats, Floats], Floats
+]  # of queries and documents, [q, D] and [D, c], into scores, [q, c]
 
 _WIDTH = 4096  # most documents at once
 _CACHED = 1 << 20  # scores at once that stay within the processor's cache
 _CELLS = 1 << 22  # most scores at once
-SPARE = 10  # documents beyond the depth of a ranking that may stand within a rounding error of its last
+SPARE = (
+    10  # documents beyond the depth of a ranking that may stand within a rounding error of its last
+)
 
 
 _DIVERGED = "the model has diverged; lower train.learning_rate, or take another model"
@@ -51,10 +56,11 @@ def top(
     without: tuple[Ints, Ints] | None = None,
     product: Product = np.matmul,
 ) -> tuple[Floats, Ints]:
-    """Return scores and positions of the k documents with the highest inner product, best first, [q, min(k, c)] each.
+    """Return scores and positions of the k documents with the highest inner product, best first,
+    [q, min(k, c)] each.
 
-    Equal scores come in the order of the documents. Where fewer than k documents are allowed, the rest has score -inf and
-    position -1.
+    Equal scores come in the order of the documents. Where fewer than k documents are allowed, the
+    rest has score -inf and position -1.
 
     Args:
         queries: [q, D], finite (`refuse_not_finite`).
@@ -87,9 +93,11 @@ def top(
 
 
 def nearest(queries: Floats, docs: NDArray[np.floating], k: int) -> Ints:
-    """Return the k nearest documents of each query, best first, [q, k], the same wherever vectors and products are rounded.
+    """Return the k nearest documents of each query, best first, [q, k], the same wherever vectors
+    and products are rounded.
 
-    Documents of the same words have vectors, and scores, that differ by rounding alone: they stand in the order of the corpus.
+    Documents of the same words have vectors, and scores, that differ by rounding alone: they stand
+        in the order of the corpus.
 
     >>> docs = np.array([[0.6, 0.8], [0.8, 0.6], [0.8, 0.6 + 1e-7]], np.float32)
     >>> nearest(np.array([[0.6, 0.8], [1.0, 0.0]], np.float32), docs, 3).tolist()
@@ -99,7 +107,8 @@ def nearest(queries: Floats, docs: NDArray[np.floating], k: int) -> Ints:
 
 
 def settled(scores: Scores, positions: Ints, within: float = 1e-6) -> Ints:
-    """Return positions, [q, k], by falling scores; those whose scores follow each other `within` a rounding error are in order.
+    """Return positions, [q, k], by falling scores; those whose scores follow each other `within` a
+    rounding error are in order.
 
     >>> settled(np.array([[0.7, 0.5 + 1e-8, 0.5, 0.1]]), np.array([[4, 9, 3, 0]])).tolist()
     [[4, 3, 9, 0]]
@@ -109,7 +118,8 @@ def settled(scores: Scores, positions: Ints, within: float = 1e-6) -> Ints:
 
 
 def blocks(queries: int, docs: int) -> list[slice]:
-    """Return slices of the queries for each of which the scores of all documents fit into little memory.
+    """Return slices of the queries for each of which the scores of all documents fit into little
+    memory.
 
     >>> blocks(5, 1 << 21)
     [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
@@ -119,7 +129,8 @@ def blocks(queries: int, docs: int) -> list[slice]:
 
 
 def top_of(scores: Scores, k: int) -> tuple[Scores, Ints]:
-    """Return the k highest of each row of scores, best first, [q, c] -> [q, k] each; equal scores in the order of columns.
+    """Return the k highest of each row of scores, best first, [q, c] -> [q, k] each; equal scores
+    in the order of columns.
 
     Raises:
         DataError: a row where NaN leaves too few scores.
@@ -131,7 +142,9 @@ def top_of(scores: Scores, k: int) -> tuple[Scores, Ints]:
     if (count < k).any():
         raise DataError(f"row {int((count < k).argmax())} of the scores has NaN")
     place = places(count)
-    falling = np.full((len(scores), int(count.max(initial=k))), np.inf, scores.dtype)  # padded with inf
+    falling = np.full(
+        (len(scores), int(count.max(initial=k))), np.inf, scores.dtype
+    )  # padded with inf
     positions = np.zeros(falling.shape, np.int64)
     falling[rows, place], positions[rows, place] = -scores.reshape(-1)[flat], columns
     kept = np.argsort(falling, axis=1, kind="stable")[:, :k]
@@ -139,7 +152,8 @@ def top_of(scores: Scores, k: int) -> tuple[Scores, Ints]:
 
 
 def scores_at(queries: Floats, docs: NDArray[np.floating], positions: Ints) -> Floats:
-    """Return the inner products of each query with the documents at its positions, [q, D] and [q, k] -> [q, k]."""
+    """Return the inner products of each query with the documents at its positions, [q, D] and [q,
+    k] -> [q, k]."""
     scores = np.empty(positions.shape, np.float32)
     for row, query in enumerate(queries):  # several at once leave the processor's cache
         scores[row] = np.einsum("kd,d->k", np.asarray(docs[positions[row]], np.float32), query)
@@ -147,7 +161,8 @@ def scores_at(queries: Floats, docs: NDArray[np.floating], positions: Ints) -> F
 
 
 def _bound(scores: Scores, k: int) -> Scores:
-    """Return a lower bound of the k highest of each row, [q, 1]: the k-th highest of the maxima of at least k column groups."""
+    """Return a lower bound of the k highest of each row, [q, 1]: the k-th highest of the maxima of
+    at least k column groups."""
     groups = min(scores.shape[1], max(4 * k, 1024))
     maxima = scores[:, :groups].copy()
     for start in range(groups, scores.shape[1] - groups + 1, groups):
@@ -156,7 +171,8 @@ def _bound(scores: Scores, k: int) -> Scores:
 
 
 def _of_queries(without: tuple[Ints, Ints], start: int, stop: int) -> tuple[Ints, Ints]:
-    """Return the pairs of the queries from `start` to `stop`, counted from `start`, by ascending document."""
+    """Return the pairs of the queries from `start` to `stop`, counted from `start`, by ascending
+    document."""
     part = slice(*np.searchsorted(without[0], (start, stop)))
     order = np.argsort(without[1][part], kind="stable")
     return without[0][part][order] - start, without[1][part][order]
@@ -170,7 +186,8 @@ def _top(
     without: tuple[Ints, Ints] | None,
     product: Product,
 ) -> tuple[Floats, Ints]:
-    """Search for one block of queries, keeping only the scores that beat a row's k-th best so far."""
+    """Search for one block of queries, keeping only the scores that beat a row's k-th best so
+    far."""
     buffer = np.empty((len(queries), width), np.float32)
     best = _Best(len(queries), k)
     for start in range(0, len(docs), width):
@@ -184,7 +201,8 @@ def _top(
 
 
 class _Best:
-    """The k best of every row so far, and the candidates that have beaten the k-th since the last merge, all of them as `_keys`."""
+    """The k best of every row so far, and the candidates that have beaten the k-th since the last
+    merge, all of them as `_keys`."""
 
     def __init__(self, rows: int, k: int) -> None:
         self.k = k
@@ -193,7 +211,8 @@ class _Best:
         self.count = np.zeros(rows, np.int64)  # waiting in each row
 
     def offer(self, scores: Floats, start: int) -> None:
-        """Add the scores of the documents from `start` on, [q, width]; they come after all earlier ones."""
+        """Add the scores of the documents from `start` on, [q, width]; they come after all earlier
+        ones."""
         if self.keys.shape[1] < self.k:
             self.keys = _keys(*top_of(scores, self.k))
             return
@@ -223,9 +242,11 @@ class _Best:
 
 
 def _keys(scores: Floats, positions: Ints) -> Ints:
-    """Return numbers that rise as scores fall and, of equal scores, as positions rise: sorting them costs a sixth of an argsort.
+    """Return numbers that rise as scores fall and, of equal scores, as positions rise: sorting them
+    costs a sixth of an argsort.
 
-    The bits of a float32 that is not negative rise with it, those of a negative one fall: flipped, all of them rise.
+    The bits of a float32 that is not negative rise with it, those of a negative one fall: flipped,
+        all of them rise.
 
     >>> keys = _keys(np.array([0.5, -2.0, 0.5, -0.0, 0.0], np.float32), np.array([70_000, 0, 3, 2, 1]))
     >>> [each.tolist() for each in _of_keys(np.sort(keys))]

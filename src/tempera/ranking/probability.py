@@ -1,4 +1,5 @@
-"""Maps from a similarity to the probability of relevance: a logistic curve, or any increasing function.
+"""Maps from a similarity to the probability of relevance: a logistic curve, or any increasing
+function.
 
 Letters in shapes: n pairs, u distinct scores, b blocks.
 """
@@ -35,9 +36,9 @@ class Logistic:
     def fit(cls, scores: Floats, relevant: Mask) -> Logistic:
         """Fit the curve of the lowest log loss with Platt's targets, [n] each.
 
-        The targets are (r + 1) / (r + 2) for the r relevant pairs and 1 / (w + 2) for the w others instead of 1 and 0, so that
-        separable pairs have a finite curve (Platt 1999). Newton's method halves a step that does not descend (Lin, Lin and
-        Weng 2007).
+        The targets are (r + 1) / (r + 2) for the r relevant pairs and 1 / (w + 2) for the w others
+        instead of 1 and 0, so that separable pairs have a finite curve (Platt 1999). Newton's
+        method halves a step that does not descend (Lin, Lin and Weng 2007).
 
         >>> curve = Logistic.fit(np.array([0.1, 0.2, 0.7, 0.9]), np.array([False, False, True, True]))
         >>> curve(np.array([0.1, 0.5, 0.9])).round(2).tolist()
@@ -58,7 +59,9 @@ class Logistic:
             gradient = x @ (p - target)
             hessian = (x * (p * (1 - p))) @ x.T + 1e-12 * np.eye(2)
             step, before, share = np.linalg.solve(hessian, gradient), loss(at), 1.0
-            while share > 1e-10 and loss(at - share * step) > before - 1e-4 * share * float(gradient @ step):
+            while share > 1e-10 and loss(at - share * step) > before - 1e-4 * share * float(
+                gradient @ step
+            ):
                 share /= 2
             at = at - share * step
             if np.abs(gradient).max() < 1e-9 * len(scores) or share <= 1e-10:
@@ -68,7 +71,8 @@ class Logistic:
 
 @dataclass(frozen=True)
 class Isotonic:
-    """Probabilities that rise with the score: linear between the knots, and level beyond the first and the last."""
+    """Probabilities that rise with the score: linear between the knots, and level beyond the first
+    and the last."""
 
     scores: tuple[float, ...]
     probabilities: tuple[float, ...]
@@ -80,10 +84,12 @@ class Isotonic:
 
     @classmethod
     def fit(cls, scores: Floats, relevant: Mask) -> Isotonic:
-        """Fit the increasing function with the least squared error, [n] each (Zadrozny and Elkan 2002).
+        """Fit the increasing function with the least squared error, [n] each (Zadrozny and Elkan
+        2002).
 
-        The lowest score gets an extra relevant pair and the highest an extra irrelevant one, so that no probability is 0 or 1:
-        a block of m equal pairs at an end gets 1 / (m + 1) or m / (m + 1).
+        The lowest score gets an extra relevant pair and the highest an extra irrelevant one, so
+        that no probability is 0 or 1: a block of m equal pairs at an end gets 1 / (m + 1) or m / (m
+        + 1).
         """
         distinct, at = np.unique(scores, return_inverse=True)
         weight = np.bincount(at).astype(np.float64)
@@ -93,11 +99,16 @@ class Isotonic:
         first, value = rising(right / weight, weight)
         last = np.append(first[1:], len(distinct)) - 1
         knots, place = np.unique(np.concatenate([first, last]), return_index=True)
-        return cls(tuple(distinct[knots].tolist()), tuple(np.concatenate([value, value])[place].tolist()))
+        return cls(
+            tuple(distinct[knots].tolist()), tuple(np.concatenate([value, value])[place].tolist())
+        )
 
 
 Map = Logistic | Isotonic
-MAPS: dict[str, Callable[[Floats, Mask], Map]] = {"logistic": Logistic.fit, "isotonic": Isotonic.fit}
+MAPS: dict[str, Callable[[Floats, Mask], Map]] = {
+    "logistic": Logistic.fit,
+    "isotonic": Isotonic.fit,
+}
 
 
 def constant(scores: Floats, relevant: Mask) -> Logistic:
@@ -107,7 +118,8 @@ def constant(scores: Floats, relevant: Mask) -> Logistic:
 
 
 def rising(values: Floats, weight: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """Return the nearest increasing values by weighted squares, as blocks of equal ones: their starts and values, [b] each.
+    """Return the nearest increasing values by weighted squares, as blocks of equal ones: their
+    starts and values, [b] each.
 
     Decreasing neighbours are replaced by their mean until none is left (Ayer et al. 1955).
 

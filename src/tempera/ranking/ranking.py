@@ -32,29 +32,36 @@ class Evaluation:
     """Options of the evaluation on held-out queries.
 
     Args:
-        queries: number of distinct test queries, at most half of the eligible ones. None is a tenth of all distinct queries, at
-            most 1,500, and at most a quarter of the eligible ones; or all queries of a file that is named as the test. With 0
-            there is no test, and the run reports no metrics; with `validation` 0 too, nothing is evaluated at all. For a
-            recommender, the largest number of test queries of each protocol, by default so many as have 2 billion scores.
-        validation: number of distinct validation queries, counted in the same way; with 0 there are none, and evaluations during
-            training use the test queries. For a recommender, the largest number of validation events, 1,500 by default.
+        queries: number of distinct test queries, at most half of the eligible ones. None is a tenth
+            of all distinct queries, at most 1,500, and at most a quarter of the eligible ones; or
+            all queries of a file that is named as the test. With 0 there is no test, and the run
+            reports no metrics; with `validation` 0 too, nothing is evaluated at all. For a
+            recommender, the largest number of test queries of each protocol, by default so many as
+            have 2 billion scores.
+        validation: number of distinct validation queries, counted in the same way; with 0 there are
+            none, and evaluations during training use the test queries. For a recommender, the
+            largest number of validation events, 1,500 by default.
         seed: seed of the choice of held-out queries, which is independent of `train.seed`.
-        shared_documents: "drop" leaves every pair whose document answers a held-out query out of training, and such documents out
-            of hard negatives; "keep" trains on them, as the splits of many public data sets do, which raises the scores. Queries
-            are never shared.
-        metrics: any of ndcg, mrr, recall, precision, hit and map, each with a depth, such as ndcg@10.
+        shared_documents: "drop" leaves every pair whose document answers a held-out query out of
+            training, and such documents out of hard negatives; "keep" trains on them, as the splits
+            of many public data sets do, which raises the scores. Queries are never shared.
+        metrics: any of ndcg, mrr, recall, precision, hit and map, each with a depth, such as
+            ndcg@10.
         bm25: tune BM25 on training queries and report it beside the trained model.
         baselines: report popularity, item-kNN, EASE and transition counts beside a recommender.
-        cold_items: share of the items to withhold from a recommender's training and to evaluate as new items.
-        also: other data for a model of texts, BEIR folders, tables of pairs or graded pairs, on which it is evaluated before and
-            after training; the run says what training has made worse there.
-        budget: largest share of the time for evaluation during training; an evaluation that would exceed it is skipped and
-            counted. 1 is no limit.
-        corpus: number of documents to rank during training: all relevant ones, those that the untrained model confuses with
-            them, and random others. "auto" takes so many that these evaluations cost about an eighth of training (and leaves
-            some of `train.evaluations` out of a short run), and all of them with a tower whose vectors are looked up; None ranks
-            all, as the evaluations on the test do. Scores on fewer documents are too high; the bias is measured on the untrained
-            model.
+        cold_items: share of the items to withhold from a recommender's training and to evaluate as
+            new items.
+        also: other data for a model of texts, BEIR folders, tables of pairs or graded pairs, on
+            which it is evaluated before and after training; the run says what training has made
+            worse there.
+        budget: largest share of the time for evaluation during training; an evaluation that would
+            exceed it is skipped and counted. 1 is no limit.
+        corpus: number of documents to rank during training: all relevant ones, those that the
+            untrained model confuses with them, and random others. "auto" takes so many that these
+            evaluations cost about an eighth of training (and leaves some of `train.evaluations` out
+            of a short run), and all of them with a tower whose vectors are looked up; None ranks
+            all, as the evaluations on the test do. Scores on fewer documents are too high; the bias
+            is measured on the untrained model.
     """
 
     queries: Annotated[int, Field(ge=0)] | None = None
@@ -72,7 +79,9 @@ class Evaluation:
     def __post_init__(self) -> None:
         if not self.metrics:
             raise ConfigError("metrics is empty; give at least one, such as ndcg@10")
-        evaluate(np.zeros((1, 1), np.int64), Relevant.of([[0]]), self.metrics)  # refuse a wrong name before a long run
+        evaluate(
+            np.zeros((1, 1), np.int64), Relevant.of([[0]]), self.metrics
+        )  # refuse a wrong name before a long run
 
 
 @dataclass(frozen=True)
@@ -89,7 +98,11 @@ class Ranking:
 
     @classmethod
     def by_vectors(
-        cls, queries: NDArray[np.float32], docs: NDArray[np.float32], relevant: Relevant, metrics: Sequence[str]
+        cls,
+        queries: NDArray[np.float32],
+        docs: NDArray[np.float32],
+        relevant: Relevant,
+        metrics: Sequence[str],
     ) -> Ranking:
         """Evaluate the nearest documents of query vectors by inner product; [q, D] and [c, D]."""
         return cls.of(nearest(queries, docs, depth_of(metrics)), relevant, metrics)
@@ -108,6 +121,7 @@ class Ranking:
         return compare(self.per_query, other.per_query)
 
     def first_right(self, relevant: Relevant) -> NDArray[np.int64]:
-        """Return the rank of each query's first relevant document, from 1, [q]; 0 where none was ranked."""
+        """Return the rank of each query's first relevant document, from 1, [q]; 0 where none was
+        ranked."""
         hit = relevant.gains(self.ranked) > 0
         return np.where(hit.any(1), hit.argmax(1) + 1, 0)

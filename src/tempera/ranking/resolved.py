@@ -22,7 +22,8 @@ READ = {
 
 @dataclass(frozen=True)
 class Config:
-    """Hold the sections of a configuration as objects; `data`, `tower` and `mining` are those of one kind of task.
+    """Hold the sections of a configuration as objects; `data`, `tower` and `mining` are those of
+    one kind of task.
 
     Args:
         resolved: the same as plain options, with every default visible.
@@ -48,14 +49,17 @@ class Config:
         return (self.objective.widths or ()) if isinstance(self.objective, Matryoshka) else ()
 
     def settled(self, pairs: int, large: bool = False) -> Config:
-        """Return a configuration whose batch size and epochs follow the data, or else the tower, and the number of pairs.
+        """Return a configuration whose batch size and epochs follow the data, or else the tower,
+        and the number of pairs.
 
         Args:
             large: a row costs much less in a larger batch.
         """
         schedule = getattr(self.data, "schedule", None) or self.tower.schedule
         train = self.train.settled(*schedule(pairs, large))
-        return self.trained_with(batch_size=train.batch_size, num_train_epochs=train.num_train_epochs)
+        return self.trained_with(
+            batch_size=train.batch_size, num_train_epochs=train.num_train_epochs
+        )
 
     def trained_with(self, **values: Any) -> Config:
         """Return a configuration with other options of training, which are written down, too."""
@@ -64,7 +68,8 @@ class Config:
 
     @property
     def suited_rows(self) -> int:
-        """The rows made of documents that suit the tower beside each pair; 0 for one that reads only whole texts."""
+        """The rows made of documents that suit the tower beside each pair; 0 for one that reads
+        only whole texts."""
         rows: int = getattr(self.tower, "made_rows", 0)
         return rows
 
@@ -75,7 +80,8 @@ class Config:
 
     @property
     def begins_with(self) -> list[str]:
-        """The models and indexes that the options of the tower and of training name: to begin with, or to learn from."""
+        """The models and indexes that the options of the tower and of training name: to begin with,
+        or to learn from."""
         return list(_named([self.resolved["tower"], self.resolved["train"]]))
 
     @property

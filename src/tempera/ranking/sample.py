@@ -21,18 +21,22 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Sample:
-    """A part of a corpus that holds every relevant document; scores on it are too high, by `bias`."""
+    """A part of a corpus that holds every relevant document; scores on it are too high, by
+    `bias`."""
 
     docs: Ints  # [s] positions in the corpus, rising
     relevant: Relevant  # by positions in `docs`
     positives: int  # distinct relevant documents among them
     hardest: int  # documents taken from the top of a ranking
 
-    def bias(self, queries: Vectors, docs: Vectors, metrics: Sequence[str], full: Relevant) -> dict[str, float]:
-        """Return each metric on the sample less that on the whole corpus, for one model's unit vectors, [q, D] and [c, D].
+    def bias(
+        self, queries: Vectors, docs: Vectors, metrics: Sequence[str], full: Relevant
+    ) -> dict[str, float]:
+        """Return each metric on the sample less that on the whole corpus, for one model's unit
+        vectors, [q, D] and [c, D].
 
-        Measured on the untrained model, it estimates how much the metrics during training exceed those of the whole corpus. It
-        shrinks as the model improves, so it does not correct them.
+        Measured on the untrained model, it estimates how much the metrics during training exceed
+        those of the whole corpus. It shrinks as the model improves, so it does not correct them.
         """
         small = Ranking.by_vectors(queries, docs[self.docs], self.relevant, metrics).metrics
         whole = Ranking.by_vectors(queries, docs, full, metrics).metrics
@@ -40,15 +44,22 @@ class Sample:
 
 
 def sample_corpus(
-    relevant: Relevant, corpus: int, size: int, ranked: Ints | None = None, share: float = 0.5, seed: int = 0
+    relevant: Relevant,
+    corpus: int,
+    size: int,
+    ranked: Ints | None = None,
+    share: float = 0.5,
+    seed: int = 0,
 ) -> Sample:
-    """Return a sample of every relevant document, then the hardest ones of a ranking, then random others, `size` in all.
+    """Return a sample of every relevant document, then the hardest ones of a ranking, then random
+    others, `size` in all.
 
     Args:
         corpus: number of documents.
         size: documents to keep; all relevant ones are kept even if they are more.
-        ranked: a ranking of the whole corpus, [q, K], padded with -1: its documents, rank by rank over all queries, fill up to
-            `share` of the places that the relevant ones leave. They make the sample less biased than random documents do.
+        ranked: a ranking of the whole corpus, [q, K], padded with -1: its documents, rank by rank
+            over all queries, fill up to `share` of the places that the relevant ones leave. They
+            make the sample less biased than random documents do.
         share: largest share of these places that the ranking fills.
         seed: seed of the random documents.
 
@@ -62,7 +73,9 @@ def sample_corpus(
     if size < 1:
         raise ConfigError(f"size is {size}, but a sample needs at least 1 document")
     if not 0 <= share <= 1:
-        raise ConfigError(f"share is {share:g}, but the share of hardest documents must be from 0 to 1")
+        raise ConfigError(
+            f"share is {share:g}, but the share of hardest documents must be from 0 to 1"
+        )
     chosen = np.zeros(corpus, bool)
     chosen[relevant.doc] = True
     positives = int(chosen.sum())
@@ -78,17 +91,21 @@ def sample_corpus(
     missing = max(0, size - int(chosen.sum()))
     chosen[np.random.default_rng(seed).permutation(rest)[:missing]] = True
     docs = np.flatnonzero(chosen)
-    return Sample(docs, replace(relevant, doc=np.searchsorted(docs, relevant.doc)), positives, hardest)
+    return Sample(
+        docs, replace(relevant, doc=np.searchsorted(docs, relevant.doc)), positives, hardest
+    )
 
 
 @dataclass
 class Budget:
-    """A limit of the time for evaluation, as a share of the time for evaluation and training together.
+    """A limit of the time for evaluation, as a share of the time for evaluation and training
+    together.
 
     Args:
         share: from 0 (never) to 1 (always).
         spent: seconds of evaluation until now.
-        cost: seconds of the latest evaluation, which the next one is expected to take; 0 before the first.
+        cost: seconds of the latest evaluation, which the next one is expected to take; 0 before the
+            first.
 
     >>> budget = Budget(0.1)
     >>> budget.spend(10.0)
@@ -102,10 +119,13 @@ class Budget:
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
-            raise ConfigError(f"share is {self.share:g}, but an evaluation budget must be from 0 to 1")
+            raise ConfigError(
+                f"share is {self.share:g}, but an evaluation budget must be from 0 to 1"
+            )
 
     def allows(self, training: float) -> bool:
-        """Return whether one more evaluation, after `training` seconds of training, stays within the share."""
+        """Return whether one more evaluation, after `training` seconds of training, stays within
+        the share."""
         after = self.spent + self.cost
         return self.share > 0 and after <= self.share * (training + after)
 

@@ -1,4 +1,5 @@
-"""Plain values in which a task presents its data and results to reports, model cards, indexes and dry runs."""
+"""Plain values in which a task presents its data and results to reports, model cards, indexes and
+dry runs."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ class Hit:
 
 @dataclass(frozen=True)
 class Example:
-    """A held-out query and the results of the trained system; a rank counts from 1 and is None below the first 100."""
+    """A held-out query and the results of the trained system; a rank counts from 1 and is None
+    below the first 100."""
 
     query: str
     answers: tuple[str, ...]  # names of relevant documents
@@ -96,7 +98,11 @@ class DataFacts:
     @property
     def lines(self) -> list[str]:
         """Return lines of text for the start of a run."""
-        dropped = (f"left out: {quantity(count, reason)}" for reason, count in self.counts["dropped"].items() if count)
+        dropped = (
+            f"left out: {quantity(count, reason)}"
+            for reason, count in self.counts["dropped"].items()
+            if count
+        )
         return [*filter(None, [self.about]), self.headline, *dropped, *self.notes]
 
 
@@ -107,7 +113,8 @@ class Searched:
     Args:
         vectors: [c, D].
         documents: a table with the columns doc_id, name, place and doc; one row each, [c].
-        normalised: whether vectors have length 1 and are compared by cosine, or else by inner product.
+        normalised: whether vectors have length 1 and are compared by cosine, or else by inner
+            product.
         tables: other tables of the run, by their path in its folder.
     """
 
@@ -118,7 +125,8 @@ class Searched:
 
 
 def quantiles(lengths: Lengths) -> dict[str, float]:
-    """Return quantiles of lengths, and the share that is as long as the longest, if there are several.
+    """Return quantiles of lengths, and the share that is as long as the longest, if there are
+    several.
 
     >>> quantiles(np.array([1, 2, 4, 4]))
     {'0%': 1.0, '50%': 2.0, '90%': 4.0, '99%': 4.0, '100%': 4.0, 'at_limit': 0.5}
@@ -126,9 +134,17 @@ def quantiles(lengths: Lengths) -> dict[str, float]:
     cuts = np.quantile(lengths, QUANTILES, method="inverted_cdf")
     longest = int((lengths == lengths.max()).sum())
     at_limit = longest / len(lengths) if longest > 1 else 0.0
-    return {**{f"{share:.0%}": float(value) for share, value in zip(QUANTILES, cuts)}, "at_limit": at_limit}
+    return {
+        **{f"{share:.0%}": float(value) for share, value in zip(QUANTILES, cuts)},
+        "at_limit": at_limit,
+    }
 
 
 def extent(what: str, counts: Lengths) -> dict[str, Any]:
     """Return the least, the mean and the largest of some counts."""
-    return {"what": what, "least": int(counts.min()), "mean": float(counts.mean()), "most": int(counts.max())}
+    return {
+        "what": what,
+        "least": int(counts.min()),
+        "mean": float(counts.mean()),
+        "most": int(counts.max()),
+    }

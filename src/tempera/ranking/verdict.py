@@ -14,13 +14,17 @@ from .spread import Spread
 
 MAIN = "ndcg@10"
 FUSED, COUNTED = "trained + BM25", "trained + counting"
-TOGETHER = {FUSED: "search", COUNTED: "recommend"}  # the trained system and a baseline, fused, and what asks them
+TOGETHER = {
+    FUSED: "search",
+    COUNTED: "recommend",
+}  # the trained system and a baseline, fused, and what asks them
 TEACHER = "teacher"  # whose similarities the run has learned
 OURS = ("untrained", "trained", *TOGETHER, TEACHER)  # systems; the others are baselines
 
 
 def main_metric(metrics: Collection[str]) -> str:
-    """Return the metric by which systems are compared and chosen: ndcg@10 if it is measured, else the first.
+    """Return the metric by which systems are compared and chosen: ndcg@10 if it is measured, else
+    the first.
 
     >>> main_metric(["hit@1", "ndcg@10"]), main_metric(["hit@1", "hit@10"])
     ('ndcg@10', 'hit@1')

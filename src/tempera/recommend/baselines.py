@@ -34,7 +34,8 @@ _AGAIN = 2_000_000  # training events; with more, a table is counted only once
 
 @dataclass(frozen=True)
 class Observed:
-    """Hold interactions user after user, the oldest first; baselines learn only from those of `train`.
+    """Hold interactions user after user, the oldest first; baselines learn only from those of
+    `train`.
 
     >>> Observed(np.array([2, 0, 2]), np.array([0, 1, 3]), 3, np.array([True, True, False])).counts.tolist()
     [1, 0, 1]
@@ -59,7 +60,8 @@ class Observed:
         return self.item[self.train].astype(np.int64), before[self.offsets]
 
     def once(self, name: str, options: Sequence[float], count: Callable[[], Table]) -> Table:
-        """Return a table, which is not counted again while only other settings of its baseline change."""
+        """Return a table, which is not counted again while only other settings of its baseline
+        change."""
         if (key := (name, *options)) not in self.latest:
             if not self.train.any():
                 raise DataError(f"{name} has no training events to learn from")
@@ -72,7 +74,8 @@ class FittedBaseline(Protocol):
     """A baseline fitted to the training events."""
 
     def scores(self, histories: Histories) -> Floats:
-        """Return the score of every item for each history, [r, c], in an array that the caller may overwrite."""
+        """Return the score of every item for each history, [r, c], in an array that the caller may
+        overwrite."""
 
 
 class Baseline(Protocol):
@@ -99,14 +102,17 @@ class Popular:
 
 @dataclass(frozen=True)
 class ItemKNN:
-    """Score items by cosines of their users: score(j) = sum over items i of the history of decay^(places from its end) cos(i, j).
+    """Score items by cosines of their users: score(j) = sum over items i of the history of
+    decay^(places from its end) cos(i, j).
 
-    x_ui says how often user u had item i in training, cos(i, j) = x_i x_j / (|x_i| |x_j|). Of the history only the
-    `neighbours` that are nearest to j count, and j itself does not (Sarwar et al. 2001; a sum, as events have no grades).
+    x_ui says how often user u had item i in training, cos(i, j) = x_i x_j / (|x_i| |x_j|). Of the
+    history only the `neighbours` that are nearest to j count, and j itself does not (Sarwar et al.
+    2001; a sum, as events have no grades).
 
     Args:
         neighbours: of each item; of equal cosines those with the smaller codes.
-        last: items of the history that count; None for all. An item that stands there twice counts twice.
+        last: items of the history that count; None for all. An item that stands there twice counts
+            twice.
         decay: what each place further back in the history counts less by.
     """
 
@@ -119,7 +125,9 @@ class ItemKNN:
     def fit(self, events: Observed) -> ItemToItem:
         """Count the users that each two items have in common."""
         return ItemToItem(
-            events.once("item-kNN", [self.neighbours], lambda: self._cosines(events)), self.last, self.decay
+            events.once("item-kNN", [self.neighbours], lambda: self._cosines(events)),
+            self.last,
+            self.decay,
         )
 
     def _cosines(self, events: Observed) -> Table:
@@ -131,21 +139,26 @@ class ItemKNN:
             gram.data /= square[gram.indices]  # equal numbers for equal cosines of a row
             gram.data[gram.indices == of] = 0
             near = largest(gram, self.neighbours)
-            near.data = np.sqrt(near.data / np.repeat(square[rows], np.diff(near.indptr))).astype(np.float32)
+            near.data = np.sqrt(near.data / np.repeat(square[rows], np.diff(near.indptr))).astype(
+                np.float32
+            )
             parts.append(near)
         return sparse.vstack(parts).T.tocsr()
 
 
 @dataclass(frozen=True)
 class Ease:
-    """The linear autoencoder with no weight of an item on itself that is nearest to the training events.
+    """The linear autoencoder with no weight of an item on itself that is nearest to the training
+    events.
 
-    With X as in `ItemKNN`, P = (X'X + regularisation * I)^-1 and B_ij = -P_ij / P_jj, B_ii = 0, the score of j is the sum
-    of B_ij over items i of the history (Steck 2019, the closed form), each times decay^(places from its end).
+    With X as in `ItemKNN`, P = (X'X + regularisation * I)^-1 and B_ij = -P_ij / P_jj, B_ii = 0, the
+    score of j is the sum of B_ij over items i of the history (Steck 2019, the closed form), each
+    times decay^(places from its end).
 
     Args:
         regularisation: towards 0, in counts.
-        last: as for `ItemKNN`. Steck takes the whole history; where what comes next is asked, the latest few say more.
+        last: as for `ItemKNN`. Steck takes the whole history; where what comes next is asked, the
+            latest few say more.
         decay: as for `ItemKNN`.
     """
 
@@ -159,9 +172,12 @@ class Ease:
         return min(DENSE, math.sqrt(psutil.virtual_memory().available / 8))
 
     def fit(self, events: Observed) -> ItemToItem:
-        """Invert a table of items by items: seconds for 3,000 items, and eight times as long for twice as many."""
+        """Invert a table of items by items: seconds for 3,000 items, and eight times as long for
+        twice as many."""
         return ItemToItem(
-            events.once("EASE", [self.regularisation], lambda: self._weights(events)), self.last, self.decay
+            events.once("EASE", [self.regularisation], lambda: self._weights(events)),
+            self.last,
+            self.decay,
         )
 
     def _weights(self, events: Observed) -> Table:
@@ -171,7 +187,9 @@ class Ease:
         table[np.diag_indices(events.items)] += self.regularisation
         table, failed = lapack.spotrf(table, lower=1, overwrite_a=1)  # Cholesky's factor, in place
         if failed:
-            raise DataError(f"EASE with a regularisation of {self.regularisation:g} cannot be solved: raise it")
+            raise DataError(
+                f"EASE with a regularisation of {self.regularisation:g} cannot be solved: raise it"
+            )
         table, _ = lapack.spotri(table, lower=1, overwrite_c=1)  # fills the lower triangle alone
         for column in range(events.items):
             table[column, column + 1 :] = table[column + 1 :, column]
@@ -183,11 +201,13 @@ class Ease:
 
 @dataclass(frozen=True)
 class Transitions:
-    """Score items by how often they soon followed those of the history, discounted by popularity (a Markov chain).
+    """Score items by how often they soon followed those of the history, discounted by popularity (a
+    Markov chain).
 
-    C_ij = sum over events j of training, over its user's events i that stand g = 1 to `window` places before it, of
-    1 / g^slope; the `successors` largest of each i count. The score of j is the sum, over the items i that stand g = 1 to
-    `last` places before the query, of decay^(g - 1) C_ij / (n_i^share n_j^discount), where n are training events, at least 1.
+    C_ij = sum over events j of training, over its user's events i that stand g = 1 to `window`
+    places before it, of 1 / g^slope; the `successors` largest of each i count. The score of j is
+    the sum, over the items i that stand g = 1 to `last` places before the query, of decay^(g - 1)
+    C_ij / (n_i^share n_j^discount), where n are training events, at least 1.
 
     Args:
         window: places, of the training events alone.
@@ -215,7 +235,10 @@ class Transitions:
         counts = events.once("transitions", options, lambda: self.counts(events))
         usual = np.maximum(events.counts, 1).astype(np.float32)
         weights = counts.copy()
-        weights.data *= np.repeat(usual**-self.share, np.diff(counts.indptr)) * (usual**-self.discount)[counts.indices]
+        weights.data *= (
+            np.repeat(usual**-self.share, np.diff(counts.indptr))
+            * (usual**-self.discount)[counts.indices]
+        )
         return ItemToItem(weights, self.last, self.decay)
 
     def counts(self, events: Observed) -> Table:
@@ -250,7 +273,8 @@ class _Constant:
 
 @dataclass(frozen=True)
 class ItemToItem:
-    """The score of item j is the sum over the history of decay^(places from its end) weights_ij; 0 without a history.
+    """The score of item j is the sum over the history of decay^(places from its end) weights_ij; 0
+    without a history.
 
     An item that is newer than the weights counts nothing, and keeps its place.
     """
@@ -260,14 +284,18 @@ class ItemToItem:
     decay: float = 1.0
 
     def scores(self, histories: Histories) -> Floats:
-        """Return the scores by one product of the histories' items, [r, c], which are few, with the weights."""
+        """Return the scores by one product of the histories' items, [r, c], which are few, with the
+        weights."""
         read = histories if self.last is None else histories.last(self.last)
         ends = read.lengths.cumsum()
         query, items = read.pairs()
         fading = (self.decay ** (ends[query] - np.arange(len(items)) - 1)).astype(np.float32)
         rows, counted = np.concatenate([[0], ends]), self.weights.shape[0]
         fading[items >= counted] = 0
-        product = sparse.csr_array((fading, items.clip(max=counted - 1), rows), (len(read), counted)) @ self.weights
+        product = (
+            sparse.csr_array((fading, items.clip(max=counted - 1), rows), (len(read), counted))
+            @ self.weights
+        )
         scores: Floats = product.toarray() if sparse.issparse(product) else product
         return scores
 
@@ -283,7 +311,10 @@ BASELINES: dict[str, Baseline] = {
     "EASE": Ease(),
     "transitions": Transitions(),
 }
-COUNTING = ("item-kNN", "transitions")  # with sparse weights not below 0, which a run can keep beside its vectors
+COUNTING = (
+    "item-kNN",
+    "transitions",
+)  # with sparse weights not below 0, which a run can keep beside its vectors
 # What is tried on validation, one option after the other.
 _GRID: Mapping[str, Mapping[str, Sequence[float | None]]] = {
     "item-kNN": {"neighbours": (20, 100, 400), "last": (3, 10, None), "decay": (0.8, 1.0)},
@@ -304,20 +335,30 @@ UNORDERED: dict[str, Baseline] = {
 }
 
 
-def grid(system: str, events: Observed, ordered: bool = True) -> Mapping[str, Sequence[float | None]]:
-    """Return the settings of a baseline to choose among; of many events those alone that need no other table.
+def grid(
+    system: str, events: Observed, ordered: bool = True
+) -> Mapping[str, Sequence[float | None]]:
+    """Return the settings of a baseline to choose among; of many events those alone that need no
+    other table.
 
     Args:
         ordered: False leaves out those by which the latest events of a history count more.
     """
     again = events.train.sum() <= _AGAIN
     few = not ordered and events.items <= _SOLVED
-    left = (() if again else _TABLE) + (() if ordered else _ORDER) + (() if few else ("regularisation",))
+    left = (
+        (() if again else _TABLE)
+        + (() if ordered else _ORDER)
+        + (() if few else ("regularisation",))
+    )
     return {name: values for name, values in _GRID.get(system, {}).items() if name not in left}
 
 
-def tuned(baseline: Any, grid: Mapping[str, Sequence[float | None]], score: Callable[[Any], float]) -> Any:
-    """Return a baseline with the settings that score highest, chosen one option after the other; of equal ones the first.
+def tuned(
+    baseline: Any, grid: Mapping[str, Sequence[float | None]], score: Callable[[Any], float]
+) -> Any:
+    """Return a baseline with the settings that score highest, chosen one option after the other; of
+    equal ones the first.
 
     >>> tuned(Transitions(), {"window": (5, 10), "decay": (0.5, 0.9)}, lambda each: -each.window + each.decay).window
     5
@@ -327,13 +368,15 @@ def tuned(baseline: Any, grid: Mapping[str, Sequence[float | None]], score: Call
     return baseline
 
 
-_SOLVED = 5_000  # items of which EASE is solved for each regularisation, where there is no order to choose
+# items of which EASE is solved for each regularisation, where there is no order to choose
+_SOLVED = 5_000
 _ORDER = ("last", "decay")
 _TABLE = ("neighbours", "window", "slope")  # settings that need another table
 
 
 def largest(table: Table, most: int) -> Table:
-    """Return sparse rows with only the largest values of each that are above 0; of equal ones those with the smaller columns.
+    """Return sparse rows with only the largest values of each that are above 0; of equal ones those
+    with the smaller columns.
 
     >>> largest(sparse.csr_array(np.array([[3.0, 5.0, 3.0, 0.0]])), 2).toarray().tolist()
     [[3.0, 5.0, 0.0, 0.0]]
@@ -352,20 +395,27 @@ def largest(table: Table, most: int) -> Table:
     stays[equal[np.arange(len(equal)) - first < left[row[equal]]]] = True
     kept = np.flatnonzero(stays)
     counts = np.bincount(row[kept], minlength=rows)
-    values = table.data[kept].astype(np.float32), table.indices[kept], np.concatenate([[0], counts.cumsum()])
+    values = (
+        table.data[kept].astype(np.float32),
+        table.indices[kept],
+        np.concatenate([[0], counts.cumsum()]),
+    )
     return sparse.csr_array(values, table.shape)
 
 
 def _had(events: Observed, dtype: type[np.floating]) -> Table:
     """Return how often each user had each item in training, X, [u, c]."""
     items, offsets = events.of_training()
-    had = sparse.csr_array((np.ones(len(items), dtype), items, offsets), (len(offsets) - 1, events.items))
+    had = sparse.csr_array(
+        (np.ones(len(items), dtype), items, offsets), (len(offsets) - 1, events.items)
+    )
     had.sum_duplicates()
     return had
 
 
 def _products(had: Table) -> Iterator[tuple[slice, Table]]:
-    """Yield rows of X'X for X, [u, c], some items at a time: as many as have a limited number of pairs."""
+    """Yield rows of X'X for X, [u, c], some items at a time: as many as have a limited number of
+    pairs."""
     users = had.T.tocsr()
     pairs = np.minimum((users != 0) @ np.diff(had.indptr), had.shape[1])
     for rows in _runs(np.concatenate([[0], pairs.cumsum()]), _CELLS):

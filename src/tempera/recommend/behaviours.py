@@ -1,4 +1,5 @@
-"""Uses of events by their behaviour: targets with weights, dislikes, and the contexts that events happened in, each once."""
+"""Uses of events by their behaviour: targets with weights, dislikes, and the contexts that events
+happened in, each once."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _SHOWN = 10  # behaviours that a message names
 
 
 def usable_dislikes(events: pa.Table, dropped: Counter[str]) -> pa.Table:
-    """Leave out dislikes of items that nobody takes, of users who take nothing, and those in files of validation and test."""
+    """Leave out dislikes of items that nobody takes, of users who take nothing, and those in files
+    of validation and test."""
     if "disliked" not in events.column_names:
         return events
     taken = pc.invert(events["disliked"])
@@ -61,14 +63,21 @@ def aimed(events: pa.Table, targets: Mapping[str, float] | None) -> pa.Table:
     if "weight" in events.column_names:
         weight = weight * events["weight"].to_numpy()
         events = events.drop_columns(["weight"])
-    return events.append_column("weight", pa.array(weight)).append_column("target", pa.array(target))
+    return events.append_column("weight", pa.array(weight)).append_column(
+        "target", pa.array(target)
+    )
 
 
-def uses(behaviours: pa.ChunkedArray, targets: Mapping[str, float]) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Return the weights of behaviours, and what events with them are used for, as `Timeline.target` has it."""
+def uses(
+    behaviours: pa.ChunkedArray, targets: Mapping[str, float]
+) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """Return the weights of behaviours, and what events with them are used for, as
+    `Timeline.target` has it."""
     at = pc.fill_null(pc.index_in(behaviours, pa.array(targets, TEXT)), len(targets)).to_numpy()
     weight = np.array([*targets.values(), 0.0], np.float32)[at]
-    return weight, ((weight > 0).astype(np.uint8) + (weight == max(targets.values()))).astype(np.uint8)
+    return weight, ((weight > 0).astype(np.uint8) + (weight == max(targets.values()))).astype(
+        np.uint8
+    )
 
 
 def with_contexts(events: pa.Table) -> tuple[pa.Table, pa.Table | None]:
@@ -81,5 +90,9 @@ def with_contexts(events: pa.Table) -> tuple[pa.Table, pa.Table | None]:
         encoded = events[name].combine_chunks().dictionary_encode(null_encoding="encode")
         codes = codes * len(encoded.dictionary) + encoded.indices.to_numpy()
         _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
-    contexts = pa.table({name.removeprefix(in_context("")): events[name].take(pa.array(first)) for name in names})
-    return events.drop_columns(names).append_column("context", pa.array(codes.astype(np.int32))), contexts
+    contexts = pa.table(
+        {name.removeprefix(in_context("")): events[name].take(pa.array(first)) for name in names}
+    )
+    return events.drop_columns(names).append_column(
+        "context", pa.array(codes.astype(np.int32))
+    ), contexts

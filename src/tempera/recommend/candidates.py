@@ -22,7 +22,8 @@ WINDOWS = [
 ]
 _IDS = [{"id": {"init": "cooccurrence"}}]
 _ID_ALONE = {"tower.doc": _IDS, "tower.dimensions": 128}
-# The towers without features; the first is the one of a run whose validation is too small to choose.
+# The towers without features; the first is the one of a run whose validation is too small to
+# choose.
 TOWERS: dict[str, dict[str, Any]] = {
     "ages": {
         **_ID_ALONE,
@@ -35,7 +36,9 @@ TOWERS: dict[str, dict[str, Any]] = {
     "windows": {**_ID_ALONE, "tower.history": {"pools": WINDOWS}, "tower.dropout": 0.1},
     "transformer": {
         **_ID_ALONE,
-        "tower.history": {"pools": [{"transformer": {"last": 20, "layers": 1, "heads": 2, "dropout": 0.3}}]},
+        "tower.history": {
+            "pools": [{"transformer": {"last": 20, "layers": 1, "heads": 2, "dropout": 0.3}}]
+        },
         LEARNING_RATE: 0.001,
     },
 }
@@ -51,7 +54,9 @@ UNORDERED: dict[str, dict[str, Any]] = {
     "bag, by co-occurrence": {**_BAG, "tower.doc": _IDS, "tower.history": {"pools": ["bag"]}},
     "id by id": {**_BAG, "tower.doc": ["id"], "tower.query": ["id"], "tower.history": None},
 }
-_PARTS = tuple(f"tower.{part}" for part in ("doc", "query", "history", "query_layers", "doc_layers"))
+_PARTS = tuple(
+    f"tower.{part}" for part in ("doc", "query", "history", "query_layers", "doc_layers")
+)
 _LOSS = ("objective.preset", "objective.similarity")
 _LOOKS = ("train.evaluations", "train.patience")
 OPEN = {
@@ -76,8 +81,11 @@ _READ = (
 _FEW = 5  # entities that a value has on average, for a column of categories
 
 
-def race_of(users: Entities, items: Entities, ordered: bool, timed: bool, happened: Entities | None = None) -> Race:
-    """Return the towers for these users and items: each alone, the best two with and without features, the best two for longer.
+def race_of(
+    users: Entities, items: Entities, ordered: bool, timed: bool, happened: Entities | None = None
+) -> Race:
+    """Return the towers for these users and items: each alone, the best two with and without
+    features, the best two for longer.
 
     Args:
         ordered: the order of a user's events means something.
@@ -91,17 +99,23 @@ def race_of(users: Entities, items: Entities, ordered: bool, timed: bool, happen
         of_users += features_of(happened)
     if ordered and timed:
         of_users.append({"elapsed": {}})
-    own = {"tower.doc": [*(_IDS if ordered else ["id"]), *of_items], **({"tower.query": of_users} if of_users else {})}
-    features = [Round(6, [Setting({}), Setting(own, "features")], keep=2)] if of_users or of_items else []
+    own = {
+        "tower.doc": [*(_IDS if ordered else ["id"]), *of_items],
+        **({"tower.query": of_users} if of_users else {}),
+    }
+    features = (
+        [Round(6, [Setting({}), Setting(own, "features")], keep=2)] if of_users or of_items else []
+    )
     return Race({}, [Round(6, towers, keep=2), *features, Round(4)], known[next(iter(known))])
 
 
 def features_of(entities: Entities) -> list[dict[str, Any]]:
     """Return features that read the columns of a table, by what the columns hold.
 
-    Lists, and texts with | between values, are categories; texts and whole numbers of which many entities share a value are a
-    category; other numbers and dates are a number in ten buckets; other texts are read as texts. Columns with one value, and
-    lists that are all empty, tell nothing.
+    Lists, and texts with | between values, are categories; texts and whole numbers of which many
+    entities share a value are a category; other numbers and dates are a number in ten buckets;
+    other texts are read as texts. Columns with one value, and lists that are all empty, tell
+    nothing.
 
     >>> table = pa.table({"id": ["a", "b"], "genres": ["x|y", "y"], "year": [1.5, 2.5], "title": ["some text", "more"]})
     >>> features_of(Entities(table, np.ones(2, int)))
@@ -114,7 +128,8 @@ def features_of(entities: Entities) -> list[dict[str, Any]]:
 
 
 def _kind(values: pa.ChunkedArray) -> str:
-    """Return the kind of feature that reads a column's values, without nulls; empty if they tell nothing."""
+    """Return the kind of feature that reads a column's values, without nulls; empty if they tell
+    nothing."""
     kind = values.type
     if is_list(kind):
         reads = is_text(kind.value_type) or pa.types.is_integer(kind.value_type)

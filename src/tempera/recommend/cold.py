@@ -1,4 +1,5 @@
-"""Evaluation on items that were never trained on, ranked among themselves by a model, by popularity and by chance.
+"""Evaluation on items that were never trained on, ranked among themselves by a model, by popularity
+and by chance.
 
 Letters in shapes: q queries, i items of the catalogue, c withheld items, D width.
 """
@@ -23,7 +24,8 @@ Means = dict[str, Difference]
 
 @dataclass(frozen=True)
 class ColdItems:
-    """Hold queries whose answers are withheld items; those that a user has already taken are left out of the ranking."""
+    """Hold queries whose answers are withheld items; those that a user has already taken are left
+    out of the ranking."""
 
     items: Ints  # [c] codes, rising
     counts: Ints  # [c] training events that were withheld
@@ -37,7 +39,8 @@ class ColdItems:
         return self._means(inner(users, items[self.items]))
 
     def popularity(self) -> Means:
-        """Rank by the withheld training events, which new items do not have: an upper reference for popularity."""
+        """Rank by the withheld training events, which new items do not have: an upper reference for
+        popularity."""
         counts = self.counts.astype(np.float32)
         return self._means(lambda rows: np.tile(counts, (len(self.target[rows]), 1)))
 
@@ -49,7 +52,10 @@ class ColdItems:
         others = pairs[pairs % len(self.items) != mine[pairs // len(self.items)]] // len(self.items)
         candidates = len(self.items) - np.bincount(others, minlength=len(mine))  # [q]
         places = np.arange(1, len(self.items) + 1)
-        means = {name: values.cumsum() / places for name, values in metrics_of(places, self.metrics).items()}
+        means = {
+            name: values.cumsum() / places
+            for name, values in metrics_of(places, self.metrics).items()
+        }
         expected = {name: float(values[candidates - 1].mean()) for name, values in means.items()}
         return {name: Difference(mean, mean, mean, 0.95) for name, mean in expected.items()}
 
@@ -59,11 +65,14 @@ class ColdItems:
         inside = np.isin(codes, self.items)
         lengths = np.bincount(rows[inside], minlength=len(self.seen))
         return Histories.of(
-            np.searchsorted(self.items, codes[inside]), np.concatenate([[0], lengths.cumsum()]).astype(np.int64)
+            np.searchsorted(self.items, codes[inside]),
+            np.concatenate([[0], lengths.cumsum()]).astype(np.int64),
         )
 
     def _means(self, scores: Scores) -> Means:
         target = np.searchsorted(self.items, self.target)
-        recommended = Recommended.of(scores, target, self._among(), Popularity(self.counts), self.metrics, self.users)
+        recommended = Recommended.of(
+            scores, target, self._among(), Popularity(self.counts), self.metrics, self.users
+        )
         intervals = recommended.intervals()
         return {name: intervals[name] for name in self.metrics}

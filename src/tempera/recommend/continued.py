@@ -1,4 +1,5 @@
-"""Interactions of another file, put after the histories that a run has stored, and the events of them that are asked.
+"""Interactions of another file, put after the histories that a run has stored, and the events of
+them that are asked.
 
 Letters in shapes: u users of the file, e events.
 """
@@ -24,7 +25,8 @@ Times = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Continued:
-    """Hold the users of a file, with their stored events and those of the file that are left, and the events to ask."""
+    """Hold the users of a file, with their stored events and those of the file that are left, and
+    the events to ask."""
 
     timeline: Timeline  # codes of its items are those of the run
     test: Mapping[str, Events]  # by protocol
@@ -34,19 +36,26 @@ class Continued:
 
     @classmethod
     def of(
-        cls, later: Timeline, items: pa.ChunkedArray, stored: PastEvents, latest: Times | None, split: Divide
+        cls,
+        later: Timeline,
+        items: pa.ChunkedArray,
+        stored: PastEvents,
+        latest: Times | None,
+        split: Divide,
     ) -> Continued:
         """Put the events of a file after stored ones.
 
-        Events with an item that the run does not have, and those not later than what the run knows of their user, are left
-        out and counted. Data with an order are asked as `GlobalTime` asks events after its cut, others as `NamedFiles` does.
+        Events with an item that the run does not have, and those not later than what the run knows
+        of their user, are left out and counted. Data with an order are asked as `GlobalTime` asks
+        events after its cut, others as `NamedFiles` does.
 
         Args:
-            later: the events of the file, with ids as `items` has them; their contexts, if there are any, are numbered like
-                the stored ones.
+            later: the events of the file, with ids as `items` has them; their contexts, if there
+                are any, are numbered like the stored ones.
             items: ids of the run's items, as texts.
             stored: what each user of the file has done before, u rows.
-            latest: the time of each user's latest stored event, [u], nan where there is none; None without times.
+            latest: the time of each user's latest stored event, [u], nan where there is none; None
+                without times.
             split: the division of the run, whose settings are used if it is by time.
 
         Raises:
@@ -60,7 +69,11 @@ class Continued:
         ([0, 1, 0, 1, 1], {'next': [4], 'rolling': [1, 4]})
         """
         user = later.user_of(np.arange(len(later)))
-        at = pc.index_in(later.item_ids.cast(pa.large_string()), value_set=items).fill_null(-1).to_numpy()
+        at = (
+            pc.index_in(later.item_ids.cast(pa.large_string()), value_set=items)
+            .fill_null(-1)
+            .to_numpy()
+        )
         item, left_out = at[later.item].astype(np.int64), dict[str, int]()
         known, fresh = item >= 0, np.ones(len(later), bool)
         if missing := int((at < 0).sum()):
@@ -70,7 +83,9 @@ class Continued:
         if time is not None and latest is not None:
             fresh = ~(time <= latest[user])
             if not fresh.all():
-                left_out["interactions not later than what the run knows of their user"] = int((~fresh).sum())
+                left_out["interactions not later than what the run knows of their user"] = int(
+                    (~fresh).sum()
+                )
         coded = replace(later, item=item, time=time, item_ids=items.combine_chunks())
         timeline, part = _together(coded, user, stored, latest, known & fresh)
         repeats = timeline.repeats & (part == TEST)
@@ -93,7 +108,8 @@ class Continued:
 def _together(
     later: Timeline, user: Events, stored: PastEvents, latest: Times | None, left: NDArray[np.bool_]
 ) -> tuple[Timeline, NDArray[np.uint8]]:
-    """Return the stored events of each user of whom an event of the file is left, followed by these, and the part of each."""
+    """Return the stored events of each user of whom an event of the file is left, followed by
+    these, and the part of each."""
     owner, past = stored.items.pairs()
     order = np.argsort(np.concatenate([owner, user]), kind="stable")
     part = np.repeat(np.array([TRAIN, TEST], np.uint8), [len(past), len(user)])[order]
@@ -102,7 +118,9 @@ def _together(
         before = np.full(len(stored), -np.inf) if latest is None else latest
         columns["time"] = np.concatenate([before[owner], later.time])[order]
     if later.context is not None and stored.contexts is not None:
-        columns["context"] = np.concatenate([stored.contexts.pairs()[1], later.context])[order].astype(np.int32)
+        columns["context"] = np.concatenate([stored.contexts.pairs()[1], later.context])[
+            order
+        ].astype(np.int32)
     if later.target is not None:
         use = np.full(len(past), 2) if stored.targets is None else stored.targets.pairs()[1]
         columns["target"] = np.concatenate([use, later.target])[order].astype(np.uint8)
@@ -117,6 +135,8 @@ def _protocols(timeline: Timeline, part: NDArray[np.uint8], split: Divide) -> Ma
     """Return the events to ask, by protocol."""
     if not timeline.ordered:
         return NamedFiles(validation_share=0)(timeline).test
-    start = timeline.offsets[:-1] + np.add.reduceat(part == TRAIN, timeline.offsets[:-1], dtype=np.int64)
+    start = timeline.offsets[:-1] + np.add.reduceat(
+        part == TRAIN, timeline.offsets[:-1], dtype=np.int64
+    )
     protocol = split if isinstance(split, GlobalTime) else GlobalTime()
     return protocol.targets(timeline, start, timeline.offsets[1:])

@@ -14,18 +14,22 @@ from numpy.typing import NDArray
 from .baselines import Observed, Transitions
 from .timeline import Timeline
 
-_WINDOW = 5  # places between two items that count as a pair; 3 and 10 have the same nDCG on Toys to 0.001
+_WINDOW = (
+    5  # places between two items that count as a pair; 3 and 10 have the same nDCG on Toys to 0.001
+)
 _ITERATIONS = 4  # of the power method in a randomised singular value decomposition
 _EXTRA = 8  # dimensions that it computes beyond those asked for
 
 
 @dataclass(frozen=True)
 class Cooccurrence:
-    """Count items that stand near each other in the training events of a user, and embed them by their counts.
+    """Count items that stand near each other in the training events of a user, and embed them by
+    their counts.
 
     C_ij is the sum over pairs of events g = 1 to 5 places apart of 1/g, in both directions, and
-    PPMI_ij = max(0, log(C_ij C / (C_i C_j))) with C_i the sum of row i and C that of all. The vectors are U S^(1/2) of its
-    truncated singular value decomposition, scaled to a mean squared length of 1 (Levy and Goldberg 2014).
+    PPMI_ij = max(0, log(C_ij C / (C_i C_j))) with C_i the sum of row i and C that of all. The
+    vectors are U S^(1/2) of its truncated singular value decomposition, scaled to a mean squared
+    length of 1 (Levy and Goldberg 2014).
 
     Args:
         train: [e] events to count.
@@ -33,12 +37,16 @@ class Cooccurrence:
 
     timeline: Timeline
     train: NDArray[np.bool_]
-    known: dict[int, torch.Tensor] = field(default_factory=dict, repr=False, compare=False)  # by width
+    known: dict[int, torch.Tensor] = field(
+        default_factory=dict, repr=False, compare=False
+    )  # by width
 
     def __call__(self, width: int) -> torch.Tensor:
-        """Return a vector of each item, [c, width]; 0 for items without a pair, and in what exceeds the number of items.
+        """Return a vector of each item, [c, width]; 0 for items without a pair, and in what exceeds
+        the number of items.
 
-        They follow from the events alone, whatever the seed of the run, and are computed once for all runs on these events.
+        They follow from the events alone, whatever the seed of the run, and are computed once for
+        all runs on these events.
         """
         if width not in self.known:
             with torch.random.fork_rng(devices=[]):
@@ -55,8 +63,13 @@ class Cooccurrence:
         first, second, count = pairs.row[apart], pairs.col[apart], pairs.data[apart]
         near = np.bincount(first, count, items)
         information = np.maximum(np.log(count * count.sum() / (near[first] * near[second])), 0)
-        places, values = torch.from_numpy(np.stack([first, second])), torch.from_numpy(information).float()
-        table = torch.sparse_coo_tensor(places, values, (items, items), check_invariants=False).coalesce()
+        places, values = (
+            torch.from_numpy(np.stack([first, second])),
+            torch.from_numpy(information).float(),
+        )
+        table = torch.sparse_coo_tensor(
+            places, values, (items, items), check_invariants=False
+        ).coalesce()
         vectors, rank = torch.zeros(items, width), min(width, items)
         left, singular, _ = torch.svd_lowrank(table, min(rank + _EXTRA, items), _ITERATIONS)
         vectors[:, :rank] = left[:, :rank] * singular[:rank].sqrt()

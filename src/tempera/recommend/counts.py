@@ -1,4 +1,5 @@
-"""Counting and vectors together: counted items and users' vectors fused, as they are judged and as a saved run recommends.
+"""Counting and vectors together: counted items and users' vectors fused, as they are judged and as
+a saved run recommends.
 
 Letters in shapes: r queries of a block, c items.
 """
@@ -45,16 +46,19 @@ class Counting:
     served: bool = False
 
     def chosen(self, metric: Mapping[float, NDArray[np.float64]]) -> Counting:
-        """Return the same with the weight that is best by a metric of each validation query, [q], for rising weights."""
+        """Return the same with the weight that is best by a metric of each validation query, [q],
+        for rising weights."""
         fusion = Fusion.chosen(metric)
         ahead = metric[fusion.weight] - metric[1.0]
         return replace(self, fusion=fusion, served=bool(ahead.mean() > standard_error(ahead)))
 
     def fused(self, vectors: Floats, histories: Histories, weight: float | None = None) -> Floats:
-        """Return scores of vectors and of counts in one, [r, c]: the weighted mean of both, standardised for each query.
+        """Return scores of vectors and of counts in one, [r, c]: the weighted mean of both,
+        standardised for each query.
 
-        Counts enter by their square root, which keeps one frequent pair from outweighing everything else. Items that are newer
-        than the table have no counts, and a query without any, such as one without a history, is answered by the vectors alone.
+        Counts enter by their square root, which keeps one frequent pair from outweighing everything
+        else. Items that are newer than the table have no counts, and a query without any, such as
+        one without a history, is answered by the vectors alone.
         """
         counted = np.zeros(vectors.shape, np.float32)
         counted[:, : self.fitted.weights.shape[0]] = np.sqrt(self.fitted.scores(histories))
@@ -70,20 +74,30 @@ class Counting:
             return "the vectors alone" if self.fusion.weight else f"{self.system} alone"
         return f"the vectors and {self.system} together"
 
-    def by_history(self, vectors: Scores, histories: Histories, weight: float | None = None) -> Scores:
+    def by_history(
+        self, vectors: Scores, histories: Histories, weight: float | None = None
+    ) -> Scores:
         """Return the fused scores of a block of queries, as ranking needs them."""
         return lambda rows: self.fused(vectors(rows), histories[rows], weight)
 
     def about(self) -> dict[str, Any]:
         """Return what was chosen, for metrics.json."""
-        return {"hybrid": asdict(self.fusion), "counting": {"system": self.system, "served": self.served}}
+        return {
+            "hybrid": asdict(self.fusion),
+            "counting": {"system": self.system, "served": self.served},
+        }
 
     def table(self) -> pa.Table:
         """Return a table with a row for each item, and what was chosen in its metadata."""
         weights = self.fitted.weights
         columns = {
-            name: pa.LargeListArray.from_arrays(pa.array(weights.indptr, pa.int64()), pa.array(values))
-            for name, values in (("items", weights.indices.astype(np.int32)), ("weights", weights.data))
+            name: pa.LargeListArray.from_arrays(
+                pa.array(weights.indptr, pa.int64()), pa.array(values)
+            )
+            for name, values in (
+                ("items", weights.indices.astype(np.int32)),
+                ("weights", weights.data),
+            )
         }
         about = {
             **{"system": self.system, "served": self.served, **asdict(self.fusion)},
@@ -96,7 +110,8 @@ class Counting:
         """Return what `table` has written.
 
         Raises:
-            ValueError, KeyError, TypeError, pyarrow.ArrowException: another table, or a damaged one.
+            ValueError, KeyError, TypeError, pyarrow.ArrowException: another table, or a damaged
+                one.
         """
         about: Any = parsed((table.schema.metadata or {})[_KEY].decode())
         table.validate(full=True)
@@ -105,7 +120,11 @@ class Counting:
         values = weights.values.to_numpy()
         if not np.array_equal(offsets, weights.offsets.to_numpy()) or values.dtype != np.float32:
             raise ValueError("its items and weights do not belong together")
-        if not (((columns >= 0) & (columns < len(table))).all() and (values >= 0).all() and np.isfinite(values).all()):
+        if not (
+            ((columns >= 0) & (columns < len(table))).all()
+            and (values >= 0).all()
+            and np.isfinite(values).all()
+        ):
             raise ValueError("it names items or weights that cannot be")
         counts = sparse.csr_array((values, columns, offsets), (len(table), len(table)))
         fitted = ItemToItem(counts, about["last"], float(about["decay"]))
@@ -129,8 +148,17 @@ def open_counts(run: Path, items: int, model: str) -> Counting | None:
         table = parquet_table(path)
         refuse_foreign(table.schema.metadata, model, path)
         counting = Counting.read(table)
-    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is damaged: {error}; without this file the vectors alone recommend") from None
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ) as error:
+        raise DataError(
+            f"{path} is damaged: {error}; without this file the vectors alone recommend"
+        ) from None
     if (size := counting.fitted.weights.shape[0]) > items:
         raise DataError(f"{path} is damaged: it counts {size:,} items, and the run has {items:,}")
     return counting

@@ -1,4 +1,5 @@
-"""Dislikes as hard negatives of their user: those that training knows of, and some of them for each row of a batch.
+"""Dislikes as hard negatives of their user: those that training knows of, and some of them for each
+row of a batch.
 
 Letters in shapes: u users, e events, i items, b rows of a batch, m drawn dislikes.
 """
@@ -17,11 +18,13 @@ from .timeline import Timeline
 
 
 def known_dislikes(timeline: Timeline, train: NDArray[np.bool_]) -> Ragged | None:
-    """Return what training knows of users' dislikes, each item once, u rows; None if there are none at all.
+    """Return what training knows of users' dislikes, each item once, u rows; None if there are none
+    at all.
 
-    A dislike is known if its user's event before it is trained on (or the first one, where none is before it), and it is not
-    later than all that is trained on. Items that are also a target of the user in training are left out, and so are those that
-    training does not have, such as withheld ones. Beside events in parts, all dislikes are those of the training part.
+    A dislike is known if its user's event before it is trained on (or the first one, where none is
+    before it), and it is not later than all that is trained on. Items that are also a target of the
+    user in training are left out, and so are those that training does not have, such as withheld
+    ones. Beside events in parts, all dislikes are those of the training part.
 
     Args:
         train: events of the training part, [e].
@@ -41,7 +44,8 @@ def known_dislikes(timeline: Timeline, train: NDArray[np.bool_]) -> Ragged | Non
     taken = timeline.user_of(np.flatnonzero(targets)) * items + timeline.item[targets]
     keys = np.setdiff1d(user[known] * items + dislikes.item[known], taken)
     return Ragged(
-        torch.from_numpy(keys % items), from_lengths(torch.from_numpy(np.bincount(keys // items, minlength=users)))
+        torch.from_numpy(keys % items),
+        from_lengths(torch.from_numpy(np.bincount(keys // items, minlength=users))),
     )
 
 
@@ -60,7 +64,8 @@ class Disliked:
     seed: int
 
     def __call__(self, user: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Return the items drawn without replacement for the rows of these users, [b], and the row of each, both [m].
+        """Return the items drawn without replacement for the rows of these users, [b], and the row
+        of each, both [m].
 
         >>> draw = Disliked(Ragged.of([[5, 6], [], [7]]), most=2, seed=0)
         >>> items, owner = draw(torch.tensor([2, 1, 0]), step=0)
@@ -69,7 +74,9 @@ class Disliked:
         """
         own = self.known[user]
         row = torch.repeat_interleave(own.lengths)
-        generator = torch.Generator().manual_seed(hash((self.seed, step, self.most)) & 0x7FFF_FFFF_FFFF_FFFF)
+        generator = torch.Generator().manual_seed(
+            hash((self.seed, step, self.most)) & 0x7FFF_FFFF_FFFF_FFFF
+        )
         order = torch.rand(len(row), generator=generator).argsort()
         order = order[row[order].argsort(stable=True)]
         chosen = order[
@@ -78,7 +85,10 @@ class Disliked:
         return own.values[chosen], row[chosen]
 
     def expected(self, users: Tensor, items: int) -> Tensor:
-        """Return how often a row is expected to bring each item, [i], where it is of each user with these chances, [u]."""
+        """Return how often a row is expected to bring each item, [i], where it is of each user with
+        these chances, [u]."""
         lengths = self.known.lengths
         each = users.double() * lengths.clamp_max(self.most) / lengths.clamp_min(1)
-        return torch.bincount(self.known.values, each[torch.repeat_interleave(lengths)], minlength=items).float()
+        return torch.bincount(
+            self.known.values, each[torch.repeat_interleave(lengths)], minlength=items
+        ).float()

@@ -1,4 +1,5 @@
-"""Divisions of a timeline into training and evaluation events: by time, by last events, by files, or by chance.
+"""Divisions of a timeline into training and evaluation events: by time, by last events, by files,
+or by chance.
 
 Letters in shapes: e events, u users, t targets.
 """
@@ -25,9 +26,11 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 @dataclass(frozen=True)
 class Division:
-    """Hold the part of every event, and the targets of evaluation, which are among the later parts' events.
+    """Hold the part of every event, and the targets of evaluation, which are among the later parts'
+    events.
 
-    A target's history is what `Timeline.histories` says, of whatever part: weights see the training part only.
+    A target's history is what `Timeline.histories` says, of whatever part: weights see the training
+    part only.
     """
 
     part: NDArray[np.uint8]  # [e] TRAIN, VALIDATION or TEST
@@ -54,15 +57,18 @@ Divide = Callable[[Timeline], Division]
 
 @dataclass(frozen=True)
 class GlobalTime:
-    """Train on events before a time and evaluate on later ones, so that training sees nothing of the future.
+    """Train on events before a time and evaluate on later ones, so that training sees nothing of
+    the future.
 
-    The cut is the event time at rank e (1 - test_share), and what happens at the cut stands after it. Two protocols:
+    The cut is the event time at rank e (1 - test_share), and what happens at the cut stands after
+    it. Two protocols:
 
         next       the first event after the cut, of each user with `least` events before it
         rolling    the first `rolling` events after the cut that have a history, of every user, each asked with all
                    that stands before it, also what came after the cut
 
-    Validation is the same, between a cut at rank e (1 - test_share - validation_share) and the test's.
+    Validation is the same, between a cut at rank e (1 - test_share - validation_share) and the
+    test's.
 
     Args:
         test_share: share of the events in the test part.
@@ -101,7 +107,8 @@ class GlobalTime:
                 "data.time=COLUMN, or set data.split=leave_last_out"
             )
         ranks = [
-            len(time) - round(len(time) * share) for share in (self.test_share + self.validation_share, self.test_share)
+            len(time) - round(len(time) * share)
+            for share in (self.test_share + self.validation_share, self.test_share)
         ]
         if ranks[1] == len(time):
             raise DataError(
@@ -129,7 +136,9 @@ class GlobalTime:
     def targets(self, timeline: Timeline, start: Events, stop: Events) -> dict[str, Events]:
         """Return both protocols' targets between two positions of each user, [u]."""
         begin = timeline.offsets[:-1]
-        first = np.maximum(start, begin + _first(timeline))  # an event that has no history is not asked
+        first = np.maximum(
+            start, begin + _first(timeline)
+        )  # an event that has no history is not asked
         judged = timeline.judged
         low, high = np.searchsorted(judged, first), np.searchsorted(judged, stop)
         eligible = (start - begin >= self.least) & (low < high)
@@ -139,10 +148,11 @@ class GlobalTime:
 
 @dataclass(frozen=True)
 class LeaveLastOut:
-    """Test on the last event of each user that may be evaluated, validate on the one before it, train on those before.
+    """Test on the last event of each user that may be evaluated, validate on the one before it,
+    train on those before.
 
-    As the published sequential recommenders do; users without two such events and one before them train only. Where users
-    overlap in time, training sees the future of what is asked.
+    As the published sequential recommenders do; users without two such events and one before them
+    train only. Where users overlap in time, training sees the future of what is asked.
 
     >>> division = LeaveLastOut()(Timeline.of([1, 1, 1, 2, 2], ["x", "y", "z", "x", "y"]))
     >>> division.part.tolist(), division.validation["last"].tolist(), division.test["last"].tolist()
@@ -152,17 +162,28 @@ class LeaveLastOut:
     def __call__(self, timeline: Timeline) -> Division:
         """Divide each user's events."""
         if not timeline.ordered:
-            raise ConfigError("leave_last_out needs an order, and data.ordered is false: set data.split=random")
+            raise ConfigError(
+                "leave_last_out needs an order, and data.ordered is false: set data.split=random"
+            )
         judged = timeline.judged
         ends = np.searchsorted(judged, timeline.offsets)
         two = np.diff(ends) >= 2
         before = judged[ends[1:][two] - 2]
         enough = timeline.has_history(before)
-        before, last, stop = before[enough], judged[ends[1:][two] - 1][enough], timeline.offsets[1:][two][enough]
-        options = {"data.strict_time": timeline.strict_time, "data.targets": timeline.target is not None}
+        before, last, stop = (
+            before[enough],
+            judged[ends[1:][two] - 1][enough],
+            timeline.offsets[1:][two][enough],
+        )
+        options = {
+            "data.strict_time": timeline.strict_time,
+            "data.targets": timeline.target is not None,
+        }
         limits = " and ".join(option for option, limited in options.items() if limited)
         if not len(last):
-            which = f", two of them to ask and with a history before them by {limits}" if limits else ""
+            which = (
+                f", two of them to ask and with a history before them by {limits}" if limits else ""
+            )
             raise DataError(
                 f"leave_last_out needs users with at least 3 events{which}, but there are none: give more data"
             )
@@ -187,20 +208,28 @@ class LeaveLastOut:
                     f"{again:,} of {len(last):,} users have the same item twice at their end: if events are written twice, "
                     "remove the repetitions, since they make the test easy"
                 )
-        reason = "without two events to ask that have a history before them" if limits else "of fewer than 3 events"
-        return Division(part, {"last": before}, {"last": last}, {f"users {reason}": few}, tuple(notes))
+        reason = (
+            "without two events to ask that have a history before them"
+            if limits
+            else "of fewer than 3 events"
+        )
+        return Division(
+            part, {"last": before}, {"last": last}, {f"users {reason}": few}, tuple(notes)
+        )
 
 
 @dataclass(frozen=True)
 class NamedFiles:
-    """Train on the interactions of data.path, and evaluate on those of data.validation and data.test.
+    """Train on the interactions of data.path, and evaluate on those of data.validation and
+    data.test.
 
-    The protocol `user` asks for each user once: all of the user's test items are to be found, those of the earlier files
-    left out. Users without an interaction in an earlier file are not asked.
+    The protocol `user` asks for each user once: all of the user's test items are to be found, those
+    of the earlier files left out. Users without an interaction in an earlier file are not asked.
 
     Args:
-        validation_share: without data.validation, the share of the training events that are validation: drawn by chance,
-            or the last of each user where there is an order; 0 is none. Every user keeps at least one to train on.
+        validation_share: without data.validation, the share of the training events that are
+            validation: drawn by chance, or the last of each user where there is an order; 0 is
+            none. Every user keeps at least one to train on.
         seed: of the draw.
     """
 
@@ -210,7 +239,9 @@ class NamedFiles:
     def __call__(self, timeline: Timeline) -> Division:
         """Divide by the file of each event."""
         if timeline.part is None:
-            raise ConfigError("data.split is files: name the file of test interactions with data.test=FILE")
+            raise ConfigError(
+                "data.split is files: name the file of test interactions with data.test=FILE"
+            )
         if (repeats := timeline.dropped.get(REPEATED)) and not (timeline.part == TEST).any():
             raise DataError(
                 f"data.test has no interaction of its own: a repeated one counts once, in the first file that holds it "
@@ -235,13 +266,18 @@ class NamedFiles:
             return part
         draw = np.where(part == TRAIN, np.random.default_rng(self.seed).random(len(part)), -1)
         most = np.maximum.reduceat(draw, timeline.offsets[:-1])
-        part[(draw >= 0) & (draw < self.validation_share) & (draw < np.repeat(most, timeline.lengths))] = VALIDATION
+        part[
+            (draw >= 0)
+            & (draw < self.validation_share)
+            & (draw < np.repeat(most, timeline.lengths))
+        ] = VALIDATION
         return part
 
 
 @dataclass(frozen=True)
 class AtRandom:
-    """Draw the validation and the test events by chance, one by one; every user keeps at least one to train on.
+    """Draw the validation and the test events by chance, one by one; every user keeps at least one
+    to train on.
 
     The protocol is that of `NamedFiles`: all test items of a user are to be found at once.
 
@@ -266,7 +302,9 @@ class AtRandom:
     def __call__(self, timeline: Timeline) -> Division:
         """Divide by chance."""
         draw = np.random.default_rng(self.seed).random(len(timeline))
-        part = (draw < self.test_share + self.validation_share).astype(np.uint8) + (draw < self.test_share)
+        part = (draw < self.test_share + self.validation_share).astype(np.uint8) + (
+            draw < self.test_share
+        )
         most = np.maximum.reduceat(draw, timeline.offsets[:-1])
         part[draw == np.repeat(most, timeline.lengths)] = TRAIN
         return _by_part(timeline.arranged(part.astype(np.uint8)))
@@ -280,12 +318,19 @@ class Undivided:
         """Return all events as training events."""
         part = np.zeros(len(timeline), np.uint8)
         note = "data.split is none: all interactions are trained on, and nothing is evaluated"
-        return Division(part, {}, {}, notes=(note,), timeline=None if timeline.ordered else timeline.arranged(part))
+        return Division(
+            part,
+            {},
+            {},
+            notes=(note,),
+            timeline=None if timeline.ordered else timeline.arranged(part),
+        )
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """Choose by the data: files where data.test names one, random where there is no order, else by time or by order."""
+    """Choose by the data: files where data.test names one, random where there is no order, else by
+    time or by order."""
 
     def __call__(self, timeline: Timeline) -> Division:
         """Divide as the choice does."""
@@ -315,7 +360,13 @@ def _by_part(timeline: Timeline) -> Division:
     validation, test = (np.flatnonzero(fresh & (part == each)) for each in (VALIDATION, TEST))
     untrained = len(timeline.user_ids) - len(np.unique(user[part == TRAIN]))
     counts = {"users without an event to train on": untrained}
-    return Division(part, {"users": validation} if len(validation) else {}, {"users": test}, counts, timeline=timeline)
+    return Division(
+        part,
+        {"users": validation} if len(validation) else {},
+        {"users": test},
+        counts,
+        timeline=timeline,
+    )
 
 
 def _refuse_shares(test: float, validation: float) -> None:

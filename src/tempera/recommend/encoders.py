@@ -1,4 +1,5 @@
-"""Features of users and items as vectors: each encoder looks up what it knows of an entity by the entity's code.
+"""Features of users and items as vectors: each encoder looks up what it knows of an entity by the
+entity's code.
 
 Letters in shapes: u entities of one kind, n rows, D width.
 """
@@ -29,7 +30,8 @@ Count = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 _POWERS = 62  # of 2, that times are told apart by
 _ALIKE = 128  # texts that a padding tower reads together
-_NOISE = 0.1  # share of random vectors in those that begin by co-occurrence: items without a pair are told apart
+# share of random vectors in those that begin by co-occurrence: items without a pair are told apart
+_NOISE = 0.1
 UNKNOWN = 0  # row of a table for what training has not seen
 TEXT = pa.large_string()
 _PARTS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
@@ -47,7 +49,8 @@ _NUMBER = "expected a number or null"
 
 @dataclass(frozen=True)
 class Entities:
-    """Hold features of users or of items: a table with one row for each code, and the training count of each."""
+    """Hold features of users or of items: a table with one row for each code, and the training
+    count of each."""
 
     table: pa.Table  # [u] with a column id
     count: NDArray[np.int64]  # [u] training events
@@ -59,7 +62,8 @@ class Entities:
         return self.count > 0
 
     def column(self, name: str, feature: str, kind: pa.DataType, expected: str) -> pa.ChunkedArray:
-        """Return a feature's column with values of a kind, named `expected` in messages; times are seconds since 1970.
+        """Return a feature's column with values of a kind, named `expected` in messages; times are
+        seconds since 1970.
 
         Raises:
             DataError: no such column, or one of another kind.
@@ -80,11 +84,16 @@ class Entities:
                 what = repr(column[row].as_py())
             self.refuse(name, feature, what, expected, row)
 
-    def refuse(self, name: str, feature: str, what: str, expected: str, row: int | None = None) -> NoReturn:
-        """Raise DataError for a column that a feature cannot read, in a row; a context has no name."""
+    def refuse(
+        self, name: str, feature: str, what: str, expected: str, row: int | None = None
+    ) -> NoReturn:
+        """Raise DataError for a column that a feature cannot read, in a row; a context has no
+        name."""
         named = "" if row is None else self.table["id"][row].as_py()
         what += f" for {named!r}" if named else ""
-        raise DataError(f"tower: the feature {feature} cannot read the column {name!r}, which is {what}: {expected}")
+        raise DataError(
+            f"tower: the feature {feature} cannot read the column {name!r}, which is {what}: {expected}"
+        )
 
 
 # Vectors by name, with the values that have one; features that name the same table share it.
@@ -94,7 +103,8 @@ Tables = dict[str, tuple[Table, pa.Array]]
 class Lookup(nn.Module):
     """Look up one vector for each entity, by its id or category; unknown codes share one vector.
 
-    In training a share `unknown` of the rows have the unknown vector too, so that it learns to stand for new entities.
+    In training a share `unknown` of the rows have the unknown vector too, so that it learns to
+    stand for new entities.
     """
 
     row_of: Tensor
@@ -107,7 +117,9 @@ class Lookup(nn.Module):
     def forward(self, codes: Tensor) -> Tensor:
         rows = self.row_of[codes]
         if self.training and self.unknown:
-            rows = rows.masked_fill(torch.rand(rows.shape, device=rows.device) < self.unknown, UNKNOWN)
+            rows = rows.masked_fill(
+                torch.rand(rows.shape, device=rows.device) < self.unknown, UNKNOWN
+            )
         vectors: Tensor = self.table(rows)
         return vectors
 
@@ -152,12 +164,14 @@ class Id:
     Args:
         table: name of the table; features with the same one share it. None is user or item.
         buckets: ids share this many vectors, by hash, new ones too; None gives each its own.
-        unknown: share of the rows that train the vector for unknown ids instead of their own; at 0 that vector is 0.
-        init: the vectors to begin with: "random", or by "cooccurrence", where items that are taken beside the same other
-            items begin near each other; it is for items, without buckets.
+        unknown: share of the rows that train the vector for unknown ids instead of their own; at 0
+            that vector is 0.
+        init: the vectors to begin with: "random", or by "cooccurrence", where items that are taken
+            beside the same other items begin near each other; it is for items, without buckets.
 
     Raises:
-        ConfigError: buckets with unknown or cooccurrence; in buckets no id is unknown, and none is alone.
+        ConfigError: buckets with unknown or cooccurrence; in buckets no id is unknown, and none is
+            alone.
     """
 
     table: str | None = None
@@ -188,15 +202,19 @@ class Id:
         if self.init == "cooccurrence" and entities.first is not None:
             known = torch.from_numpy(entities.known)
             with torch.no_grad():
-                table.weight[row_of[known]] = entities.first(width)[known] + _NOISE * table.weight[row_of[known]]
+                table.weight[row_of[known]] = (
+                    entities.first(width)[known] + _NOISE * table.weight[row_of[known]]
+                )
         return Lookup(row_of, table, self.unknown)
 
 
 @dataclass(frozen=True)
 class Category:
-    """A vector for each value of a column; missing values, and those that training has not seen, share one.
+    """A vector for each value of a column; missing values, and those that training has not seen,
+    share one.
 
-    Tables of one name are shared by value: a user's favourite brand has the vector of that brand's items.
+    Tables of one name are shared by value: a user's favourite brand has the vector of that brand's
+        items.
 
     Args:
         column: of the features of users or items.
@@ -211,7 +229,9 @@ class Category:
         values = entities.column(self.column, "category", TEXT, _ONE)
         seen = values.filter(pa.array(entities.known))
         _refuse_none(len(seen) - seen.null_count, self.column, "value")
-        table, row_of = _table(tables, self.table or self.column, width, seen, values, seen.null_count > 0)
+        table, row_of = _table(
+            tables, self.table or self.column, width, seen, values, seen.null_count > 0
+        )
         return Lookup(row_of, table, 0.0)
 
 
@@ -233,12 +253,18 @@ class Categories:
         """Return an encoder of these entities."""
         lists = self._lists(entities).combine_chunks()
         values = lists.flatten()
-        lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        lengths = (
+            pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        )
         return _bag(tables, self, width, values, lengths, entities.known)
 
     def _lists(self, entities: Entities) -> pa.ChunkedArray:
         """Return a list of texts for each entity; an empty text has none."""
-        kind = entities.table.schema.field(self.column).type if self.column in entities.table.column_names else None
+        kind = (
+            entities.table.schema.field(self.column).type
+            if self.column in entities.table.column_names
+            else None
+        )
         if kind is None or not is_text(kind):
             return entities.column(self.column, "categories", pa.large_list(TEXT), _SEVERAL)
         texts = entities.column(self.column, "categories", TEXT, _SEVERAL)
@@ -250,8 +276,8 @@ class Categories:
 class Number:
     """A number, normalised to mean 0 and deviation 1 in training, or in buckets of equal frequency.
 
-    Missing ones, and those that are not a number (nan), have a vector of their own where training has seen one, and none
-    where it has not. Infinite ones are refused.
+    Missing ones, and those that are not a number (nan), have a vector of their own where training
+    has seen one, and none where it has not. Infinite ones are refused.
 
     Args:
         column: of the features of users or items.
@@ -267,7 +293,9 @@ class Number:
         """Return an encoder of these entities."""
         values = entities.column(self.column, "number", pa.float64(), _NUMBER).to_numpy().copy()
         if np.isinf(values).any():
-            entities.refuse(self.column, "number", "infinite", _NUMBER, int(np.isinf(values).argmax()))
+            entities.refuse(
+                self.column, "number", "infinite", _NUMBER, int(np.isinf(values).argmax())
+            )
         if self.scale == "log":
             values = np.sign(values) * np.log1p(np.abs(values))
         seen = values[entities.known & np.isfinite(values)]
@@ -275,9 +303,15 @@ class Number:
         _refuse_none(len(seen), self.column, "number")
         if self.buckets is None:
             normal = (values - seen.mean()) / (seen.std() if np.ptp(seen) else 1.0)
-            return ScaledVector(torch.from_numpy(np.where(np.isfinite(normal), normal, np.nan)).float(), width, missing)
+            return ScaledVector(
+                torch.from_numpy(np.where(np.isfinite(normal), normal, np.nan)).float(),
+                width,
+                missing,
+            )
         edges = np.unique(np.quantile(seen, np.linspace(0, 1, self.buckets + 1)[1:-1]))
-        row_of = np.where(np.isfinite(values), 1 + np.searchsorted(edges, values, side="right"), UNKNOWN)
+        row_of = np.where(
+            np.isfinite(values), 1 + np.searchsorted(edges, values, side="right"), UNKNOWN
+        )
         weight = _normal(len(edges) + 2, width)
         weight[UNKNOWN] *= missing
         return Lookup(torch.from_numpy(row_of), Table(len(weight), width, _weight=weight), 0.0)
@@ -285,30 +319,39 @@ class Number:
 
 @dataclass(frozen=True)
 class Time:
-    """The mean of the vectors of a time's recurring parts, such as its month and its weekday; 0 for a missing one.
+    """The mean of the vectors of a time's recurring parts, such as its month and its weekday; 0 for
+    a missing one.
 
     How long ago it was is a number: `number: {column: ..., buckets: 10}` reads dates, too.
 
     Args:
-        column: of the features of users or items: dates, texts of ISO dates, or seconds since 1970; in UTC.
+        column: of the features of users or items: dates, texts of ISO dates, or seconds since 1970;
+            in UTC.
         parts: which of them.
         table: name of the table; None is the column's.
     """
 
     column: str
-    parts: Annotated[tuple[Literal["year", "month", "day", "weekday", "hour"], ...], Field(min_length=1)]
+    parts: Annotated[
+        tuple[Literal["year", "month", "day", "weekday", "hour"], ...], Field(min_length=1)
+    ]
     table: str | None = None
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """Return an encoder of these entities; parts that training has not seen share one vector."""
-        times = entities.column(self.column, "time", pa.timestamp("s"), "expected a date").combine_chunks()
+        """Return an encoder of these entities; parts that training has not seen share one
+        vector."""
+        times = entities.column(
+            self.column, "time", pa.timestamp("s"), "expected a date"
+        ).combine_chunks()
         u, p = len(times), len(self.parts)
         named = [
             pc.binary_join_element_wise(part, _PARTS[part](times).cast(pa.string()), " ").cast(TEXT)
             for part in self.parts
         ]
         valid = times.is_valid().to_numpy(zero_copy_only=False)
-        at = (np.arange(u)[:, None] + u * np.arange(p))[valid]  # those of one entity after the other
+        at = (np.arange(u)[:, None] + u * np.arange(p))[
+            valid
+        ]  # those of one entity after the other
         values = pa.concat_arrays(named).take(pa.array(at.ravel()))
         return _bag(tables, self, width, values, valid * p, entities.known)
 
@@ -330,9 +373,13 @@ class TextEncoder(nn.Module):
 
     def forward(self, codes: Tensor) -> Tensor:
         tower, texts = self.tower.of("doc"), Ragged(self.values, self.offsets)[codes]
-        if tower.padded and len(codes) > _ALIKE:  # of similar length at a time, so that few are padded
+        if (
+            tower.padded and len(codes) > _ALIKE
+        ):  # of similar length at a time, so that few are padded
             order = texts.lengths.argsort(stable=True)
-            read = torch.cat([tower(texts[rows]) for rows in torch.split(order, _ALIKE)])[order.argsort()]
+            read = torch.cat([tower(texts[rows]) for rows in torch.split(order, _ALIKE)])[
+                order.argsort()
+            ]
         else:
             read = tower(texts)
         vectors: Tensor = self.project(read)
@@ -352,14 +399,16 @@ class Text:
     tower: TowerOptions = field(default_factory=lambda: Static(64, 8_000, 64))
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """Return an encoder of these entities; a tokenizer is trained on the texts of those that training has seen."""
+        """Return an encoder of these entities; a tokenizer is trained on the texts of those that
+        training has seen."""
         texts = entities.column(self.column, "text", TEXT, "expected one text").fill_null("")
         tower = self.tower.build(texts.filter(pa.array(entities.known)).to_pylist())
         return TextEncoder(tower, tower.features(texts.to_pylist(), "reading texts"), width)
 
 
 class Waiting(nn.Module):
-    """One vector for each power of 2 of the time that has passed, and one for rows without a time."""
+    """One vector for each power of 2 of the time that has passed, and one for rows without a
+    time."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -373,9 +422,11 @@ class Waiting(nn.Module):
 
 @dataclass(frozen=True)
 class Elapsed:
-    """Embed the time from a user's latest event to the moment of the query, by powers of 2 of the data's unit.
+    """Embed the time from a user's latest event to the moment of the query, by powers of 2 of the
+    data's unit.
 
-    It tells who goes on from who comes back: the next item follows the latest ones only while a user is at it.
+    It tells who goes on from who comes back: the next item follows the latest ones only while a
+        user is at it.
     """
 
 
@@ -393,10 +444,13 @@ def _bag(
     lengths: NDArray[np.int64],
     known: NDArray[np.bool_],
 ) -> Bag:
-    """Return a bag of the values of each entity, given one after the other with their number for each entity, [u]."""
+    """Return a bag of the values of each entity, given one after the other with their number for
+    each entity, [u]."""
     seen = values.filter(pa.array(np.repeat(known, lengths)))
     _refuse_none(len(seen) - seen.null_count, feature.column, "value")
-    table, row_of = _table(tables, feature.table or feature.column, width, seen, values, seen.null_count > 0)
+    table, row_of = _table(
+        tables, feature.table or feature.column, width, seen, values, seen.null_count > 0
+    )
     return Bag(row_of, torch.from_numpy(np.concatenate([[0], lengths.cumsum()])), table)
 
 
@@ -409,11 +463,18 @@ def buckets_of(ids: pa.ChunkedArray, buckets: int) -> NDArray[np.int64]:
 
 
 def _table(
-    tables: Tables, name: str, width: int, seen: pa.ChunkedArray, values: pa.ChunkedArray, trained: bool
+    tables: Tables,
+    name: str,
+    width: int,
+    seen: pa.ChunkedArray,
+    values: pa.ChunkedArray,
+    trained: bool,
 ) -> tuple[Table, Tensor]:
-    """Return a table with a row for each value seen in training, and the row of each value: unknown for all others.
+    """Return a table with a row for each value seen in training, and the row of each value: unknown
+    for all others.
 
-    The unknown vector is 0 unless it is `trained`: a random one would be noise in the sum of an entity's features.
+    The unknown vector is 0 unless it is `trained`: a random one would be noise in the sum of an
+        entity's features.
     """
     table, known = tables.get(name, (Table(0, width), pa.array([], TEXT)))
     new = pc.unique(seen).drop_null()

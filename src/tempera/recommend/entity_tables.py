@@ -1,4 +1,5 @@
-"""Users and items as a run keeps them: tables with ids, features and counts, titles, and the towers that read them."""
+"""Users and items as a run keeps them: tables with ids, features and counts, titles, and the towers
+that read them."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ TITLES = ("title", "name")  # columns that an item is called by
 
 
 def with_counts(known: Entities) -> pa.Table:
-    """Return the table that `entities` reads: the last column is the count, of a name that no feature has."""
+    """Return the table that `entities` reads: the last column is the count, of a name that no
+    feature has."""
     name = "count"
     while name in known.table.column_names:
         name = f"training {name}"
@@ -86,7 +88,9 @@ def opened(
         raise DataError(f"{weights} is missing: the run is incomplete") from None
     except (RuntimeError, SafetensorError) as error:
         what = str(error).strip().splitlines()[-1].strip()
-        raise DataError(f"{weights} does not fit the run's config.yaml and the tables beside it: {what}") from None
+        raise DataError(
+            f"{weights} does not fit the run's config.yaml and the tables beside it: {what}"
+        ) from None
     tower.normalised = normalised
     tower.eval()
     return tower
@@ -98,14 +102,18 @@ def called(table: pa.Table) -> pa.ChunkedArray:
     Raises:
         DataError: titles or names that are no texts.
     """
-    return pc.coalesce(*(_as_text(table, name) for name in (*TITLES, "id") if name in table.column_names))
+    return pc.coalesce(
+        *(_as_text(table, name) for name in (*TITLES, "id") if name in table.column_names)
+    )
 
 
 def _as_text(table: pa.Table, name: str) -> pa.ChunkedArray:
     try:
         return table[name].cast(pa.large_string())
     except pa.ArrowNotImplementedError:
-        raise DataError(f"column {name} holds the items' names, but is {table[name].type}: rename it") from None
+        raise DataError(
+            f"column {name} holds the items' names, but is {table[name].type}: rename it"
+        ) from None
 
 
 def titles_of(table: pa.Table) -> list[str]:

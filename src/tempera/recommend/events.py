@@ -1,4 +1,5 @@
-"""Events from a block of a table: user, item, time, weight; faults are reported by file, row and column.
+"""Events from a block of a table: user, item, time, weight; faults are reported by file, row and
+column.
 
 Letters in shapes: r rows of the block.
 """
@@ -22,7 +23,8 @@ BEHAVIOUR = "behaviour"
 TEXT = pa.large_string()
 _DATES = [pa.timestamp("us"), pa.timestamp("us", "UTC")]
 _FINER = [pa.timestamp("ns"), pa.timestamp("ns", "UTC")]  # cut to microseconds
-# The types that a column's times are read as, the first that suits all of them, by the type that the table gives.
+# The types that a column's times are read as, the first that suits all of them, by the type that
+# the table gives.
 _TIMES: Mapping[Callable[[pa.DataType], bool], list[pa.DataType]] = {
     is_text: [pa.int64(), pa.float64(), *_DATES, *_FINER],
     pa.types.is_temporal: _DATES[:1],
@@ -40,10 +42,12 @@ def events_of(
     missing_time: Literal["refuse", "drop"] = "refuse",
     dislikes: float | Sequence[str] | None = None,
 ) -> pa.Table:
-    """Return columns user, item and, where there are any, time, position, weight, disliked, and what events happened in.
+    """Return columns user, item and, where there are any, time, position, weight, disliked, and
+    what events happened in.
 
-    Ids are int64 or large_string, times int64, float64 or microseconds since 1970 (UTC), positions float64, weights
-    float32. Columns of the context are called by `in_context`, behaviours like one of them.
+    Ids are int64 or large_string, times int64, float64 or microseconds since 1970 (UTC), positions
+    float64, weights float32. Columns of the context are called by `in_context`, behaviours like one
+    of them.
 
     Args:
         columns: the columns of each role.
@@ -104,7 +108,9 @@ class EventReader(BlockReader):
             return np.zeros(len(self.block.table), bool)
         if isinstance(dislikes, float | int):
             return self.numbers("rating") <= dislikes
-        listed: NDArray[np.bool_] = pc.is_in(self.behaviours(), pa.array(dislikes, TEXT)).to_numpy(zero_copy_only=False)
+        listed: NDArray[np.bool_] = pc.is_in(self.behaviours(), pa.array(dislikes, TEXT)).to_numpy(
+            zero_copy_only=False
+        )
         return listed
 
     def times(self, missing_time: Literal["refuse", "drop"]) -> pa.Array:
@@ -119,7 +125,9 @@ class EventReader(BlockReader):
         absent = missing(values)
         if missing_time == "drop":
             self.leave_out("rows without a time", absent)
-        self.refuse("time", absent, "has no time: set data.missing_time=drop to leave such rows out")
+        self.refuse(
+            "time", absent, "has no time: set data.missing_time=drop to leave such rows out"
+        )
         if pa.types.is_floating(values.type):
             self.refuse("time", np.isinf(values.to_numpy(zero_copy_only=False)), "is infinite")
         return values

@@ -21,40 +21,66 @@ _EXPORTED = Mean | Max | Ages | Attention | BagOfOthers
 
 
 class UserModule(nn.Module):
-    """Map histories, [n, w], and users, [n], to vectors as they are compared, [n, D]; `inputs` names those that the tower reads.
+    """Map histories, [n, w], and users, [n], to vectors as they are compared, [n, D]; `inputs`
+    names those that the tower reads.
 
-    A history is a row of codes of items, the latest last, with -1 in front where others are longer. What towers make of
-    the features of items and users is looked up: it is computed once, for all of them.
+    A history is a row of codes of items, the latest last, with -1 in front where others are longer.
+    What towers make of the features of items and users is looked up: it is computed once, for all
+    of them.
 
     Raises:
-        ConfigError: a pool that reads events one after the other, the time since the latest event, or features of events.
+        ConfigError: a pool that reads events one after the other, the time since the latest event,
+            or features of events.
     """
 
     items: Tensor
     users: Tensor
 
-    def __init__(self, tower: FeatureTowers, pools: Sequence[Pooling], items: int, users: int) -> None:
+    def __init__(
+        self, tower: FeatureTowers, pools: Sequence[Pooling], items: int, users: int
+    ) -> None:
         super().__init__()
         past = tower.query.past
-        other = next((type(pool).__name__.lower() for pool in pools if not isinstance(pool, _EXPORTED)), None)
+        other = next(
+            (type(pool).__name__.lower() for pool in pools if not isinstance(pool, _EXPORTED)), None
+        )
         waits = tower.query.waiting is not None
         if other:
-            raise ConfigError(f"a user tower with the pool {other} cannot be exported: pools may be {POOLINGS}")
+            raise ConfigError(
+                f"a user tower with the pool {other} cannot be exported: pools may be {POOLINGS}"
+            )
         if waits or tower.query.moment is not None or (past and past.happened is not None):
             what = "the time since the latest event" if waits else "features of events"
-            without = "elapsed in tower.query" if waits else "features of data.context and data.behaviour"
-            raise ConfigError(f"a user tower with {what} cannot be exported: train one without {without}")
-        learned = iter([module for module in past.pools if isinstance(module, Attending | Ageing)] if past else [])
+            without = (
+                "elapsed in tower.query" if waits else "features of data.context and data.behaviour"
+            )
+            raise ConfigError(
+                f"a user tower with {what} cannot be exported: train one without {without}"
+            )
+        learned = iter(
+            [module for module in past.pools if isinstance(module, Attending | Ageing)]
+            if past
+            else []
+        )
         means = [pool for pool in pools if isinstance(pool, Mean)]
-        self.pools = [*means, *(pool for pool in pools if not isinstance(pool, Mean))]  # in the order of `Past`
-        self.learned = nn.ModuleList([next(learned) for pool in self.pools if isinstance(pool, Attention | Ages)])
+        self.pools = [
+            *means,
+            *(pool for pool in pools if not isinstance(pool, Mean)),
+        ]  # in the order of `Past`
+        self.learned = nn.ModuleList(
+            [next(learned) for pool in self.pools if isinstance(pool, Attention | Ages)]
+        )
         self.network, self.normalised = tower.query.network, tower.normalised
         features = tower.query.features
         self.inputs = (("history",) if past else ()) + (("user",) if len(features.encoders) else ())
         with torch.no_grad():
             vectors = past.items(torch.arange(items)) if past else torch.empty(1, 0)
-            self.register_buffer("items", torch.cat([vectors, torch.zeros_like(vectors[:1])]))  # the last: no item
-            self.register_buffer("users", features(torch.arange(users)) if "user" in self.inputs else torch.empty(0))
+            self.register_buffer(
+                "items", torch.cat([vectors, torch.zeros_like(vectors[:1])])
+            )  # the last: no item
+            self.register_buffer(
+                "users", features(torch.arange(users)) if "user" in self.inputs else torch.empty(0)
+            )
 
     def forward(self, first: Tensor, second: Tensor | None = None) -> Tensor:
         values = dict(zip(self.inputs, [first] if second is None else [first, second]))
@@ -91,6 +117,7 @@ class UserModule(nn.Module):
 
 
 def _mean(x: Tensor, weights: Tensor, power: float = 1.0) -> Tensor:
-    """Return weighted sums over w, over a power of the weights' sum, [n, w, D] -> [n, D]; 0 where all weights are 0."""
+    """Return weighted sums over w, over a power of the weights' sum, [n, w, D] -> [n, D]; 0 where
+    all weights are 0."""
     mass = weights.sum(1, keepdim=True)
     return torch.matmul(weights[:, None], x)[:, 0] / torch.where(mass > 0, mass, 1.0) ** power

@@ -20,7 +20,8 @@ _WHOLE = ((r"^\s*[+-]?0*(0)\s*$", r"\1"), (r"^\s*(?:\+|(-))?0*([1-9][0-9]*)\s*$"
 
 
 def texts_of(ids: Any, integers: bool) -> Any:
-    """Return ids, an array or a column, as texts; where others are integers, the text of one is written as they are.
+    """Return ids, an array or a column, as texts; where others are integers, the text of one is
+    written as they are.
 
     >>> texts_of(pa.array(["007", " -07", "+0", "7a", "7.0"]), True).to_pylist()
     ['7', '-7', '0', '7a', '7.0']
@@ -32,9 +33,15 @@ def texts_of(ids: Any, integers: bool) -> Any:
 
 
 def aligned(
-    read: Iterable[TableBlock], ids: pa.Array, role: str, column: str, usual: Sequence[str], dropped: Counter[str]
+    read: Iterable[TableBlock],
+    ids: pa.Array,
+    role: str,
+    column: str,
+    usual: Sequence[str],
+    dropped: Counter[str],
 ) -> pa.Table:
-    """Return features in the order of `ids`, texts as large_string, with nulls for absent rows; 7, "7" and "07" are one id.
+    """Return features in the order of `ids`, texts as large_string, with nulls for absent rows; 7,
+    "7" and "07" are one id.
 
     Args:
         read: rows in any order, with a column of ids: `column`, or one of a usual name, or "id".
@@ -42,7 +49,8 @@ def aligned(
         dropped: ids without a row, and rows without an id among these, are added to these counts.
 
     Raises:
-        DataError: no column of ids, a row without an id, an id with two rows, or no row for any of `ids`.
+        DataError: no column of ids, a row without an id, an id with two rows, or no row for any of
+            `ids`.
 
     >>> table = pa.table({"item": [3, 1], "title": ["c", "a"]})
     >>> aligned([TableBlock(table, "items")], pa.array([1, 2, 3]), "item", "item", (), Counter())["title"].to_pylist()
@@ -60,11 +68,17 @@ def aligned(
             f"those of the interactions like {ids[0].as_py()!r}"
         )
     _count(dropped, f"{role}s without a row of features", at.null_count)
-    _count(dropped, f"rows of features of {role}s without an interaction", len(keys) - (len(at) - at.null_count))
+    _count(
+        dropped,
+        f"rows of features of {role}s without an interaction",
+        len(keys) - (len(at) - at.null_count),
+    )
     return table.drop_columns([KEY]).take(at)
 
 
-def by_id(read: Iterable[TableBlock], role: str, column: str, usual: Sequence[str], integers: bool = False) -> pa.Table:
+def by_id(
+    read: Iterable[TableBlock], role: str, column: str, usual: Sequence[str], integers: bool = False
+) -> pa.Table:
     """Return all rows, with their ids as texts in the column `KEY`.
 
     Args:
@@ -76,16 +90,21 @@ def by_id(read: Iterable[TableBlock], role: str, column: str, usual: Sequence[st
     blocks = [block for block in read if len(block.table)]
     what = f"the {role}s' features" + (f" ({blocks[0].file})" if blocks else "")
     table = joined(
-        [keyed(block, role, column, usual, integers) for block in blocks], f"{what} do not fit into one table"
+        [keyed(block, role, column, usual, integers) for block in blocks],
+        f"{what} do not fit into one table",
     )
     counts = pc.value_counts(table[KEY])
     if len(counts) < len(table):
         twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
-        raise DataError(f"{what} have two rows for {role} {twice[0].as_py()!r}: give each {role} one row")
+        raise DataError(
+            f"{what} have two rows for {role} {twice[0].as_py()!r}: give each {role} one row"
+        )
     return table
 
 
-def keyed(block: TableBlock, role: str, column: str, usual: Sequence[str], integers: bool = False) -> pa.Table:
+def keyed(
+    block: TableBlock, role: str, column: str, usual: Sequence[str], integers: bool = False
+) -> pa.Table:
     """Return a block with its ids, as texts, in the column `KEY`."""
     names = block.table.column_names
     refuse_repeated(names, block.file)
@@ -100,7 +119,9 @@ def keyed(block: TableBlock, role: str, column: str, usual: Sequence[str], integ
     features = block.table.drop_columns([name])
     for i, field in enumerate(features.schema):
         if pa.types.is_string(field.type):
-            features = features.set_column(i, field.name, features[field.name].cast(pa.large_string()))
+            features = features.set_column(
+                i, field.name, features[field.name].cast(pa.large_string())
+            )
     return features.append_column(KEY, texts_of(keys, integers))
 
 

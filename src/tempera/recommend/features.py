@@ -33,16 +33,17 @@ _LITTLE = 0.1  # of random weights beside those that a layer begins with
 class Features:
     """Embed users and items by their features as vectors of the same width.
 
-    An item is the sum of its features' vectors, then a network; a user the pools of the items taken before and the sum of
-    the user's own features, side by side, then a network.
+    An item is the sum of its features' vectors, then a network; a user the pools of the items taken
+    before and the sum of the user's own features, side by side, then a network.
 
     Args:
         doc: features of the items.
         query: features of the users themselves, and of the context in which they are asked.
         history: what users have taken before; None leaves it out.
         dimensions: width of all vectors.
-        query_layers: widths of the hidden layers of the users' network; none makes it one linear layer, which begins as the mean
-            of the pools, or nothing at all where there is one pool alone.
+        query_layers: widths of the hidden layers of the users' network; none makes it one linear
+            layer, which begins as the mean of the pools, or nothing at all where there is one pool
+            alone.
         doc_layers: the same of the items'; none leaves the sum as it is.
         dropout: share of the numbers that a network's input loses in training.
     """
@@ -63,18 +64,26 @@ class Features:
         if not self.query and self.history is None:
             raise ConfigError("users have neither features nor a history: give query or history")
         if any(isinstance(feature, Id) and feature.init != "random" for feature in self.query):
-            raise ConfigError("tower.query: id with init cooccurrence is for items: put it into tower.doc")
+            raise ConfigError(
+                "tower.query: id with init cooccurrence is for items: put it into tower.doc"
+            )
         if any(getattr(feature, "column", None) == "id" for feature in (*self.doc, *self.query)):
             raise ConfigError(
                 "a feature reads the column 'id', as a run calls the ids themselves: give the feature id, or rename the column"
             )
-        for heads in [pool.heads for pool in (self.history.pools if self.history else ()) if isinstance(pool, Causal)]:
+        for heads in [
+            pool.heads
+            for pool in (self.history.pools if self.history else ())
+            if isinstance(pool, Causal)
+        ]:
             if self.dimensions % heads:
                 raise ConfigError(
                     f"dimensions is {self.dimensions}, which {heads} heads of the transformer do not divide"
                 )
         if any(isinstance(tower, Features) for tower in self.readers):
-            raise ConfigError("text.tower: features is not a text tower: give static, transformer or pretrained")
+            raise ConfigError(
+                "text.tower: features is not a text tower: give static, transformer or pretrained"
+            )
 
     @property
     def readers(self) -> list[TowerOptions]:
@@ -84,7 +93,9 @@ class Features:
     @property
     def is_bag(self) -> bool:
         """True if users are bags of items without an order."""
-        return any(isinstance(pool, BagOfOthers) for pool in (self.history.pools if self.history else ()))
+        return any(
+            isinstance(pool, BagOfOthers) for pool in (self.history.pools if self.history else ())
+        )
 
     def suited(self, ordered: bool) -> Features:
         """Return options that fit histories with an order, or without.
@@ -92,7 +103,9 @@ class Features:
         Raises:
             ConfigError: pools that do not.
         """
-        if self.history is None or all(isinstance(pool, BagOfOthers) != ordered for pool in self.history.pools):
+        if self.history is None or all(
+            isinstance(pool, BagOfOthers) != ordered for pool in self.history.pools
+        ):
             return self
         if not ordered and self.history == History():  # the default
             return replace(self, history=History((BagOfOthers(),)), query_layers=())
@@ -106,16 +119,21 @@ class Features:
         return min([2e-3, *(tower.learning_rate for tower in self.readers)])
 
     def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
-        """Return a batch of about 125 an epoch, of 64 to 1,024 events, and 12 epochs for up to a million events to 3 of many.
+        """Return a batch of about 125 an epoch, of 64 to 1,024 events, and 12 epochs for up to a
+        million events to 3 of many.
 
         The batch has up to 2,048 events where users are bags.
         A text tower other than a static one trains for long: batches of up to 2,048 and 4 epochs.
         """
         if not all(isinstance(reader, Static) for reader in self.readers):
             return max(2, min(2048, pairs)), 4.0
-        return batch_of(pairs, 125, 64, 2048 if self.is_bag else 1024), epochs_of(pairs, 12_000_000, 3, 12)
+        return batch_of(pairs, 125, 64, 2048 if self.is_bag else 1024), epochs_of(
+            pairs, 12_000_000, 3, 12
+        )
 
-    def build(self, users: Entities, items: Entities, contexts: Entities | None = None) -> FeatureTowers:
+    def build(
+        self, users: Entities, items: Entities, contexts: Entities | None = None
+    ) -> FeatureTowers:
         """Return untrained towers for these users and items, and what events happened in."""
         return FeatureTowers(self, users, items, contexts)
 
@@ -125,7 +143,9 @@ class FeatureTowers(Encoder):
 
     padded = False
 
-    def __init__(self, options: Features, users: Entities, items: Entities, contexts: Entities | None = None) -> None:
+    def __init__(
+        self, options: Features, users: Entities, items: Entities, contexts: Entities | None = None
+    ) -> None:
         super().__init__()
         width, tables = options.dimensions, Tables()
         of_items = Sum([feature.encoder(items, "item", width, tables) for feature in options.doc])
@@ -142,10 +162,16 @@ class FeatureTowers(Encoder):
                 f"tower.query: the column {twice.column} is one of users and one of data.context: rename one"  # type: ignore[union-attr]
             )
         of_users = Sum(
-            [feature.encoder(users, "user", width, tables) for feature in own_features if feature not in moment]
+            [
+                feature.encoder(users, "user", width, tables)
+                for feature in own_features
+                if feature not in moment
+            ]
         )
         self.doc = ItemTower(of_items, layers([width, *options.doc_layers, width], options.dropout))
-        self.query = UserTower(past, of_users, _sum(moment, contexts, width, tables), width, options)
+        self.query = UserTower(
+            past, of_users, _sum(moment, contexts, width, tables), width, options
+        )
         self.normalised, self.width = True, width
 
     def of(self, role: Role) -> Embeds:
@@ -154,7 +180,8 @@ class FeatureTowers(Encoder):
 
     @torch.no_grad()
     def encode(self, features: Frame, role: Role = "doc") -> Tensor:
-        """Return vectors of rows as they are compared, [n, D], on the CPU: of length 1 if `normalised`."""
+        """Return vectors of rows as they are compared, [n, D], on the CPU: of length 1 if
+        `normalised`."""
         tower, device, parts = self.of(role), next(self.parameters()).device, []
         with without_dropout(self):
             for start in range(0, len(features), _BLOCK):
@@ -165,7 +192,10 @@ class FeatureTowers(Encoder):
     def save(self, folder: Path) -> None:
         """Write the weights; the tables of users and items are files beside them."""
         folder.mkdir(parents=True, exist_ok=True)
-        weights = {name: value.detach().cpu().clone().contiguous() for name, value in self.state_dict().items()}
+        weights = {
+            name: value.detach().cpu().clone().contiguous()
+            for name, value in self.state_dict().items()
+        }
         (folder / "model.safetensors").write_bytes(save(weights))
 
 
@@ -183,7 +213,9 @@ class Sum(nn.Module):
         return total
 
 
-def _sum(features: Sequence[Feature], contexts: Entities | None, width: int, tables: Tables) -> Sum | None:
+def _sum(
+    features: Sequence[Feature], contexts: Entities | None, width: int, tables: Tables
+) -> Sum | None:
     """Return the sum of features of the context; None without features."""
     if not features or contexts is None:
         return None
@@ -214,10 +246,16 @@ class UserTower(nn.Module):
 
     padded = False
 
-    def __init__(self, past: Past | None, features: Sum, moment: Sum | None, width: int, options: Features) -> None:
+    def __init__(
+        self, past: Past | None, features: Sum, moment: Sum | None, width: int, options: Features
+    ) -> None:
         super().__init__()
         self.past, self.features, self.moment = past, features, moment
-        self.waiting = Waiting(width) if any(isinstance(feature, Elapsed) for feature in options.query) else None
+        self.waiting = (
+            Waiting(width)
+            if any(isinstance(feature, Elapsed) for feature in options.query)
+            else None
+        )
         besides = bool(features.encoders) + (self.waiting is not None) + (moment is not None)
         inputs = (past.width if past else 0) + width * besides
         self.network = layers([inputs, *options.query_layers, width], options.dropout)
@@ -226,7 +264,8 @@ class UserTower(nn.Module):
 
     @torch.no_grad()
     def _begin_at_the_mean(self, pools: int) -> None:
-        """Let one linear layer begin as the mean of the pools, to which the user's own features add little."""
+        """Let one linear layer begin as the mean of the pools, to which the user's own features add
+        little."""
         (linear,) = (module for module in self.network.modules() if isinstance(module, nn.Linear))
         linear.weight *= _LITTLE
         linear.bias.zero_()
@@ -248,7 +287,8 @@ class UserTower(nn.Module):
 
 
 def layers(widths: Sequence[int], dropout: float) -> nn.Module:
-    """Return linear layers of these widths with ReLU between them; no layer for two equal widths."""
+    """Return linear layers of these widths with ReLU between them; no layer for two equal
+    widths."""
     if len(widths) == 2 and widths[0] == widths[1]:
         return nn.Identity()
     parts: list[nn.Module] = [nn.Dropout(dropout)] if dropout else []

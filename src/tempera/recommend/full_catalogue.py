@@ -1,7 +1,7 @@
 """Exact ranks of items among the whole catalogue, in blocks, with seen items left out and left in.
 
-Letters in shapes: q queries, r queries of a block, c items of the catalogue, D width, K depth of a list, v items of all
-histories together.
+Letters in shapes: q queries, r queries of a block, c items of the catalogue, D width, K depth of a
+list, v items of all histories together.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ from ..ranking.nearest import refuse_not_finite, top_of
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-Scores = Callable[[slice], Floats]  # of some queries for every item, [r, c]; what is returned may be written over
+Scores = Callable[
+    [slice], Floats
+]  # of some queries for every item, [r, c]; what is returned may be written over
 
 TIES = "rank = 1 + items with a higher score + items with an equal score and a smaller code"
 _CELLS = 1 << 22  # scores held at once: within the processor's cache
-_ROWS = (16, 1024)  # queries at once: with fewer than the first, a product costs twice as much a query
+_ROWS = (
+    16,
+    1024,
+)  # queries at once: with fewer than the first, a product costs twice as much a query
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,9 @@ class Histories:
 class Ranks:
     """Hold the rank of every item to find, from 1, and the best items of each query.
 
-    `excluded` leaves out the other items of the query's history, `included` ranks them with the rest; an item that comes
-    again is never left out for being its own history. Equal scores are ranked by code.
+    `excluded` leaves out the other items of the query's history, `included` ranks them with the
+    rest; an item that comes again is never left out for being its own history. Equal scores are
+    ranked by code.
     """
 
     excluded: Ints  # [t] of every target; [q] where each query has one
@@ -88,7 +94,8 @@ class Ranks:
 
 
 def inner(queries: Floats, items: Floats) -> Scores:
-    """Return scores as inner products of vectors, [q, D] and [c, D], in scratch memory of one block.
+    """Return scores as inner products of vectors, [q, D] and [c, D], in scratch memory of one
+    block.
 
     Raises:
         DataError: vectors with values that are not finite.
@@ -108,11 +115,15 @@ def inner(queries: Floats, items: Floats) -> Scores:
     return scores
 
 
-def rank(scores: Scores, items: int, target: Ints, seen: Histories, k: int = 0, of: Ints | None = None) -> Ranks:
-    """Rank each query's targets among all items, with its history left out and left in, in one pass over the scores.
+def rank(
+    scores: Scores, items: int, target: Ints, seen: Histories, k: int = 0, of: Ints | None = None
+) -> Ranks:
+    """Rank each query's targets among all items, with its history left out and left in, in one pass
+    over the scores.
 
-    Rank = 1 + items with a higher score + items with an equal score and a smaller code, of the float32 scores as they
-    come. Memory holds a block of scores, whatever the numbers of queries and items.
+    Rank = 1 + items with a higher score + items with an equal score and a smaller code, of the
+    float32 scores as they come. Memory holds a block of scores, whatever the numbers of queries and
+    items.
 
     Args:
         scores: of a block of queries, such as `inner(queries, items)` or a baseline's.
@@ -123,7 +134,8 @@ def rank(scores: Scores, items: int, target: Ints, seen: Histories, k: int = 0, 
         of: [t] the query of each target, rising; None where each has one.
 
     Raises:
-        DataError: a code outside the catalogue, another number of histories than of targets, scores that are no numbers.
+        DataError: a code outside the catalogue, another number of histories than of targets, scores
+            that are no numbers.
 
     >>> scores = np.array([[0.9, 0.5, 0.7]], np.float32)
     >>> ranks = rank(lambda rows: scores[rows].copy(), 3, np.array([1]), Histories.of(np.array([0]), np.array([0, 1])), 2)
@@ -141,10 +153,15 @@ def rank(scores: Scores, items: int, target: Ints, seen: Histories, k: int = 0, 
         mine, row = target[these], of[these] - rows.start
         own = block[row, mine]
         at, codes = seen[of[these]].pairs()
-        if several:  # what a query has seen and finds again is no more left out for its other targets than for itself
+        # what a query has seen and finds again is no more left out for its other targets than for
+        # itself
+        if several:
             others = ~np.isin(row[at] * items + codes, row * items + mine)
             at, codes = at[others], codes[others]
-        above = _seen_above(block[row[at], codes], own[at], codes < mine[at], at * items + codes) // items
+        above = (
+            _seen_above(block[row[at], codes], own[at], codes < mine[at], at * items + codes)
+            // items
+        )
         included[these] = _count(block, row, mine)
         excluded[these] = included[these] - np.bincount(above, minlength=len(mine))
         if k:
@@ -154,16 +171,20 @@ def rank(scores: Scores, items: int, target: Ints, seen: Histories, k: int = 0, 
     return Ranks(excluded, included, top, items)
 
 
-def metrics_of(ranks: Ints, metrics: Sequence[str], of: Ints | None = None) -> dict[str, NDArray[np.float64]]:
+def metrics_of(
+    ranks: Ints, metrics: Sequence[str], of: Ints | None = None
+) -> dict[str, NDArray[np.float64]]:
     """Return each metric for each query whose right items have these ranks, [q].
 
-    They are what `ranking.metrics.evaluate` says of the lists themselves. With one item hit@k = recall@k = 1 where
-    rank <= k, precision@k = 1/k, mrr@k = map@k = 1/rank and ndcg@k = 1/log2(rank + 1), each 0 below k. Any k is
-    exact, and mrr at the size of the catalogue is the mean reciprocal rank of the literature.
+    They are what `ranking.metrics.evaluate` says of the lists themselves. With one item hit@k =
+    recall@k = 1 where rank <= k, precision@k = 1/k, mrr@k = map@k = 1/rank and ndcg@k = 1/log2(rank
+    + 1), each 0 below k. Any k is exact, and mrr at the size of the catalogue is the mean
+    reciprocal rank of the literature.
 
     Args:
         ranks: of the right items, [q], or of those of all queries, [t].
-        of: [t] the query of each right item, each query having one at least; None where each has one.
+        of: [t] the query of each right item, each query having one at least; None where each has
+            one.
 
     >>> {name: value.tolist() for name, value in metrics_of(np.array([1, 3, 4]), ["hit@3", "mrr@3"]).items()}
     {'hit@3': [1.0, 1.0, 0.0], 'mrr@3': [1.0, 0.3333333333333333, 0.0]}
@@ -174,7 +195,9 @@ def metrics_of(ranks: Ints, metrics: Sequence[str], of: Ints | None = None) -> d
     order = np.lexsort((ranks, query))
     place, query = ranks[order].astype(np.float64), query[order]
     counts = np.bincount(query)
-    nth = np.arange(len(place)) - (counts.cumsum() - counts)[query] + 1  # right items of the query up to this one
+    nth = (
+        np.arange(len(place)) - (counts.cumsum() - counts)[query] + 1
+    )  # right items of the query up to this one
     values: dict[str, NDArray[np.float64]] = {}
     for name in metrics:
         kind, k = parsed(name)
@@ -184,7 +207,9 @@ def metrics_of(ranks: Ints, metrics: Sequence[str], of: Ints | None = None) -> d
 
 
 _Worth = Callable[[NDArray[np.float64], Ints, Ints, int], NDArray[np.float64]]
-_WORTH: dict[str, _Worth] = {  # of one right item: its rank, its place among the query's right items, their number
+_WORTH: dict[
+    str, _Worth
+] = {  # of one right item: its rank, its place among the query's right items, their number
     "hit": lambda rank, nth, right, k: 1.0 * (nth == 1),
     "recall": lambda rank, nth, right, k: 1 / right,
     "precision": lambda rank, nth, right, k: np.full_like(rank, 1 / k),
@@ -197,13 +222,17 @@ _WORTH: dict[str, _Worth] = {  # of one right item: its rank, its place among th
 def _ideal(right: Ints, k: int) -> NDArray[np.float64]:
     """Return the discounted gain of a list that begins with all right items, up to k."""
     places = np.minimum(right, k)
-    gains: NDArray[np.float64] = np.cumsum(1 / np.log2(np.arange(places.max(initial=0)) + 2))[places - 1]
+    gains: NDArray[np.float64] = np.cumsum(1 / np.log2(np.arange(places.max(initial=0)) + 2))[
+        places - 1
+    ]
     return gains
 
 
 def _check(items: int, target: Ints, seen: Histories, of: Ints) -> None:
     if len(target) and (len(target) != len(of) or len(seen) != of[-1] + 1):
-        raise DataError(f"{len(target):,} targets, but {len(seen):,} histories; expected one history for each target")
+        raise DataError(
+            f"{len(target):,} targets, but {len(seen):,} histories; expected one history for each target"
+        )
     for what, codes in (("target", target), ("history item", seen.items)):
         wrong = (codes < 0) | (codes >= items)
         if wrong.any():
@@ -218,7 +247,8 @@ def query_blocks(queries: int, items: int) -> Iterator[slice]:
 
 
 def _numbers(block: Floats, rows: slice) -> Floats:
-    """Return the block; raise DataError for a NaN, which is above nothing and would give its query the first rank."""
+    """Return the block; raise DataError for a NaN, which is above nothing and would give its query
+    the first rank."""
     if np.isnan(block.max(initial=-np.inf)):
         row = rows.start + int(np.isnan(block).any(1).argmax())
         raise DataError(f"scores of query {row} are NaN: the model has diverged")
@@ -230,13 +260,17 @@ def _count(block: Floats, rows: Ints, target: Ints) -> Ints:
     ranks = np.empty(len(target), np.int64)
     for i, (place, at) in enumerate(zip(rows.tolist(), target.tolist())):
         row = block[place]
-        ranks[i] = 1 + np.count_nonzero(row[:at] >= row[at]) + np.count_nonzero(row[at + 1 :] > row[at])
+        ranks[i] = (
+            1 + np.count_nonzero(row[:at] >= row[at]) + np.count_nonzero(row[at + 1 :] > row[at])
+        )
     return ranks
 
 
 def _seen_above(scores: Floats, own: Floats, smaller: NDArray[np.bool_], keys: Ints) -> Ints:
     """Return keys of the seen items that rank above the target, each once."""
-    above = np.sort(keys[(scores > own) | ((scores == own) & smaller)])  # in place of the slower `unique`
+    above = np.sort(
+        keys[(scores > own) | ((scores == own) & smaller)]
+    )  # in place of the slower `unique`
     return above[np.diff(above, prepend=-1) > 0]
 
 

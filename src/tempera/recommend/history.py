@@ -30,11 +30,13 @@ class History:
 
     Args:
         pools: ways to look back.
-        items: "shared" takes the items' vectors of the document tower; "own" a table that only histories use.
-        targets: consecutive events of a user that share the reading of their history; more are faster and more alike.
+        items: "shared" takes the items' vectors of the document tower; "own" a table that only
+            histories use.
+        targets: consecutive events of a user that share the reading of their history; more are
+            faster and more alike.
         dropout: share of the numbers of the items' vectors that the pools lose in training.
-        context: features of what past events happened in (data.context), added to their items' vectors; that of the behaviour is
-            always there, if there is one.
+        context: features of what past events happened in (data.context), added to their items'
+            vectors; that of the behaviour is always there, if there is one.
 
     Raises:
         ConfigError: no pools, or a context beside a bag, which reads items alone.
@@ -50,7 +52,9 @@ class History:
         if self.context and any(isinstance(pool, BagOfOthers) for pool in self.pools):
             raise ConfigError("context is for pools of an order: the bag reads items alone")
         if not self.pools:
-            raise ConfigError("pools is empty: give at least one, such as mean, or leave history out")
+            raise ConfigError(
+                "pools is empty: give at least one, such as mean, or leave history out"
+            )
 
     @property
     def last(self) -> int:
@@ -64,14 +68,21 @@ class History:
             ConfigError: features without a context.
         """
         if self.context and contexts is None:
-            raise ConfigError("tower.history.context reads columns of events: name them in data.context")
+            raise ConfigError(
+                "tower.history.context reads columns of events: name them in data.context"
+            )
         named = [getattr(feature, "column", "") for feature in self.context]
-        behaves = contexts is not None and BEHAVIOUR in contexts.table.column_names and BEHAVIOUR not in named
+        behaves = (
+            contexts is not None
+            and BEHAVIOUR in contexts.table.column_names
+            and BEHAVIOUR not in named
+        )
         return [*([Category(BEHAVIOUR)] if behaves else []), *self.context]
 
 
 class Past(nn.Module):
-    """Map events of rows to [n, P D]: the pools of a history, side by side, means before others; 0 for an empty history.
+    """Map events of rows to [n, P D]: the pools of a history, side by side, means before others; 0
+    for an empty history.
 
     Args:
         items: codes [e] to vectors [e, D].
@@ -79,16 +90,24 @@ class Past(nn.Module):
     """
 
     def __init__(
-        self, history: History, items: Callable[[Tensor], Tensor], width: int, happened: nn.Module | None = None
+        self,
+        history: History,
+        items: Callable[[Tensor], Tensor],
+        width: int,
+        happened: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.items, self.happened, self.width = items, happened, width * len(history.pools)
         self.drop = nn.Dropout(history.dropout)
         means = [pool for pool in history.pools if isinstance(pool, Mean)]
         self.pools = nn.ModuleList([Means(means)] if means else [])
-        self.pools.extend(module_of(pool, width) for pool in history.pools if not isinstance(pool, Mean))
+        self.pools.extend(
+            module_of(pool, width) for pool in history.pools if not isinstance(pool, Mean)
+        )
 
-    def forward(self, events: Events, own: Tensor | None = None, contexts: Events | None = None) -> Tensor:
+    def forward(
+        self, events: Events, own: Tensor | None = None, contexts: Events | None = None
+    ) -> Tensor:
         if not len(events):
             return self.items(events.items[:0]).new_zeros(0, self.width)
         if isinstance(self.pools[0], Others):
@@ -110,15 +129,19 @@ def _beside(pooled: Sequence[Tensor]) -> Tensor:
 
 
 def _looked_up(vectors_of: Callable[[Tensor], Tensor], events: Events, places: Tensor) -> Tensor:
-    """Return vectors of the events at some places, [s, L, D], each distinct code embedded once; 0 at the place -1."""
+    """Return vectors of the events at some places, [s, L, D], each distinct code embedded once; 0
+    at the place -1."""
     codes, which = _distinct(events)
     vectors = vectors_of(codes)
-    vectors = torch.cat([vectors, vectors.new_zeros(1, vectors.shape[1])])  # the last stands for no event
+    vectors = torch.cat(
+        [vectors, vectors.new_zeros(1, vectors.shape[1])]
+    )  # the last stands for no event
     which = torch.cat([which, which.new_full((1,), len(codes))])
     return vectors.index_select(0, which[places].flatten()).view(*places.shape, vectors.shape[1])
 
 
 def _distinct(events: Events) -> tuple[Tensor, Tensor]:
-    """Return the distinct codes of events, and the place of each event's among them; found on the host."""
+    """Return the distinct codes of events, and the place of each event's among them; found on the
+    host."""
     codes, which = distinct(events.on_host.items)
     return sent(codes, events.items.device), sent(which, events.items.device)

@@ -1,4 +1,5 @@
-"""Interactions of users with items, the data of a recommender, from files and from objects in memory."""
+"""Interactions of users with items, the data of a recommender, from files and from objects in
+memory."""
 
 from __future__ import annotations
 
@@ -26,9 +27,29 @@ from .timeline import REPEATED, Timeline, timeline_of
 
 # Usual names of the columns, without case and signs. user and item every table has.
 USUAL: dict[str, tuple[str, ...]] = {
-    "user": ("user", "userid", "uid", "customer", "customerid", "visitorid", "reviewerid", "session", "sessionid"),
+    "user": (
+        "user",
+        "userid",
+        "uid",
+        "customer",
+        "customerid",
+        "visitorid",
+        "reviewerid",
+        "session",
+        "sessionid",
+    ),
     "item": (
-        *("item", "itemid", "iid", "movie", "movieid", "product", "productid", "article", "articleid"),
+        *(
+            "item",
+            "itemid",
+            "iid",
+            "movie",
+            "movieid",
+            "product",
+            "productid",
+            "article",
+            "articleid",
+        ),
         *("asin", "parentasin", "book", "bookid", "track", "trackid", "song", "songid"),
         *("items", "itemids", "itemlist", "itemidlist", "sequence"),
     ),
@@ -36,53 +57,65 @@ USUAL: dict[str, tuple[str, ...]] = {
     "position": ("position", "order"),
     "weight": ("weight", "weights"),
     "rating": ("rating", "ratings", "stars", "score", "overall"),
-    "behaviour": (),  # such a column says what a row's user did, which is for the user of the package to name
+    # such a column says what a row's user did, which is for the user of the package to name
+    "behaviour": (),
 }
 TABLE = RoleTable(USUAL, ("user", "item"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interactions:
-    """Read rows of a user and an item, with or without a time, from a file, a folder of files or an object in memory.
+    """Read rows of a user and an item, with or without a time, from a file, a folder of files or an
+    object in memory.
 
-    A role that is not given is found by its usual names; a column without role is an error. Rows of one user and one
-    time are in the order of `position`, if there is one, and then as they stand in the file, files by name. Where the items are
-    lists, a row holds several events in their order; without a user, every row is a session of a user of its own.
+    A role that is not given is found by its usual names; a column without role is an error. Rows of
+    one user and one time are in the order of `position`, if there is one, and then as they stand in
+    the file, files by name. Where the items are lists, a row holds several events in their order;
+    without a user, every row is a session of a user of its own.
 
     Args:
-        path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file or one of RecBole's (.inter), all but the first two also with
-            .gz or .zst, or a folder of them.
+        path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file or one of RecBole's (.inter), all
+            but the first two also with .gz or .zst, or a folder of them.
         user: column of the users' ids, texts or integers.
         item: column of the items' ids.
         time: column of the times, numbers or dates; dates become microseconds since 1970, UTC.
-        position: column of the order of a user's rows: among those of one time, or of all where there is no time.
+        position: column of the order of a user's rows: among those of one time, or of all where
+            there is no time.
         weight: column of how much a row counts in the loss.
         rating: column of grades; needs min_rating.
-        behaviour: column of what the user did, such as view or buy, which histories then tell apart.
-        targets: behaviours to predict, with their weights in the loss; None is all of them, with 1. Other ones stand in histories
-            only. Those of the largest weight are evaluated; items taken by a target's behaviour are the seen ones.
-        context: columns of what an event happened in, such as the device, which features of the tower may read.
+        behaviour: column of what the user did, such as view or buy, which histories then tell
+            apart.
+        targets: behaviours to predict, with their weights in the loss; None is all of them, with 1.
+            Other ones stand in histories only. Those of the largest weight are evaluated; items
+            taken by a target's behaviour are the seen ones.
+        context: columns of what an event happened in, such as the device, which features of the
+            tower may read.
         metadata: columns that are not read; ["*"] is all without a role.
         users: a table of the users' features, with a column of their ids.
         items: the same of the items.
         separator: what stands between the items of a row, where a row's list is one text.
         min_rating: rows of a lower rating are left out, and counted.
-        dislikes: rows of at most this rating, or of these behaviours, are dislikes and no interactions: neither asked nor part of
-            histories, they are hard negatives of their user, and never recommended to him. Dislikes of items that nobody
-            takes, and of users who take nothing, are left out.
+        dislikes: rows of at most this rating, or of these behaviours, are dislikes and no
+            interactions: neither asked nor part of histories, they are hard negatives of their
+            user, and never recommended to him. Dislikes of items that nobody takes, and of users
+            who take nothing, are left out.
         negatives: dislikes of its user that an event has beside it in a batch, at most.
         missing_time: what to do with a row that has no time: drop counts them.
-        repeated: what to do with a row of the same user, item, time and position as one before: drop counts them. An item of a list
-            has its place there beside the row's time. "auto" drops them, but keeps rows of data without times and positions,
-            where an item may be taken again, and says how many there are, unless every row has a copy.
+        repeated: what to do with a row of the same user, item, time and position as one before:
+            drop counts them. An item of a list has its place there beside the row's time. "auto"
+            drops them, but keeps rows of data without times and positions, where an item may be
+            taken again, and says how many there are, unless every row has a copy.
         validation: a file of the interactions to choose by, with the columns of `path`.
         test: a file of the interactions to evaluate on, which a split by files needs.
-        split: which events train, and which are asked. "auto" is files where `test` names one, random where there is no order,
-            global_time where there are times, and leave_last_out where there is only an order.
-        ordered: whether the order of a user's interactions means anything; without, a user has an item once, and is the set
-            of the items taken. None is true, but for a split by files, by chance or none of data without times and positions.
-        strict_time: histories leave out the events of the target's own time; without, they hold whatever stands before
-            it, as published figures do. Where a split is by files or by chance, times have to rise from part to part.
+        split: which events train, and which are asked. "auto" is files where `test` names one,
+            random where there is no order, global_time where there are times, and leave_last_out
+            where there is only an order.
+        ordered: whether the order of a user's interactions means anything; without, a user has an
+            item once, and is the set of the items taken. None is true, but for a split by files, by
+            chance or none of data without times and positions.
+        strict_time: histories leave out the events of the target's own time; without, they hold
+            whatever stands before it, as published figures do. Where a split is by files or by
+            chance, times have to rise from part to part.
     """
 
     path: str | None = None
@@ -113,10 +146,14 @@ class Interactions:
     def __post_init__(self) -> None:
         if self.behaviour is None and (self.targets or isinstance(self.dislikes, tuple)):
             name = "targets" if self.targets else "dislikes"
-            raise ConfigError(f"data.{name} names behaviours: say which column holds them, data.behaviour=COLUMN")
+            raise ConfigError(
+                f"data.{name} names behaviours: say which column holds them, data.behaviour=COLUMN"
+            )
         disliked = self.dislikes if isinstance(self.dislikes, tuple) else ()
         if both := next((name for name in disliked if name in (self.targets or ())), None):
-            raise ConfigError(f"data.targets and data.dislikes both name {both!r}: name it in one of them")
+            raise ConfigError(
+                f"data.targets and data.dislikes both name {both!r}: name it in one of them"
+            )
 
     @classmethod
     def of(cls, data: Any, users: Any = None, items: Any = None, **options: Any) -> Handed:
@@ -146,7 +183,8 @@ class Interactions:
         """Return the timeline; with a folder, its arrays are written there and memory-mapped.
 
         Args:
-            whole: these are all interactions that there are, among which every behaviour that an option names is found.
+            whole: these are all interactions that there are, among which every behaviour that an
+                option names is found.
 
         Raises:
             ConfigError: no path.
@@ -158,16 +196,23 @@ class Interactions:
         return _timeline({TRAIN: blocks(Path(self.path))}, self, folder, *tables, whole=whole)
 
     def columns(self, names: Sequence[str], where: str) -> Columns:
-        """Return the columns of every role that a table with these columns has; raises as `RoleTable.columns` does."""
+        """Return the columns of every role that a table with these columns has; raises as
+        `RoleTable.columns` does."""
         for name in self.context:
             if name not in names:
                 near = did_you_mean(name, names)
-                raise DataError(f"{where} has no column {name!r} for data.context; it has {', '.join(names)}.{near}")
+                raise DataError(
+                    f"{where} has no column {name!r} for data.context; it has {', '.join(names)}.{near}"
+                )
         if "id" in self.context:
             raise DataError(
                 f"{where}: data.context names the column 'id', as a run calls the numbers of contexts: rename it"
             )
-        of_roles = {name for role in USUAL for name in (getattr(self, role), *TABLE.usual_columns(role, names))}
+        of_roles = {
+            name
+            for role in USUAL
+            for name in (getattr(self, role), *TABLE.usual_columns(role, names))
+        }
         besides = (name for name in self.context if name not in of_roles)
         columns = TABLE.columns(replace(self, metadata=(*self.metadata, *besides)), names, where)
         if self.context:
@@ -183,13 +228,17 @@ class Interactions:
         needs = "min_rating" if self.min_rating is not None else "dislikes" if by_rating else None
         if needs is not None and "rating" not in columns:
             for name in TABLE.usual_columns("rating", names):
-                other = next((role for role, of_role in columns.items() if name in of_role), "metadata")
+                other = next(
+                    (role for role, of_role in columns.items() if name in of_role), "metadata"
+                )
                 raise ConfigError(
                     f"{where}: column {name!r} is given as {other}, and data.{needs} needs it as the rating: "
                     f"leave out data.{needs}, or name another column with data.rating=COLUMN"
                 )
             near = did_you_mean("rating", names)
-            raise DataError(f"{where} has no column for data.{needs}: name one with data.rating=COLUMN.{near}")
+            raise DataError(
+                f"{where} has no column for data.{needs}: name one with data.rating=COLUMN.{near}"
+            )
         return columns
 
 
@@ -230,17 +279,30 @@ def _timeline(
     tables = (
         _of_part(
             part,
-            events_of(block, so_far.columns, dropped, options.min_rating, options.missing_time, options.dislikes),
+            events_of(
+                block,
+                so_far.columns,
+                dropped,
+                options.min_rating,
+                options.missing_time,
+                options.dislikes,
+            ),
             len(read) > 1,
         )
         for part, each in read.items()
         for block in so_far.of(map(sessions.flat, each))
     )
-    events = gathered(tables, f"{where}: the files hold one column with different types", folder, "events")
-    columns = TABLE.options({role: names for role, names in so_far.columns.items() if role != "context"})
+    events = gathered(
+        tables, f"{where}: the files hold one column with different types", folder, "events"
+    )
+    columns = TABLE.options(
+        {role: names for role, names in so_far.columns.items() if role != "context"}
+    )
     if whole:
         listed = options.dislikes if isinstance(options.dislikes, tuple) else ()
-        refuse_unknown(events, {"data.targets": options.targets or (), "data.dislikes": listed}, where)
+        refuse_unknown(
+            events, {"data.targets": options.targets or (), "data.dislikes": listed}, where
+        )
     events = usable_dislikes(events, dropped)
     _refuse_unusable(events, columns, dropped, where)
     events, contexts = with_contexts(aimed(events, options.targets))
@@ -264,7 +326,9 @@ def _timeline(
     apart = {"time", "position"} & {*columns}
     if sessions.placed:  # rows and their items are in order as they are read
         apart -= {"position"}
-        events = events.rename_columns(["within" if name == "position" else name for name in events.column_names])
+        events = events.rename_columns(
+            ["within" if name == "position" else name for name in events.column_names]
+        )
     drops = options.repeated == "drop" or (options.repeated == "auto" and bool(apart))
     timeline = timeline_of(events, folder, drops, ordered, **fields)
     if isinstance(options.split, Fitting):
@@ -296,31 +360,53 @@ def _timeline(
 
 def _named(options: Interactions) -> dict[int, str]:
     """Return the files of validation and test."""
-    files = {part: path for part, path in ((VALIDATION, options.validation), (TEST, options.test)) if path is not None}
-    if (TEST in files) != isinstance(options.split, NamedFiles) and not isinstance(options.split, Fitting):
+    files = {
+        part: path
+        for part, path in ((VALIDATION, options.validation), (TEST, options.test))
+        if path is not None
+    }
+    if (TEST in files) != isinstance(options.split, NamedFiles) and not isinstance(
+        options.split, Fitting
+    ):
         raise ConfigError("data.split=files and data.test=FILE go together: give both, or neither")
     if VALIDATION in files and TEST not in files:
-        raise ConfigError("data.validation names a file, and data.test does not: name one there, too")
+        raise ConfigError(
+            "data.validation names a file, and data.test does not: name one there, too"
+        )
     return files
 
 
 def _of_part(part: int, events: pa.Table, several: bool) -> pa.Table:
     """Return events with a column of their part, if there are several."""
-    return events.append_column("part", pa.array(np.full(len(events), part, np.uint8))) if several else events
+    return (
+        events.append_column("part", pa.array(np.full(len(events), part, np.uint8)))
+        if several
+        else events
+    )
 
 
 def _ordered(options: Interactions, columns: Mapping[str, str]) -> bool:
     """Return whether the order of a user's interactions means anything."""
     by_order = not (options.test or isinstance(options.split, NamedFiles | AtRandom | Undivided))
-    return options.ordered if options.ordered is not None else by_order or bool({"time", "position"} & {*columns})
+    return (
+        options.ordered
+        if options.ordered is not None
+        else by_order or bool({"time", "position"} & {*columns})
+    )
 
 
-def _refuse_unusable(events: pa.Table, columns: Mapping[str, str], dropped: Counter[str], where: str) -> None:
+def _refuse_unusable(
+    events: pa.Table, columns: Mapping[str, str], dropped: Counter[str], where: str
+) -> None:
     for name, column in zip(events.column_names, events.columns):
         if column.null_count and not name.startswith(in_context("")):
-            raise DataError(f"{where}: only some of the files have a column for data.{name}: add it to the others")
+            raise DataError(
+                f"{where}: only some of the files have a column for data.{name}: add it to the others"
+            )
     if not len(events):
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
         raise DataError(f"{where}: no interactions are left: {reasons}")
     if "weight" in columns and not events["weight"].to_numpy().any():
-        raise DataError(f"{where}: column {columns['weight']!r} is 0 in every row: give other weights")
+        raise DataError(
+            f"{where}: column {columns['weight']!r} is 0 in every row: give other weights"
+        )

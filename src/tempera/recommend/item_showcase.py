@@ -33,7 +33,12 @@ print(run.recommend(user="a user id", k=10))
 print(run.recommend(history=["an item id", "a later item id"]))""",
     {"library_name": "tempera", "tags": ["recommendation", "two-tower", "tempera"]},
     report_title="Tempera run: a recommender",
-    facts={"pairs": "interactions", "train": "training events", "queries": "test queries", "corpus": "items ranked"},
+    facts={
+        "pairs": "interactions",
+        "train": "training events",
+        "queries": "test queries",
+        "corpus": "items ranked",
+    },
     examples="Test users and their recommendations",
     right="Held out",
     random="a user with a random item, blue a user with an item held out",
@@ -61,14 +66,17 @@ class ItemShowcase:
             "corpus": len(timeline.item_ids),
             "users": len(timeline.user_ids),
         }
-        tests = ", ".join(f"{len(events):,} {name}" for name, events in division.test.items()) or "none"
+        tests = (
+            ", ".join(f"{len(events):,} {name}" for name, events in division.test.items()) or "none"
+        )
         text = "{pairs:,} interactions of {users:,} users with {corpus:,} items: {train:,} for training"
         headline = f"{text.format(**counts)}; test queries: {tests}"
         notes = tuple(f"note: {note}" for note in (*division.notes, *self._unseen()))
         return DataFacts(timeline.source, headline, counts, notes, timeline.about)
 
     def _unseen(self) -> Iterator[str]:
-        """Yield a note if training has not seen most of the items to find, and they have no features."""
+        """Yield a note if training has not seen most of the items to find, and they have no
+        features."""
         test = self.events.division.test.get(self.events.protocol, np.empty(0, np.int64))
         unseen = int((self.events.items.count[self.events.targets(test)] == 0).sum())
         if 2 * unseen > len(test) and self.events.items.table.num_columns == 1:
@@ -80,13 +88,18 @@ class ItemShowcase:
     def preview(self) -> dict[str, Any]:
         """Return three rows of the first batch, lengths, repeats, and negatives of a row."""
         (events,) = self.data.sampler(0, 1)
-        summary = visits_summary(self.data.visits, events, self.titles, self.data.visits.contexts.last)
+        summary = visits_summary(
+            self.data.visits, events, self.titles, self.data.visits.contexts.last
+        )
         return {**summary, "dropped": self.facts().counts["dropped"]}
 
     def searched(self) -> Searched:
-        """Return the items with their vectors, and what is known of users and items, with all histories."""
+        """Return the items with their vectors, and what is known of users and items, with all
+        histories."""
         timeline, users, items = self.events.timeline, self.events.users, self.events.items
-        whole = (timeline if self.events.withheld is None else self.events.withheld.whole).chronological
+        whole = (
+            timeline if self.events.withheld is None else self.events.withheld.whole
+        ).chronological
         histories = pa.LargeListArray.from_arrays(whole.offsets, np.asarray(whole.item, np.int32))
         taken = {"id": whole.user_ids, "items": histories}
         if whole.time is not None and whole.ordered:
@@ -105,23 +118,33 @@ class ItemShowcase:
             tables[CONTEXTS] = with_counts(self.events.contexts)
         if (counting := self.held_out.counting) is not None:
             tables[COUNTS] = counting.table()
-        return Searched(self.data.item_vectors, documents_of(items), self.data.tower.normalised, tables)
+        return Searched(
+            self.data.item_vectors, documents_of(items), self.data.tower.normalised, tables
+        )
 
     def trained_on(self) -> dict[str, NDArray[np.int64]]:
         """Return nothing: all events are in the run's histories."""
         return {}
 
     def reopened(self, folder: Path) -> float:
-        """Save the towers and read them into others; return the largest difference in any number of a vector."""
+        """Save the towers and read them into others; return the largest difference in any number of
+        a vector."""
         data, own = self.data, self.data.tower
         own.save(folder)
         weights = folder / "model.safetensors"
         other = opened(
-            data.options, own.normalised, self.events.users, self.events.items, weights, self.events.contexts
+            data.options,
+            own.normalised,
+            self.events.users,
+            self.events.items,
+            weights,
+            self.events.contexts,
         )
         items = Frame({"item": torch.arange(min(8, len(self.events.timeline.item_ids)))})
         trained = np.flatnonzero(self.events.division.train)
-        users = data.visits.frame(torch.from_numpy(self.events.division.test.get(self.events.protocol, trained)[:8]))
+        users = data.visits.frame(
+            torch.from_numpy(self.events.division.test.get(self.events.protocol, trained)[:8])
+        )
         pairs = [(tower.encode(items), tower.encode(users, "query")) for tower in (own, other)]
         return max(float((here - read).abs().max()) for here, read in zip(*pairs))
 
@@ -130,9 +153,15 @@ class ItemShowcase:
         """Names of the items."""
         return titles_of(self.events.items.table)
 
-    def examples(self, systems: Mapping[str, SystemScores], count: int = 10, shown: int = 5) -> list[Example]:
+    def examples(
+        self, systems: Mapping[str, SystemScores], count: int = 10, shown: int = 5
+    ) -> list[Example]:
         """Return users at random: what they took last, and what was recommended."""
-        protocol, timeline, every = self.events.protocol, self.events.timeline, self.held_out.reached
+        protocol, timeline, every = (
+            self.events.protocol,
+            self.events.timeline,
+            self.held_out.reached,
+        )
         events, reached = self.events.division.test[protocol], every["trained"][protocol]
         other = every.get(best_baseline(systems) or "", {}).get(protocol)
         chosen = np.sort(np.random.default_rng(self.held_out.seed).permutation(len(events))[:count])
@@ -147,7 +176,10 @@ class ItemShowcase:
                 Example(
                     query=" | ".join(self.titles[item] for item in past) or "no history",
                     answers=tuple(self.titles[item] for item in right),
-                    hits=tuple(Hit(self.titles[item], "", float(scores[i, item]), item in right) for item in hits),
+                    hits=tuple(
+                        Hit(self.titles[item], "", float(scores[i, item]), item in right)
+                        for item in hits
+                    ),
                     baseline_rank=None if other is None else other.right(int(query))[1],
                     rank=rank,
                 )

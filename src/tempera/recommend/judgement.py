@@ -1,4 +1,5 @@
-"""Evaluation of a recommender: ranking metrics by user and item group, and the popularity and coverage of its lists.
+"""Evaluation of a recommender: ranking metrics by user and item group, and the popularity and
+coverage of its lists.
 
 Letters in shapes: q queries, c items of the catalogue, K depth of a list, m metrics.
 """
@@ -43,9 +44,10 @@ class Row:
 class Recommended:
     """Hold ranks and lists of one recommender, each query having one right item, or several.
 
-    `str` is a table of it: both ways to treat what a user has seen, by tier of the item to find and by length of the
-    history, with 95 % bootstrap intervals; then what the lists hold. Coverage and Gini are of all lists together and get
-    no interval: fewer different lists, as in a resample, always cover less.
+    `str` is a table of it: both ways to treat what a user has seen, by tier of the item to find and
+    by length of the history, with 95 % bootstrap intervals; then what the lists hold. Coverage and
+    Gini are of all lists together and get no interval: fewer different lists, as in a resample,
+    always cover less.
     """
 
     ranks: Ranks
@@ -53,7 +55,9 @@ class Recommended:
     lengths: Ints  # [q] items of the history
     popularity: Popularity
     names: tuple[str, ...] = METRICS  # of metrics
-    users: Ints | None = None  # [q] whose queries belong together and are drawn together; None: each stands alone
+    users: Ints | None = (
+        None  # [q] whose queries belong together and are drawn together; None: each stands alone
+    )
     query: Ints | None = None  # [t] the query of each item to find, rising; None: each has one
 
     @classmethod
@@ -76,9 +80,13 @@ class Recommended:
         """
         metrics_of(np.ones(1, np.int64), metrics)  # a wrong name is told before a long run
         if not len(target):
-            raise DataError("no queries to evaluate a recommender on; give the split more of the data")
+            raise DataError(
+                "no queries to evaluate a recommender on; give the split more of the data"
+            )
         ranks = rank(scores, len(popularity.counts), target, seen, k, query)
-        return cls(ranks, target, seen.lengths, popularity, tuple(dict.fromkeys(metrics)), users, query)
+        return cls(
+            ranks, target, seen.lengths, popularity, tuple(dict.fromkeys(metrics)), users, query
+        )
 
     def right(self, query: int) -> tuple[list[int], int]:
         """Return the items to find for a query, and the rank of the first that is found."""
@@ -87,20 +95,32 @@ class Recommended:
 
     @cached_property
     def per_query(self) -> dict[str, Floats]:
-        """Each metric of each query; with seen items included it is called `hit@10, seen included`."""
+        """Each metric of each query; with seen items included it is called `hit@10, seen
+        included`."""
         included = {
-            f"{name}, seen included": v for name, v in metrics_of(self.ranks.included, self.names, self.query).items()
+            f"{name}, seen included": v
+            for name, v in metrics_of(self.ranks.included, self.names, self.query).items()
         }
         return {**metrics_of(self.ranks.excluded, self.names, self.query), **included}
 
     @cached_property
     def rows(self) -> list[Row]:
-        """Metrics of every part of the queries, with seen items left out and left in; empty parts are omitted."""
+        """Metrics of every part of the queries, with seen items left out and left in; empty parts
+        are omitted."""
         values = np.stack(list(self.per_query.values()), 1)  # [q, 2 m]
-        parts = [(name, mask, self._intervals(values, mask)) for name, mask in self.parts.items() if mask.any()]
+        parts = [
+            (name, mask, self._intervals(values, mask))
+            for name, mask in self.parts.items()
+            if mask.any()
+        ]
         m = len(self.names)
         return [
-            Row(seen, name, int(mask.sum()), dict(zip(self.names, intervals[side * m : (side + 1) * m])))
+            Row(
+                seen,
+                name,
+                int(mask.sum()),
+                dict(zip(self.names, intervals[side * m : (side + 1) * m])),
+            )
             for side, seen in enumerate(SEEN)
             for name, mask, intervals in parts
         ]
@@ -119,14 +139,23 @@ class Recommended:
 
     @cached_property
     def lists(self) -> dict[str, float | Difference]:
-        """Return measures of the lists: share of places by tier, novelty in bits, coverage and Gini."""
+        """Return measures of the lists: share of places by tier, novelty in bits, coverage and
+        Gini."""
         top, places = self.ranks.top, self.popularity.places(self.ranks.top)
         if not top.shape[1]:
             return {}
-        shares = places / places.sum(1, keepdims=True)  # no list is empty: it may hold the item to find
-        intervals = self._intervals(np.column_stack([shares, self.popularity.novelty(top)]), np.ones(len(top), bool))
+        shares = places / places.sum(
+            1, keepdims=True
+        )  # no list is empty: it may hold the item to find
+        intervals = self._intervals(
+            np.column_stack([shares, self.popularity.novelty(top)]), np.ones(len(top), bool)
+        )
         shown = exposure(top, self.ranks.items)
-        return {**dict(zip((*TIERS, "novelty"), intervals)), "coverage": coverage(shown), "gini": gini(shown)}
+        return {
+            **dict(zip((*TIERS, "novelty"), intervals)),
+            "coverage": coverage(shown),
+            "gini": gini(shown),
+        }
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -136,16 +165,28 @@ class Recommended:
     def intervals(self) -> dict[str, Difference]:
         """Return the means with their intervals."""
         both = [row for row in self.rows if row.which == "all"]
-        return dict(zip(self.per_query, (comparisons for row in both for comparisons in row.metrics.values())))
+        return dict(
+            zip(
+                self.per_query,
+                (comparisons for row in both for comparisons in row.metrics.values()),
+            )
+        )
 
     def against(self, other: Recommended) -> dict[str, Comparison]:
         """Compare with another system on the same queries; the bootstrap draws and swaps users."""
-        intervals = compare(_by_user(self.per_query, self.users), _by_user(other.per_query, self.users), _DRAWS)
-        return {name: replace(comparison, queries=len(self.lengths)) for name, comparison in intervals.items()}
+        intervals = compare(
+            _by_user(self.per_query, self.users), _by_user(other.per_query, self.users), _DRAWS
+        )
+        return {
+            name: replace(comparison, queries=len(self.lengths))
+            for name, comparison in intervals.items()
+        }
 
     def json(self) -> dict[str, Any]:
         """Return a JSON object."""
-        lists = {name: asdict(v) if isinstance(v, Difference) else v for name, v in self.lists.items()}
+        lists = {
+            name: asdict(v) if isinstance(v, Difference) else v for name, v in self.lists.items()
+        }
         facts = {
             "queries": len(self.lengths),
             "items": self.ranks.items,
@@ -166,7 +207,10 @@ class Recommended:
         return "\n".join(line.rstrip() for line in [*lines, "", *self._lists()])
 
     def _lists(self) -> list[str]:
-        cells = {name: _cell(v) if isinstance(v, Difference) else f"{v:.4f}" for name, v in self.lists.items()}
+        cells = {
+            name: _cell(v) if isinstance(v, Difference) else f"{v:.4f}"
+            for name, v in self.lists.items()
+        }
         lines = [f"  {_LISTS[name]:<31}  {cell}" for name, cell in cells.items()]
         return [f"lists of {self.ranks.top.shape[1]}", *lines] if lines else []
 

@@ -27,16 +27,21 @@ from .timeline import Events, Timeline
 from .training_events import TrainingEvents
 from .withheld import Withheld
 
-_SCORES = (
-    30_000_000  # of validation events and items, to choose settings of baselines and the weight beside the vectors by
-)
+# of validation events and items, to choose settings of baselines and the weight beside the vectors
+# by
+_SCORES = 30_000_000
 
 
 class LaterEvents:
     """Evaluate the current towers of a run, the baselines, and both together, on later events."""
 
     def __init__(self, config: Config, data: TrainingEvents) -> None:
-        self.options, self.seed, self.data, self.events = config.evaluation, config.train.seed, data, data.events
+        self.options, self.seed, self.data, self.events = (
+            config.evaluation,
+            config.train.seed,
+            data,
+            data.events,
+        )
         self.afford(config)
         self.corpus: int | None = None  # items are never sampled
         self.reached: dict[str, dict[str, Recommended]] = {}  # by system and protocol
@@ -55,19 +60,23 @@ class LaterEvents:
 
     @property
     def validation(self) -> Mapping[str, Events]:
-        """The events to choose by, of each protocol; none where the split or `evaluation.validation` has none."""
+        """The events to choose by, of each protocol; none where the split or
+        `evaluation.validation` has none."""
         return {} if self.options.validation == 0 else self.events.division.validation
 
     @property
     def looks(self) -> bool:
         """True if there are events to judge by during training."""
-        return bool(self.validation) or (self.options.queries != 0 and bool(self.events.division.test))
+        return bool(self.validation) or (
+            self.options.queries != 0 and bool(self.events.division.test)
+        )
 
     def embed(self) -> None:
         """Do nothing: vectors of items cost little."""
 
     def follow(self, other: LaterEvents) -> None:
-        """Take over what another run on the same events has reached, and what validation has chosen for it."""
+        """Take over what another run on the same events has reached, and what validation has chosen
+        for it."""
         other.choose()
         self.reached, self.cold, self.chosen = dict(other.reached), dict(other.cold), other.chosen
         if other.counting is not None:
@@ -78,9 +87,11 @@ class LaterEvents:
         """Do nothing: items are never sampled."""
 
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
-        """Evaluate the towers on the test by every protocol, or on some of the validation by the first.
+        """Evaluate the towers on the test by every protocol, or on some of the validation by the
+        first.
 
-        Without a validation its place is taken by some of the test. Items are never sampled, so `whole` changes nothing.
+        Without a validation its place is taken by some of the test. Items are never sampled, so
+        `whole` changes nothing.
         """
         division, items = self.events.division, self.data.item_vectors
         if part == "validation":
@@ -100,18 +111,28 @@ class LaterEvents:
             rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
             for rows in (users, items[self.events.targets(events)])
         ]
-        seen = unit[0].any(1) & unit[1].any(1)  # the vector of an unseen id is zero, which is no sign of a collapse
-        known = spread(*(rows[seen] for rows in unit)) if seen.sum() > 1 else replace(spread(*unit), sides=())
+        seen = unit[0].any(1) & unit[1].any(
+            1
+        )  # the vector of an unseen id is zero, which is no sign of a collapse
+        known = (
+            spread(*(rows[seen] for rows in unit))
+            if seen.sum() > 1
+            else replace(spread(*unit), sides=())
+        )
         return Verdict(reached, known), reached
 
     def _reached(self, scores: Scores, events: Events) -> Recommended:
         """Evaluate scores of all items for events."""
-        return judge_events(scores, events, self.events.timeline, self.events.items.count, self.options.metrics)
+        return judge_events(
+            scores, events, self.events.timeline, self.events.items.count, self.options.metrics
+        )
 
     def _judge_cold(self, system: str, withheld: Withheld, items: NDArray[np.float32]) -> None:
         events, own = withheld.targets, self.events
         target, users = own.targets(events), own.timeline.user_of(events)
-        queries = ColdItems(withheld.items, withheld.counts, target, own.taken(events), self.options.metrics, users)
+        queries = ColdItems(
+            withheld.items, withheld.counts, target, own.taken(events), self.options.metrics, users
+        )
         self.cold[system] = queries.model(self.data.user_vectors(events), items)
         self.cold |= {"popularity as if known": queries.popularity(), "random": queries.chance()}
 
@@ -119,12 +140,14 @@ class LaterEvents:
         return drawn(events, most, self.options.seed)
 
     def choose(self) -> None:
-        """Choose, on validation, settings of the baselines, and the one beside the vectors, as they are now, with its weight."""
+        """Choose, on validation, settings of the baselines, and the one beside the vectors, as they
+        are now, with its weight."""
         for _ in self._settled(self._observed):
             pass
 
     def _settled(self, observed: Observed) -> Iterator[tuple[str, Baseline]]:
-        """Yield each baseline with its settings, before the table it was tuned with is forgotten; the first time, choose them."""
+        """Yield each baseline with its settings, before the table it was tuned with is forgotten;
+        the first time, choose them."""
         if self.chosen or not (self.options.baselines and self.looks and self.options.queries != 0):
             yield from self.chosen.items()
             return
@@ -132,7 +155,9 @@ class LaterEvents:
         ordered = self.events.timeline.ordered
         for system, usual in (BASELINES if ordered else UNORDERED).items():
             if observed.items > usual.most:
-                logger.info(f"{system} is left out: {observed.items:,} items are more than its {usual.most:,.0f}")
+                logger.info(
+                    f"{system} is left out: {observed.items:,} items are more than its {usual.most:,.0f}"
+                )
                 continue
             self.chosen[system], score = self._tuned(system, usual, observed)
             yield system, self.chosen[system]
@@ -144,25 +169,36 @@ class LaterEvents:
     @property
     def _observed(self) -> Observed:
         timeline = self.events.timeline
-        return Observed(timeline.item, timeline.offsets, len(timeline.item_ids), self.events.division.train)
+        return Observed(
+            timeline.item, timeline.offsets, len(timeline.item_ids), self.events.division.train
+        )
 
     def baselines(self) -> dict[str, SystemScores]:
-        """Rank by popularity, item-kNN, EASE, transition counts, and counts and vectors, if evaluation.baselines asks for them."""
+        """Rank by popularity, item-kNN, EASE, transition counts, and counts and vectors, if
+        evaluation.baselines asks for them."""
         observed, test = self._observed, self.events.division.test
         for system, baseline in self._settled(observed):
-            fitted = baseline.fit(observed)  # one at a time: each may hold a table of items by items
+            fitted = baseline.fit(
+                observed
+            )  # one at a time: each may hold a table of items by items
             self.reached[system] = {
                 name: self._reached(by_history(fitted, self.events.histories(events)), events)
                 for name, events in test.items()
             }
         if self.counting is not None:
             self.reached[COUNTED] = {
-                name: self._reached(self._fused(self.counting, events)(None), events) for name, events in test.items()
+                name: self._reached(self._fused(self.counting, events)(None), events)
+                for name, events in test.items()
             }
-        return {system: self.reached[system][self.events.protocol] for system in self.reached if system not in OURS[:2]}
+        return {
+            system: self.reached[system][self.events.protocol]
+            for system in self.reached
+            if system not in OURS[:2]
+        }
 
     def _tuned(self, system: str, baseline: Baseline, observed: Observed) -> tuple[Baseline, float]:
-        """Return a baseline with the settings that are best on validation, and its metric there; 0 if nothing can be chosen."""
+        """Return a baseline with the settings that are best on validation, and its metric there; 0
+        if nothing can be chosen."""
         if not self.chooses:
             return baseline, 0.0
         events = self._choosing(observed.items)
@@ -175,7 +211,8 @@ class LaterEvents:
         return baseline, score(baseline)
 
     def _weighed(self, counting: Counting) -> Counting:
-        """Return counts with the weight of the vectors beside them that is best on validation, or with the usual one."""
+        """Return counts with the weight of the vectors beside them that is best on validation, or
+        with the usual one."""
         if not self.chooses:
             return counting
         events = self._choosing(len(self.events.timeline.item_ids))
@@ -183,7 +220,8 @@ class LaterEvents:
         return counting.chosen({weight: self._metric(fused(weight), events) for weight in WEIGHTS})
 
     def _fused(self, counting: Counting, events: Events) -> Callable[[float | None], Scores]:
-        """Return the scores by the weight of the vectors, which are embedded once; None is the weight that was chosen."""
+        """Return the scores by the weight of the vectors, which are embedded once; None is the
+        weight that was chosen."""
         vectors, histories = (
             inner(self.data.user_vectors(events), self.data.item_vectors),
             self.events.histories(events),
@@ -200,10 +238,15 @@ class LaterEvents:
         return self._reached(scores, events).per_query[main_metric(self.options.metrics)]
 
     def about(self) -> dict[str, Any]:
-        """Return every protocol of every system, by tier and history length, and the metrics on withheld items."""
+        """Return every protocol of every system, by tier and history length, and the metrics on
+        withheld items."""
         return {
             **self._about_cold(),
-            **({"baselines": {name: asdict(each) for name, each in self.chosen.items()}} if self.chosen else {}),
+            **(
+                {"baselines": {name: asdict(each) for name, each in self.chosen.items()}}
+                if self.chosen
+                else {}
+            ),
             **({"winner": self._winner()} if self.chosen else {}),
             **({} if self.counting is None else self.counting.about()),
             "protocols": protocols_of(self.reached),
@@ -215,13 +258,17 @@ class LaterEvents:
     def _winner(self) -> str:
         """Return which system is best on the test, and by how much, in a sentence."""
         protocol = self.events.protocol
-        return winner({name: each[protocol] for name, each in self.reached.items() if name != OURS[0]}, protocol)
+        return winner(
+            {name: each[protocol] for name, each in self.reached.items() if name != OURS[0]},
+            protocol,
+        )
 
     def _about_cold(self) -> dict[str, Any]:
         if (withheld := self.events.withheld) is None:
             return {}
         systems = {
-            system: {name: asdict(mean) for name, mean in means.items()} for system, means in sorted(self.cold.items())
+            system: {name: asdict(mean) for name, mean in means.items()}
+            for system, means in sorted(self.cold.items())
         }
         counts = {"items": len(withheld.items), "queries": len(withheld.targets)}
         return {"cold": {**counts, "withheld": int(withheld.counts.sum()), "systems": systems}}
@@ -235,7 +282,11 @@ def drawn(events: Events, most: int, seed: int) -> Events:
 
 
 def judge_events(
-    scores: Scores, events: Events, timeline: Timeline, counts: NDArray[np.int64], metrics: Sequence[str]
+    scores: Scores,
+    events: Events,
+    timeline: Timeline,
+    counts: NDArray[np.int64],
+    metrics: Sequence[str],
 ) -> Recommended:
     """Evaluate scores of all items for events of a timeline.
 
@@ -248,4 +299,6 @@ def judge_events(
     if timeline.part is not None:  # an item that comes again is one to find
         first = np.sort(np.unique(of * len(timeline.item_ids) + target, return_index=True)[1])
         several, target = of[first], target[first]
-    return Recommended.of(scores, target, seen, Popularity(counts), metrics, timeline.user_of(events), query=several)
+    return Recommended.of(
+        scores, target, seen, Popularity(counts), metrics, timeline.user_of(events), query=several
+    )

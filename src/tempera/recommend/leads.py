@@ -1,4 +1,5 @@
-"""Comparisons of recommenders that were asked the same queries: who is the best, and by how much the trained towers lead."""
+"""Comparisons of recommenders that were asked the same queries: who is the best, and by how much
+the trained towers lead."""
 
 from __future__ import annotations
 
@@ -18,10 +19,14 @@ Reached = Mapping[str, Mapping[str, Recommended]]  # by system and protocol
 
 
 def protocols_of(reached: Reached) -> dict[str, dict[str, Any]]:
-    """Return every protocol of every system as a JSON object, with the lead of the trained towers over the others."""
+    """Return every protocol of every system as a JSON object, with the lead of the trained towers
+    over the others."""
     trained = reached.get(OURS[1], {})
     return {
-        system: {name: {**each.json(), **_lead(trained.get(name), each)} for name, each in protocols.items()}
+        system: {
+            name: {**each.json(), **_lead(trained.get(name), each)}
+            for name, each in protocols.items()
+        }
         for system, protocols in reached.items()
     }
 
@@ -31,12 +36,16 @@ def winner(systems: Mapping[str, Recommended], protocol: str) -> str:
     metric = main_metric(next(iter(systems.values())).names)
     best, *rest = sorted(systems, key=lambda name: -systems[name].metrics[metric])
     values = systems[best].per_query[metric]
-    alike = [name for name in rest if np.array_equal(systems[name].per_query[metric], values)]  # as with a weight of 1
+    alike = [
+        name for name in rest if np.array_equal(systems[name].per_query[metric], values)
+    ]  # as with a weight of 1
     names = [best, *(alike if len(alike) < len(rest) else [])]
     rivals = [name for name in rest if name not in names]
     d = _ahead(systems[best], systems[rivals[0]])
     shown = d.low > 0 and len(values) >= FEW_QUERIES
-    others = ", ".join(f"{name} {each.metrics[metric]:.3f}" for name, each in systems.items() if name in rivals)
+    others = ", ".join(
+        f"{name} {each.metrics[metric]:.3f}" for name, each in systems.items() if name in rivals
+    )
     return (
         f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} {'the best' if shown else 'not shown to be the best'} on the "
         f"test ({protocol}, {quantity(len(values), 'queries')}): {metric} {systems[best].metrics[metric]:.3f}, {d.mean:+.3f} "

@@ -27,7 +27,9 @@ class PastEvents:
     """
 
     items: Histories
-    targets: Histories | None = None  # 0 stands in histories only, as in a timeline; None: all events are targets
+    targets: Histories | None = (
+        None  # 0 stands in histories only, as in a timeline; None: all events are targets
+    )
     contexts: Histories | None = None  # what each event happened in; None is not known
     dislikes: Histories | None = None
 
@@ -40,10 +42,16 @@ class PastEvents:
     def at(self, rows: Codes) -> PastEvents:
         """Return chosen rows; -1 is an empty one."""
         known = rows >= 0
-        return self._each(lambda lists: Histories(lists.items, lists.starts[rows] * known, lists.stops[rows] * known))
+        return self._each(
+            lambda lists: Histories(
+                lists.items, lists.starts[rows] * known, lists.stops[rows] * known
+            )
+        )
 
     def _each(self, change: Callable[[Histories], Histories]) -> PastEvents:
-        return PastEvents(**{name: change(lists) for name, lists in vars(self).items() if lists is not None})
+        return PastEvents(
+            **{name: change(lists) for name, lists in vars(self).items() if lists is not None}
+        )
 
     @property
     def left_out(self) -> tuple[Codes, Codes]:

@@ -1,6 +1,8 @@
-"""Ways to look back on a history, as modules: each maps the vectors of sequences' events to one vector a row.
+"""Ways to look back on a history, as modules: each maps the vectors of sequences' events to one
+vector a row.
 
-Letters in shapes: n rows, s sequences, L events of the longest, E places that rows look back from, D width.
+Letters in shapes: n rows, s sequences, L events of the longest, E places that rows look back from,
+    D width.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ _SHORT = 4  # places: shorter sequences of a transformer are padded to these
 
 
 class Means(nn.Module):
-    """Weighted means of the latest events: of age a, counted from 0, weight decay^a, and 0 from `last` on."""
+    """Weighted means of the latest events: of age a, counted from 0, weight decay^a, and 0 from
+    `last` on."""
 
     def __init__(self, means: Sequence[Mean]) -> None:
         super().__init__()
@@ -35,10 +38,17 @@ class Means(nn.Module):
         return (sequences.rows(sums) / self._mass(sequences.seen, x)).flatten(1)
 
     def _band(self, depth: int, longest: int, like: Tensor) -> Tensor:
-        age = torch.arange(longest, device=like.device) - torch.arange(depth, device=like.device)[:, None]  # [E, L]
+        age = (
+            torch.arange(longest, device=like.device)
+            - torch.arange(depth, device=like.device)[:, None]
+        )  # [E, L]
         weights = [(age >= 0) & (age < last) for last in self.last]
         return torch.stack(
-            [inside * decay ** age.clamp_min(0).to(like.dtype) for inside, decay in zip(weights, self.decay)], 1
+            [
+                inside * decay ** age.clamp_min(0).to(like.dtype)
+                for inside, decay in zip(weights, self.decay)
+            ],
+            1,
         ).flatten(0, 1)
 
     def _mass(self, seen: Tensor, like: Tensor) -> Tensor:
@@ -62,17 +72,24 @@ class Largest(nn.Module):
         """Map [s, L, D] to [n, D]."""
         lowest = torch.finfo(x.dtype).min
         padded = x.masked_fill((sequences.places < 0)[:, :, None], lowest)
-        padded = torch.cat([padded, padded.new_full((len(x), sequences.depth + self.last, x.shape[2]), lowest)], 1)
-        windows = padded[:, : sequences.depth + self.last - 1].unfold(1, self.last, 1)  # [s, E, D, last]
+        padded = torch.cat(
+            [padded, padded.new_full((len(x), sequences.depth + self.last, x.shape[2]), lowest)], 1
+        )
+        windows = padded[:, : sequences.depth + self.last - 1].unfold(
+            1, self.last, 1
+        )  # [s, E, D, last]
         return sequences.rows(windows.amax(-1))
 
 
 class Attending(nn.Module):
-    """A mean of the latest events with weights learned from event and age (Bahdanau et al. 2015)."""
+    """A mean of the latest events with weights learned from event and age (Bahdanau et al.
+    2015)."""
 
     def __init__(self, width: int, last: int) -> None:
         super().__init__()
-        self.score = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1, bias=False))
+        self.score = nn.Sequential(
+            nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1, bias=False)
+        )
         self.age = nn.Parameter(torch.zeros(last))
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
@@ -81,14 +98,17 @@ class Attending(nn.Module):
         place = torch.arange(x.shape[1], device=x.device)
         age = place - place[:depth, None]  # [E, L]
         bias = self.age[age.clamp(0, last - 1)].masked_fill(age >= last, -torch.inf)
-        logits = (self.score(x).squeeze(-1)[:, None] + bias).masked_fill(~sequences.allowed, -torch.inf)
+        logits = (self.score(x).squeeze(-1)[:, None] + bias).masked_fill(
+            ~sequences.allowed, -torch.inf
+        )
         logits = logits.masked_fill((logits == -torch.inf).all(-1, keepdim=True), 0)
         pooled = torch.matmul(logits.softmax(-1), x)
         return sequences.rows(pooled)
 
 
 class Ageing(nn.Module):
-    """A mean of the latest events with a learned weight for each age, whatever the event; begun as decay^age."""
+    """A mean of the latest events with a learned weight for each age, whatever the event; begun as
+    decay^age."""
 
     def __init__(self, last: int, decay: float) -> None:
         super().__init__()
@@ -106,7 +126,8 @@ class Ageing(nn.Module):
 
 
 class Others(nn.Module):
-    """The sum of all other items of a user over a power of their number: each row's own item is taken from its user's sum."""
+    """The sum of all other items of a user over a power of their number: each row's own item is
+    taken from its user's sum."""
 
     def __init__(self, bag: BagOfOthers) -> None:
         super().__init__()
@@ -116,7 +137,8 @@ class Others(nn.Module):
         """Map the vectors of distinct items, [d, D], and the one of each event, [e], to [n, D].
 
         Args:
-            own: place of each row's own item in its history, [n]; -1, or None for all, where it is not there.
+            own: place of each row's own item in its history, [n]; -1, or None for all, where it is
+                not there.
         """
         known = events.on_host
         beyond = known.stop.max() + 1
@@ -168,13 +190,18 @@ class CausalLayer(nn.Module):
         self.heads = heads
         self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
         self.mix, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.feed = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         s, length, width = x.shape
-        q, k, v = self.mix(self.before(x)).view(s, length, 3, self.heads, -1).transpose(1, 3).unbind(2)
-        # Written out, because torch's kernels differ with and without a graph, and a replay must repeat every bit.
+        q, k, v = (
+            self.mix(self.before(x)).view(s, length, 3, self.heads, -1).transpose(1, 3).unbind(2)
+        )
+        # Written out, because torch's kernels differ with and without a graph, and a replay must
+        # repeat every bit.
         logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1) + bias  # [s, heads, L, L]
         mixed = self.drop(logits.softmax(-1)) @ v
         x = x + self.drop(self.out(mixed.transpose(1, 2).reshape(s, length, width)))
@@ -183,7 +210,8 @@ class CausalLayer(nn.Module):
 
 
 class Transforming(nn.Module):
-    """A causal transformer over the history, read at the latest event (Kang and McAuley 2018), with ages for positions."""
+    """A causal transformer over the history, read at the latest event (Kang and McAuley 2018), with
+    ages for positions."""
 
     def __init__(self, width: int, layers: int, heads: int, last: int, dropout: float) -> None:
         super().__init__()
@@ -192,10 +220,14 @@ class Transforming(nn.Module):
         self.drop, self.norm = nn.Dropout(dropout), nn.LayerNorm(width)
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """Map [s, L, D] to [n, D]; sequences of similar length are read together, so that few places are empty."""
+        """Map [s, L, D] to [n, D]; sequences of similar length are read together, so that few
+        places are empty."""
         longest, known = x.shape[1], sequences.places >= 0
         sizes = 2 ** sequences.lengths.clamp_min(_SHORT).log2().ceil().long()
-        groups = [((sizes == size).nonzero()[:, 0], min(size, longest)) for size in torch.unique(sizes).tolist()]
+        groups = [
+            ((sizes == size).nonzero()[:, 0], min(size, longest))
+            for size in torch.unique(sizes).tolist()
+        ]
         order = sent(torch.cat([of for of, _ in groups]).argsort(), x.device)
         parts = []
         for of, size in ((sent(of, x.device), size) for of, size in groups):
@@ -205,7 +237,8 @@ class Transforming(nn.Module):
         return sequences.rows(self.norm(states))
 
     def _read(self, x: Tensor, known: Tensor) -> Tensor:
-        """Return the states at all places of some sequences, [s, L, D]; `known` tells which places hold an event, [s, L]."""
+        """Return the states at all places of some sequences, [s, L, D]; `known` tells which places
+        hold an event, [s, L]."""
         place = torch.arange(x.shape[1], device=x.device)
         age = place - place[:, None]  # [L, L] how much older what is looked at is
         bias = self.age[:, age.clamp(0, self.age.shape[1] - 1)]  # [heads, L, L]

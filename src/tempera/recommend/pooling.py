@@ -1,4 +1,5 @@
-"""Ways to look back on a history, as options: means, the largest, attention, ages, a bag, and layers that read in order."""
+"""Ways to look back on a history, as options: means, the largest, attention, ages, a bag, and
+layers that read in order."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class Ages(Latest):
 
 @dataclass(frozen=True)
 class BagOfOthers:
-    """All other items of a user, without an order: their sum over a power of their number; an event's own item is left out.
+    """All other items of a user, without an order: their sum over a power of their number; an
+    event's own item is left out.
 
     Args:
         power: 1 is a mean, 0 a sum.
@@ -70,12 +72,14 @@ class BagOfOthers:
 
 @dataclass(frozen=True)
 class Gru(Latest):
-    """A gated recurrent unit; `last` events before the first target of a run and those between them are read."""
+    """A gated recurrent unit; `last` events before the first target of a run and those between them
+    are read."""
 
 
 @dataclass(frozen=True)
 class Causal(Latest):
-    """A causal transformer; `last` events before the first target of a run, and those between targets, are read.
+    """A causal transformer; `last` events before the first target of a run, and those between
+    targets, are read.
 
     Args:
         layers: of attention and feed-forward.

@@ -1,6 +1,8 @@
-"""Measures of a recommender's lists: popularity of the items, novelty, coverage and inequality of exposure.
+"""Measures of a recommender's lists: popularity of the items, novelty, coverage and inequality of
+exposure.
 
-Letters in shapes: q queries, c items of the catalogue, K depth of a list, -1 in it where there is no item.
+Letters in shapes: q queries, c items of the catalogue, K depth of a list, -1 in it where there is
+    no item.
 """
 
 from __future__ import annotations
@@ -33,17 +35,21 @@ class Popularity:
     def tiers(self) -> Ints:
         """The tier of each item, 0 to 2 as in `TIERS`, [c].
 
-        Head: the tenth of the items with the most training events; middle: the four tenths after them; tail: the other
-        half, with what was never seen in training. Numbers are rounded up, and of equal items the smaller code goes first.
+        Head: the tenth of the items with the most training events; middle: the four tenths after
+        them; tail: the other half, with what was never seen in training. Numbers are rounded up,
+        and of equal items the smaller code goes first.
         """
         edges = np.ceil(np.cumsum(SHARES) * len(self.counts) - 1e-9)  # 0.1 of 70 items are 7
         tiers = np.empty(len(self.counts), np.int64)
-        tiers[np.argsort(-self.counts, kind="stable")] = np.searchsorted(edges, np.arange(len(tiers)), side="right")
+        tiers[np.argsort(-self.counts, kind="stable")] = np.searchsorted(
+            edges, np.arange(len(tiers)), side="right"
+        )
         return tiers
 
     @cached_property
     def information(self) -> Floats:
-        """-log2 of each item's share of the training events, in bits, [c]; an item without any counts as having one."""
+        """-log2 of each item's share of the training events, in bits, [c]; an item without any
+        counts as having one."""
         information: Floats = -np.log2(np.maximum(self.counts, 1) / max(1, int(self.counts.sum())))
         return information
 
@@ -53,10 +59,11 @@ class Popularity:
         return np.stack([(tiers == tier).sum(1) for tier in range(len(TIERS))], 1)
 
     def novelty(self, top: Ints) -> Floats:
-        """Return the self-information of each list's items, mean over its places, in bits, [q]; 0 for an empty list.
+        """Return the self-information of each list's items, mean over its places, in bits, [q]; 0
+        for an empty list.
 
-        The less often an item was seen, the more a list with it says (Zhou et al. 2010, there log2 of users over an
-        item's users; Vargas and Castells 2011, with shares of events as here).
+        The less often an item was seen, the more a list with it says (Zhou et al. 2010, there log2
+        of users over an item's users; Vargas and Castells 2011, with shares of events as here).
         """
         filled = top >= 0
         total = np.where(filled, self.information[top], 0.0).sum(1)
@@ -70,7 +77,8 @@ def exposure(top: Ints, items: int) -> Ints:
 
 
 def coverage(shown: Ints) -> float:
-    """Return the share of the catalogue that stands in at least one list (Ge et al. 2010, catalogue coverage).
+    """Return the share of the catalogue that stands in at least one list (Ge et al. 2010, catalogue
+    coverage).
 
     >>> coverage(exposure(np.array([[0, 1], [1, -1]]), 4))
     0.5
@@ -79,10 +87,11 @@ def coverage(shown: Ints) -> float:
 
 
 def gini(shown: Ints) -> float:
-    """Return how unequally lists hold the items: 0 where all stand in as many, near 1 where one stands in all.
+    """Return how unequally lists hold the items: 0 where all stand in as many, near 1 where one
+    stands in all.
 
-    G = sum_i (2 i - c - 1) x_i / (c sum_i x_i) over exposures x in rising order, i from 1 to c, items in no list
-    included (Fleder and Hosanagar 2009); 0 where there are no lists.
+    G = sum_i (2 i - c - 1) x_i / (c sum_i x_i) over exposures x in rising order, i from 1 to c,
+    items in no list included (Fleder and Hosanagar 2009); 0 where there are no lists.
 
     >>> gini(np.array([2, 2, 2])), gini(np.array([0, 0, 0, 8]))
     (0.0, 0.75)

@@ -1,4 +1,5 @@
-"""The task of recommendation: interactions of users with items, the later ones held out for evaluation."""
+"""The task of recommendation: interactions of users with items, the later ones held out for
+evaluation."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ _SCORES = 2_000_000_000  # of the test queries of a protocol and all items, by e
 
 
 class InteractionTask:
-    """Hold the parts of one run on interactions: training events, held-out events, and what is shown of it."""
+    """Hold the parts of one run on interactions: training events, held-out events, and what is
+    shown of it."""
 
     def __init__(self, config: Config, events: EventData) -> None:
         self.data = TrainingEvents(config, events)
@@ -38,7 +40,9 @@ class InteractionTask:
         if not isinstance(config.tower, Features):
             raise ConfigError("tower.kind: interactions need kind: features")
         if config.train.max_pairs is not None:
-            raise ConfigError("train.max_pairs is for pairs of texts, and data has interactions: remove it")
+            raise ConfigError(
+                "train.max_pairs is for pairs of texts, and data has interactions: remove it"
+            )
         if config.train.refit == "validation" and config.evaluation.cold_items:
             raise ConfigError(
                 "train.refit is validation, whose events may hold what evaluation.cold_items withholds: give refit=all, which "
@@ -61,7 +65,9 @@ class InteractionTask:
             )
         division: Division = timeline.source.split(timeline)
         if config.evaluation.queries == config.evaluation.validation == 0:
-            division = replace(division.extended("test"), validation={}, test={}, counts={}, notes=(_WHOLE,))
+            division = replace(
+                division.extended("test"), validation={}, test={}, counts={}, notes=(_WHOLE,)
+            )
         timeline = division.timeline or timeline
         if timeline.part is not None and timeline.target is not None:
             raise ConfigError(
@@ -69,14 +75,19 @@ class InteractionTask:
             )
         withheld: Withheld | None = None
         if share := config.evaluation.cold_items:
-            timeline, division, withheld = withhold(timeline, division, share, config.evaluation.seed)
-        events = EventData.of(timeline, _asking(division, config.evaluation, len(timeline.item_ids)), withheld)
+            timeline, division, withheld = withhold(
+                timeline, division, share, config.evaluation.seed
+            )
+        events = EventData.of(
+            timeline, _asking(division, config.evaluation, len(timeline.item_ids)), withheld
+        )
         called(events.items.table)  # which is refused before hours of training, if at all
         return cls(config, events)
 
     @property
     def refits(self) -> tuple[Part, ...]:
-        """Validation before the test is evaluated, and the test after it; nothing if it is too small to choose the length by."""
+        """Validation before the test is evaluated, and the test after it; nothing if it is too
+        small to choose the length by."""
         return ("validation", "test") if self.held_out.chooses else ()
 
     def learned(self, part: Part) -> int:
@@ -87,21 +98,25 @@ class InteractionTask:
         """Return the towers that are tried on these events."""
         events = self.data.events
         timeline = events.timeline
-        return race_of(events.users, events.items, timeline.ordered, timeline.time is not None, events.happened)
+        return race_of(
+            events.users, events.items, timeline.ordered, timeline.time is not None, events.happened
+        )
 
     def fresh(self, config: Config, cache: Path) -> InteractionTask:
         """Return another run on the same timeline and division, before its training."""
         return InteractionTask(config, self.data.events)
 
     def extended(self, config: Config, part: Part) -> InteractionTask:
-        """Return a run that trains on the events of a part, too, evaluated as this one with what validation has chosen."""
+        """Return a run that trains on the events of a part, too, evaluated as this one with what
+        validation has chosen."""
         task = InteractionTask(config, self.data.events.extended(part))
         task.held_out.follow(self.held_out)
         return task
 
 
 def _asking(division: Division, options: Evaluation, items: int) -> Division:
-    """Leave out protocols without test events, and ask so many of the others as were set or have a limited number of scores."""
+    """Leave out protocols without test events, and ask so many of the others as were set or have a
+    limited number of scores."""
     silent = [name for name, events in division.test.items() if not len(events)]
     if division.test and len(silent) == len(division.test):
         raise DataError(
@@ -110,11 +125,14 @@ def _asking(division: Division, options: Evaluation, items: int) -> Division:
         )
     notes = [f"the protocol {name} has no test events" for name in silent]
     validation, whole = (
-        {name: events for name, events in part.items() if len(events)} for part in (division.validation, division.test)
+        {name: events for name, events in part.items() if len(events)}
+        for part in (division.validation, division.test)
     )
     if options.queries == 0 and whole:
         left_out = int((division.part == TEST).sum())
-        notes.append(f"evaluation.queries is 0: {quantity(left_out, 'interactions of the test part are not used')}")
+        notes.append(
+            f"evaluation.queries is 0: {quantity(left_out, 'interactions of the test part are not used')}"
+        )
         whole = {}
     most = options.queries or max(LEAST_TO_CHOOSE, _SCORES // items)
     test = {name: drawn(events, most, options.seed) for name, events in whole.items()}

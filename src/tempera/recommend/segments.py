@@ -24,17 +24,20 @@ _AHEAD = 1 << 16  # events that are looked up at once
 
 @dataclass(frozen=True)
 class Segments:
-    """Draw every training event once an epoch, in runs of up to `targets` consecutive events of a user, in a random order.
+    """Draw every training event once an epoch, in runs of up to `targets` consecutive events of a
+    user, in a random order.
 
-    Each epoch cuts every user's events at places of its own, so that no event always stands first. It has as few batches
-    of at most `batch_size` events as hold them all, which differ by at most one event: a last batch of what is left over
-    would have few negatives. A run that crosses the end of a batch is continued in the next.
+    Each epoch cuts every user's events at places of its own, so that no event always stands first.
+    It has as few batches of at most `batch_size` events as hold them all, which differ by at most
+    one event: a last batch of what is left over would have few negatives. A run that crosses the
+    end of a batch is continued in the next.
 
     Args:
         offsets: [u + 1] where each user's events begin, in the timeline.
         counts: [u] how many of them train: the first ones.
         targets: events of a run at most.
-        positions: [e] the events that these are numbers of, where only some of a user's first events train; None: all do.
+        positions: [e] the events that these are numbers of, where only some of a user's first
+            events train; None: all do.
 
     Raises:
         ConfigError: a batch that is larger than the data, or too small to hold a negative.
@@ -57,9 +60,15 @@ class Segments:
 
     @classmethod
     def of(
-        cls, timeline: Timeline, train: NDArray[np.bool_], batch_size: int, seed: int, targets: int = 16
+        cls,
+        timeline: Timeline,
+        train: NDArray[np.bool_],
+        batch_size: int,
+        seed: int,
+        targets: int = 16,
     ) -> Segments:
-        """Return segments of the events to train on, [e], which stand before all others of their user that are targets."""
+        """Return segments of the events to train on, [e], which stand before all others of their
+        user that are targets."""
         counts = np.add.reduceat(train, timeline.offsets[:-1], dtype=np.int64)
         if timeline.target is None:
             return cls(timeline.offsets, counts, batch_size, seed, targets)
@@ -77,13 +86,16 @@ class Segments:
         return -(-self.events // self.batch_size)
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
-        """Yield events of the batches first, first + 1, ... last - 1 of the whole run, [b], without drawing earlier ones."""
+        """Yield events of the batches first, first + 1, ... last - 1 of the whole run, [b], without
+        drawing earlier ones."""
         many = max(1, _AHEAD // self.batch_size)
         while first < last:
             epoch, position = divmod(first, self.batches_per_epoch)
             steps = min(many, last - first, self.batches_per_epoch - position)
             cuts = self.cuts(np.arange(position, position + steps + 1))
-            yield from torch.split(torch.from_numpy(self.rows(epoch, cuts[0], cuts[-1])), np.diff(cuts).tolist())
+            yield from torch.split(
+                torch.from_numpy(self.rows(epoch, cuts[0], cuts[-1])), np.diff(cuts).tolist()
+            )
             first += steps
 
     def cuts(self, positions: Events) -> Events:
@@ -101,7 +113,8 @@ class Segments:
 
     @cached_property
     def plan(self) -> Callable[[int], tuple[Events, Events]]:
-        """Return the runs of an epoch in their order, [s]: the shift from a place in the epoch to an event, and their ends.
+        """Return the runs of an epoch in their order, [s]: the shift from a place in the epoch to
+        an event, and their ends.
 
         The last epoch asked for is remembered.
         """
@@ -125,9 +138,9 @@ class Segments:
 class Contexts:
     """Find the part of the timeline from which each event of a batch is predicted.
 
-    Consecutive events of a user share where it starts, `targets` of them at most, so that their histories are one run of
-    the timeline that is read once. The first of them has `last` events before it, the others those and what lies
-    between; fewer where the user has fewer.
+    Consecutive events of a user share where it starts, `targets` of them at most, so that their
+    histories are one run of the timeline that is read once. The first of them has `last` events
+    before it, the others those and what lies between; fewer where the user has fewer.
 
     Args:
         last: events before the first target of a run.
@@ -144,7 +157,8 @@ class Contexts:
     targets: Annotated[int, Field(ge=1)] = 16
 
     def __call__(self, events: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the start of the context of each event, and the end of its history (exclusive), each [b]."""
+        """Return the start of the context of each event, and the end of its history (exclusive),
+        each [b]."""
         own = events.numpy()
         begin, stop = self.timeline.histories(own)
         place = np.arange(len(own))

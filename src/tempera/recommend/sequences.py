@@ -14,21 +14,26 @@ from torch import Tensor
 from ..core.abilities import sent
 from ..core.frame import Events
 
-_APART = 16  # events: sequences are padded to the places of the deepest, so that a gap costs more than reading again
+# events: sequences are padded to the places of the deepest, so that a gap costs more than reading
+# again
+_APART = 16
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """Arrange events as one row for each sequence, counted from its end: place 0 is the latest event that a row has seen.
+    """Arrange events as one row for each sequence, counted from its end: place 0 is the latest
+    event that a row has seen.
 
-    Rows that share a start share a sequence, unless there is a gap of many events between the places they look back from.
+    Rows that share a start share a sequence, unless there is a gap of many events between the
+    places they look back from.
     """
 
     events: Events
 
     @cached_property
     def _shared(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Start and end of each sequence, [s], and the sequence of each row, [n]; on the host, so that no device is waited for."""
+        """Start and end of each sequence, [s], and the sequence of each row, [n]; on the host, so
+        that no device is waited for."""
         events = self.events.on_host
         order = (events.start * (events.stop.max() + 1) + events.stop).argsort()
         start, stop = events.start[order], events.stop[order]
@@ -36,7 +41,11 @@ class Sequences:
         fresh[1:] = (start.diff() > 0) | (stop.diff() > _APART)
         first = fresh.nonzero()[:, 0]
         last = torch.cat([first[1:], first.new_tensor([len(start)])]) - 1
-        return start[first], stop[last], torch.empty_like(order).index_copy_(0, order, fresh.cumsum(0) - 1)
+        return (
+            start[first],
+            stop[last],
+            torch.empty_like(order).index_copy_(0, order, fresh.cumsum(0) - 1),
+        )
 
     @cached_property
     def lengths(self) -> Tensor:
@@ -73,13 +82,15 @@ class Sequences:
 
     @cached_property
     def places(self) -> Tensor:
-        """Event at each place of each sequence, [s, L], L at least 1; -1 before the sequence begins."""
+        """Event at each place of each sequence, [s, L], L at least 1; -1 before the sequence
+        begins."""
         starts, ends, _ = self._shared
         at = ends[:, None] - 1 - torch.arange(self._longest)
         return sent(torch.where(at >= starts[:, None], at, -1), self.events.start.device)
 
     def rows(self, values: Tensor) -> Tensor:
-        """Return the values of each row, [n, ...], from those of every place that rows look back from, [s, E, ...]."""
+        """Return the values of each row, [n, ...], from those of every place that rows look back
+        from, [s, E, ...]."""
         return values.flatten(0, 1).index_select(0, self.of * values.shape[1] + self.back)
 
     @cached_property

@@ -26,12 +26,14 @@ SESSION, POSITION = "session", "position"  # columns that flat tables have in ad
 class Sessions:
     """Flatten lists of items, block by block; other tables stay as they are.
 
-    Other lists of a row, such as times, go along item by item, and single values are repeated. A row of a table without users
-    is a session of its own, numbered over all blocks. Positions that a table does not have are places within a row.
+    Other lists of a row, such as times, go along item by item, and single values are repeated. A
+    row of a table without users is a session of its own, numbered over all blocks. Positions that a
+    table does not have are places within a row.
 
     Args:
         roles: the roles of the columns.
-        options: columns that are chosen for roles, and `separator`, which divides lists that are texts.
+        options: columns that are chosen for roles, and `separator`, which divides lists that are
+            texts.
         dropped: rows without an item are added to these counts.
 
     >>> table = pa.table({"items": [["a", "b"], ["c"]], "time": [7, 8]})
@@ -81,9 +83,14 @@ class Sessions:
         return TableBlock(pa.table(columns), block.file, block.first, row)
 
     def _column(self, role: str, names: list[str]) -> str | None:
-        """Return the column of a role: the one that is chosen, or else the first with a usual name."""
+        """Return the column of a role: the one that is chosen, or else the first with a usual
+        name."""
         chosen = self.options.get(role)
-        usual = self.roles.usual_columns(role, names) if role in self.roles.usual and chosen is None else [chosen]
+        usual = (
+            self.roles.usual_columns(role, names)
+            if role in self.roles.usual and chosen is None
+            else [chosen]
+        )
         return next((name for name in usual if name in names), None)
 
     def _lists(self, values: pa.ChunkedArray) -> pa.ChunkedArray | None:
@@ -93,7 +100,9 @@ class Sessions:
             return pc.split_pattern(values, separator)
         return values if is_list(values.type) else None
 
-    def _refuse_lengths(self, block: TableBlock, name: str, item: str, own: Any, lengths: Any) -> None:
+    def _refuse_lengths(
+        self, block: TableBlock, name: str, item: str, own: Any, lengths: Any
+    ) -> None:
         row = int((own != lengths).argmax())
         raise DataError(
             f"{block.file}, row {block.number(row)}: column {name!r} has {own[row]} values, and {item!r} has {lengths[row]}: give "

@@ -19,7 +19,11 @@ from numpy.typing import NDArray
 from ..io.arrays import reserved
 from .dislikes import Dislikes
 
-USERS, ITEMS, HISTORIES = "model/users.parquet", "model/items.parquet", "histories.parquet"  # of a run's folder
+USERS, ITEMS, HISTORIES = (
+    "model/users.parquet",
+    "model/items.parquet",
+    "histories.parquet",
+)  # of a run's folder
 CONTEXTS = "model/contexts.parquet"
 REPEATED = "repeated interactions"  # a reason for which some are left out
 Events = NDArray[np.int64]  # positions of events in a timeline
@@ -28,11 +32,13 @@ _ROWS = 1 << 20  # events that are sorted at once, and more only where one user 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Hold events user after user: event k is of item `item[k]`; user j's are `offsets[j]` to `offsets[j + 1]`, the earliest first.
+    """Hold events user after user: event k is of item `item[k]`; user j's are `offsets[j]` to
+    `offsets[j + 1]`, the earliest first.
 
-    Events of a user are in the order of their times, those of one time in the order of their positions, and what is
-    left equal as it was read. Users and items are numbered in the rising order of their ids, so that numbers do not
-    depend on the order of rows. Arrays may lie in mapped files.
+    Events of a user are in the order of their times, those of one time in the order of their
+    positions, and what is left equal as it was read. Users and items are numbered in the rising
+    order of their ids, so that numbers do not depend on the order of rows. Arrays may lie in mapped
+    files.
 
     >>> timeline = Timeline.of(["b", "a", "b"], ["x", "x", "y"], time=[9, 5, 3])
     >>> timeline.user_ids.to_pylist(), timeline.offsets.tolist(), timeline.item.tolist(), timeline.time.tolist()
@@ -49,20 +55,33 @@ class Timeline:
     weight: NDArray[np.float32] | None = None  # [e]
     users: pa.Table | None = None  # features, [u]; nulls where there was no row
     items: pa.Table | None = None  # [i]
-    dropped: Mapping[str, int] = field(default_factory=dict)  # what was left out on the way, by reason
+    dropped: Mapping[str, int] = field(
+        default_factory=dict
+    )  # what was left out on the way, by reason
     source: Any = None  # where it is from, with the roles of its columns decided
     about: str = ""  # a sentence on what was read
     strict_time: bool = False  # whether what carries an event's own time is no history of it
-    part: NDArray[np.uint8] | None = None  # [e] rising for each user: 0 trains, 1 validates, 2 tests; None: no parts
-    place: Events | None = None  # [e] rank of each event before parts were put one after the other; None: as they stand
-    ordered: bool = True  # whether the order of a user's events means anything; without, there are parts
+    part: NDArray[np.uint8] | None = (
+        None  # [e] rising for each user: 0 trains, 1 validates, 2 tests; None: no parts
+    )
+    place: Events | None = (
+        # [e] rank of each event before parts were put one after the other; None: as they stand
+        None
+    )
+    ordered: bool = (
+        True  # whether the order of a user's events means anything; without, there are parts
+    )
     context: NDArray[np.int32] | None = None  # [e] row of `contexts` that each event happened in
-    contexts: pa.Table | None = None  # the distinct circumstances of events, such as device and price
+    contexts: pa.Table | None = (
+        None  # the distinct circumstances of events, such as device and price
+    )
     target: NDArray[np.uint8] | None = (
         None  # [e] 0 stands in histories only, 1 trains, 2 is evaluated, too; None: all are 2
     )
     anonymous: bool = False  # whether users are rows of the data, and nobody whom other data know
-    dislikes: Dislikes | None = None  # what users do not like, which is neither asked nor part of histories
+    dislikes: Dislikes | None = (
+        None  # what users do not like, which is neither asked nor part of histories
+    )
 
     @classmethod
     def of(
@@ -74,7 +93,9 @@ class Timeline:
     ) -> Timeline:
         """Return a timeline from events in any order."""
         columns: dict[str, Any] = {"user": user, "item": item, "time": time, "weight": weight}
-        return timeline_of(pa.table({name: value for name, value in columns.items() if value is not None}))
+        return timeline_of(
+            pa.table({name: value for name, value in columns.items() if value is not None})
+        )
 
     def __len__(self) -> int:
         return len(self.item)
@@ -107,38 +128,46 @@ class Timeline:
     def columns(self) -> dict[str, Any]:
         """Everything that is known of each event, by name."""
         columns = {
-            name: getattr(self, name) for name in ("item", "time", "weight", "part", "place", "context", "target")
+            name: getattr(self, name)
+            for name in ("item", "time", "weight", "part", "place", "context", "target")
         }
         return {name: values for name, values in columns.items() if values is not None}
 
     def without(self, disliked: NDArray[np.bool_]) -> Timeline:
-        """Return the timeline of all other events, with what the users of these do not like beside it."""
+        """Return the timeline of all other events, with what the users of these do not like beside
+        it."""
         here = np.flatnonzero(disliked)
         offsets = np.searchsorted(here, self.offsets)
         time = None if self.time is None else self.time[here]
-        return replace(self, dislikes=Dislikes(self.item[here], offsets, here, time)).kept(~disliked)
+        return replace(self, dislikes=Dislikes(self.item[here], offsets, here, time)).kept(
+            ~disliked
+        )
 
     def arranged(self, part: NDArray[np.uint8]) -> Timeline:
-        """Return the timeline with these parts of its events, [e], which every user then has one after the other."""
+        """Return the timeline with these parts of its events, [e], which every user then has one
+        after the other."""
         place = np.arange(len(self)) if self.place is None else self.place
         return replace(self, part=part, place=place)._sorted(place, part)
 
     @property
     def chronological(self) -> Timeline:
-        """Return the timeline with the events of each user as they happened, by time if there are times, whatever their parts."""
+        """Return the timeline with the events of each user as they happened, by time if there are
+        times, whatever their parts."""
         if self.part is None or not self.ordered:
             return self
         return self._sorted(*(keys for keys in (self.place, self.time) if keys is not None))
 
     def _sorted(self, *keys: NDArray[Any]) -> Timeline:
-        """Return the timeline with the events of each user by the last of these keys, then by those before it."""
+        """Return the timeline with the events of each user by the last of these keys, then by those
+        before it."""
         order = np.lexsort((*keys, self.user_of(np.arange(len(self)))))
         columns: dict[str, Any] = {name: values[order] for name, values in self.columns.items()}
         return replace(self, **columns)
 
     @property
     def rises(self) -> bool:
-        """Return whether no time of a user falls from one event to the next, which times of parts may do."""
+        """Return whether no time of a user falls from one event to the next, which times of parts
+        may do."""
         if self.time is None:
             return True
         falls = np.flatnonzero(self.time[1:] < self.time[:-1]) + 1
@@ -154,7 +183,9 @@ class Timeline:
         """Position at which each part of each user's events ends, [u, 3]."""
         assert self.part is not None
         before = [np.concatenate([[0], np.cumsum(self.part <= part)]) for part in range(3)]
-        ends: Events = np.stack([self.offsets[:-1] + np.diff(each[self.offsets]) for each in before], 1)
+        ends: Events = np.stack(
+            [self.offsets[:-1] + np.diff(each[self.offsets]) for each in before], 1
+        )
         return ends
 
     @property
@@ -163,7 +194,8 @@ class Timeline:
         return _repeats(self.offsets, [self.item])
 
     def is_copied(self, repeats: NDArray[np.bool_]) -> bool:
-        """Return whether every event has another of the same user and item; `repeats` are those that have one before.
+        """Return whether every event has another of the same user and item; `repeats` are those
+        that have one before.
 
         Fewer than ten items are too few to tell.
         """
@@ -173,11 +205,12 @@ class Timeline:
         return bool((repeats | later).all())
 
     def histories(self, events: Events) -> tuple[Events, Events]:
-        """Return the start of the history of each event, and its end (exclusive), which is the event itself.
+        """Return the start of the history of each event, and its end (exclusive), which is the
+        event itself.
 
-        With `strict_time` it stops at the first event of the same user and time. Where there are parts, whose times are to rise
-        from one to the next, it holds events of earlier parts only; without an order, that of a training event is all training
-        events of its user, with itself.
+        With `strict_time` it stops at the first event of the same user and time. Where there are
+        parts, whose times are to rise from one to the next, it holds events of earlier parts only;
+        without an order, that of a training event is all training events of its user, with itself.
 
         >>> timeline = Timeline.of([1, 1, 1, 2], ["x", "y", "z", "x"], time=[5, 7, 7, 1])
         >>> [ends.tolist() for ends in timeline.histories(np.arange(4))]
@@ -195,7 +228,10 @@ class Timeline:
             while (low < stop).any():  # halved until none is left, all events at once
                 middle = (low + stop) // 2
                 earlier = self.time[middle] < time
-                low, stop = np.where(earlier & (low < stop), middle + 1, low), np.where(earlier, stop, middle)
+                low, stop = (
+                    np.where(earlier & (low < stop), middle + 1, low),
+                    np.where(earlier, stop, middle),
+                )
         return begin, stop
 
     def has_history(self, events: Events) -> NDArray[np.bool_]:
@@ -204,7 +240,8 @@ class Timeline:
         return begin < stop
 
     def taken(self, events: Events) -> tuple[NDArray[np.int32], Events, Events]:
-        """Return the items of all targets, and where among them those of the history of each event start and end."""
+        """Return the items of all targets, and where among them those of the history of each event
+        start and end."""
         start, stop = self.histories(events)
         if self.target is None:
             return self.item, start, stop
@@ -212,25 +249,35 @@ class Timeline:
         return self.item[chosen], np.searchsorted(chosen, start), np.searchsorted(chosen, stop)
 
     def answers(self, events: Events) -> Events:
-        """Return the end (exclusive) of what is to be found for each event: itself, and the rest of its part."""
-        return events + 1 if self.part is None else self.ends[self.user_of(events), self.part[events]]
+        """Return the end (exclusive) of what is to be found for each event: itself, and the rest of
+        its part."""
+        return (
+            events + 1 if self.part is None else self.ends[self.user_of(events), self.part[events]]
+        )
 
 
 def timeline_of(
-    events: pa.Table, folder: Path | None = None, drop_repeats: bool = False, ordered: bool = True, **about: Any
+    events: pa.Table,
+    folder: Path | None = None,
+    drop_repeats: bool = False,
+    ordered: bool = True,
+    **about: Any,
 ) -> Timeline:
-    """Return a timeline from columns user, item and, where there are any, part, time, position, weight, context, target, disliked.
+    """Return a timeline from columns user, item and, where there are any, part, time, position,
+    weight, context, target, disliked.
 
     A column within tells apart rows of one time, as position does, but does not order them.
 
-    Rows go to their user by counting, some at a time, then into order user by user: memory beyond the result is that of
-    the users' and items' numbers and of some rows.
+    Rows go to their user by counting, some at a time, then into order user by user: memory beyond
+    the result is that of the users' and items' numbers and of some rows.
 
     Args:
         events: rows in any order, without nulls; it may be memory-mapped.
         folder: where the arrays are written, to be mapped; None keeps them in memory.
-        drop_repeats: whether a row of the same user, item and, where there are any, time and position as one before is left out.
-        ordered: without, a user has an item once: rows of the same user and item as one before are left out.
+        drop_repeats: whether a row of the same user, item and, where there are any, time and
+            position as one before is left out.
+        ordered: without, a user has an item once: rows of the same user and item as one before are
+            left out.
         about: further fields of the timeline.
     """
     user_ids, users = numbered(events["user"])
@@ -243,7 +290,9 @@ def timeline_of(
     for name in ("part", "time", "position", "within", "weight", "context", "target", "disliked"):
         if name in events.column_names:
             parts[name] = map(_numbers, _chunks(events[name]))
-    columns: dict[str, Any] = {name: _by_user(users, offsets, values, name, folder) for name, values in parts.items()}
+    columns: dict[str, Any] = {
+        name: _by_user(users, offsets, values, name, folder) for name, values in parts.items()
+    }
     _order(offsets, columns)
     apart = ["disliked", *(("time", "position", "context") if ordered else ())]
     apart += ["within"] if "time" in columns and ordered else []
@@ -258,7 +307,8 @@ def timeline_of(
 
 
 def numbered(ids: pa.ChunkedArray) -> tuple[pa.Array, list[NDArray[np.int32]]]:
-    """Return the distinct ids in rising order, and the position of each id among them, some rows at a time.
+    """Return the distinct ids in rising order, and the position of each id among them, some rows at
+    a time.
 
     >>> distinct, numbers = numbered(pa.chunked_array([["b", "a"], ["c", "b"]]))
     >>> distinct.to_pylist(), [part.tolist() for part in numbers]
@@ -274,7 +324,8 @@ def numbered(ids: pa.ChunkedArray) -> tuple[pa.Array, list[NDArray[np.int32]]]:
 
 
 def _chunks(column: pa.ChunkedArray) -> list[pa.Array]:
-    """Return pieces of a column of limited length: the same rows for all columns of a table, whatever chunks each has."""
+    """Return pieces of a column of limited length: the same rows for all columns of a table,
+    whatever chunks each has."""
     return [column.slice(start, _ROWS).combine_chunks() for start in range(0, len(column), _ROWS)]
 
 
@@ -286,9 +337,14 @@ def _numbers(values: pa.Array) -> NDArray[Any]:
 
 
 def _by_user(
-    users: list[NDArray[np.int32]], offsets: Events, parts: Iterable[NDArray[Any]], name: str, folder: Path | None
+    users: list[NDArray[np.int32]],
+    offsets: Events,
+    parts: Iterable[NDArray[Any]],
+    name: str,
+    folder: Path | None,
 ) -> NDArray[Any]:
-    """Return a column with its rows gathered user by user, in the order in which they were read, [e]: a counting sort."""
+    """Return a column with its rows gathered user by user, in the order in which they were read,
+    [e]: a counting sort."""
     out: NDArray[Any] | None = None
     free = offsets[:-1].copy()
     for user, values in zip(users, parts, strict=True):
@@ -312,7 +368,8 @@ def _array(name: str, length: int, dtype: Any, folder: Path | None) -> NDArray[A
 
 
 def _order(offsets: Events, columns: dict[str, NDArray[Any]]) -> None:
-    """Sort the events of each user by part, by time, then by position, in place; equal ones stay as they are."""
+    """Sort the events of each user by part, by time, then by position, in place; equal ones stay as
+    they are."""
     keys = [columns[name] for name in ("position", "time", "part") if name in columns]
     for first, last in _runs(offsets) if keys else ():
         span = slice(int(offsets[first]), int(offsets[last]))
@@ -344,7 +401,8 @@ def _compacted(values: NDArray[Any], left: NDArray[np.bool_]) -> NDArray[Any]:
 
 
 def _runs(offsets: Events) -> Iterable[tuple[int, int]]:
-    """Yield groups of consecutive users with a limited number of events, or one user who has more."""
+    """Yield groups of consecutive users with a limited number of events, or one user who has
+    more."""
     first = 0
     while first < len(offsets) - 1:
         last = int(np.searchsorted(offsets, offsets[first] + _ROWS, side="right")) - 1

@@ -52,7 +52,9 @@ class EventData:
     contexts: Entities | None = None  # what events happened in
 
     @classmethod
-    def of(cls, timeline: Timeline, division: Division, withheld: Withheld | None = None) -> EventData:
+    def of(
+        cls, timeline: Timeline, division: Division, withheld: Withheld | None = None
+    ) -> EventData:
         """Return divided events with what training knows of users and items."""
         of_users = np.add.reduceat(division.train, timeline.offsets[:-1], dtype=np.int64)
         of_items = counted(timeline.item, division.train, len(timeline.item_ids))
@@ -67,7 +69,8 @@ class EventData:
         return cls(timeline, division, users, items, withheld, contexts)
 
     def extended(self, part: Part) -> EventData:
-        """Return the same events, trained on also where they are of this part or before it, without those of withheld items."""
+        """Return the same events, trained on also where they are of this part or before it, without
+        those of withheld items."""
         division, timeline = self.division.extended(part), self.timeline
         if self.withheld is not None:
             timeline = timeline.kept(~np.isin(timeline.item, self.withheld.items))
@@ -78,7 +81,8 @@ class EventData:
 
     @property
     def protocol(self) -> str:
-        """First protocol of the split, by which systems are compared; empty where nothing is evaluated."""
+        """First protocol of the split, by which systems are compared; empty where nothing is
+        evaluated."""
         return next(iter(self.division.test), "")
 
     @property
@@ -88,7 +92,9 @@ class EventData:
             return None
         some = self.timeline.context[np.flatnonzero(self.division.train)[:_SOME]]
         table = self.contexts.table.take(pa.array(some))
-        columns = [name for name in table.column_names if name != BEHAVIOUR]  # which the one who asks need not name
+        columns = [
+            name for name in table.column_names if name != BEHAVIOUR
+        ]  # which the one who asks need not name
         return Entities(table.select(columns), np.ones(len(some), np.int64))
 
     def histories(self, events: Events) -> Histories:
@@ -106,7 +112,9 @@ class EventData:
 
 def _features(ids: pa.Array, table: pa.Table | None) -> pa.Table:
     """Return features with a first column of ids."""
-    columns = {} if table is None else {name: table[name] for name in table.column_names if name != "id"}
+    columns = (
+        {} if table is None else {name: table[name] for name in table.column_names if name != "id"}
+    )
     return pa.table({"id": ids, **columns})
 
 
@@ -121,11 +129,15 @@ class TrainingEvents:
         self.options: Features = config.tower.suited(timeline.ordered)
         history = self.options.history
         options = replace(config, tower=self.options).settled(int(train.sum())).train
-        contexts = Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
+        contexts = (
+            Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
+        )
         draws = Draws(options.sampled, options.sampled_power, options.seed)
         disliked = self._disliked(config, events.division.train, options.seed)
         self.visits = Visits(timeline, train, contexts, draws, config.base.asks_known, disliked)
-        self.sampler: Sampler = Segments.of(timeline, train, options.size, options.seed, contexts.targets)
+        self.sampler: Sampler = Segments.of(
+            timeline, train, options.size, options.seed, contexts.targets
+        )
         self.tower: FeatureTowers = self.options.build(events.users, events.items, events.contexts)
         self.tower.normalised = config.base.similarity.name == "cosine"
 
@@ -134,7 +146,9 @@ class TrainingEvents:
         if known is None:
             return None
         if not config.base.uses_negatives:
-            raise ConfigError("data.dislikes are negatives, but no pool of the objective uses them: add negatives")
+            raise ConfigError(
+                "data.dislikes are negatives, but no pool of the objective uses them: add negatives"
+            )
         return Disliked(known, self.events.timeline.source.negatives, seed)
 
     def batch(self, rows: Tensor, number: int, progress: float = 1.0) -> Batch[Frame]:
@@ -146,11 +160,16 @@ class TrainingEvents:
         return {}
 
     def content(self) -> Iterable[Tensor]:
-        """Yield all that is known of events, dislikes, and features, as the tower has read these."""
+        """Yield all that is known of events, dislikes, and features, as the tower has read
+        these."""
         timeline, division = self.events.timeline, self.events.division
         dislikes = {} if timeline.dislikes is None else vars(timeline.dislikes)
         each = [timeline.offsets, *timeline.columns.values(), division.part, *dislikes.values()]
-        yield from (torch.from_numpy(np.array(values)) for values in each if values is not None and len(values))
+        yield from (
+            torch.from_numpy(np.array(values))
+            for values in each
+            if values is not None and len(values)
+        )
         yield from self.tower.buffers()
 
     def source(self) -> Iterable[Tensor]:
@@ -163,7 +182,9 @@ class TrainingEvents:
         timeline, events = self.events.timeline, rows.numpy()
         users = timeline.user_ids.take(pa.array(timeline.user_of(events))).to_pylist()
         items = timeline.item_ids.take(pa.array(self.events.targets(events))).to_pylist()
-        return [f"user {user!r} with item {item!r}" for user, item in zip(users, items, strict=True)]
+        return [
+            f"user {user!r} with item {item!r}" for user, item in zip(users, items, strict=True)
+        ]
 
     def user_vectors(self, events: Events) -> NDArray[np.float32]:
         """Return vectors of the users, as they stand before these events, [q, D]."""
@@ -172,7 +193,9 @@ class TrainingEvents:
     @property
     def item_vectors(self) -> NDArray[np.float32]:
         """Return vectors of all items, [c, D]."""
-        return self._encoded(Frame({"item": torch.arange(len(self.events.timeline.item_ids))}), "doc")
+        return self._encoded(
+            Frame({"item": torch.arange(len(self.events.timeline.item_ids))}), "doc"
+        )
 
     def _encoded(self, frame: Frame, role: Role) -> NDArray[np.float32]:
         vectors: NDArray[np.float32] = self.tower.encode(frame, role).numpy()

@@ -1,6 +1,7 @@
 """Batches of a training run from a timeline: events as rows, and each item once.
 
-Letters in shapes: b events of a batch, u users, i items, m drawn items, d distinct items of a batch.
+Letters in shapes: b events of a batch, u users, i items, m drawn items, d distinct items of a
+    batch.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ from .timeline import Timeline
 class Visits:
     """Hold event k as row k: its user with the earlier events, and its item.
 
-    A batch holds each item once, however many rows it answers, with the log of the chance that the batch holds it at
-    all. Items that are drawn in addition are listed apart, without those of the rows; dislikes stand beside them for each row
-    that brings them, and the expected number of these is added to the chance. A user is listed once for each row, with the log
-    of the expected count.
+    A batch holds each item once, however many rows it answers, with the log of the chance that the
+    batch holds it at all. Items that are drawn in addition are listed apart, without those of the
+    rows; dislikes stand beside them for each row that brings them, and the expected number of these
+    is added to the chance. A user is listed once for each row, with the log of the expected count.
 
     Args:
         train: events that are trained on, [e].
         contexts: what each event is predicted from.
         draws: items drawn in addition to each batch, from the training items.
-        knowing: whether batches tell what else each user has taken, for masks and numerators that ask.
+        knowing: whether batches tell what else each user has taken, for masks and numerators that
+            ask.
         disliked: draws items that a row's user does not like, as its hard negatives.
     """
 
@@ -84,13 +86,17 @@ class Visits:
         """Return how often a row of a batch is expected to bring each item as a dislike, [i]."""
         if self.disliked is None:
             return None
-        return self.disliked.expected(self.known.lengths / len(self.known.values), len(self.timeline.item_ids))
+        return self.disliked.expected(
+            self.known.lengths / len(self.known.values), len(self.timeline.item_ids)
+        )
 
     @cached_property
     def known(self) -> Ragged:
         """The training items of each user, u rows."""
         lengths = np.add.reduceat(self.train, self.timeline.offsets[:-1], dtype=np.int64)
-        return Ragged(self.item[torch.from_numpy(self.train)], from_lengths(torch.from_numpy(lengths)))
+        return Ragged(
+            self.item[torch.from_numpy(self.train)], from_lengths(torch.from_numpy(lengths))
+        )
 
     def frame(self, events: Tensor) -> Frame:
         """Return the users of these events, and their histories, [b]."""
@@ -98,17 +104,24 @@ class Visits:
         start, stop = self.contexts(events)
         columns: dict[str, Column] = {"user": user, "history": Events.of(self.item, start, stop)}
         if self.context is not None:
-            columns |= {"context": self.context[events].long(), "contexts": Events.of(self.context, start, stop)}
+            columns |= {
+                "context": self.context[events].long(),
+                "contexts": Events.of(self.context, start, stop),
+            }
         if not self.timeline.ordered:
             columns["own"] = torch.where(events < stop, events - start, -1)
         elif self.timeline.time is not None:
             columns["elapsed"] = self._elapsed(events.numpy(), stop.numpy(), start.numpy())
         return Frame(columns)
 
-    def _elapsed(self, events: NDArray[np.int64], stop: NDArray[np.int64], start: NDArray[np.int64]) -> Tensor:
+    def _elapsed(
+        self, events: NDArray[np.int64], stop: NDArray[np.int64], start: NDArray[np.int64]
+    ) -> Tensor:
         """Return the time since the latest event of each history, [b]; nan where there is none."""
         assert self.timeline.time is not None
-        passed = (self.timeline.time[events] - self.timeline.time[np.maximum(stop - 1, 0)]).astype(np.float32)
+        passed = (self.timeline.time[events] - self.timeline.time[np.maximum(stop - 1, 0)]).astype(
+            np.float32
+        )
         return torch.from_numpy(np.where(stop > start, passed, np.float32(np.nan)))
 
     def batch(self, events: Tensor, step: int = 0) -> Batch[Frame]:
@@ -127,13 +140,19 @@ class Visits:
             disliked, owner = self.disliked(user, step)
         return Batch(
             query=Side(
-                frame, ids=user, logq=expected_logq(len(events), self.known.lengths[user] / len(self.known.values))
+                frame,
+                ids=user,
+                logq=expected_logq(len(events), self.known.lengths[user] / len(self.known.values)),
             ),
             doc=self._items(distinct, len(events)),
-            negatives=replace(self._items(disliked, len(events)), owner=owner) if len(disliked) else None,
+            negatives=replace(self._items(disliked, len(events)), owner=owner)
+            if len(disliked)
+            else None,
             sampled=self._items(drawn, len(events)) if len(drawn) else None,
             weight=None if weight is None else torch.from_numpy(weight[events.numpy()]),
-            known=self._known(user, torch.cat([distinct, drawn, disliked])) if self.knowing else None,
+            known=self._known(user, torch.cat([distinct, drawn, disliked]))
+            if self.knowing
+            else None,
             answer=answer,
         )
 
@@ -145,13 +164,16 @@ class Visits:
         return Side(Frame({"item": items}), ids=items, logq=logq)
 
     def _known(self, user: Tensor, present: Tensor) -> Shared:
-        """Return the training items of each row's user that the batch holds, each once: only these need a mask."""
+        """Return the training items of each row's user that the batch holds, each once: only these
+        need a mask."""
         here = torch.zeros(len(self.timeline.item_ids), dtype=torch.bool)
         here[present] = True
         users, of = torch.unique(user, return_inverse=True)
         own = self.known[users]
         inside = here[own.values].nonzero()[:, 0]
         keys = torch.repeat_interleave(own.lengths)[inside] * len(here) + own.values[inside]
-        distinct = torch.unique_consecutive(torch.from_numpy(np.sort(keys.numpy())))  # once, however often it was taken
+        distinct = torch.unique_consecutive(
+            torch.from_numpy(np.sort(keys.numpy()))
+        )  # once, however often it was taken
         lengths = torch.bincount(distinct // len(here), minlength=len(users))
         return Shared(Ragged(distinct % len(here), from_lengths(lengths)), of)

@@ -1,4 +1,5 @@
-"""A preview of training data on interactions: rows of a batch, history lengths, repeats, negatives."""
+"""A preview of training data on interactions: rows of a batch, history lengths, repeats,
+negatives."""
 
 from __future__ import annotations
 
@@ -14,12 +15,14 @@ from .visits import Visits
 _CHARACTERS = 200
 
 
-def visits_summary(visits: Visits, events: torch.Tensor, titles: Sequence[str], last: int) -> dict[str, Any]:
+def visits_summary(
+    visits: Visits, events: torch.Tensor, titles: Sequence[str], last: int
+) -> dict[str, Any]:
     """Describe the training events; rows and negatives are those of one batch.
 
-    A history is as long as what stands before an event, up to `last`; an item has as many events as it is trained on;
-    negatives of a row are the items of the batch beside its own, or, where the objective asks for known positives, those that
-    its user is not known to have taken.
+    A history is as long as what stands before an event, up to `last`; an item has as many events as
+    it is trained on; negatives of a row are the items of the batch beside its own, or, where the
+    objective asks for known positives, those that its user is not known to have taken.
 
     Args:
         events: of the batch, [b].
@@ -40,12 +43,18 @@ def visits_summary(visits: Visits, events: torch.Tensor, titles: Sequence[str], 
     users = len(np.unique(visits.timeline.user_of(train)))
     return {
         "unit": "events",
-        "rows": [{**_visit(visits, int(events[row]), titles, last), "negatives": disliked(row)} for row in shown],
+        "rows": [
+            {**_visit(visits, int(events[row]), titles, last), "negatives": disliked(row)}
+            for row in shown
+        ],
         "events": {
             "history": quantiles(np.minimum(stop - begin, last)),
             "item": quantiles(count[count > 0]),
         },
-        "repeated": {"user": 1 - users / len(train), "item": 1 - int((count > 0).sum()) / len(train)},
+        "repeated": {
+            "user": 1 - users / len(train),
+            "item": 1 - int((count > 0).sum()) / len(train),
+        },
         "negatives": extent("negatives per row, in one batch", (present - own).numpy()),
         "dropped": dict(visits.timeline.dropped),
     }
@@ -54,7 +63,10 @@ def visits_summary(visits: Visits, events: torch.Tensor, titles: Sequence[str], 
 def _visit(visits: Visits, event: int, titles: Sequence[str], last: int) -> dict[str, Any]:
     """Return one event as text: its user, history (the latest last) and item."""
     line = visits.timeline
-    (user,), ((begin,), (stop,)) = line.user_of(np.array([event])), line.histories(np.array([event]))
+    (user,), ((begin,), (stop,)) = (
+        line.user_of(np.array([event])),
+        line.histories(np.array([event])),
+    )
     past = line.item[[k for k in range(max(begin, stop - last), stop) if k != event]].tolist()
     return {
         "place": f"user {line.user_ids[int(user)]}, event {event - begin + 1:,} of {line.lengths[user]:,}",

@@ -25,10 +25,13 @@ class Withheld:
     whole: Timeline  # with the events that training does without
 
 
-def withhold(timeline: Timeline, division: Division, share: float, seed: int) -> tuple[Timeline, Division, Withheld]:
+def withhold(
+    timeline: Timeline, division: Division, share: float, seed: int
+) -> tuple[Timeline, Division, Withheld]:
     """Take the training events of a random share of the items out of a timeline.
 
-    Histories then hold such an item only where it was taken after training. Users of whom nothing is left go with it.
+    Histories then hold such an item only where it was taken after training. Users of whom nothing
+    is left go with it.
 
     Raises:
         DataError: a share of less than an item, or of items that nobody takes in the test.
@@ -66,6 +69,9 @@ def withhold(timeline: Timeline, division: Division, share: float, seed: int) ->
         validation=left_of(division.validation),
         test=left_of(division.test),
         counts={**division.counts, "interactions with items that are withheld": int((~left).sum())},
-        notes=(*division.notes, f"{len(items):,} items are withheld from training and evaluated as new ones"),
+        notes=(
+            *division.notes,
+            f"{len(items):,} items are withheld from training and evaluated as new ones",
+        ),
     )
     return fewer, moved, Withheld(items, counts[items], targets, timeline)

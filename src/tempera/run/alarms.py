@@ -32,17 +32,26 @@ from ..towers.saved import EVALUATED
 from .resume import Checkpoints
 from .task import Data, HeldOut
 
-_NO_MEMORY = re.compile("an't allocate memory|annot allocate memory|bad_alloc|can't start new thread")
+_NO_MEMORY = re.compile(
+    "an't allocate memory|annot allocate memory|bad_alloc|can't start new thread"
+)
 SHOWN = 3  # rows that a message names
 ALARM, LEFT_OUT, CAUTION = "alarm", "step left out", "caution"  # events of the log
 FEW_STEPS = 50
 _FEW_OF_MODEL = 15  # steps of a model that has learned before
-_FORGOTTEN, _LEARNT = 0.01, 0.05  # a fall of validation, and a share of the first loss, that are signs of overfitting
-_RISEN, _MIDDLE = 0.01, 0.6  # a rise of validation from a share of the steps on that tells of more to learn
+_FORGOTTEN, _LEARNT = (
+    0.01,
+    0.05,
+)  # a fall of validation, and a share of the first loss, that are signs of overfitting
+_RISEN, _MIDDLE = (
+    0.01,
+    0.6,
+)  # a rise of validation from a share of the steps on that tells of more to learn
 
 
 class Alarms:
-    """Write alarms and skipped steps to the log of a run; a resumed run has those from before in its log."""
+    """Write alarms and skipped steps to the log of a run; a resumed run has those from before in
+    its log."""
 
     def __init__(self, log: JsonLines) -> None:
         self.log = log
@@ -60,10 +69,13 @@ class Alarms:
     def collapse(self, step: int, spread: Spread) -> None:
         """Ring if an evaluation has found that all embeddings have become alike."""
         if spread.collapsed:
-            self.ring(step, f"after step {step:,} the embeddings have collapsed: {spread.collapsed}")
+            self.ring(
+                step, f"after step {step:,} the embeddings have collapsed: {spread.collapsed}"
+            )
 
     def regression(self, step: int, metric: str, difference: Difference, queries: int) -> None:
-        """Ring if the trained model less the untrained one is below 0 in a metric by more than chance; else be cautious below 0."""
+        """Ring if the trained model less the untrained one is below 0 in a metric by more than
+        chance; else be cautious below 0."""
         about = (
             f"{label(metric)} {difference.mean:+.3f} ({100 * difference.confidence:g} % interval {difference.low:+.3f} to "
             f"{difference.high:+.3f}, {quantity(queries, 'queries')}"
@@ -90,7 +102,9 @@ class Alarms:
             self.log.write(event="step", **values)
             return
         rows = named(progress.fault, data, together)
-        self.log.write(event=LEFT_OUT, step=progress.step, what=fault["what"], cause=fault["cause"], rows=rows)
+        self.log.write(
+            event=LEFT_OUT, step=progress.step, what=fault["what"], cause=fault["cause"], rows=rows
+        )
         logger.warning(f"skipped: {NotFinite(progress.fault, rows)}")
 
     def summary(self) -> dict[str, Any]:
@@ -98,7 +112,9 @@ class Alarms:
         records = self.log.records
         return {
             "alarms": [record["text"] for record in records if record["event"] == ALARM],
-            "cautions": list(dict.fromkeys(record["text"] for record in records if record["event"] == CAUTION)),
+            "cautions": list(
+                dict.fromkeys(record["text"] for record in records if record["event"] == CAUTION)
+            ),
             "steps_left_out": sum(record["event"] == LEFT_OUT for record in records),
         }
 
@@ -112,13 +128,15 @@ def doubts(
     chooses: bool = True,
     queries: int = 0,
 ) -> Iterator[str]:
-    """Yield cautions about a run that has ended, each with advice: too few steps, too many, no better than a baseline.
+    """Yield cautions about a run that has ended, each with advice: too few steps, too many, no
+    better than a baseline.
 
     Args:
         records: the log.
         rivals: the trained system less each baseline, in the main metric.
         subject: its advice.
-        together: advice to ask the model and a baseline together, where that is better and not the default.
+        together: advice to ask the model and a baseline together, where that is better and not the
+            default.
         chooses: whether validation has enough queries to stop by.
         queries: of the test; 0 where there is none.
     """
@@ -131,7 +149,11 @@ def doubts(
     pretrained = config.resolved["tower"]["kind"] == "pretrained"
     stated = "max_time" if config.resolved["train"]["max_time"] else "max_steps"
     longer = f"train.{'num_train_epochs' if config.train.max_steps is None else stated}"
-    few, more = (_FEW_OF_MODEL, "on more data, or for more epochs") if pretrained else (FEW_STEPS, subject.more)
+    few, more = (
+        (_FEW_OF_MODEL, "on more data, or for more epochs")
+        if pretrained
+        else (FEW_STEPS, subject.more)
+    )
     if 0 < len(steps) < few:
         yield (
             f"the run took {quantity(len(steps), 'optimiser steps')}, which is too few to learn much: train "
@@ -155,7 +177,8 @@ def doubts(
 
 
 def learned_before(config: Config, held_out: HeldOut) -> Iterator[str]:
-    """Yield a caution for each run whose model this one begins with, or learns from, and which has learned queries of the test."""
+    """Yield a caution for each run whose model this one begins with, or learns from, and which has
+    learned queries of the test."""
     counts = dict[Path, int]()
     for run in (run_of(Path(each)) for each in config.begins_with):
         if (count := held_out.learned_by(run)) is not None:
@@ -166,11 +189,19 @@ def learned_before(config: Config, held_out: HeldOut) -> Iterator[str]:
         if count:
             before, again = run / EVALUATED, "train it with train.refit=none"
             # RUN/evaluated has no documents to search.
-            other = f"{again}, and take its index" if run == index else f"take {before}, which was not, or {again}"
+            other = (
+                f"{again}, and take its index"
+                if run == index
+                else f"take {before}, which was not, or {again}"
+            )
             yield (
                 f"{run}, which this model begins with or learns from, was trained on {count:,} of the test queries, so that the "
                 "figures are too good: "
-                + (other if held_out.learned_by(before) == 0 else "give queries that it has not seen")
+                + (
+                    other
+                    if held_out.learned_by(before) == 0
+                    else "give queries that it has not seen"
+                )
             )
 
 
@@ -185,9 +216,13 @@ def learned_also(paths: Sequence[str], trained: Mapping[str, NDArray[np.int64]])
 
 
 def _overfitted(
-    steps: Sequence[Mapping[str, Any]], looks: Sequence[Mapping[str, Any]], chooses: bool, kept: bool
+    steps: Sequence[Mapping[str, Any]],
+    looks: Sequence[Mapping[str, Any]],
+    chooses: bool,
+    kept: bool,
 ) -> Iterator[str]:
-    """Yield a caution if validation has fallen since its best, which may have been kept, while the loss came near 0."""
+    """Yield a caution if validation has fallen since its best, which may have been kept, while the
+    loss came near 0."""
     if len(looks) < 3 or len(steps) < 2:
         return
     metric = main_metric(looks[0]["metrics"])
@@ -198,7 +233,11 @@ def _overfitted(
         yield (
             f"the model overfitted: the loss fell to {steps[-1]['loss']:.2g}, and validation {label(metric)} from "
             f"{values[best]:.3f} after step {looks[best]['step']:,} to {values[-1]:.3f}; "
-            + ("the best weights are saved; to save time, too, or to get better ones, " if kept else "")
+            + (
+                "the best weights are saved; to save time, too, or to get better ones, "
+                if kept
+                else ""
+            )
             + "lower train.num_train_epochs or train.learning_rate"
             + (", or set train.patience=2 to stop in time" if chooses else "")
         )
@@ -225,23 +264,33 @@ def _unfinished(looks: Sequence[Mapping[str, Any]], longer: str) -> Iterator[str
 
 @contextmanager
 def explained(data: Data, together: int, kept: Checkpoints | None) -> Iterator[None]:
-    """Add to a fault that ends the block the rows that it comes from, and the last good checkpoint."""
+    """Add to a fault that ends the block the rows that it comes from, and the last good
+    checkpoint."""
     try:
         yield
     except NotFinite as error:
         latest = None if kept is None else kept.latest
         left = f"; last good checkpoint: {latest}; resume with train.skip_non_finite=1 to skip such steps"
-        raise NotFinite(error.fault, named(error.fault, data, together), left if latest else "") from None
+        raise NotFinite(
+            error.fault, named(error.fault, data, together), left if latest else ""
+        ) from None
 
 
 @contextmanager
 def within_memory(kept: Checkpoints) -> Iterator[None]:
-    """Turn an out-of-memory error in the block into one line: which options to lower, and the last checkpoint."""
+    """Turn an out-of-memory error in the block into one line: which options to lower, and the last
+    checkpoint."""
     try:
         yield
-    except (MemoryError, RuntimeError, OSError) as error:  # of Python, numpy and Arrow; of torch; of a mapped file
+    except (
+        MemoryError,
+        RuntimeError,
+        OSError,
+    ) as error:  # of Python, numpy and Arrow; of torch; of a mapped file
         said = " ".join(str(error).split())
-        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not _NO_MEMORY.search(said):
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not _NO_MEMORY.search(
+            said
+        ):
             raise
         left = f"; last checkpoint: {kept.latest}" if kept.latest else ""
         raise TemperaError(

@@ -27,20 +27,23 @@ def calibrate(
     depth: int = DEPTH,
     split: str = "test",
 ) -> Calibration:
-    """Fit probabilities to a model's similarities, and write them beside it: calibration.json, calibration.svg, calibration.png.
+    """Fit probabilities to a model's similarities, and write them beside it: calibration.json,
+    calibration.svg, calibration.png.
 
-    The probability of a pair is that a pair like it is relevant, where it comes from the same source: base rates differ.
+    The probability of a pair is that a pair like it is relevant, where it comes from the same
+        source: base rates differ.
 
     - Pairs with a column `score` (1 and 0, or grades and `data.min_score`): that a pair of this table with this similarity
       is relevant.
     - Pairs that are all relevant: that a document which a search shows within the first `depth` with this similarity is one of
-      the answers of its query in the table. Right documents that are missing there count as wrong, so that it is
-      rather too low. A run is searched in its own corpus if any answer is in it; else, and with a model folder, the
-      documents of the pairs are searched.
+      the answers of its query in the table. Right documents that are missing there count as wrong,
+      so that it is rather too low. A run is searched in its own corpus if any answer is in it;
+      else, and with a model folder, the documents of the pairs are searched.
 
     Args:
         model: a run folder or a model folder, of texts.
-        pairs: a table or a BEIR folder of queries that the model was not trained on; None uses the held-out queries of a run.
+        pairs: a table or a BEIR folder of queries that the model was not trained on; None uses the
+            held-out queries of a run.
         roles: of the columns of the table.
         precision: for each of these, the lowest threshold that reaches it.
         recall: for each of these, the highest threshold that reaches it.
@@ -59,7 +62,11 @@ def calibrate(
     """
     refuse_other_kinds(calibrate, locals())
     _check(precision, recall, depth)
-    precision, recall, depth = [*map(float, precision)], [*map(float, recall)], int(depth)  # also of NumPy
+    precision, recall, depth = (
+        [*map(float, precision)],
+        [*map(float, recall)],
+        int(depth),
+    )  # also of NumPy
     judged = Model(str(model))
     labelled = known(judged, None if pairs is None else Path(pairs), roles, depth, split)
     fitted = fit(labelled.pairs)

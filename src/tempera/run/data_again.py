@@ -1,4 +1,5 @@
-"""The data of a finished run on texts, read again and divided as they were: what it has learned, and what it has held out."""
+"""The data of a finished run on texts, read again and divided as they were: what it has learned,
+and what it has held out."""
 
 from __future__ import annotations
 
@@ -29,23 +30,27 @@ _COUNTED = {"pairs": "pairs:", "corpus": "documents:", "train": "pairs to train 
 
 
 def learned(run: Path) -> list[str]:
-    """Return the parts of its data that a run has been trained on again (`train.refit`), after they were held out."""
+    """Return the parts of its data that a run has been trained on again (`train.refit`), after they
+    were held out."""
     return [each["part"] for each in Run(run).document.get("refit", [])]
 
 
 def evaluated(run: Path) -> Path:
-    """Return the folder of the model whose figures a run has: its own, unless it was trained on the test after that."""
+    """Return the folder of the model whose figures a run has: its own, unless it was trained on the
+    test after that."""
     return folder if (folder := run / EVALUATED).is_dir() else run
 
 
 def divided_again(run: Path, instead: str) -> tuple[Split, Config]:
-    """Return the pairs of a run, divided as they were for the model that was evaluated, and the run's configuration.
+    """Return the pairs of a run, divided as they were for the model that was evaluated, and the
+    run's configuration.
 
     Args:
         instead: what else a user can do, for the messages.
 
     Raises:
-        DataError: no run, data of an object of Python, or data that cannot be read again or have changed since.
+        DataError: no run, data of an object of Python, or data that cannot be read again or have
+            changed since.
     """
     if not (run / "config.yaml").is_file():
         raise DataError(f"{run} is not a run, so there are no held-out queries: {instead}")
@@ -71,9 +76,14 @@ def divided_again(run: Path, instead: str) -> tuple[Split, Config]:
 def _changes(run: Path, split: Split) -> list[str]:
     """Return in what the data of a run are others than they were: in numbers, or else in texts."""
     document = Run(run).document
-    then, now = document["data"], {"pairs": split.count, "corpus": len(split.corpus), "train": len(split.train)}
+    then, now = (
+        document["data"],
+        {"pairs": split.count, "corpus": len(split.corpus), "train": len(split.train)},
+    )
     changed = [
-        f"{_COUNTED[what]} {then[what]:,} then, {count:,} now" for what, count in now.items() if then[what] != count
+        f"{_COUNTED[what]} {then[what]:,} then, {count:,} now"
+        for what, count in now.items()
+        if then[what] != count
     ]
     if changed:
         return changed
@@ -87,7 +97,8 @@ def _changes(run: Path, split: Split) -> list[str]:
 
 
 def asked(run: Path, name: str, split: Split, rows: Rows) -> RetrievalTask:
-    """Return held-out queries of a run and the documents that it ranks, with the ids that its index has.
+    """Return held-out queries of a run and the documents that it ranks, with the ids that its index
+    has.
 
     Where the run's model embeds queries alone, the documents have the vectors of that index.
     """
@@ -110,7 +121,8 @@ def asked(run: Path, name: str, split: Split, rows: Rows) -> RetrievalTask:
 
 
 def indexed(run: Path, model: Path, keys: pa.ChunkedArray | pa.Array) -> tuple[Index, Rows]:
-    """Return the index of a run, and where it holds the documents with some keys, [n]; -1 for one that it lacks.
+    """Return the index of a run, and where it holds the documents with some keys, [n]; -1 for one
+    that it lacks.
 
     Raises:
         DataError: no index, or one that another model has made.

@@ -1,4 +1,5 @@
-"""`tempera train --dry-run`: the data that a run would train on, and the time that it would take."""
+"""`tempera train --dry-run`: the data that a run would train on, and the time that it would
+take."""
 
 from __future__ import annotations
 
@@ -24,8 +25,9 @@ def rehearse(config: Options | Path | None = None, overrides: Sequence[str] = ()
     """Read and tokenise all data, take a few steps, and leave nothing.
 
     Returns:
-        Three rows with their roles, quantiles of lengths, shares of what is repeated and of what is longest, negatives
-        a row, what was left out, the number of steps, and the seconds that training (not evaluation) is expected to take.
+        Three rows with their roles, quantiles of lengths, shares of what is repeated and of what is
+        longest, negatives a row, what was left out, the number of steps, and the seconds that
+        training (not evaluation) is expected to take.
 
     Raises:
         TemperaError: whatever would stop the run.
@@ -34,13 +36,16 @@ def rehearse(config: Options | Path | None = None, overrides: Sequence[str] = ()
     devices = start(made.train.mixed_precision, made.train.device)
     made.train.check(devices)
     with TemporaryDirectory() as folder, JsonLines(Path(folder) / "log.jsonl") as log:
-        prepared = prepare(replace(made, train=replace(made.train, max_time=None)), devices, Path(folder), log)
+        prepared = prepare(
+            replace(made, train=replace(made.train, max_time=None)), devices, Path(folder), log
+        )
         preview = prepared.task.showcase.preview()
         taken = step_seconds(prepared, first_steps(prepared))
     train = prepared.config.train
     steps = train.steps(prepared.task.data.sampler.batches_per_epoch)
     pairs = prepared.task.showcase.facts().counts["train"]
-    # The first step makes what the others use again; a median would leave out those that have more rows.
+    # The first step makes what the others use again; a median would leave out those that have more
+    # rows.
     seconds = (statistics.mean if train.made_rows else statistics.median)(taken[1:])
     times = Refit(prepared).times
     if made.train.max_time is not None:
@@ -53,18 +58,29 @@ def lines(facts: dict[str, Any]) -> list[str]:
     unit, shown = facts["unit"], list[str]()
     for row in facts["rows"]:
         shown.append(row["place"])
-        texts = [("query", row["query"]), ("doc", row["doc"]), *(("negative", text) for text in row["negatives"])]
+        texts = [
+            ("query", row["query"]),
+            ("doc", row["doc"]),
+            *(("negative", text) for text in row["negatives"]),
+        ]
         for role, text in texts:
             one = unit if text[unit] != 1 else unit[:-1]
             shown.append(f"  {role:<9} {text[unit]:>5} {one:<{len(unit)}}  {text['text']!r}")
     for role, quantiles in facts[unit].items():
-        spread = ", ".join(f"{share} {value:.0f}" for share, value in quantiles.items() if share != "at_limit")
+        spread = ", ".join(
+            f"{share} {value:.0f}" for share, value in quantiles.items() if share != "at_limit"
+        )
         cut = f"; {quantiles['at_limit']:.2%} are as long as the longest, as where texts are cut"
         shown.append(f"{unit} of {role}: {spread}" + (cut if quantiles["at_limit"] else ""))
-    shown.append("repeated: " + ", ".join(f"{share:.2%} of {role}" for role, share in facts["repeated"].items()))
+    shown.append(
+        "repeated: "
+        + ", ".join(f"{share:.2%} of {role}" for role, share in facts["repeated"].items())
+    )
     shown.append("{what}: {least} to {most}, {mean:.2f} on average".format(**facts["negatives"]))
     counted = f"{quantity(facts['pairs'], 'pairs')}, {quantity(facts['steps'], 'steps')}"
     shown.append(f"{counted}, about {facts['expected_seconds']:,.0f} s of training")
     if facts.get("open"):
-        shown.append(f"left open, for a race to choose first where the data allow one: {', '.join(facts['open'])}")
+        shown.append(
+            f"left open, for a race to choose first where the data allow one: {', '.join(facts['open'])}"
+        )
     return shown

@@ -1,4 +1,5 @@
-"""The second of a run's four functions: optimiser steps, with looks at the validation set and checkpoints between them."""
+"""The second of a run's four functions: optimiser steps, with looks at the validation set and
+checkpoints between them."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ from .alarms import Alarms, explained
 from .prepare import Prepared
 from .resume import Checkpoints, Interruption, Position, Weights, interruptible
 
-# Options of each process: files, whose contents are compared, what fits its machine, and what the first one alone does.
+# Options of each process: files, whose contents are compared, what fits its machine, and what the
+# first one alone does.
 _OWN = {*READ, *OF_A_MACHINE, "report_to", "card"}
 
 
@@ -67,7 +69,8 @@ def fit(prepared: Prepared, checkpoints: Checkpoints | None = None, looks: bool 
 
     Args:
         checkpoints: where to resume and what to leave on the way; None does neither.
-        looks: evaluate on the validation set before the first step, on the way and after the last; without, nothing is chosen.
+        looks: evaluate on the validation set before the first step, on the way and after the last;
+            without, nothing is chosen.
     """
     with prepared.phases("train"):
         return _fitted(prepared, checkpoints, looks)
@@ -91,11 +94,15 @@ def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) ->
                 f"the processes see different checkpoints in {checkpoints.folder}: put --output on a disk that all machines "
                 "share"
             )
-    steps = 0 if looks and _untrained(prepared) else config.train.steps(data.sampler.batches_per_epoch)
+    steps = (
+        0 if looks and _untrained(prepared) else config.train.steps(data.sampler.batches_per_epoch)
+    )
     if checkpoints is not None and state.step:
         prepared.log.go_on(records)
         logger.info(f"resuming after step {state.step:,} of {steps:,}, from {checkpoints.latest}")
-    course = _Course(prepared, state, steps, position, checkpoints, looks, best, began - position.training)
+    course = _Course(
+        prepared, state, steps, position, checkpoints, looks, best, began - position.training
+    )
     course.run()
     seconds = course.end()
     return Fitted(
@@ -115,17 +122,22 @@ def _untrained(prepared: Prepared) -> bool:
 
 
 def _agreed(prepared: Prepared) -> str:
-    """Refuse processes that do not begin alike, whose gradients would be summed all the same; return what they begin with."""
+    """Refuse processes that do not begin alike, whose gradients would be summed all the same;
+    return what they begin with."""
     group = prepared.devices.group
     for section, options in prepared.config.resolved.items():
         written = json.dumps(_shared(options), sort_keys=True, default=str)
-        if section not in _OWN and not group.all_equal(xxhash.xxh3_64_intdigest(written.encode()) >> 11):
+        if section not in _OWN and not group.all_equal(
+            xxhash.xxh3_64_intdigest(written.encode()) >> 11
+        ):
             raise ConfigError(
                 f"the processes start with different options of {section}: give all of them the same command and configuration"
             )
     content = digest((*prepared.task.data.tower.parameters(), *prepared.task.data.content()))
     if not group.all_equal(content >> 11):
-        raise DataError("the processes start with different data or weights: give every machine the same files")
+        raise DataError(
+            "the processes start with different data or weights: give every machine the same files"
+        )
     return f"{content:016x}"
 
 
@@ -137,11 +149,14 @@ def _shared(options: Any) -> Any:
 
 
 def _placed(prepared: Prepared) -> Any:
-    """Return the tower to train, on this process's device; a copy if each process keeps only a part of it."""
+    """Return the tower to train, on this process's device; a copy if each process keeps only a part
+    of it."""
     group, options, tower = prepared.devices.group, prepared.config.train, prepared.task.data.tower
     if not options.divides:
         return tower.to(group.device)
-    refuse_compiled([tower], "fsdp" if options.fsdp else "divide_tables")  # a copy is not compiled any more
+    refuse_compiled(
+        [tower], "fsdp" if options.fsdp else "divide_tables"
+    )  # a copy is not compiled any more
     if options.divide_tables:
         return divided(tower, group)
     towers: Encoder = copy.deepcopy(tower)
@@ -170,19 +185,26 @@ class _Course:
         self.options, self.group = prepared.config.train, prepared.devices.group
         self.data, self.held_out = prepared.task.data, prepared.task.held_out
         looks = looks and self.held_out.looks
-        self.pauses = {0, steps, *loop.moments(steps, self.held_out.evaluations)} if looks else set[int]()
+        self.pauses = (
+            {0, steps, *loop.moments(steps, self.held_out.evaluations)} if looks else set[int]()
+        )
         self.chooses = looks and self.held_out.chooses
         self.best = best  # weights of the best look
-        self.ended: tuple[float, int] | None = None  # seconds of training, and records of the log then
+        self.ended: tuple[float, int] | None = (
+            None  # seconds of training, and records of the log then
+        )
         self.budget = Budget(prepared.config.evaluation.budget, position.evaluating, position.look)
         self.alarms = Alarms(prepared.log)
 
     def run(self) -> None:
-        """Take the steps. Each one: renew what follows the model, draw, step, look, keep; then end if a signal has come."""
+        """Take the steps. Each one: renew what follows the model, draw, step, look, keep; then end
+        if a signal has come."""
         together, devices = self.options.gradient_accumulation_steps, self.prepared.devices
         first, last = self.state.step * together, self.steps * together
         rows = enumerate(self.data.sampler(first, last), first)
-        bar = progress_bar("training" if self.group.main else "", self.steps, "step", self.state.step)
+        bar = progress_bar(
+            "training" if self.group.main else "", self.steps, "step", self.state.step
+        )
         stopping = interruptible() if self.checkpoints else nullcontext(Interruption())
         if not self.state.step:
             self.look()
@@ -208,10 +230,13 @@ class _Course:
         """Yield this process's part of numbered batches."""
         last = self.steps * self.options.gradient_accumulation_steps
         for number, chosen in rows:
-            yield divide(self.data.batch(chosen, number, number / last), self.group.rank, self.group.size)
+            yield divide(
+                self.data.batch(chosen, number, number / last), self.group.rank, self.group.size
+            )
 
     def end(self) -> float:
-        """Bring the best weights back, and note that training has ended; return the seconds that it took."""
+        """Bring the best weights back, and note that training has ended; return the seconds that it
+        took."""
         self.ended = time.perf_counter() - self.began, len(self.prepared.log.records)
         if self.best is not None and self.group.main and self.step != self.state.step:
             self._saved().load_state_dict(self.best, strict=False)
@@ -272,13 +297,17 @@ class _Course:
     @property
     def stale(self) -> bool:
         """True if validation has not risen for as many looks as train.patience allows."""
-        return self.options.patience is not None and self.position.looks_since >= self.options.patience
+        return (
+            self.options.patience is not None and self.position.looks_since >= self.options.patience
+        )
 
     def gather(self, everyone: bool = False) -> None:
-        """Bring the trained weights into the tower that is judged and saved; on the device if that has room.
+        """Bring the trained weights into the tower that is judged and saved; on the device if that
+        has room.
 
         Args:
-            everyone: on all processes, where only tables are divided; else on the main one, which judges and saves.
+            everyone: on all processes, where only tables are divided; else on the main one, which
+                judges and saves.
         """
         if not self.options.divides:
             return
@@ -297,7 +326,8 @@ class _Course:
             self.prepared.log.write(event="refresh", step=step, **record)
 
     def clear(self) -> None:
-        """Leave the memory to the steps: a tower that is only judged and saved waits on the CPU, without divided tables."""
+        """Leave the memory to the steps: a tower that is only judged and saved waits on the CPU,
+        without divided tables."""
         if self.options.divides:
             self.data.tower.cpu()
         if self.options.divide_tables:
@@ -309,7 +339,8 @@ class _Course:
         return 0 < step < self.steps and any(step % each == 0 for each in periods if each)
 
     def look(self) -> None:
-        """Judge the tower by validation if it is time; those on the way only if the budget allows it."""
+        """Judge the tower by validation if it is time; those on the way only if the budget allows
+        it."""
         step = self.state.step
         if step not in self.pauses:
             return
@@ -348,12 +379,23 @@ class _Course:
         if self.position.best_value is not None and value <= self.position.best_value:
             self.position.looks_since += 1
             return
-        self.position.best_step, self.position.best_value, self.position.looks_since = step, value, 0
+        self.position.best_step, self.position.best_value, self.position.looks_since = (
+            step,
+            value,
+            0,
+        )
         if self.options.keep_best:
             saved = self._saved()
-            frozen = {name for name, parameter in saved.named_parameters() if not parameter.requires_grad}
-            tensors = {name: value for name, value in saved.state_dict().items() if name not in frozen}
-            self.best = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+            frozen = {
+                name for name, parameter in saved.named_parameters() if not parameter.requires_grad
+            }
+            tensors = {
+                name: value for name, value in saved.state_dict().items() if name not in frozen
+            }
+            self.best = {
+                name: value.detach().to("cpu", copy=True).contiguous()
+                for name, value in tensors.items()
+            }
 
     def _saved(self) -> nn.ModuleDict:
         """Return what the run saves: the tower that is judged, and the objective."""
@@ -361,7 +403,8 @@ class _Course:
         return nn.ModuleDict({"tower": tower, "objective": self.prepared.config.objective})
 
     def due(self, step: int, interruption: Interruption) -> bool:
-        """Return True if all processes are to leave a checkpoint: in time, before what it has read is replaced, or to end."""
+        """Return True if all processes are to leave a checkpoint: in time, before what it has read
+        is replaced, or to end."""
         if self.checkpoints is None:
             return False
         wanted = self.checkpoints.due(step) or self.turn(step)
@@ -387,7 +430,9 @@ class _Course:
         self.position.spent = self.prepared.phases.seconds()
         self.checkpoints.save(self.state, self.position, records[:count], self.best)
         if self.group.main:
-            logger.info(f"saved checkpoint {self.checkpoints.latest}; run {self.checkpoints.command} to resume")
+            logger.info(
+                f"saved checkpoint {self.checkpoints.latest}; run {self.checkpoints.command} to resume"
+            )
 
     def announce(self) -> None:
         """Say what the run is about to do, before its first step."""
@@ -421,4 +466,6 @@ class _Course:
             logger.info(first)
             for line in lines:
                 logger.debug(line)
-            self.prepared.log.write(event="plan", text=[first, *lines], expected_bytes=sizes, replayed=plan.replayed)
+            self.prepared.log.write(
+                event="plan", text=[first, *lines], expected_bytes=sizes, replayed=plan.replayed
+            )

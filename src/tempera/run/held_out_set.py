@@ -1,4 +1,5 @@
-"""The held-out queries of a run as a retrieval set of their own: to judge it beside another, or for other programs."""
+"""The held-out queries of a run as a retrieval set of their own: to judge it beside another, or for
+other programs."""
 
 from __future__ import annotations
 
@@ -35,12 +36,15 @@ def evaluate_held_out(
     exclude_self: bool = False,
     mixed_precision: Reading = "no",
 ) -> Finding:
-    """Evaluate a run once more by the queries that it has held out, beside another run or model, query by query.
+    """Evaluate a run once more by the queries that it has held out, beside another run or model,
+    query by query.
 
-    Of a run that has learned these queries since, the model that had not (`RUN/evaluated`) is judged, and so it is of the other
-    one. Two runs on the same data, roles and evaluation options divide them alike, so that neither has learned what is asked;
-    the finding says if one has. That the data are those of then is checked. For a run that keeps an index (`tower.doc.index`), no
-    document is embedded: its queries, and those of the other model, are asked of the vectors of that index.
+    Of a run that has learned these queries since, the model that had not (`RUN/evaluated`) is
+    judged, and so it is of the other one. Two runs on the same data, roles and evaluation options
+    divide them alike, so that neither has learned what is asked; the finding says if one has. That
+    the data are those of then is checked. For a run that keeps an index (`tower.doc.index`), no
+    document is embedded: its queries, and those of the other model, are asked of the vectors of
+    that index.
 
     Args:
         run: a run folder, of texts.
@@ -52,7 +56,8 @@ def evaluate_held_out(
         mixed_precision: as in `evaluate`.
 
     Raises:
-        DataError: no run on texts, data that have changed since or are gone, no test, or a model for another index.
+        DataError: no run on texts, data that have changed since or are gone, no test, or a model
+            for another index.
         ConfigError: an unknown metric or precision, or a run against itself.
 
     >>> finding = evaluate_held_out("runs/first", bm25=True, metrics=["ndcg@10"])
@@ -64,10 +69,15 @@ def evaluate_held_out(
     split, _ = divided_again(Path(run), "give data to evaluate it on")
     if not len(split.test):
         raise DataError(f"{run} has no test (evaluation.queries=0): give data to evaluate it on")
-    judged, other = evaluated(Path(run)), None if against is None else _beside(Path(run), Path(against))
+    judged, other = (
+        evaluated(Path(run)),
+        None if against is None else _beside(Path(run), Path(against)),
+    )
     for each, place in ((judged, run), (other, against)):
         if each is not None and each != Path(str(place)):
-            logger.info(f"{each} is judged, the model of {place} from before it learned what the run had held out")
+            logger.info(
+                f"{each} is judged, the model of {place} from before it learned what the run had held out"
+            )
     (finding,) = evaluate(
         judged, asked(Path(run), "held out", split, split.test), against=other, bm25=bm25, metrics=metrics,
         k=k, exclude_self=exclude_self, mixed_precision=mixed_precision,
@@ -76,9 +86,11 @@ def evaluate_held_out(
 
 
 def _beside(run: Path, other: Path) -> Path:
-    """Return the model of another run that is compared with a run: the evaluated one, or one for the index that the run keeps.
+    """Return the model of another run that is compared with a run: the evaluated one, or one for
+    the index that the run keeps.
 
-    Of an index that does not say which model made it, this is the model that the run's queries began with.
+    Of an index that does not say which model made it, this is the model that the run's queries
+    began with.
 
     Raises:
         DataError: a model whose queries are not for that index.
@@ -88,7 +100,9 @@ def _beside(run: Path, other: Path) -> Path:
         return evaluated(other)
     side = getattr(build(configuration.load(run / "config.yaml")).tower, "query", None)
     began = getattr(side, "model", None)
-    maker = kept.model or (fingerprint(model_folder(Path(began))) if began and Path(began).exists() else None)
+    maker = kept.model or (
+        fingerprint(model_folder(Path(began))) if began and Path(began).exists() else None
+    )
     for each in (evaluated(other), other):
         theirs = Kept.read(model_folder(each))
         if theirs.checksum == kept.checksum if theirs else fingerprint(model_folder(each)) == maker:
@@ -100,15 +114,23 @@ def _beside(run: Path, other: Path) -> Path:
 
 def inputs_of(run: Path) -> list[str]:
     """Return the run and what its data are read from, none of which is ever replaced."""
-    return [str(run), *build(configuration.load(run / "config.yaml")).read] if (run / "config.yaml").is_file() else []
+    return (
+        [str(run), *build(configuration.load(run / "config.yaml")).read]
+        if (run / "config.yaml").is_file()
+        else []
+    )
 
 
-def export_held_out(run: str | Path, output: str | Path | None = None, overwrite: bool = False) -> dict[str, Any]:
-    """Write a run's held-out queries, their answers and all documents that it ranks as a BEIR folder.
+def export_held_out(
+    run: str | Path, output: str | Path | None = None, overwrite: bool = False
+) -> dict[str, Any]:
+    """Write a run's held-out queries, their answers and all documents that it ranks as a BEIR
+    folder.
 
-    qrels/test.tsv has the queries by which the run was judged, and qrels/dev.tsv those of validation. Any model is judged on them
-    by `tempera.evaluate(model, output)`, so that two runs are compared query by query on what neither has learned. Ids are
-    those that `search` and the other exports give, and grades are those of the data, or 1.
+    qrels/test.tsv has the queries by which the run was judged, and qrels/dev.tsv those of
+    validation. Any model is judged on them by `tempera.evaluate(model, output)`, so that two runs
+    are compared query by query on what neither has learned. Ids are those that `search` and the
+    other exports give, and grades are those of the data, or 1.
 
     Args:
         run: a run folder, of texts.
@@ -130,7 +152,11 @@ def export_held_out(run: str | Path, output: str | Path | None = None, overwrite
     run = Path(run)
     model_folder(run)  # of texts
     split, config = divided_again(run, "give the folder of a run, and its data as they were")
-    parts = {name: rows for name, rows in (("test", split.test), ("validation", split.validation)) if len(rows)}
+    parts = {
+        name: rows
+        for name, rows in (("test", split.test), ("validation", split.validation))
+        if len(rows)
+    }
     if not parts:
         raise DataError(f"{run} has held out nothing")
     place = place_of(run, BEIR, None if output is None else Path(output))
@@ -155,4 +181,6 @@ def _texts(pairs: Pairs, role: Text, rows: Rows) -> dict[str, str]:
     """Return texts by their ids: of several texts with one id the first, which alone is read."""
     first, which = pairs.distinct(role)
     chosen = first[np.unique(which[rows])]
-    return dict(zip(pairs.shown_ids(role, chosen).to_pylist(), pairs.texts(role, chosen), strict=True))
+    return dict(
+        zip(pairs.shown_ids(role, chosen).to_pylist(), pairs.texts(role, chosen), strict=True)
+    )

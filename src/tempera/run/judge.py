@@ -1,4 +1,5 @@
-"""The third of a run's four functions: the evaluation of the tower, as it is now, on the test set and on other data."""
+"""The third of a run's four functions: the evaluation of the tower, as it is now, on the test set
+and on other data."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ def judge(prepared: Prepared) -> Verdict | None:
     Returns:
         None where `evaluation.queries` or `data.split` leaves no test set.
     """
-    if prepared.config.evaluation.queries == 0 or not prepared.task.showcase.facts().counts["queries"]:
+    if (
+        prepared.config.evaluation.queries == 0
+        or not prepared.task.showcase.facts().counts["queries"]
+    ):
         return None
     also, metrics = prepared.config.evaluation.also, prepared.config.evaluation.metrics
     with prepared.phases("evaluate"):

@@ -1,4 +1,5 @@
-"""Pairs that are known to be relevant or not: labelled pairs, or search results for queries with known answers.
+"""Pairs that are known to be relevant or not: labelled pairs, or search results for queries with
+known answers.
 
 Letters in shapes: q queries, c documents, r answers, n pairs.
 """
@@ -41,7 +42,9 @@ class Known:
     """Hold pairs with their similarity, and counts for the record."""
 
     pairs: Scored
-    about: Mapping[str, Any]  # left_out, trained; of hits of a search also depth, documents and found
+    about: Mapping[
+        str, Any
+    ]  # left_out, trained; of hits of a search also depth, documents and found
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,18 @@ class QuerySet:
         vectors = encode_all(model.query, self.queries, "queries")
         pairs = Scored.shown(vectors, self.docs, self.relevant, depth)
         share = int(pairs.relevant.sum()) / len(self.relevant.doc)
-        about = {"depth": depth, "documents": len(self.docs), "found": share, "left_out": dict(self.left_out)}
+        about = {
+            "depth": depth,
+            "documents": len(self.docs),
+            "found": share,
+            "left_out": dict(self.left_out),
+        }
         return Known(pairs, about | {"trained": model.trained_on(self.queries)})
 
 
 def known(model: Model, path: Path | None, roles: Roles | None, depth: int, split: str) -> Known:
-    """Return labelled pairs of a table, or search results for the queries of a table, of a BEIR folder, or held out by a run.
+    """Return labelled pairs of a table, or search results for the queries of a table, of a BEIR
+    folder, or held out by a run.
 
     Raises:
         DataError: what cannot be read, or does not fit the model's corpus.
@@ -72,11 +81,15 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
     run = Path(model.path)
     if path is None:
         if (judged := evaluated(run)) != run:
-            logger.info(f"{run} has since learned what it held out: probabilities follow the similarities of {judged}")
+            logger.info(
+                f"{run} has since learned what it held out: probabilities follow the similarities of {judged}"
+            )
             before = Model(str(judged))
             return _of_task(before, asked(run, "held out", *unlearned(run))).shown(before, depth)
         if (queries := _in_index(model, held_out(run))) is None:
-            raise DataError(f"no answer of the held-out queries of {run} is in its index, which is damaged")
+            raise DataError(
+                f"no answer of the held-out queries of {run} is in its index, which is damaged"
+            )
         return queries.shown(model, depth)
     if is_beir(path):
         refuse_roles(path, roles)
@@ -98,29 +111,41 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
 
 
 def held_out(run: Path) -> Pairs:
-    """Read a run's data again, and return the pairs of the queries that its evaluated model has not learned."""
+    """Read a run's data again, and return the pairs of the queries that its evaluated model has not
+    learned."""
     split, rows = unlearned(run)
     queries = split.pairs.ids("query")
     return split.pairs.whole(np.isin(queries, queries[rows]))
 
 
 def unlearned(run: Path) -> tuple[Split, Rows]:
-    """Read a run's data again, and return rows that its evaluated model has not learned: of validation, or else of the test.
+    """Read a run's data again, and return rows that its evaluated model has not learned: of
+    validation, or else of the test.
 
     Raises:
-        DataError: no run, data of an object of Python, data that have changed since, or a run that has learned everything.
+        DataError: no run, data of an object of Python, data that have changed since, or a run that
+            has learned everything.
     """
-    split, _ = divided_again(run, f"give pairs that it has not seen: tempera calibrate {quote(str(run))} PAIRS")
-    rows = split.test if "validation" in learned(run) or not len(split.validation) else split.validation
+    split, _ = divided_again(
+        run, f"give pairs that it has not seen: tempera calibrate {quote(str(run))} PAIRS"
+    )
+    rows = (
+        split.test
+        if "validation" in learned(run) or not len(split.validation)
+        else split.validation
+    )
     if not len(rows):
         held = len(split.test) or len(split.validation)
-        why = "has learned all that it has held out (train.refit)" if held else "has held out nothing"
+        why = (
+            "has learned all that it has held out (train.refit)" if held else "has held out nothing"
+        )
         raise DataError(f"{run} {why}: give pairs that it has not seen")
     return split, rows
 
 
 def _in_index(model: Model, pairs: Pairs) -> QuerySet | None:
-    """Return the queries of pairs, to be searched for in the corpus of a run; None if no answer is in it."""
+    """Return the queries of pairs, to be searched for in the corpus of a run; None if no answer is
+    in it."""
     index, doc = indexed(Path(model.path), model.folder, pa.array(pairs.ids("doc")))
     known_docs = doc >= 0
     first, query = Pairs(pairs.table.filter(pa.array(known_docs))).distinct("query")
@@ -150,10 +175,15 @@ def _sought_by(pairs: Pairs, run: Path) -> str:
 
 def _of_task(model: Model, task: RetrievalTask) -> QuerySet:
     """Return queries with a corpus of their own."""
-    docs = encode_all(model.doc, task.corpus["text"], "documents") if task.kept is None else task.kept
+    docs = (
+        encode_all(model.doc, task.corpus["text"], "documents") if task.kept is None else task.kept
+    )
     besides = ("queries", "documents", "judgements", "queries that are a document")
     return QuerySet(
-        task.queries["text"], docs, task.relevant, _counted({k: v for k, v in task.counts.items() if k not in besides})
+        task.queries["text"],
+        docs,
+        task.relevant,
+        _counted({k: v for k, v in task.counts.items() if k not in besides}),
     )
 
 
@@ -174,7 +204,10 @@ def _labelled(model: Model, pairs: Pairs, path: Path, roles: Roles, column: str)
     right = np.isin(keys, mixed(relevant.ids("doc"), relevant.ids("query")))
     first, which = pairs.distinct("query")
     trained = model.trained_on(pairs.table["query"].take(pa.array(first)))
-    return Known(Scored(scores, right, which), {"left_out": _counted(dict(pairs.dropped)), "trained": trained})
+    return Known(
+        Scored(scores, right, which),
+        {"left_out": _counted(dict(pairs.dropped)), "trained": trained},
+    )
 
 
 def _vectors(encode: Encode, pairs: Pairs, role: Text) -> Vectors:

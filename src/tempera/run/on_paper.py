@@ -1,4 +1,5 @@
-"""`tempera plan`: the data that a run would train on, and the cost of one of its steps on a device, on paper."""
+"""`tempera plan`: the data that a run would train on, and the cost of one of its steps on a device,
+on paper."""
 
 from __future__ import annotations
 
@@ -24,30 +25,39 @@ from .prepare import prepare
 
 
 def planned(
-    config: Options | Path | None = None, overrides: Sequence[str] = (), device: str | None = None, devices: int = 1
+    config: Options | Path | None = None,
+    overrides: Sequence[str] = (),
+    device: str | None = None,
+    devices: int = 1,
 ) -> dict[str, Any]:
     """Read the data, and count a step on the first batch; nothing is trained, and nothing is left.
 
     Args:
-        device: a name of `MACHINES`; "cpu" is the CPU of this machine, and None the device that a run would take here, which
-            are measured.
+        device: a name of `MACHINES`; "cpu" is the CPU of this machine, and None the device that a
+            run would take here, which are measured.
         devices: that share the batch.
 
     Returns:
-        The machine's rates, the micro-batches, memory, and each stage's launches, bytes, FLOPs, seconds and bottleneck.
+        The machine's rates, the micro-batches, memory, and each stage's launches, bytes, FLOPs,
+        seconds and bottleneck.
 
     Raises:
-        TemperaError: whatever would stop the run; a device that is in no table, or more of them than the batch has rows.
+        TemperaError: whatever would stop the run; a device that is in no table, or more of them
+            than the batch has rows.
     """
     made = build(configuration.of(config, overrides))
     if device is not None and device != "cpu" and device not in MACHINES:
-        raise ConfigError(f"--device is {device}: give one of {', '.join(MACHINES)}, cpu, or nothing for this machine")
+        raise ConfigError(
+            f"--device is {device}: give one of {', '.join(MACHINES)}, cpu, or nothing for this machine"
+        )
     named = MACHINES.get(device or "")
     made.train.refuse(devices)
     if devices > 1 and not (named and named.network):
         among = ", ".join(name for name, machine in MACHINES.items() if machine.network)
         of = f"how fast {device or 'this machine'} sends to another is not known"
-        raise ConfigError(f"--devices is {devices}, but {of}: give --device {among}, or --devices 1")
+        raise ConfigError(
+            f"--devices is {devices}, but {of}: give --device {among}, or --devices 1"
+        )
     here = Devices() if named else start(made.train.mixed_precision, device or made.train.device)
     machine = named or measured(here.group.device)
     precision = named.precision(made.train.mixed_precision) if named else here.mixed_precision
@@ -60,20 +70,32 @@ def planned(
             if resolved.train.batch_size != prepared.config.train.batch_size:
                 with silenced():  # it has told of the data already
                     prepared = prepare(resolved, Devices(), Path(folder), log, shared=prepared.task)
-        data, options = prepared.task.data, replace(prepared.config.train, mixed_precision=precision)
+        data, options = (
+            prepared.task.data,
+            replace(prepared.config.train, mixed_precision=precision),
+        )
         data.refresh(0)
         (rows,) = data.sampler(0, 1)
         if devices > len(rows):
-            raise ConfigError(f"--devices is {devices}, but the batch has {len(rows)} rows: give at most one a row")
+            raise ConfigError(
+                f"--devices is {devices}, but the batch has {len(rows)} rows: give at most one a row"
+            )
         batch = data.batch(rows, 0)
         objective = prepared.config.objective
-        paper = step_on_paper(data.tower.train(), objective, batch, options, machine.memory, devices, machine.kernels)
+        paper = step_on_paper(
+            data.tower.train(), objective, batch, options, machine.memory, devices, machine.kernels
+        )
     if machine.memory is None:
         machine = replace(machine, timed=timed(paper.examples, CPU))
-    return {**document(paper, machine, len(rows), devices, precision), "chosen": len(as_many(batch, options.select))}
+    return {
+        **document(paper, machine, len(rows), devices, precision),
+        "chosen": len(as_many(batch, options.select)),
+    }
 
 
-def document(paper: StepOnPaper, machine: Machine, pairs: int, devices: int, precision: str) -> dict[str, Any]:
+def document(
+    paper: StepOnPaper, machine: Machine, pairs: int, devices: int, precision: str
+) -> dict[str, Any]:
     """Return a step on paper as numbers by name."""
     stages = list[dict[str, Any]]()
     for name, stage in paper.stages.items():
@@ -98,7 +120,12 @@ def document(paper: StepOnPaper, machine: Machine, pairs: int, devices: int, pre
         "measured": machine.name not in MACHINES,
         "devices": devices,
         "precision": precision,
-        "rates": {"flops": rates, "bandwidth": machine.bandwidth, "launch": machine.launch, "network": machine.network},
+        "rates": {
+            "flops": rates,
+            "bandwidth": machine.bandwidth,
+            "launch": machine.launch,
+            "network": machine.network,
+        },
         "pairs": pairs,
         "width": paper.width,
         "tile": paper.tile,
@@ -115,8 +142,14 @@ def document(paper: StepOnPaper, machine: Machine, pairs: int, devices: int, pre
 def lines(plan: dict[str, Any]) -> list[str]:
     """Return a plan as lines of text."""
     several = f"{plan['devices']} x " if plan["devices"] > 1 else ""
-    source = "measured here" if plan["measured"] else "by its data sheet: the least time, which no program reaches"
-    chosen = f", of which a guide chooses {plan['chosen']:,}," if plan["chosen"] < plan["pairs"] else ""
+    source = (
+        "measured here"
+        if plan["measured"]
+        else "by its data sheet: the least time, which no program reaches"
+    )
+    chosen = (
+        f", of which a guide chooses {plan['chosen']:,}," if plan["chosen"] < plan["pairs"] else ""
+    )
     titles = f"{'one device':<20}{'launches':>10}{'GFLOP':>12}{'GB moved':>10}{'GB sent':>9}{'ms':>12}  bottleneck"
     where = f"{several}{plan['device']} ({source})"
     shown = [
@@ -127,11 +160,15 @@ def lines(plan: dict[str, Any]) -> list[str]:
         titles,
     ]
     for each in plan["stages"]:
-        figures = f"{each['flops'] / 1e9:>12,.1f}{each['bytes'] / 1e9:>10,.3f}{each['sent'] / 1e9:>9,.3f}"
+        figures = (
+            f"{each['flops'] / 1e9:>12,.1f}{each['bytes'] / 1e9:>10,.3f}{each['sent'] / 1e9:>9,.3f}"
+        )
         shown.append(
             f"{each['stage']:<20}{each['launches']:>10,}{figures}{1000 * each['seconds']:>12,.2f}  {each['bottleneck']}"
         )
-    shown.append(f"a step {1000 * plan['seconds']:,.2f} ms, {plan['pairs_per_second']:,.0f} pairs a second")
+    shown.append(
+        f"a step {1000 * plan['seconds']:,.2f} ms, {plan['pairs_per_second']:,.0f} pairs a second"
+    )
     return shown
 
 

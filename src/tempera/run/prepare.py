@@ -1,4 +1,5 @@
-"""The first of a run's four functions: from a configuration to data that are read, divided and ready to train on."""
+"""The first of a run's four functions: from a configuration to data that are read, divided and
+ready to train on."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def prepare(
     """Read, divide and tokenise the data, and build the tower.
 
     Args:
-        vectors: folder for the vectors of guides, for all processes and runs beside this one; None is one in `folder`.
+        vectors: folder for the vectors of guides, for all processes and runs beside this one; None
+            is one in `folder`.
         anew: folder for vectors that follow the model; they have to outlive an interrupted run.
         shared: a task that has read the same data: they are not read again.
 
@@ -80,9 +82,13 @@ def prepare(
     if isinstance(task, InteractionTask):
         ((kind, tower),) = describe(task.data.options).items()
         config = replace(
-            config, tower=task.data.options, resolved={**config.resolved, "tower": {"kind": kind, **tower}}
+            config,
+            tower=task.data.options,
+            resolved={**config.resolved, "tower": {"kind": kind, **tower}},
         )
-    config = config.settled(facts.counts["train"], reading.train.large_pays).trained_with(made_rows=facts.made_rows)
+    config = config.settled(facts.counts["train"], reading.train.large_pays).trained_with(
+        made_rows=facts.made_rows
+    )
     if facts.source is not None:
         ((name, options),) = describe(facts.source).items()
         config = replace(config, resolved={**config.resolved, "data": {"source": name, **options}})
@@ -98,9 +104,12 @@ def prepare(
 
 
 def reading_of(config: Config, devices: Devices) -> Config:
-    """Return a configuration by which a task reads texts: on the device, and in bf16 on a CPU alone, where that is faster."""
+    """Return a configuration by which a task reads texts: on the device, and in bf16 on a CPU
+    alone, where that is faster."""
     half = _half(devices)
-    read = replace(config.train, mixed_precision="bf16" if half else "no", device=str(devices.group.device))
+    read = replace(
+        config.train, mixed_precision="bf16" if half else "no", device=str(devices.group.device)
+    )
     return replace(config, train=read)
 
 
@@ -109,7 +118,8 @@ def _half(devices: Devices) -> bool:
 
 
 def move_tower(config: Config, task: RunTask, devices: Devices) -> None:
-    """Move a task's tower to the device, before it is judged for the first time, and let it read in the precision of the run."""
+    """Move a task's tower to the device, before it is judged for the first time, and let it read in
+    the precision of the run."""
     if _half(devices):
         read_in(task.data.tower, torch.bfloat16)
     if not config.train.divides:
@@ -117,7 +127,8 @@ def move_tower(config: Config, task: RunTask, devices: Devices) -> None:
 
 
 def settle_objective(config: Config, task: RunTask) -> None:
-    """Settle an automatic temperature, and give a teacher that aligns the widths of both models, before an optimiser is made."""
+    """Settle an automatic temperature, and give a teacher that aligns the widths of both models,
+    before an optimiser is made."""
     options, base = config.train, config.base
     base.temperature.settle(options.size + options.sampled, normalised=base.similarity == cosine)
     if config.base.teacher is not None and config.base.teacher.loss == "align":

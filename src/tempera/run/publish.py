@@ -1,4 +1,5 @@
-"""The last of a run's four functions: its folder with the model and its card, what it searches, metrics and a report."""
+"""The last of a run's four functions: its folder with the model and its card, what it searches,
+metrics and a report."""
 
 from __future__ import annotations
 
@@ -42,42 +43,62 @@ from .refit import LEARNED
 from .task import RunTask
 
 _LOST = ": {metric} {before:.3f} before, {after:.3f} after; `tempera merge` weighs both models"
-_HARDLY = 0.1  # of the main metric, which a teacher falls short of where queries hardly ask for their documents
-_SERVED = ("the vectors alone; both together by --hybrid", "both together; the vectors alone by --vectors")
+# of the main metric, which a teacher falls short of where queries hardly ask for their documents
+_HARDLY = 0.1
+_SERVED = (
+    "the vectors alone; both together by --hybrid",
+    "both together; the vectors alone by --vectors",
+)
 Systems = Mapping[str, SystemScores]
 Differences = Mapping[str, Mapping[str, Difference]]
 
 
 def publish(
-    prepared: Prepared, fitted: Fitted, before: Verdict | None, after: Verdict | None, served: Prepared
+    prepared: Prepared,
+    fitted: Fitted,
+    before: Verdict | None,
+    after: Verdict | None,
+    served: Prepared,
 ) -> None:
-    """Compare with other systems, and write everything but the log, which lies in the folder already.
+    """Compare with other systems, and write everything but the log, which lies in the folder
+    already.
 
     Args:
         before: the untrained tower; None where nothing is held out to judge by.
         after: the trained one.
-        served: the run whose tower is saved: the same, or one that has then been trained on the test, too.
+        served: the run whose tower is saved: the same, or one that has then been trained on the
+            test, too.
     """
     with prepared.phases("publish"):
         _publish(prepared, fitted, before, after, served)
 
 
 def _publish(
-    prepared: Prepared, fitted: Fitted, before: Verdict | None, after: Verdict | None, served: Prepared
+    prepared: Prepared,
+    fitted: Fitted,
+    before: Verdict | None,
+    after: Verdict | None,
+    served: Prepared,
 ) -> None:
     config, task, folder = prepared.config, prepared.task, prepared.folder
     systems: dict[str, SystemScores] = {}
     spreads: dict[str, Spread] = {}
     with prepared.phases("evaluate"):
         if before is not None and after is not None:
-            systems = {"untrained": before.ranking, **task.held_out.baselines(), "trained": after.ranking}
+            systems = {
+                "untrained": before.ranking,
+                **task.held_out.baselines(),
+                "trained": after.ranking,
+            }
             spreads = {"untrained": before.spread, "trained": after.spread}
         for name in systems.keys() & TOGETHER:
             systems[name] = systems.pop(name)  # the last of a table
         differences = _differences(systems)
         about = task.held_out.about()
         others = {} if before is None or after is None else _forgotten(before.others, after.others)
-        alarms = _doubted(prepared, fitted, systems, differences, about.get("counting", {}).get("served", False))
+        alarms = _doubted(
+            prepared, fitted, systems, differences, about.get("counting", {}).get("served", False)
+        )
         for path, each in others.items():
             if each["difference"]["real"] and each["difference"]["mean"] < 0:
                 alarms.caution(fitted.step, f"training made {path} worse{_LOST.format(**each)}")
@@ -86,7 +107,11 @@ def _publish(
         _save(prepared, task, folder / EVALUATED, folder / EVALUATED)
     (folder / "objective.safetensors").write_bytes(as_bytes(served.config.objective.state_dict()))
     write_searched(folder, served.task.showcase.searched())
-    sizes = {each.name: _size(each) for each in sorted(folder.iterdir()) if each.name not in (CACHE, "log.jsonl")}
+    sizes = {
+        each.name: _size(each)
+        for each in sorted(folder.iterdir())
+        if each.name not in (CACHE, "log.jsonl")
+    }
     (folder / "config.yaml").write_text(configuration.dump(config.resolved), encoding="utf-8")
     metrics = {
         "metrics": {name: scores.metrics for name, scores in systems.items()},
@@ -109,21 +134,27 @@ def _publish(
     }
     report = _report(prepared, metrics, systems, spreads, differences)
     (folder / "report.html").write_text(render(report), encoding="utf-8")
-    (folder / "model" / "README.md").write_text(render_card(_card(prepared, metrics, systems)), encoding="utf-8")
+    (folder / "model" / "README.md").write_text(
+        render_card(_card(prepared, metrics, systems)), encoding="utf-8"
+    )
     write_mark(folder, {**metrics, "seconds": prepared.phases.seconds()})
     shutil.rmtree(folder / CACHE, ignore_errors=True)  # what is mapped stays readable
 
 
 def _save(prepared: Prepared, task: RunTask, model: Path, beside: Path) -> None:
-    """Write a model, and what it and those that it begins with or learns from have learned, into another folder."""
+    """Write a model, and what it and those that it begins with or learns from have learned, into
+    another folder."""
     task.data.tower.save(model)
     for name, array in task.showcase.trained_on().items():
         before = learned(prepared.config.begins_with)
         np.save(beside / name, np.unique(np.concatenate([array, *before])), allow_pickle=False)
 
 
-def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: Differences, served: bool) -> Alarms:
-    """Log the alarms and cautions of a run that has ended, and return them; `served` if it answers by both together anyway."""
+def _doubted(
+    prepared: Prepared, fitted: Fitted, systems: Systems, differences: Differences, served: bool
+) -> Alarms:
+    """Log the alarms and cautions of a run that has ended, and return them; `served` if it answers
+    by both together anyway."""
     alarms, main = Alarms(prepared.log), main_metric(prepared.config.evaluation.metrics)
     queries = len(systems["trained"].per_query[main]) if systems else 0
     taught = systems[TEACHER].metrics[main] if TEACHER in systems else 1.0
@@ -137,11 +168,19 @@ def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: 
         )
     elif systems:
         alarms.regression(fitted.step, main, differences["trained - untrained"][main], queries)
-    better = [command for name, command in TOGETHER.items() if not served and _ahead(systems, name, main)]
+    better = [
+        command for name, command in TOGETHER.items() if not served and _ahead(systems, name, main)
+    ]
     together = f"{better[0]} with --hybrid" if better else ""
     chooses = prepared.task.held_out.chooses
     for text in doubts(
-        prepared.config, prepared.log.records, rivals, prepared.task.showcase.subject, together, chooses, queries
+        prepared.config,
+        prepared.log.records,
+        rivals,
+        prepared.task.showcase.subject,
+        together,
+        chooses,
+        queries,
     ):
         alarms.caution(fitted.step, text)
     task = prepared.task
@@ -154,7 +193,8 @@ def _doubted(prepared: Prepared, fitted: Fitted, systems: Systems, differences: 
 
 
 def _forgotten(before: Mapping[str, TaskScores], after: Mapping[str, TaskScores]) -> dict[str, Any]:
-    """Return the main metric on other data before and after training, and the difference with its interval."""
+    """Return the main metric on other data before and after training, and the difference with its
+    interval."""
     rows = {}
     for path, scores in after.items():
         differences = scores.against(before[path])
@@ -172,7 +212,8 @@ def _ahead(systems: Systems, name: str, metric: str) -> bool:
 
 
 def _differences(systems: Systems) -> Differences:
-    """Return the metrics of each trained system less those of every system before it in the table, with intervals."""
+    """Return the metrics of each trained system less those of every system before it in the table,
+    with intervals."""
     names = list(systems)
     return {
         f"{ours} - {theirs}": bootstrap_metrics(systems[ours].per_query, systems[theirs].per_query)
@@ -190,8 +231,12 @@ def _card(prepared: Prepared, metrics: Mapping[str, Any], systems: Systems) -> C
     """Return what the saved model's README.md says."""
     resolved, data = prepared.config.resolved, metrics["data"]
     source = {"source": str(resolved["data"].get("path") or resolved["data"]["source"])}
-    counts = {name: f"{data[name]:,}" for name in ("pairs", "train", "validation", "queries", "corpus")}
-    dropped = {f"left out: {reason}": f"{count:,}" for reason, count in data.get("dropped", {}).items()}
+    counts = {
+        name: f"{data[name]:,}" for name in ("pairs", "train", "validation", "queries", "corpus")
+    }
+    dropped = {
+        f"left out: {reason}": f"{count:,}" for reason, count in data.get("dropped", {}).items()
+    }
     return Card(
         **vars(prepared.config.card),
         data={**source, **counts, **dropped, **_again(metrics.get("refit", []))},
@@ -203,7 +248,8 @@ def _card(prepared: Prepared, metrics: Mapping[str, Any], systems: Systems) -> C
 
 
 def _base(tower: Mapping[str, Any]) -> str | None:
-    """Return the model that a tower, or the one of queries, starts from; None for one from scratch."""
+    """Return the model that a tower, or the one of queries, starts from; None for one from
+    scratch."""
     (query,) = tower["query"].values() if isinstance(tower.get("query"), Mapping) else (tower,)
     model: str | None = query.get("model")
     return model
@@ -220,9 +266,14 @@ def _trained_again(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 def _again(refits: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return what card and report say of a model that has trained again on what was held out."""
-    names = {"validation": "trained again before the evaluation", "test": "trained again after the evaluation"}
+    names = {
+        "validation": "trained again before the evaluation",
+        "test": "trained again after the evaluation",
+    }
     lines = {
-        names[each["part"]]: f"{LEARNED[each['part']]}, {each['pairs']:,} in all, {each['steps']:,} steps"
+        names[
+            each["part"]
+        ]: f"{LEARNED[each['part']]}, {each['pairs']:,} in all, {each['steps']:,} steps"
         + (" on from the weights that validation has chosen" if each.get("goes_on") else "")
         + (f", with {each['negatives']:,} mined negatives" if "negatives" in each else "")
         for each in refits
@@ -240,22 +291,34 @@ def _report(
     differences: Differences,
 ) -> RunReport:
     """Return what report.html shows."""
-    subject, rival, names = prepared.task.showcase.subject, best_baseline(systems), prepared.config.evaluation.metrics
+    subject, rival, names = (
+        prepared.task.showcase.subject,
+        best_baseline(systems),
+        prepared.config.evaluation.metrics,
+    )
     records = prepared.log.records
     return RunReport(
         facts={
             **{text: f"{metrics['data'][name]:,}" for name, text in subject.facts.items()},
-            "CPU seconds": ", ".join(f"{name} {each['cpu']:.0f}" for name, each in metrics["seconds"].items()),
+            "CPU seconds": ", ".join(
+                f"{name} {each['cpu']:.0f}" for name, each in metrics["seconds"].items()
+            ),
             "seconds": f"{sum(each['wall'] for each in metrics['seconds'].values()):.0f}",
             "peak memory": f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB",
             **({"BM25 settings": str(metrics["bm25"])} if rival == "bm25" else {}),
             **{name: str(Fusion(**metrics["hybrid"])) for name in systems if name in TOGETHER},
-            **({"recommended by": _SERVED[metrics["counting"]["served"]]} if "counting" in metrics else {}),
+            **(
+                {"recommended by": _SERVED[metrics["counting"]["served"]]}
+                if "counting" in metrics
+                else {}
+            ),
             **_again(metrics.get("refit", [])),
         },
         systems={name: _only(names, values) for name, values in metrics["metrics"].items()},
         difference=None if rival is None else differences[f"trained - {rival}"].get(MAIN),
-        log=[{**r, "metrics": _only(names, r["metrics"])} if "metrics" in r else r for r in records],
+        log=[
+            {**r, "metrics": _only(names, r["metrics"])} if "metrics" in r else r for r in records
+        ],
         spreads=spreads,
         examples=prepared.task.showcase.examples(systems) if systems else [],
         config=configuration.dump(prepared.config.resolved),

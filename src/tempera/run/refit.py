@@ -1,4 +1,5 @@
-"""Training again, also on data that were held out, once validation has chosen settings and length."""
+"""Training again, also on data that were held out, once validation has chosen settings and
+length."""
 
 from __future__ import annotations
 
@@ -26,19 +27,28 @@ from .prepare import Prepared, move_tower, reading_of
 from .task import RunTask
 
 WORTH = 0.05  # share of the data that is held out, from which `auto` trains again
-# Of the steps, and of their learning rate, where training goes on from trained weights (bench/results/continued.json).
+# Of the steps, and of their learning rate, where training goes on from trained weights
+# (bench/results/continued.json).
 _SHARE = 0.5
-LEARNED: dict[Part, str] = {"validation": "also on validation", "test": "also on all that was held out"}
+LEARNED: dict[Part, str] = {
+    "validation": "also on validation",
+    "test": "also on all that was held out",
+}
 # With withheld items, validation is not trained on before the test: it may hold them.
-_PARTS: dict[RefitOn, tuple[Part, ...]] = {"none": (), "validation": ("validation",), "all": ("validation", "test")}
+_PARTS: dict[RefitOn, tuple[Part, ...]] = {
+    "none": (),
+    "validation": ("validation",),
+    "all": ("validation", "test"),
+}
 
 
 class Refit:
     """Train a run on more data, by `train.refit`.
 
-    It begins anew, with the weights and the objective that the run has before its training. Where rows are made of documents
-    (`train.made_rows`), which is the longest part of a training, or negatives are mined for it (`mining.again`), it goes on from
-    the weights that validation has chosen: for half of the steps, or a quarter where both are, at half of the learning rates,
+    It begins anew, with the weights and the objective that the run has before its training. Where
+    rows are made of documents (`train.made_rows`), which is the longest part of a training, or
+    negatives are mined for it (`mining.again`), it goes on from the weights that validation has
+    chosen: for half of the steps, or a quarter where both are, at half of the learning rates,
     without such rows and with such negatives. A memory is empty then, and schedules begin again.
 
     Args:
@@ -51,16 +61,23 @@ class Refit:
         self.latest = self.pairs = counts["train"]  # of the training before, and of the first one
         worth = self.pairs < (1 - WORTH) * counts["pairs"]
         parts = {**_PARTS, "auto": prepared.task.refits if worth else ()}[self.train.refit]
-        self.parts = [each for each in parts if each == "test" or not prepared.config.evaluation.cold_items]
+        self.parts = [
+            each for each in parts if each == "test" or not prepared.config.evaluation.cold_items
+        ]
         self.learned = prepared.task.learned
         mines, self.mining = _mines(prepared), prepared.config.mining
         self.goes_on = bool(self.train.made_rows) or mines
-        self.share, self.cost = 1.0, 1.0  # of the steps, and the time of one in those of the first training
+        self.share, self.cost = (
+            1.0,
+            1.0,
+        )  # of the steps, and the time of one in those of the first training
         self.besides = ""
         if mines:
             self.mining, self.share = self.mining.once(), _SHARE
             self.cost = 1 + self.mining.negatives / 2
-            self.besides = f", with up to {quantity(self.mining.negatives, 'negatives')} a query that it mines"
+            self.besides = (
+                f", with up to {quantity(self.mining.negatives, 'negatives')} a query that it mines"
+            )
         if self.train.made_rows:
             self.share, self.cost = _SHARE * self.share, 1.0
         self.chosen: Prepared | None = None  # the run after its first training
@@ -69,13 +86,15 @@ class Refit:
 
     @property
     def times(self) -> float:
-        """Return the most steps of all trainings together, in the time of those of the first one."""
+        """Return the most steps of all trainings together, in the time of those of the first
+        one."""
         sizes = [self.pairs, *map(self.learned, self.parts)]
         more = sum(size for size, before in zip(sizes[1:], sizes, strict=False) if size != before)
         return float(1 + self.share * self.cost * more / self.pairs)
 
     def __call__(self, part: Part, run: Prepared, fitted: Fitted) -> Prepared:
-        """Return the run trained also on a part of its data, for the passes that its best weights have taken; all processes call.
+        """Return the run trained also on a part of its data, for the passes that its best weights
+        have taken; all processes call.
 
         The same run where this part is not asked for or adds no pair, or where no step has helped.
         """
@@ -103,15 +122,24 @@ class Refit:
             )
             with JsonLines(Path(folder) / "log.jsonl") as log, silenced(bars=True):
                 train = replace(self.train, max_steps=steps, max_time=None)
-                again = replace(run, config=replace(config, train=train), task=task, log=log, phases=Phases())
+                again = replace(
+                    run, config=replace(config, train=train), task=task, log=log, phases=Phases()
+                )
                 fit(again, looks=False)
-            record: dict[str, Any] = {"event": "refit", "part": part, "pairs": pairs, "steps": steps}
+            record: dict[str, Any] = {
+                "event": "refit",
+                "part": part,
+                "pairs": pairs,
+                "steps": steps,
+            }
             if self.goes_on:
                 record["goes_on"] = True
             for mined in (each["mined"] for each in log.records if "mined" in each):
                 record["negatives"] = mined["kept"]
                 if 2 * mined["empty"] > mined["queries"]:
-                    few = f"{mined['empty']:,} of {mined['queries']:,} queries have found no negative"
+                    few = (
+                        f"{mined['empty']:,} of {mined['queries']:,} queries have found no negative"
+                    )
                     logger.info(f"{few}: see mining.absolute_margin, relative_margin and depth")
             run.log.write(**record)
         return replace(run, config=config, task=task)
@@ -124,7 +152,12 @@ def _mines(prepared: Prepared) -> bool:
         ConfigError: `mining.faiss` is no index that FAISS knows.
     """
     config, mining, data = prepared.config, prepared.config.mining, prepared.task.data
-    wanted = mining.again > 0 and mining.every is None and config.base.uses_negatives and config.train.teacher is None
+    wanted = (
+        mining.again > 0
+        and mining.every is None
+        and config.base.uses_negatives
+        and config.train.teacher is None
+    )
     if not (wanted and isinstance(data, TrainingPairs) and data.rows.negatives is None):
         return False
     if mining.faiss is not None:  # a wrong one is refused before the training
@@ -134,7 +167,9 @@ def _mines(prepared: Prepared) -> bool:
 
 def _onward(train: Training) -> Training:
     """Return the options of a training that goes on from trained weights."""
-    tables = train.table_learning_rate or (TABLE_RATE if train.table_optimizer == "rowwise_adagrad" else None)
+    tables = train.table_learning_rate or (
+        TABLE_RATE if train.table_optimizer == "rowwise_adagrad" else None
+    )
     return replace(
         train,
         made_rows=0,
@@ -145,9 +180,12 @@ def _onward(train: Training) -> Training:
 
 
 def _begin(chosen: Prepared, task: RunTask, objective: nn.Module) -> None:
-    """Give a run's tower and objective the weights that validation has chosen, which the first process alone has."""
+    """Give a run's tower and objective the weights that validation has chosen, which the first
+    process alone has."""
     task.data.tower.load_state_dict(chosen.task.data.tower.state_dict())
     with torch.no_grad():
-        for mine, trained in zip(objective.parameters(), chosen.config.objective.parameters(), strict=True):
+        for mine, trained in zip(
+            objective.parameters(), chosen.config.objective.parameters(), strict=True
+        ):
             mine.copy_(trained)
     chosen.devices.group.share([*task.data.tower.state_dict().values(), *objective.parameters()])

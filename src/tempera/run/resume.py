@@ -1,6 +1,7 @@
 """The checkpoints of a run, in OUTPUT.checkpoints/ beside the folder that it will leave.
 
-The same command resumes from the latest one, and ends with the same bits as a run that was never stopped.
+The same command resumes from the latest one, and ends with the same bits as a run that was never
+stopped.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ from ..io.untrusted import refuse_unsafe
 EVERY = 600.0  # seconds from one checkpoint to the next, where no number of steps is given
 _POSITION, _LOG, _BEST = "run.json", "log.jsonl", "best.safetensors"
 _VECTORS = "anew-{}"
-_OWN = ("step-?????????*", _VECTORS.format("*"))  # folders of checkpoints, and of vectors that follow the model
+_OWN = (
+    "step-?????????*",
+    _VECTORS.format("*"),
+)  # folders of checkpoints, and of vectors that follow the model
 Weights = dict[str, Tensor]
 
 
@@ -57,7 +61,8 @@ class Position:
 
 
 class Checkpoints:
-    """Write and read a run's checkpoints, in folders step-000000120/ and so on; each is complete or absent.
+    """Write and read a run's checkpoints, in folders step-000000120/ and so on; each is complete or
+    absent.
 
     Args:
         folder: made with the first checkpoint.
@@ -66,7 +71,9 @@ class Checkpoints:
         steps: number of steps between checkpoints; None is by time.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], keep: int = 1, steps: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], keep: int = 1, steps: int | None = None
+    ) -> None:
         self.folder, self.config, self.keep, self.steps = folder, _lasting(config), keep, steps
         self.saved = time.monotonic()  # the latest, or the beginning
         self.command = "the same command again"  # to resume
@@ -101,7 +108,8 @@ class Checkpoints:
             )
 
     def record(self, event: str) -> dict[str, Any] | None:
-        """Return the first record of an event in the log of the run to resume; None if there is none.
+        """Return the first record of an event in the log of the run to resume; None if there is
+        none.
 
         Raises:
             DataError: the log is damaged.
@@ -114,29 +122,46 @@ class Checkpoints:
             raise _damaged(folder, error) from None
 
     def vectors(self, rank: int) -> Path:
-        """Return a process's folder for vectors that follow the model; all go on with those of the first, however many they are."""
+        """Return a process's folder for vectors that follow the model; all go on with those of the
+        first, however many they are."""
         first, own = (self.folder / _VECTORS.format(each) for each in (0, rank))
         if own != first:
             with as_output_error(own):
                 shutil.rmtree(own, ignore_errors=True)
                 if first.is_dir():
-                    shutil.copytree(first, own, ignore=shutil.ignore_patterns("*.partial"), copy_function=_linked)
+                    shutil.copytree(
+                        first,
+                        own,
+                        ignore=shutil.ignore_patterns("*.partial"),
+                        copy_function=_linked,
+                    )
         return own
 
     def due(self, step: int) -> bool:
         """Return True if a checkpoint is due after `step` steps."""
-        return time.monotonic() - self.saved >= EVERY if self.steps is None else step % self.steps == 0
+        return (
+            time.monotonic() - self.saved >= EVERY if self.steps is None else step % self.steps == 0
+        )
 
     def save(
-        self, state: State, position: Position, log: Sequence[Mapping[str, Any]], best: Weights | None = None
+        self,
+        state: State,
+        position: Position,
+        log: Sequence[Mapping[str, Any]],
+        best: Weights | None = None,
     ) -> None:
-        """Write a checkpoint with the log up to it, then remove older ones. All processes have to call.
+        """Write a checkpoint with the log up to it, then remove older ones. All processes have to
+        call.
 
         Raises:
             OutputError: a folder that cannot be written, or a full disk; earlier checkpoints stay.
         """
         chosen = None if best is None else save(best)
-        about = {"config": self.config, **asdict(position), "best": None if chosen is None else _checksum(chosen)}
+        about = {
+            "config": self.config,
+            **asdict(position),
+            "best": None if chosen is None else _checksum(chosen),
+        }
         lines = "".join(json.dumps(record) + "\n" for record in log)
         try:
             state.save(
@@ -147,15 +172,20 @@ class Checkpoints:
                     **({} if chosen is None else {_BEST: chosen}),
                 },
             )
-            for old in sorted(self.folder.glob("step-?????????"))[: -self.keep] if state.group.main else []:
+            for old in (
+                sorted(self.folder.glob("step-?????????"))[: -self.keep] if state.group.main else []
+            ):
                 shutil.rmtree(old, ignore_errors=True)
         except OutputError as error:
             left = "from the beginning" if self.latest is None else f"from {self.latest}"
             raise OutputError(f"{error}; run {self.command} to resume {left}") from None
         self.saved = time.monotonic()
 
-    def load(self, state: State, data: str) -> tuple[Position, list[dict[str, Any]], Weights | None]:
-        """Load the latest checkpoint into `state`; return the run's position, its log, and its best weights so far.
+    def load(
+        self, state: State, data: str
+    ) -> tuple[Position, list[dict[str, Any]], Weights | None]:
+        """Load the latest checkpoint into `state`; return the run's position, its log, and its best
+        weights so far.
 
         Without a checkpoint, that is the beginning.
 
@@ -198,7 +228,8 @@ class Checkpoints:
 
 
 def _linked(source: str, target: str) -> None:
-    """Let a file that is only ever replaced stand in a second place, as a copy where the disk has no links."""
+    """Let a file that is only ever replaced stand in a second place, as a copy where the disk has
+    no links."""
     try:
         os.link(source, target)
     except OSError:
@@ -210,7 +241,9 @@ def _checksum(content: bytes) -> str:
 
 
 def _damaged(folder: Path, error: Exception) -> DataError:
-    return DataError(f"{folder} is a damaged checkpoint: {error}; remove it, or start again with --overwrite")
+    return DataError(
+        f"{folder} is a damaged checkpoint: {error}; remove it, or start again with --overwrite"
+    )
 
 
 def _lasting(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,14 +264,16 @@ def _difference(before: Any, now: Any, path: str = "") -> str:
             if before.get(key) != now.get(key):
                 return _difference(before.get(key), now.get(key), f"{path}.{key}" if path else key)
     was, is_now = (
-        yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip() for value in (before, now)
+        yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
+        for value in (before, now)
     )
     return f"{path} was {was}, now {is_now}"
 
 
 @dataclass
 class Interruption:
-    """Hold the signal that has asked this process to stop, and the one by which all processes stop; 0 is none."""
+    """Hold the signal that has asked this process to stop, and the one by which all processes stop;
+    0 is none."""
 
     number: int = 0
     agreed: int = 0
@@ -246,7 +281,8 @@ class Interruption:
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Note Ctrl-C, SIGTERM and SIGHUP, and handle them as before when the block has ended; a second signal is handled at once.
+    """Note Ctrl-C, SIGTERM and SIGHUP, and handle them as before when the block has ended; a second
+    signal is handled at once.
 
     Signals reach the main thread only; in other threads this does nothing.
     """
@@ -260,7 +296,9 @@ def interruptible() -> Iterator[Interruption]:
         if interruption.number:
             signal.raise_signal(number)
         interruption.number = number
-        logger.info(f"{signal.Signals(number).name}: stopping after this step; repeat the signal to stop now")
+        logger.info(
+            f"{signal.Signals(number).name}: stopping after this step; repeat the signal to stop now"
+        )
 
     with hearing(note) as before:
         yield interruption

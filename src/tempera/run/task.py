@@ -1,4 +1,5 @@
-"""The interface of a task to a run, for data of any kind: batches to train on, an evaluation, and examples to show."""
+"""The interface of a task to a run, for data of any kind: batches to train on, an evaluation, and
+examples to show."""
 
 from __future__ import annotations
 
@@ -34,20 +35,24 @@ class Data(Protocol):
         """Return the features of chosen rows, and the documents that batch `number` draws.
 
         Args:
-            progress: of the training, from 0 to 1; rows that are made for its beginning stand behind the others.
+            progress: of the training, from 0 to 1; rows that are made for its beginning stand
+                behind the others.
         """
 
     def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
-        """Compute again what follows the tower, before step `step`, counted from 0; return what the log is to hold of it.
+        """Compute again what follows the tower, before step `step`, counted from 0; return what the
+        log is to hold of it.
 
         All processes call, and may share the work.
         """
 
     def content(self) -> Iterable[Tensor]:
-        """Yield everything that has to be the same on all processes at the start, apart from the tower."""
+        """Yield everything that has to be the same on all processes at the start, apart from the
+        tower."""
 
     def source(self) -> Iterable[Tensor]:
-        """Yield what tells the data from any others, whatever of them is held out, trained on, or cut."""
+        """Yield what tells the data from any others, whatever of them is held out, trained on, or
+        cut."""
 
     def called(self, rows: Tensor) -> list[str]:
         """Return what a user knows training rows by: where they stand, or whose they are."""
@@ -68,7 +73,8 @@ class HeldOut(Protocol):
         """True if there is anything to judge by during training."""
 
     def afford(self, config: Config) -> None:
-        """Choose how often the run is judged on its way, and by how much, so that this costs little beside its steps."""
+        """Choose how often the run is judged on its way, and by how much, so that this costs little
+        beside its steps."""
 
     def embed(self) -> None:
         """Compute the vectors that the run's index will hold, if judging can use them too."""
@@ -89,7 +95,8 @@ class HeldOut(Protocol):
         """Return what else belongs into metrics.json."""
 
     def learned_by(self, run: Path) -> int | None:
-        """Return how many queries of the test a run was trained on; None for a folder that does not say."""
+        """Return how many queries of the test a run was trained on; None for a folder that does not
+        say."""
 
 
 class Showcase(Protocol):
@@ -112,10 +119,12 @@ class Showcase(Protocol):
         """Return what the saved model searches."""
 
     def trained_on(self) -> Mapping[str, NDArray[np.int64]]:
-        """Return what a model that has learned these data keeps of them, so that it is not judged by them; by file name."""
+        """Return what a model that has learned these data keeps of them, so that it is not judged
+        by them; by file name."""
 
     def reopened(self, folder: Path) -> float:
-        """Save the tower and open it as a user would; return the largest difference in any number of its vectors."""
+        """Save the tower and open it as a user would; return the largest difference in any number
+        of its vectors."""
 
 
 class RunTask(Protocol):
@@ -135,23 +144,28 @@ class RunTask(Protocol):
 
     @property
     def refits(self) -> tuple[Part, ...]:
-        """The parts that `train.refit: auto` trains on again, in this order, where much is held out."""
+        """The parts that `train.refit: auto` trains on again, in this order, where much is held
+        out."""
 
     def learned(self, part: Part) -> int:
-        """Return the number of pairs or events that a run trains on which learns this part, too, and all before it."""
+        """Return the number of pairs or events that a run trains on which learns this part, too,
+        and all before it."""
 
     def race(self, config: Config) -> Race:
-        """Return the settings that a recipe tries on these data; `config.tower` is of a kind with open options."""
+        """Return the settings that a recipe tries on these data; `config.tower` is of a kind with
+        open options."""
 
     def fresh(self, config: Config, cache: Path) -> RunTask:
-        """Return another run on the same data and split, before its training, without reading them again.
+        """Return another run on the same data and split, before its training, without reading them
+        again.
 
-        `config` reads and divides the data as this one does, and its tower reads texts in the same way; its seed chooses
-        weights and rows, not the split.
+        `config` reads and divides the data as this one does, and its tower reads texts in the same
+        way; its seed chooses weights and rows, not the split.
         """
 
     def extended(self, config: Config, part: Part) -> RunTask:
-        """Return another run, before its training, that trains on the data of a part and before it, too.
+        """Return another run, before its training, that trains on the data of a part and before it,
+        too.
 
         It is evaluated as this one, with the settings that validation has chosen for this one.
         """

@@ -1,4 +1,5 @@
-"""The number of steps that fit a time: measured once, by short runs before the first step, so that all that follows is exact."""
+"""The number of steps that fit a time: measured once, by short runs before the first step, so that
+all that follows is exact."""
 
 from __future__ import annotations
 
@@ -20,22 +21,29 @@ from .refit import Refit
 from .task import RunTask
 
 TIME_LIMIT = "time limit"  # event of the log
-_COUNTS = (4, 32)  # steps of the short runs; the second follows if its steps take little of the time
-_COUNT = 16  # of the first, where the steps at the beginning have more rows: enough for their share to show
+_COUNTS = (
+    4,
+    32,
+)  # steps of the short runs; the second follows if its steps take little of the time
+# of the first, where the steps at the beginning have more rows: enough for their share to show
+_COUNT = 16
 _SHARE = 0.05
 
 
 def limited(
-    prepared: Prepared, known: Mapping[str, Any] | None = None, settle: Callable[[Prepared], Prepared] | None = None
+    prepared: Prepared,
+    known: Mapping[str, Any] | None = None,
+    settle: Callable[[Prepared], Prepared] | None = None,
 ) -> Prepared:
-    """Return the run with at most as many steps as `train.max_time` allows it and its training again, if there is one.
+    """Return the run with at most as many steps as `train.max_time` allows it and its training
+    again, if there is one.
 
     All processes call, and the slowest decides.
 
     Args:
         known: what an interrupted run has recorded of its limit, which then stands.
-        settle: chooses options that are still open, within the limit of the run as it is. Where the tower is another one after
-            that, its steps are measured anew.
+        settle: chooses options that are still open, within the limit of the run as it is. Where the
+            tower is another one after that, its steps are measured anew.
     """
     options, settle = prepared.config.train, settle or (lambda run: run)
     if options.max_time is None:
@@ -74,16 +82,24 @@ def _steps(prepared: Prepared) -> int:
 def _within(prepared: Prepared, record: Mapping[str, float]) -> Prepared:
     """Return the run with the steps of a limit in place of its time, unless it takes fewer."""
     allowed = int(record["steps"])
-    train = replace(prepared.config.train, max_time=None, max_steps=allowed if allowed < _steps(prepared) else None)
+    train = replace(
+        prepared.config.train,
+        max_time=None,
+        max_steps=allowed if allowed < _steps(prepared) else None,
+    )
     return replace(prepared, config=replace(prepared.config, train=train))
 
 
 def rate(prepared: Prepared, limit: float) -> tuple[float, float]:
-    """Return the mean seconds of a step, and the seconds of all steps that were taken to measure it."""
+    """Return the mean seconds of a step, and the seconds of all steps that were taken to measure
+    it."""
     spent = step = 0.0
     for count in (first_steps(prepared), _COUNTS[-1]):
         seconds = step_seconds(prepared, count)
-        spent, step = spent + sum(seconds), mean(seconds[1:])  # the first makes what the others use again
+        spent, step = (
+            spent + sum(seconds),
+            mean(seconds[1:]),
+        )  # the first makes what the others use again
         if prepared.devices.group.all_reduce_max(int(step * _COUNTS[-1] > _SHARE * limit)):
             break
     return step, spent
@@ -97,19 +113,28 @@ def first_steps(prepared: Prepared) -> int:
 def step_seconds(prepared: Prepared, count: int) -> list[float]:
     """Return the seconds of each step of a short run beside this one, of which nothing stays."""
     train = replace(prepared.config.train, max_steps=count, max_time=None)
-    config = replace(prepared.config, train=train, objective=copy.deepcopy(prepared.config.objective))
+    config = replace(
+        prepared.config, train=train, objective=copy.deepcopy(prepared.config.objective)
+    )
     _, records = short_run(prepared, config, prepared.devices)
     return [record["seconds"] for record in records if record["event"] == "step"]
 
 
-def short_run(prepared: Prepared, config: Config, devices: Devices) -> tuple[RunTask, list[dict[str, Any]]]:
-    """Train anew on the data of a prepared run, without looks; return the task and the records of the log.
+def short_run(
+    prepared: Prepared, config: Config, devices: Devices
+) -> tuple[RunTask, list[dict[str, Any]]]:
+    """Train anew on the data of a prepared run, without looks; return the task and the records of
+    the log.
 
     Args:
         config: with an objective of its own, which training changes.
         devices: that train.
     """
-    with TemporaryDirectory(dir=prepared.folder) as place, silenced(), JsonLines(Path(place) / "log.jsonl") as log:
+    with (
+        TemporaryDirectory(dir=prepared.folder) as place,
+        silenced(),
+        JsonLines(Path(place) / "log.jsonl") as log,
+    ):
         run = prepare(config, devices, Path(place), log, shared=prepared.task)
         fit(run, looks=False)
     return run.task, log.records

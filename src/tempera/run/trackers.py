@@ -1,7 +1,8 @@
-"""Trackers: the numbers of log.jsonl, sent to TensorBoard, Weights & Biases, MLflow or trackio as they are written.
+"""Trackers: the numbers of log.jsonl, sent to TensorBoard, Weights & Biases, MLflow or trackio as
+they are written.
 
-Each is one of Accelerate's trackers. Nothing is sent unless `train.report_to` asks, and nothing else than numbers and the
-options of the run.
+Each is one of Accelerate's trackers. Nothing is sent unless `train.report_to` asks, and nothing
+else than numbers and the options of the run.
 """
 
 from __future__ import annotations
@@ -27,23 +28,27 @@ if TYPE_CHECKING:  # importing it takes 2 s
     from accelerate.tracking import GeneralTracker
 
 PROJECT = "tempera"  # unless WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME names another
-_SENT = "sent.json"  # the run's name, its id in MLflow, and of each tracker the step of the latest record of each kind
+# the run's name, its id in MLflow, and of each tracker the step of the latest record of each kind
+_SENT = "sent.json"
 _KINDS = {"step": "train", "evaluation": "eval"}
 
 Tell = Callable[[Mapping[str, Any]], None]
 
 
 @contextmanager
-def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_on: bool) -> Iterator[Tell]:
+def tracked(
+    names: Sequence[str], output: Path, config: Mapping[str, Any], goes_on: bool
+) -> Iterator[Tell]:
     """Start trackers for the block; yield a function that sends them a record of the log.
 
-    A record without a step, and one that a tracker has received before the run was interrupted, is not passed on. A tracker that
-    fails on the way is left out from then on, with a message; the run and its log.jsonl go on. MLflow and Weights & Biases are
-    told whether the block has failed.
+    A record without a step, and one that a tracker has received before the run was interrupted, is
+    not passed on. A tracker that fails on the way is left out from then on, with a message; the run
+    and its log.jsonl go on. MLflow and Weights & Biases are told whether the block has failed.
 
     Args:
         names: of Accelerate's trackers; none sends nothing.
-        output: the run folder; files of trackers, and how far they are, stand beside it in `output`.trackers.
+        output: the run folder; files of trackers, and how far they are, stand beside it in
+            `output`.trackers.
         config: every option of the run, which they get at its start.
         goes_on: True if this run was interrupted; it is the same run to them.
 
@@ -57,20 +62,29 @@ def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_
     folder = output.with_name(f"{output.name}.trackers")
     before = _read(folder / _SENT) if goes_on and names else {}
     # Runs that begin in one second may have folders of one name.
-    sent = before or {"run": f"{output.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}", "to": {}}
+    sent = before or {
+        "run": f"{output.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}",
+        "to": {},
+    }
 
     def note() -> None:
         write_file(folder / _SENT, json.dumps(sent).encode())
 
     def tell(record: Mapping[str, Any]) -> None:
         event, step = record["event"], record.get("step")
-        due = [] if step is None else [name for name in trackers if step > sent["to"][name].get(event, -1)]
+        due = (
+            []
+            if step is None
+            else [name for name in trackers if step > sent["to"][name].get(event, -1)]
+        )
         for name in due:
             try:
                 trackers[name].log(numbers(record), step=step)
             except Exception as error:
                 del trackers[name]
-                logger.warning(f"train.report_to: {name} failed and is stopped: {_line(error)}; log.jsonl goes on")
+                logger.warning(
+                    f"train.report_to: {name} failed and is stopped: {_line(error)}; log.jsonl goes on"
+                )
             else:
                 sent["to"][name][event] = step
         if due:
@@ -87,8 +101,12 @@ def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_
                 if name not in sent["to"]:
                     trackers[name].store_init_configuration(flat(config))
             except Exception as error:  # of its own kinds, from no account to no network
-                advice = "; a run that goes on may leave it out of train.report_to" if before else ""
-                raise TemperaError(f"train.report_to: {name} cannot start: {_line(error)}{advice}") from None
+                advice = (
+                    "; a run that goes on may leave it out of train.report_to" if before else ""
+                )
+                raise TemperaError(
+                    f"train.report_to: {name} cannot start: {_line(error)}{advice}"
+                ) from None
             sent["to"].setdefault(name, {})
             note()
         yield tell
@@ -104,7 +122,8 @@ def tracked(names: Sequence[str], output: Path, config: Mapping[str, Any], goes_
 
 
 def started(name: str, folder: Path, sent: dict[str, Any]) -> GeneralTracker:
-    """Start one of Accelerate's trackers, on the run that `sent` names; MLflow gives it an id of its own."""
+    """Start one of Accelerate's trackers, on the run that `sent` names; MLflow gives it an id of
+    its own."""
     from accelerate import PartialState
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
@@ -131,7 +150,8 @@ def started(name: str, folder: Path, sent: dict[str, Any]) -> GeneralTracker:
 
 
 def finish(name: str, tracker: GeneralTracker, failure: BaseException | None) -> None:
-    """Tell a tracker that the run has ended, and whether it was stopped or has failed, where it can be told."""
+    """Tell a tracker that the run has ended, and whether it was stopped or has failed, where it can
+    be told."""
     if failure is not None and name == "mlflow":
         import_module("mlflow").end_run("FAILED" if isinstance(failure, Exception) else "KILLED")
     elif failure is not None and name == "wandb":
@@ -141,7 +161,8 @@ def finish(name: str, tracker: GeneralTracker, failure: BaseException | None) ->
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Read what trackers have received; nothing if no readable file says so, and the run is new to them."""
+    """Read what trackers have received; nothing if no readable file says so, and the run is new to
+    them."""
     with suppress(OSError, ValueError):
         sent = read_json(path)
         return sent if isinstance(sent, dict) and {"run", "to"} <= sent.keys() else {}
@@ -161,7 +182,11 @@ def numbers(record: Mapping[str, Any]) -> dict[str, float]:
     {'train/loss': 2.5}
     """
     kind = _KINDS.get(record["event"], record["event"])
-    rest = {name: value for name, value in record.items() if name not in ("event", "step", "steps", "metrics")}
+    rest = {
+        name: value
+        for name, value in record.items()
+        if name not in ("event", "step", "steps", "metrics")
+    }
     named = {**rest, **record.get("metrics", {})}
     values = ((name, value) for name, value in named.items() if isinstance(value, int | float))
     return {f"{kind}/{_accepted(name)}": value for name, value in values}
@@ -173,7 +198,8 @@ def _accepted(name: str) -> str:
 
 
 def flat(options: Mapping[str, Any], path: str = "") -> dict[str, str | float | bool]:
-    """Return nested options by dotted names that every tracker accepts, what is neither a number nor a text as text.
+    """Return nested options by dotted names that every tracker accepts, what is neither a number
+    nor a text as text.
 
     >>> flat({"train": {"seed": 0, "report_to": ["wandb"]}, "data": {"targets": {"buy, now": 1.0}}})
     {'train.seed': 0, 'train.report_to': "['wandb']", 'data.targets.buy_now': 1.0}
@@ -183,5 +209,7 @@ def flat(options: Mapping[str, Any], path: str = "") -> dict[str, str | float | 
         if isinstance(value, Mapping):
             values |= flat(value, f"{path}{name}.")
         else:
-            values[_accepted(f"{path}{name}")] = value if isinstance(value, str | int | float) else str(value)
+            values[_accepted(f"{path}{name}")] = (
+                value if isinstance(value, str | int | float) else str(value)
+            )
     return values

@@ -1,4 +1,5 @@
-"""Training, from a configuration to a searchable retriever in one folder: prepare, fit, judge, publish."""
+"""Training, from a configuration to a searchable retriever in one folder: prepare, fit, judge,
+publish."""
 
 from __future__ import annotations
 
@@ -44,30 +45,36 @@ def train(
     data: Any = None,
     settle: Settle | None = None,
 ) -> Run:
-    """Train with the options as they are, and leave a run folder; `tempera.train` first chooses those that are left open.
+    """Train with the options as they are, and leave a run folder; `tempera.train` first chooses
+    those that are left open.
 
     Args:
-        config: options as a mapping, a YAML file, a file or folder of data, or None for the default job: search in the
-            installed Python's code.
-        output: the folder to make, beside which checkpoints are kept until it is complete; None is runs/ and the name of the file,
-            or else runs/first.
+        config: options as a mapping, a YAML file, a file or folder of data, or None for the default
+            job: search in the installed Python's code.
+        output: the folder to make, beside which checkpoints are kept until it is complete; None is
+            runs/ and the name of the file, or else runs/first.
         overrides: dotted.key=value, as on the command line.
-        overwrite: replace a run that `output` holds, once the new one is complete; forget one that was interrupted.
+        overwrite: replace a run that `output` holds, once the new one is complete; forget one that
+            was interrupted.
         data: rows to train on, in place of a source.
-        settle: chooses options of a run whose data have been read; it is given what an earlier process of the same run has
-            recorded of its choice.
+        settle: chooses options of a run whose data have been read; it is given what an earlier
+            process of the same run has recorded of its choice.
 
     Raises:
         TemperaError: wrong options, no data, or an output that cannot be written.
     """
     resolved = _resolved(config, overrides, data)
     if output is None:
-        output = default_output(config if isinstance(config, str | Path) else resolved.resolved["data"].get("path"))
+        output = default_output(
+            config if isinstance(config, str | Path) else resolved.resolved["data"].get("path")
+        )
     output = Path(output)
     options = resolved.train
     devices = start(options.mixed_precision, options.device, options.ddp_timeout)
     resolved.train.check(devices)
-    folders = staged(output, overwrite, resolved.read) if devices.group.main else TemporaryDirectory()
+    folders = (
+        staged(output, overwrite, resolved.read) if devices.group.main else TemporaryDirectory()
+    )
     place, training = output.resolve(), resolved.train
     settled = {**resolved.resolved["train"], "mixed_precision": devices.mixed_precision}
     checkpoints = Checkpoints(
@@ -76,14 +83,22 @@ def train(
         training.save_total_limit,
         training.save_steps,
     )
-    with one_voice(devices.group), _agreed(folders, devices.group) as folder, within_memory(checkpoints):
+    with (
+        one_voice(devices.group),
+        _agreed(folders, devices.group) as folder,
+        within_memory(checkpoints),
+    ):
         checkpoints.begin(anew=overwrite)
         names = training.report_to if devices.group.main else ()
         with (
-            tracked(names, place, resolved.resolved, goes_on=checkpoints.latest is not None) as tell,
+            tracked(
+                names, place, resolved.resolved, goes_on=checkpoints.latest is not None
+            ) as tell,
             JsonLines(Path(folder) / "log.jsonl", tell) as log,
         ):
-            _run(resolved, devices, Path(folder), log, place.parent / "vectors", checkpoints, settle)
+            _run(
+                resolved, devices, Path(folder), log, place.parent / "vectors", checkpoints, settle
+            )
     devices.group.wait()
     checkpoints.forget()
     return Run(output, must_exist=devices.group.main)
@@ -91,7 +106,8 @@ def train(
 
 @contextmanager
 def _agreed(folders: AbstractContextManager[Path | str], group: Group) -> Iterator[Path | str]:
-    """Enter a folder for each process; where one is refused, the other processes leave without a word."""
+    """Enter a folder for each process; where one is refused, the other processes leave without a
+    word."""
     with ExitStack() as stack:
         folder = None
         try:
@@ -103,24 +119,33 @@ def _agreed(folders: AbstractContextManager[Path | str], group: Group) -> Iterat
         yield folder
 
 
-def _resolved(config: Options | Mapping[str, Any] | str | Path | None, overrides: Sequence[str], data: Any) -> Config:
+def _resolved(
+    config: Options | Mapping[str, Any] | str | Path | None, overrides: Sequence[str], data: Any
+) -> Config:
     """Check the options, and hand rows of Python to the section that describes them."""
     options = with_rows(configuration.of(config, overrides), data)
     resolved = build(options)
-    if isinstance(resolved.data, Given) or (data is not None and isinstance(resolved.data, Interactions)):
+    if isinstance(resolved.data, Given) or (
+        data is not None and isinstance(resolved.data, Interactions)
+    ):
         return replace(resolved, data=resolved.data.hand(data))
     return resolved
 
 
 def with_rows(options: Options, data: Any) -> Options:
-    """Return options whose `data:` section names the source of rows of Python; the same options without rows."""
+    """Return options whose `data:` section names the source of rows of Python; the same options
+    without rows."""
     if data is None:
         return options
-    return Options({**options.values, "data": source_of(data, options.values.get("data") or {})}, options.places)
+    return Options(
+        {**options.values, "data": source_of(data, options.values.get("data") or {})},
+        options.places,
+    )
 
 
 def default_output(path: str | Path | None, kind: str = "") -> Path:
-    """Return runs/ and the name of a file without its extension or of a folder, or runs/first without a file.
+    """Return runs/ and the name of a file without its extension or of a folder, or runs/first
+    without a file.
 
     >>> default_output("data/pairs.csv", "sweep").name
     'pairs-sweep'
@@ -140,8 +165,11 @@ def _run(
     checkpoints: Checkpoints,
     settle: Settle | None,
 ) -> None:
-    """Prepare, settle within the limit of time, fit, train again, judge, publish. One process judges and writes for all."""
-    prepared = prepare(config, devices, folder, log, vectors, checkpoints.vectors(devices.group.rank))
+    """Prepare, settle within the limit of time, fit, train again, judge, publish. One process
+    judges and writes for all."""
+    prepared = prepare(
+        config, devices, folder, log, vectors, checkpoints.vectors(devices.group.rank)
+    )
     choose = None if settle is None else partial(settle, known=checkpoints.record("recipe"))
     prepared = limited(prepared, checkpoints.record(TIME_LIMIT), choose)
     main, again = devices.group.main, Refit(prepared)
@@ -156,7 +184,9 @@ def _run(
         served = again("test", judged, fitted)
         if main:
             publish(judged, fitted, before, after, served)
-    except BaseException as error:  # the training is not lost with what follows it, unless the disk takes nothing
+    except (
+        BaseException
+    ) as error:  # the training is not lost with what follows it, unless the disk takes nothing
         if devices.group.size == 1 and not isinstance(error, OSError | OutputError):
             with suppress(TemperaError):
                 fitted.keep()

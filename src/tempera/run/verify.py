@@ -1,4 +1,5 @@
-"""Proofs on the user's own configuration, data and machine: does this set-up compute what it says?"""
+"""Proofs on the user's own configuration, data and machine: does this set-up compute what it
+says?"""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ class Proof:
 
 
 def verify(
-    config: Options | Mapping[str, Any] | str | Path | None = None, overrides: str | Iterable[str] = ()
+    config: Options | Mapping[str, Any] | str | Path | None = None,
+    overrides: str | Iterable[str] = (),
 ) -> list[Proof]:
     """Try the configuration on a small batch of its own data.
 
@@ -94,23 +96,29 @@ class Case:
     objective: Any
     batches: list[Batch[Ragged]]
     options: Training
-    reopened: Callable[[Path], float]  # how far vectors are off when the tower is saved and opened again
+    reopened: Callable[
+        [Path], float
+    ]  # how far vectors are off when the tower is saved and opened again
     folder: Path
 
     @classmethod
     def of(cls, prepared: Prepared) -> Case:
         data, options = prepared.task.data, prepared.config.train
-        # From all over each batch: neighbours may be one user's, whose rows are masked for one another, and prove nothing.
+        # From all over each batch: neighbours may be one user's, whose rows are masked for one
+        # another, and prove nothing.
         rows = [rows[:: max(1, len(rows) // PAIRS)][:PAIRS] for rows in data.sampler(0, 4)]
         batches = [data.batch(chosen, number) for number, chosen in enumerate(rows)]
         options = replace(options, gradient_accumulation_steps=1, cache_memory=None)
         reopened = prepared.task.showcase.reopened
-        case = cls(data.tower, prepared.config.objective, batches, options, reopened, prepared.folder)
+        case = cls(
+            data.tower, prepared.config.objective, batches, options, reopened, prepared.folder
+        )
         case.warm()
         return case
 
     def warm(self) -> None:
-        """Raise the temperature until the batch has a loss: where it has none, the gradient is rounding and proves nothing."""
+        """Raise the temperature until the batch has a loss: where it has none, the gradient is
+        rounding and proves nothing."""
         dial = base_of(self.objective).temperature
         value, log_scale, ceiling = dial.value, dial.log_scale.item(), dial.ceiling
         loss = _whole(self, torch.float64)[0]
@@ -123,9 +131,13 @@ class Case:
             with torch.no_grad():
                 dial.log_scale.fill_(log_scale)
             dial.ceiling = ceiling
-            logger.info("the batch has hardly a loss at any temperature: its gradients prove little")
+            logger.info(
+                "the batch has hardly a loss at any temperature: its gradients prove little"
+            )
         elif dial.value != value:
-            logger.info(f"the batch has hardly a loss at a temperature of {value:g}: it is checked at {dial.value:g}")
+            logger.info(
+                f"the batch has hardly a loss at a temperature of {value:g}: it is checked at {dial.value:g}"
+            )
 
     def fresh(self, dtype: torch.dtype = torch.float32, dropout: bool = False) -> tuple[Any, Any]:
         """Return copies of the towers and the objective, without gradients."""
@@ -136,18 +148,24 @@ class Case:
 
 
 def _objective(case: Case) -> Iterator[Proof]:
-    """Compare losses and gradients with the definition's own, row by row in float64, where no step size can be wrong."""
+    """Compare losses and gradients with the definition's own, row by row in float64, where no step
+    size can be wrong."""
     tower, objective = case.fresh(torch.float64)
     with torch.no_grad():
-        batch = case.batches[0].of({role: tower.of(role)(side.rows) for role, side in case.batches[0].sides().items()})
+        batch = case.batches[0].of(
+            {role: tower.of(role)(side.rows) for role, side in case.batches[0].sides().items()}
+        )
     losses, gradients = _scored(objective, batch, objective.propagate)
     defined, wanted = _scored(objective, batch, partial(_defined, objective))
     yield _small("objective = its definition: losses", float((losses - defined).abs().max()), 1e-9)
     yield _small("objective = its definition: gradients", _gap(gradients, wanted), 1e-9)
 
 
-def _scored(objective: Any, batch: Batch[Tensor], propagate: Propagate) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the losses of a batch, [n], and the gradients of its embeddings and of the objective's own parameters."""
+def _scored(
+    objective: Any, batch: Batch[Tensor], propagate: Propagate
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the losses of a batch, [n], and the gradients of its embeddings and of the objective's
+    own parameters."""
     objective.zero_grad()
     leaves = batch.map(lambda rows: rows.detach().requires_grad_())
     losses = propagate(leaves, leaves.shares())
@@ -169,19 +187,32 @@ def _cached(case: Case) -> Iterator[Proof]:
         "rows one by one": Cache("always", tokens=1),
         "kept and replayed": Cache(memory=2e5, tokens=256),
     }.items():
-        yield _small(f"cached = whole, {name}", _off(_stepped(case, torch.float64, cache), whole), 1e-9)
+        yield _small(
+            f"cached = whole, {name}", _off(_stepped(case, torch.float64, cache), whole), 1e-9
+        )
 
 
 def _replayed(case: Case) -> Iterator[Proof]:
-    kept, again = (_stepped(case, torch.float32, Cache(mode, tokens=256), dropout=True) for mode in ("never", "always"))
+    kept, again = (
+        _stepped(case, torch.float32, Cache(mode, tokens=256), dropout=True)
+        for mode in ("never", "always")
+    )
     other = _stepped(case, torch.float32, Cache("never", tokens=256), dropout=True, seed=8)
-    same = kept[0] == again[0] and all(torch.equal(kept[1][name], again[1][name]) for name in kept[1])
+    same = kept[0] == again[0] and all(
+        torch.equal(kept[1][name], again[1][name]) for name in kept[1]
+    )
     drawn = "dropout on" if other[0] != kept[0] else "the towers draw nothing"
-    yield Proof(f"replayed = kept, {drawn}", "bitwise equal" if same else f"{_off(again, kept):.1e}", "bitwise", same)
+    yield Proof(
+        f"replayed = kept, {drawn}",
+        "bitwise equal" if same else f"{_off(again, kept):.1e}",
+        "bitwise",
+        same,
+    )
 
 
 def _drawn(case: Case) -> Iterator[Proof]:
-    """Compare the mean of all draws of rows that may go backward, each with its chance, with the exact gradient."""
+    """Compare the mean of all draws of rows that may go backward, each with its chance, with the
+    exact gradient."""
     if case.options.backward == 1:
         return
     cache = Cache("always", backward=case.options.backward, start=0.5)
@@ -192,7 +223,9 @@ def _drawn(case: Case) -> Iterator[Proof]:
     for start, chance in every:
         _, gradients = _stepped(case, torch.float64, replace(cache, start=start))
         mean = {name: mean.get(name, 0) + chance * gradient for name, gradient in gradients.items()}
-    yield _small(f"mean of {len(every)} draws = exact", _off((loss, mean), _whole(case, torch.float64)), 1e-9)
+    yield _small(
+        f"mean of {len(every)} draws = exact", _off((loss, mean), _whole(case, torch.float64)), 1e-9
+    )
 
 
 @torch.no_grad()
@@ -204,13 +237,21 @@ def _chosen(case: Case) -> Iterator[Proof]:
     base = judging(objective)
     base.teacher = None  # has no part in them
     guides = {role: rows.double() for role, rows in guides_of(case.batches[0]).items()}
-    sides: Any = {role: replace(side, guide=guides[role]) for role, side in case.batches[0].sides().items()}
+    sides: Any = {
+        role: replace(side, guide=guides[role]) for role, side in case.batches[0].sides().items()
+    }
     batch = replace(case.batches[0], **sides)
     wanted = -defined_losses(base, batch.of(guides))
     if by == "learnability":
-        wanted += defined_losses(base, batch.of({role: tower.of(role)(side.rows) for role, side in sides.items()}))
+        wanted += defined_losses(
+            base, batch.of({role: tower.of(role)(side.rows) for role, side in sides.items()})
+        )
     scores, _ = scored(tower, objective, batch, by, Cache())
-    yield _small("scores of the guide's choice = their definition", float((scores - wanted).abs().max()), 1e-9)
+    yield _small(
+        "scores of the guide's choice = their definition",
+        float((scores - wanted).abs().max()),
+        1e-9,
+    )
 
 
 def _processes(case: Case) -> Iterator[Proof]:
@@ -219,17 +260,25 @@ def _processes(case: Case) -> Iterator[Proof]:
     tower, objective = case.fresh(torch.float64)
     whole = _stepped(case, torch.float64, Cache())
     store, place = case.folder / "store", str(case.folder)
-    spawn(_one_process, (place, f"file://{store}", tower, objective, case.batches[0]), nprocs=PROCESSES)  # type: ignore[no-untyped-call]
+    spawn(
+        _one_process,
+        (place, f"file://{store}", tower, objective, case.batches[0]),
+        nprocs=PROCESSES,
+    )  # type: ignore[no-untyped-call]
     for rank in range(PROCESSES):
         saved = load_file(case.folder / f"{rank}.safetensors")
         result = float(saved.pop("loss")), saved
         yield _small(f"{PROCESSES} processes = one, rank {rank}", _off(result, whole), 1e-9)
 
 
-def _one_process(rank: int, folder: str, store: str, tower: Any, objective: Any, batch: Batch[Ragged]) -> None:
+def _one_process(
+    rank: int, folder: str, store: str, tower: Any, objective: Any, batch: Batch[Ragged]
+) -> None:
     torch.set_num_threads(1)
     wait = timedelta(seconds=120)
-    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=PROCESSES, timeout=wait)
+    torch.distributed.init_process_group(
+        "gloo", init_method=store, rank=rank, world_size=PROCESSES, timeout=wait
+    )
     group = Group(rank, PROCESSES)
     loss = step(tower, objective, divide(batch, rank, PROCESSES), Cache(), group)
     group.all_reduce_gradients([*tower.parameters(), *objective.parameters()])
@@ -242,10 +291,14 @@ def _one_process(rank: int, folder: str, store: str, tower: Any, objective: Any,
 
 def _precision(case: Case) -> Iterator[Proof]:
     exact = _whole(case, torch.float64)
-    yield _small("float32 against float64", _off(_stepped(case, torch.float32, Cache()), exact), 1e-3)
+    yield _small(
+        "float32 against float64", _off(_stepped(case, torch.float32, Cache()), exact), 1e-3
+    )
     if (precision := settled(case.options.mixed_precision)) != "no":
         lower = Cache(autocast=Devices(mixed_precision=precision).autocast)
-        yield _small(f"{precision} against float64", _off(_stepped(case, torch.float32, lower), exact), 0.1)
+        yield _small(
+            f"{precision} against float64", _off(_stepped(case, torch.float32, lower), exact), 0.1
+        )
 
 
 def _saved(case: Case) -> Iterator[Proof]:
@@ -258,12 +311,17 @@ def _resumed(case: Case) -> Iterator[Proof]:
     _trained(case, range(count // 2), case.folder / "checkpoint")
     resumed = _trained(case, range(count // 2, count), case.folder / "checkpoint")
     same = all(torch.equal(through[name], resumed[name]) for name in through)
-    off = max(float((through[name].double() - resumed[name].double()).abs().max()) for name in through)
-    yield Proof("resumed = uninterrupted", "bitwise equal" if same else f"{off:.1e}", "bitwise", same)
+    off = max(
+        float((through[name].double() - resumed[name].double()).abs().max()) for name in through
+    )
+    yield Proof(
+        "resumed = uninterrupted", "bitwise equal" if same else f"{off:.1e}", "bitwise", same
+    )
 
 
 def _trained(case: Case, steps: range, folder: Path | None) -> dict[str, Tensor]:
-    """Return the weights after some steps; steps from 0 on write a checkpoint into `folder`, and later ones resume from it."""
+    """Return the weights after some steps; steps from 0 on write a checkpoint into `folder`, and
+    later ones resume from it."""
     state = loop.begin(*case.fresh(), case.options)
     if folder is not None and steps.start:
         state.load(folder)
@@ -300,7 +358,9 @@ def _whole(case: Case, dtype: torch.dtype) -> Result:
     return float(loss.detach()), _gradients(tower, objective)
 
 
-def _stepped(case: Case, dtype: torch.dtype, cache: Cache, dropout: bool = False, seed: int = 7) -> Result:
+def _stepped(
+    case: Case, dtype: torch.dtype, cache: Cache, dropout: bool = False, seed: int = 7
+) -> Result:
     tower, objective = case.fresh(dtype, dropout)
     torch.manual_seed(seed)
     return step(tower, objective, case.batches[0], cache), _gradients(tower, objective)
@@ -312,7 +372,8 @@ def _gradients(*modules: nn.Module) -> dict[str, Tensor]:
 
 
 def _off(result: Result, wanted: Result) -> float:
-    """Return the larger of the differences of loss and gradients, each relative to the wanted one's size."""
+    """Return the larger of the differences of loss and gradients, each relative to the wanted one's
+    size."""
     loss, gradients = wanted
     return max(abs(result[0] - loss) / max(1e-9, abs(loss)), _gap(result[1], gradients))
 
@@ -321,7 +382,9 @@ def _gap(gradients: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float
     """Return the length of the difference of two gradients, relative to the wanted one's."""
     if gradients.keys() != wanted.keys():
         return math.inf
-    gap = math.hypot(*(float((gradients[name].double() - want.double()).norm()) for name, want in wanted.items()))
+    gap = math.hypot(
+        *(float((gradients[name].double() - want.double()).norm()) for name, want in wanted.items())
+    )
     return gap / max(1e-30, math.hypot(*(float(want.double().norm()) for want in wanted.values())))
 
 

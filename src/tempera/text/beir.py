@@ -1,4 +1,5 @@
-"""A retrieval set in BEIR's layout (Thakur et al. 2021): corpus, queries, and graded judgements of each split."""
+"""A retrieval set in BEIR's layout (Thakur et al. 2021): corpus, queries, and graded judgements of
+each split."""
 
 from __future__ import annotations
 
@@ -30,9 +31,11 @@ _JUDGEMENTS = {"query": ("query-id",), "document": ("corpus-id",), "score": ("sc
 
 @dataclass(frozen=True)
 class Beir:
-    """Hold the queries of one split, the corpus, and judgement i: document `doc[i]` has `grade[i]` for query `query[i]`.
+    """Hold the queries of one split, the corpus, and judgement i: document `doc[i]` has `grade[i]`
+    for query `query[i]`.
 
-    Every query has at least one document with a grade above 0; a document without judgement counts as not relevant.
+    Every query has at least one document with a grade above 0; a document without judgement counts
+    as not relevant.
     """
 
     corpus: pa.Table  # id, title, text
@@ -47,14 +50,16 @@ class Beir:
 def read_beir(folder: str | Path, split: str = "test", other: Beir | None = None) -> Beir:
     """Read corpus.jsonl, queries.jsonl and qrels/`split`.tsv, each plain or with .gz.
 
-    A document's text is its title, a space, and its text. Rows are counted from 1, without blank lines and headers.
+    A document's text is its title, a space, and its text. Rows are counted from 1, without blank
+    lines and headers.
 
     Args:
         other: another split of the folder, whose texts are not read again.
 
     Raises:
-        DataError: a missing file or split; by file and row: broken UTF-8 or JSON, a row without id or text, an id given
-            twice, a judgement of an unknown query or document, a grade that is no number or below 0, two grades for one.
+        DataError: a missing file or split; by file and row: broken UTF-8 or JSON, a row without id
+            or text, an id given twice, a judgement of an unknown query or document, a grade that is
+            no number or below 0, two grades for one.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -76,7 +81,9 @@ def read_beir(folder: str | Path, split: str = "test", other: Beir | None = None
         "repeated judgements": int((~kept).sum()),
     }
     place = np.searchsorted(answered, query[used])
-    return Beir(corpus, queries.take(pa.array(answered)), place, doc[used], grade[used], queries, unused)
+    return Beir(
+        corpus, queries.take(pa.array(answered)), place, doc[used], grade[used], queries, unused
+    )
 
 
 def write_beir(
@@ -89,7 +96,8 @@ def write_beir(
 
     Args:
         corpus: texts by id; `queries` likewise.
-        judged: of each split, queries, documents that answer them, by id, and grades, [r] each; a pair may stand there twice.
+        judged: of each split, queries, documents that answer them, by id, and grades, [r] each; a
+            pair may stand there twice.
 
     Raises:
         DataError: an id that holds a tab or the end of a line, which divide the rows of judgements.
@@ -102,7 +110,9 @@ def write_beir(
     for name, texts in (("corpus", corpus), ("queries", queries)):
         with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
             for key, text in texts.items():
-                file.write(json.dumps({"_id": key, "title": "", "text": text}, ensure_ascii=False) + "\n")
+                file.write(
+                    json.dumps({"_id": key, "title": "", "text": text}, ensure_ascii=False) + "\n"
+                )
     (folder / "qrels").mkdir()
     for split, sides in judged.items():
         grades = {(query, doc): grade for query, doc, grade in zip(*sides, strict=True)}
@@ -130,11 +140,14 @@ def _file(folder: Path, name: str) -> Path:
             raise DataError(f"no such file: {path}: {error.strerror}") from None
     others = sorted({path.name.partition(".")[0] for path in folder.glob(f"*{Path(name).suffix}*")})
     instead = "; give another split: " if name.endswith(".tsv") else "; there is "
-    raise DataError(f"no such file: {folder / name}" + (instead + ", ".join(others) if others else ""))
+    raise DataError(
+        f"no such file: {folder / name}" + (instead + ", ".join(others) if others else "")
+    )
 
 
 def texts_of(folder: Path, name: str) -> pa.Table:
-    """Read columns id, title and text, its title included, of the corpus or the queries; all ids differ, no text is blank."""
+    """Read columns id, title and text, its title included, of the corpus or the queries; all ids
+    differ, no text is blank."""
     path = _file(folder, f"{name}.jsonl")
     parts = [_texts_of(block) for block in blocks_of(path, partial(json_tables, schema=_SCHEMA))]
     if not parts:
@@ -154,9 +167,13 @@ def _texts_of(block: TableBlock) -> pa.Table:
     reader = BlockReader(block, _TEXTS, Counter())
     ids, texts = reader.ids("id"), reader.column("text")
     reader.refuse("text", texts.is_null().to_numpy(zero_copy_only=False), "is missing")
-    title, text = (values.fill_null("").cast(pa.large_string()) for values in (reader.column("title"), texts))
+    title, text = (
+        values.fill_null("").cast(pa.large_string()) for values in (reader.column("title"), texts)
+    )
     title = pc.utf8_trim_whitespace(title)
-    text = pc.utf8_trim_whitespace(pc.binary_join_element_wise(title, text, pa.scalar(" ", pa.large_string())))
+    text = pc.utf8_trim_whitespace(
+        pc.binary_join_element_wise(title, text, pa.scalar(" ", pa.large_string()))
+    )
     blank = pc.equal(text, "").to_numpy(zero_copy_only=False)
     reader.refuse("text", blank, "has no text: remove the row and its judgements")
     return pa.table({"id": ids, "title": title, "text": text})
@@ -168,7 +185,9 @@ def _judgements(
     """Read the query, the document and the grade of every judgement; a header is left out."""
     with opened(path) as file:
         first = file.readline().decode("utf-8", "replace").split("\t")
-    is_header = "id" in first[0].lower() and not reads_as(pa.float64(), pa.scalar(first[-1].strip()))
+    is_header = "id" in first[0].lower() and not reads_as(
+        pa.float64(), pa.scalar(first[-1].strip())
+    )
     names = () if is_header else [name for (name,) in _JUDGEMENTS.values()]
     parse = partial(csv_tables, names=names, sign="\t", quoted=False)
     parts = [_judged(block, queries, corpus) for block in blocks_of(path, parse)]
@@ -178,7 +197,9 @@ def _judgements(
     return query, doc, grade
 
 
-def _judged(block: TableBlock, queries: pa.Table, corpus: pa.Table) -> tuple[NDArray[np.int64], ...]:
+def _judged(
+    block: TableBlock, queries: pa.Table, corpus: pa.Table
+) -> tuple[NDArray[np.int64], ...]:
     if block.table.num_columns != len(_JUDGEMENTS):
         raise DataError(
             f"{block.file} has {block.table.num_columns} columns; expected query-id, corpus-id and score, separated by tabs"
@@ -191,7 +212,11 @@ def _judged(block: TableBlock, queries: pa.Table, corpus: pa.Table) -> tuple[NDA
         at = pc.index_in(ids, value_set=texts["id"].combine_chunks())
         unknown = at.is_null().to_numpy(zero_copy_only=False)
         if unknown.any():
-            reader.refuse(role, unknown, f"is {ids[int(unknown.argmax())].as_py()!r}, but no {role} has this id")
+            reader.refuse(
+                role,
+                unknown,
+                f"is {ids[int(unknown.argmax())].as_py()!r}, but no {role} has this id",
+            )
         rows.append(at.to_numpy().astype(np.int64))
     grades = reader.numbers("score")
     reader.refuse("score", grades < 0, "is below 0")
@@ -202,7 +227,9 @@ def _unrepeated(
     query: NDArray[np.int64], doc: NDArray[np.int64], grade: NDArray[np.float64], path: Path
 ) -> NDArray[np.bool_]:
     """Return which judgements are the first of their query and document, [r]."""
-    _, first, inverse = np.unique(np.stack([query, doc]), axis=1, return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(
+        np.stack([query, doc]), axis=1, return_index=True, return_inverse=True
+    )
     at = first[inverse.ravel()]
     if (other := grade != grade[at]).any():
         row = int(other.argmax())

@@ -45,12 +45,14 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True)
 class Model:
-    """A saved model, by its folder or by the run that holds it; nothing is loaded before it is used.
+    """A saved model, by its folder or by the run that holds it; nothing is loaded before it is
+    used.
 
     Args:
         path: the folder.
         half: a transformer computes in bf16.
-        device: of a transformer, by its name; "auto" is the accelerator that torch finds, or else the CPU.
+        device: of a transformer, by its name; "auto" is the accelerator that torch finds, or else
+            the CPU.
 
     Raises:
         DataError: the folder holds no model.
@@ -65,7 +67,8 @@ class Model:
         object.__setattr__(self, "folder", model_folder(Path(self.path)))
 
     def trained_on(self, queries: pa.ChunkedArray) -> int:
-        """Count the queries that the model's run was trained on, by their content; 0 for a model without its run.
+        """Count the queries that the model's run was trained on, by their content; 0 for a model
+        without its run.
 
         Raises:
             DataError: a file of the run that cannot be read.
@@ -85,7 +88,8 @@ class Model:
 
 
 def run_of(path: Path) -> Path:
-    """Return the folder that tells what a model was trained on: the run around it or its index; else the folder itself.
+    """Return the folder that tells what a model was trained on: the run around it or its index;
+    else the folder itself.
 
     >>> run_of(Path("a/model/of/another/program"))
     PosixPath('a/model/of/another/program')
@@ -100,7 +104,8 @@ def run_of(path: Path) -> Path:
 
 
 def trained_on(folder: Path) -> NDArray[np.int64] | None:
-    """Return the ids of the contents of the queries that a run, or its evaluated model, was trained on; None if it does not say.
+    """Return the ids of the contents of the queries that a run, or its evaluated model, was trained
+    on; None if it does not say.
 
     Raises:
         DataError: a file that cannot be read.
@@ -131,14 +136,20 @@ def in_half(wanted: Reading) -> bool:
         ConfigError: a precision in which no texts are read.
     """
     if wanted not in get_args(Reading):
-        raise ConfigError(f"mixed_precision is {wanted!r}, in which no texts are read: give no, auto or bf16")
-    return wanted == "bf16" or (wanted == "auto" and settled(wanted, Group(device=named("auto"))) == "bf16")
+        raise ConfigError(
+            f"mixed_precision is {wanted!r}, in which no texts are read: give no, auto or bf16"
+        )
+    return wanted == "bf16" or (
+        wanted == "auto" and settled(wanted, Group(device=named("auto"))) == "bf16"
+    )
 
 
 def rates(models: Mapping[str, str], texts: Sequence[str]) -> dict[str, float]:
-    """Return how many queries of ten words each model encodes in a second of one core, one after the other.
+    """Return how many queries of ten words each model encodes in a second of one core, one after
+    the other.
 
-    The queries are the beginnings of texts, whose words a model has read before, as one that has served for a while.
+    The queries are the beginnings of texts, whose words a model has read before, as one that has
+    served for a while.
     """
     queries, speeds = [" ".join(text.split()[:10]) for text in texts], dict[str, float]()
     for name, folder in models.items():

@@ -1,4 +1,5 @@
-"""Evaluation of one or two models, and BM25, on any number of tasks, with tests of their differences."""
+"""Evaluation of one or two models, and BM25, on any number of tasks, with tests of their
+differences."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ class Finding:
 
     task: RetrievalTask | Graded
     systems: dict[str, TaskScores]
-    trained: Mapping[str, int] = field(default_factory=dict)  # queries that a run was trained on, by run
+    trained: Mapping[str, int] = field(
+        default_factory=dict
+    )  # queries that a run was trained on, by run
 
     @cached_property
     def comparisons(self) -> dict[str, dict[str, Comparison]]:
@@ -56,7 +59,9 @@ class Finding:
             "task": self.task.name,
             "kind": "sts" if isinstance(self.task, Graded) else "retrieval",
             "counts": self.task.counts,
-            "bm25": self.task.about_words if isinstance(self.task, RetrievalTask) and BM25 in self.systems else None,
+            "bm25": self.task.about_words
+            if isinstance(self.task, RetrievalTask) and BM25 in self.systems
+            else None,
             "systems": {
                 name: {metric: asdict(interval) for metric, interval in system.intervals().items()}
                 for name, system in self.systems.items()
@@ -74,7 +79,10 @@ class Finding:
         scores = [system.intervals() for system in self.systems.values()]
         lines = [["metric", *self.systems]]
         for metric in scores[0]:
-            cells = (f"{each[metric].mean:.4f} [{each[metric].low:.3f}, {each[metric].high:.3f}]" for each in scores)
+            cells = (
+                f"{each[metric].mean:.4f} [{each[metric].low:.3f}, {each[metric].high:.3f}]"
+                for each in scores
+            )
             lines.append([metric, *cells])
         said = [*(f"caution: {text}" for text in self.cautions()), *self.verdicts()]
         return "\n".join([self.task.name, aligned(lines, str.ljust), *said])
@@ -89,10 +97,14 @@ class Finding:
         ]
 
     def cautions(self) -> list[str]:
-        """Return sentences about what makes the scores misleading: queries that were trained on, documents that are equal."""
+        """Return sentences about what makes the scores misleading: queries that were trained on,
+        documents that are equal."""
         total, sentences = self.task.counts.get("queries", 0), list[str]()
         if isinstance(self.task, RetrievalTask):
-            documents, texts = len(self.task.corpus), pc.count_distinct(self.task.corpus["text"]).as_py()
+            documents, texts = (
+                len(self.task.corpus),
+                pc.count_distinct(self.task.corpus["text"]).as_py(),
+            )
             if 2 * texts < documents:
                 sentences.append(
                     f"the {documents:,} documents hold only {quantity(texts, 'different texts')}; equal ones are "
@@ -115,12 +127,20 @@ class Finding:
         return "give queries that it has not seen, such as those that it held out, whose metrics are in its report.html"
 
     def per_query(self) -> pa.Table:
-        """Return columns task, query, system, metric, value; for graded pairs, query is the row and the metric its cosine."""
+        """Return columns task, query, system, metric, value; for graded pairs, query is the row and
+        the metric its cosine."""
         tables = []
         for name, system in self.systems.items():
             for metric, values in system.per_query.items():
-                said = {"task": self.task.name, "query": self.task.ids, "system": name, "metric": metric}
-                columns = {key: [v] * len(values) if isinstance(v, str) else v for key, v in said.items()}
+                said = {
+                    "task": self.task.name,
+                    "query": self.task.ids,
+                    "system": name,
+                    "metric": metric,
+                }
+                columns = {
+                    key: [v] * len(values) if isinstance(v, str) else v for key, v in said.items()
+                }
                 tables.append(pa.table({**columns, "value": pa.array(values, pa.float64())}))
         return pa.concat_tables(tables)
 
@@ -149,7 +169,8 @@ def evaluate(
         k: depths; without metrics, every metric at each of them.
         exclude_self: leave out a document with the query's own text unless it is judged relevant.
         roles: of the columns of the tables, all of which are then tables of pairs.
-        mixed_precision: "auto" reads texts in bf16 where the processor multiplies it fast; rankings are computed in float32.
+        mixed_precision: "auto" reads texts in bf16 where the processor multiplies it fast; rankings
+            are computed in float32.
 
     Raises:
         ConfigError: no data, an unknown metric or precision, or a model against itself.
@@ -172,16 +193,23 @@ def evaluate(
             )
     refuse_other_kinds(evaluate, locals())
     names = resolved(metrics, k)
-    if against is not None and model_folder(Path(against)).resolve() == model_folder(Path(model)).resolve():
+    if (
+        against is not None
+        and model_folder(Path(against)).resolve() == model_folder(Path(model)).resolve()
+    ):
         raise ConfigError(f"cannot compare {model} with itself; give another model")
     models = [Model(str(path), half) for path in (model, against) if path is not None]
     if split != "test" and not any(isinstance(task, str | Path) and is_beir(task) for task in data):
         raise DataError(f"the split {split!r} is of a BEIR folder, and none is given: drop it")
-    tasks = [read_task(task, split, roles) if isinstance(task, str | Path) else task for task in data]
+    tasks = [
+        read_task(task, split, roles) if isinstance(task, str | Path) else task for task in data
+    ]
     idle = {"metrics": metrics, "k": k, "exclude_self": exclude_self}
     if any(idle.values()) and all(isinstance(task, Graded) for task in tasks):
         name = next(name for name, value in idle.items() if value)
-        raise ConfigError(f"{name} is for rankings, and {tasks[0].name} holds graded pairs of sentences: drop it")
+        raise ConfigError(
+            f"{name} is for rankings, and {tasks[0].name} holds graded pairs of sentences: drop it"
+        )
     findings = []
     for task in tasks:
         if isinstance(task, Graded):
@@ -192,11 +220,15 @@ def evaluate(
         ranked = replace(task, exclude_self=exclude_self)
         vectors = ranked.vectors(models[0])
         systems[models[0].path] = ranked.by_vectors(vectors, names)
-        systems |= {each.path: ranked.by_vectors(ranked.vectors(each), names) for each in models[1:]}
+        systems |= {
+            each.path: ranked.by_vectors(ranked.vectors(each), names) for each in models[1:]
+        }
         if bm25:
             words, fused = ranked.by_words(vectors, weight_of(Path(model)), names)
             systems |= {BM25: words, f"{model} + BM25": fused}
-        findings.append(Finding(ranked, systems, {run: count for run, count in trained.items() if count}))
+        findings.append(
+            Finding(ranked, systems, {run: count for run, count in trained.items() if count})
+        )
     return findings
 
 
@@ -216,9 +248,13 @@ def resolved(metrics: str | Sequence[str], k: Sequence[int]) -> tuple[str, ...]:
 
 
 def refuse_scores(
-    path: Path, overwrite: bool = False, read: Sequence[str | Path] = (), models: Sequence[str | Path] = ()
+    path: Path,
+    overwrite: bool = False,
+    read: Sequence[str | Path] = (),
+    models: Sequence[str | Path] = (),
 ) -> None:
-    """Raise OutputError unless `path` can take the scores of every query; called before they are computed.
+    """Raise OutputError unless `path` can take the scores of every query; called before they are
+    computed.
 
     Args:
         path: a file of .parquet or .csv.
@@ -227,12 +263,15 @@ def refuse_scores(
         models: what is evaluated, in whose folders nothing is written.
     """
     if path.suffix not in (".parquet", ".csv"):
-        raise OutputError(f"cannot write scores to {path}; give a name that ends in .parquet or .csv")
+        raise OutputError(
+            f"cannot write scores to {path}; give a name that ends in .parquet or .csv"
+        )
     refuse_replacing(path, overwrite, *read, models=models)
 
 
 def write_per_query(path: Path, findings: Sequence[PerQuery], overwrite: bool = False) -> None:
-    """Write every score of every query as .parquet or .csv; raises OutputError as `refuse_scores` does."""
+    """Write every score of every query as .parquet or .csv; raises OutputError as `refuse_scores`
+    does."""
     import pyarrow.csv as csv
     import pyarrow.parquet as parquet
 

@@ -59,15 +59,18 @@ class Frozen(Tower):
     @torch.no_grad()
     def encode(self, features: Ragged, role: Role = "doc") -> Tensor:
         """Unit vectors of rows, [n, D]."""
-        blocks = [features[start : start + _BLOCK] for start in range(0, max(1, len(features)), _BLOCK)]
+        blocks = [
+            features[start : start + _BLOCK] for start in range(0, max(1, len(features)), _BLOCK)
+        ]
         return torch.cat([F.normalize(self(block).float(), dim=-1).cpu() for block in blocks])
 
 
 def _keys(file: VectorFile, stamped: bool) -> list[NDArray[np.int64]]:
     """Return what the documents of a file are looked for by, [c] each, in this order.
 
-    These are the keys of a run's index; without any, hashes of the ids, and before these the ids themselves where they may be
-    hashes: the index of a run on texts without ids has no others, and that of a recommender may have integers.
+    These are the keys of a run's index; without any, hashes of the ids, and before these the ids
+    themselves where they may be hashes: the index of a run on texts without ids has no others, and
+    that of a recommender may have integers.
     """
     if file.keys is not None:
         return [file.keys]
@@ -89,14 +92,19 @@ class ModelSide(Frozen):
     """A saved model's vectors of one role, each computed once and kept by content.
 
     Args:
-        texts: queries and then documents, of which the first or else the last is embedded, to know the width.
+        texts: queries and then documents, of which the first or else the last is embedded, to know
+            the width.
     """
 
     def __init__(self, model: Path, role: Role, embed: Embed, texts: Sequence[str]) -> None:
         self.model, self.role, self.embed = model, role, embed
-        super().__init__(embed(model, role, texts[:1] if role == "query" else texts[-1:], None).vectors)
+        super().__init__(
+            embed(model, role, texts[:1] if role == "query" else texts[-1:], None).vectors
+        )
 
-    def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
+    def features(
+        self, texts: Sequence[str], progress: str | None = None, role: Role = "doc"
+    ) -> Ragged:
         """Return the row of each text's vector, which is computed now unless it is kept already."""
         stored = self.embed(self.model, self.role, texts, progress)
         self.vectors = stored.vectors
@@ -108,9 +116,11 @@ class ModelSide(Frozen):
 
 
 class HeadTower(ModelSide):
-    """A frozen model's query vectors x behind a linear residual, x + W x + b, which is the identity before training.
+    """A frozen model's query vectors x behind a linear residual, x + W x + b, which is the identity
+    before training.
 
-    Vectors of another width than the index's D are cut, or filled up with zeros, before W x + b is added.
+    Vectors of another width than the index's D are cut, or filled up with zeros, before W x + b is
+    added.
     """
 
     def __init__(self, model: Path, embed: Embed, texts: Sequence[str], width: int) -> None:
@@ -136,11 +146,14 @@ class HeadTower(ModelSide):
     def save(self, folder: Path) -> None:
         """Write one model: the frozen one, one linear layer I + W with b, and normalisation."""
         weight = self.residual.weight.detach().cpu()
-        write_with_head(self.model, torch.eye(*weight.shape) + weight, self.residual.bias.detach().cpu(), folder)
+        write_with_head(
+            self.model, torch.eye(*weight.shape) + weight, self.residual.bias.detach().cpu(), folder
+        )
 
 
 class IndexSide(Frozen):
-    """The vectors of an index, whatever model made them, by the id of the document or else by its content.
+    """The vectors of an index, whatever model made them, by the id of the document or else by its
+    content.
 
     Raises:
         DataError: an id of two vectors, or a vector that is not finite.
@@ -152,7 +165,9 @@ class IndexSide(Frozen):
         self.path, self.stamp = path, Stamp.read(file.metadata, path)
         if self.stamp is not None and file.exact:
             self.stamp.refuse_changed(file.vectors, path)
-        self.keys = [(keys, np.argsort(keys, kind="stable")) for keys in _keys(file, self.stamp is not None)]
+        self.keys = [
+            (keys, np.argsort(keys, kind="stable")) for keys in _keys(file, self.stamp is not None)
+        ]
         self.example = file.ids[0].as_py() if len(file.ids) else ""
         keys, order = self.keys[0]
         rising = keys[order]
@@ -166,15 +181,24 @@ class IndexSide(Frozen):
         self.bounds = (float(lengths.min()), float(lengths.max())) if len(lengths) else (1.0, 1.0)
 
     def _lengths(self) -> NDArray[np.float32]:
-        blocks = (self.vectors[start : start + _BLOCK] for start in range(0, max(1, len(self.vectors)), _BLOCK))
-        lengths = np.concatenate([np.linalg.norm(np.asarray(block, np.float32), axis=1) for block in blocks])
-        refuse_not_finite(lengths[:, None], f"documents in {self.path}", "embed these documents again")
+        blocks = (
+            self.vectors[start : start + _BLOCK]
+            for start in range(0, max(1, len(self.vectors)), _BLOCK)
+        )
+        lengths = np.concatenate(
+            [np.linalg.norm(np.asarray(block, np.float32), axis=1) for block in blocks]
+        )
+        refuse_not_finite(
+            lengths[:, None], f"documents in {self.path}", "embed these documents again"
+        )
         return lengths
 
     @property
     def kept(self) -> Kept:
         """Facts that a model which is trained for this index keeps of it."""
-        model, known = (None, None) if self.stamp is None else (self.stamp.model, self.stamp.checksum)
+        model, known = (
+            (None, None) if self.stamp is None else (self.stamp.model, self.stamp.checksum)
+        )
         return Kept(known or checksum(self.vectors), model, len(self.vectors), self.width)
 
     def notes(self) -> list[str]:
@@ -182,7 +206,9 @@ class IndexSide(Frozen):
         low, high = self.bounds
         notes = []
         if self.vectors.dtype != np.float32:
-            notes.append(f"{self.path} holds {self.vectors.dtype} vectors: they are compared in float32")
+            notes.append(
+                f"{self.path} holds {self.vectors.dtype} vectors: they are compared in float32"
+            )
         if low < 1 - _UNIT or high > 1 + _UNIT:
             notes.append(
                 f"the vectors of {self.path} have lengths from {low:.3g} to {high:.3g} and are compared by cosine here: "
@@ -215,7 +241,9 @@ class IndexSide(Frozen):
             )
         return numbered(rows)
 
-    def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
+    def features(
+        self, texts: Sequence[str], progress: str | None = None, role: Role = "doc"
+    ) -> Ragged:
         """Return the rows of texts by their content."""
         return self.named(content_ids(texts), texts)
 
@@ -225,12 +253,14 @@ class IndexSide(Frozen):
 
 
 class KeptTowers(Towers):
-    """A query side that is trained and documents that are kept; stays untrained where validation cannot show a gain."""
+    """A query side that is trained and documents that are kept; stays untrained where validation
+    cannot show a gain."""
 
     guarded = True
 
     def save(self, folder: Path) -> None:
-        """Write the query model, with a note of its index; or a model with a route for queries and one for documents."""
+        """Write the query model, with a note of its index; or a model with a route for queries and
+        one for documents."""
         if isinstance(self.doc, IndexSide):
             self.query.save(folder)
             self.doc.kept.write(folder)

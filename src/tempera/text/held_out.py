@@ -1,4 +1,5 @@
-"""Held-out queries of a run on texts, and the ranking of their answers by a tower, by BM25, and by both."""
+"""Held-out queries of a run on texts, and the ranking of their answers by a tower, by BM25, and by
+both."""
 
 from __future__ import annotations
 
@@ -48,11 +49,14 @@ class Questions:
 
     @classmethod
     def of(cls, split: Split, query_of: Rows, doc_of: Rows, rows: Rows) -> Questions:
-        """Return each distinct query of `rows` once; its answers are the documents it is paired with there."""
+        """Return each distinct query of `rows` once; its answers are the documents it is paired
+        with there."""
         distinct, first, inverse = np.unique(query_of[rows], return_index=True, return_inverse=True)
         place = np.full(int(doc_of.max()) + 1, -1)
         place[doc_of[split.corpus]] = np.arange(len(split.corpus))
-        relevant = Relevant.of_pairs(len(distinct), inverse, place[doc_of[rows]], split.pairs.grades(rows))
+        relevant = Relevant.of_pairs(
+            len(distinct), inverse, place[doc_of[rows]], split.pairs.grades(rows)
+        )
         return cls(split, query_of, doc_of, rows[first], relevant)
 
     @cached_property
@@ -66,7 +70,12 @@ class HeldOutQueries:
     """Evaluate the current tower of a run, BM25, and both together, on held-out queries."""
 
     def __init__(self, config: Config, data: TrainingPairs) -> None:
-        self.options, self.seed, self.data, self.texts = config.evaluation, config.train.seed, data, data.texts
+        self.options, self.seed, self.data, self.texts = (
+            config.evaluation,
+            config.train.seed,
+            data,
+            data.texts,
+        )
         split = self.texts.split
         self.questions: dict[Part, Questions] = {"test": self._questions(split.test)}
         self.questions["validation"] = (
@@ -81,14 +90,19 @@ class HeldOutQueries:
         self.first = self  # the run whose validation has chosen settings
 
     def afford(self, config: Config) -> None:
-        """Choose how many documents are ranked during training, and how often, by the steps of a run, before its first look."""
+        """Choose how many documents are ranked during training, and how often, by the steps of a
+        run, before its first look."""
         corpus = self.options.corpus
         self.corpus, self.evaluations = (
-            _affordable(config, self.data) if corpus == "auto" else (corpus, config.train.evaluations)
+            _affordable(config, self.data)
+            if corpus == "auto"
+            else (corpus, config.train.evaluations)
         )
 
     def _questions(self, rows: Rows) -> Questions:
-        return Questions.of(self.texts.split, self.texts.catalogue.query_of, self.texts.catalogue.doc_of, rows)
+        return Questions.of(
+            self.texts.split, self.texts.catalogue.query_of, self.texts.catalogue.doc_of, rows
+        )
 
     @property
     def chooses(self) -> bool:
@@ -101,19 +115,22 @@ class HeldOutQueries:
         return len(self.questions["validation"].rows) > 0
 
     def follow(self, other: HeldOutQueries) -> None:
-        """Take over what validation has chosen for another run on the same texts, which this one may train on."""
+        """Take over what validation has chosen for another run on the same texts, which this one
+        may train on."""
         self.first = other.first
 
     @cached_property
     def words(self) -> BM25 | None:
-        """The index of the ranked documents' words, tuned; None where nothing is compared with BM25."""
+        """The index of the ranked documents' words, tuned; None where nothing is compared with
+        BM25."""
         if self.first is not self:
             return self.first.words
         return self._tuned() if self.options.bm25 and self.options.queries != 0 else None
 
     @cached_property
     def fusion(self) -> Fusion:
-        """The weight of the tower beside BM25 that is best on validation queries, if they are enough to choose by."""
+        """The weight of the tower beside BM25 that is best on validation queries, if they are
+        enough to choose by."""
         if self.first is not self:
             return self.first.fusion
         return Fusion() if self.words is None or not self.chooses else self._chosen(self.words)
@@ -123,21 +140,26 @@ class HeldOutQueries:
         _ = self.data.corpus
 
     def settle(self) -> None:
-        """Choose the documents that are ranked during training, by what the untrained tower confuses."""
+        """Choose the documents that are ranked during training, by what the untrained tower
+        confuses."""
         if self.corpus is not None and self.sample is None:
             self.judge("validation")
 
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
-        """Evaluate the tower on the queries of a part; on the test if there are no validation queries.
+        """Evaluate the tower on the queries of a part; on the test if there are no validation
+        queries.
 
         Args:
             part: "validation" to choose by, "test" to report on.
-            whole: rank every document; False ranks the sample of `evaluation.corpus` where there is one. The
-                sample is drawn when validation is first asked, from what the tower then confuses.
+            whole: rank every document; False ranks the sample of `evaluation.corpus` where there is
+                one. The sample is drawn when validation is first asked, from what the tower then
+                confuses.
         """
         options, questions = self.options, self.questions[part]
         if not len(questions.rows):
-            raise DataError("no queries are held out: raise evaluation.queries or evaluation.validation above 0")
+            raise DataError(
+                "no queries are held out: raise evaluation.queries or evaluation.validation above 0"
+            )
         sampling = self.corpus is not None and questions is self.questions["validation"]
         if sampling and not whole and self.sample is None:
             self.judge(part)
@@ -152,7 +174,9 @@ class HeldOutQueries:
         answers = corpus[place[questions.doc_of[questions.rows]]]
         ranking = Ranking.by_vectors(queries, corpus, relevant, options.metrics)
         if sampling and self.corpus is not None and self.sample is None:
-            self.sample = sample_corpus(relevant, len(corpus), self.corpus, ranking.ranked, seed=self.seed)
+            self.sample = sample_corpus(
+                relevant, len(corpus), self.corpus, ranking.ranked, seed=self.seed
+            )
             self.bias = self.sample.bias(queries, corpus, options.metrics, relevant)
         return Verdict(ranking, spread(queries, answers))
 
@@ -160,16 +184,23 @@ class HeldOutQueries:
         return self.data.remembered(questions.query_of[questions.rows], "query")
 
     def vectors(self) -> NDArray[np.float32]:
-        """Return the vectors of the documents that are searched; what the same weights have just ranked is not embedded again."""
+        """Return the vectors of the documents that are searched; what the same weights have just
+        ranked is not embedded again."""
         return self.data.remembered(self.texts.catalogue.searched)
 
     def baselines(self) -> dict[str, SystemScores]:
-        """Rank by the teacher if there is one; by BM25, and by the tower and BM25 together, if evaluation.bm25 asks for it."""
+        """Rank by the teacher if there is one; by BM25, and by the tower and BM25 together, if
+        evaluation.bm25 asks for it."""
         teacher = self._teacher()
         index = self.words
         if index is None:
             return teacher
-        test, names, depth, ranked = self.questions["test"], self.options.metrics, depth_of(self.options.metrics), []
+        test, names, depth, ranked = (
+            self.questions["test"],
+            self.options.metrics,
+            depth_of(self.options.metrics),
+            [],
+        )
 
         def scores() -> Iterator[tuple[Floats, Floats]]:
             for vectors, words in self._scores(test, index):
@@ -178,14 +209,20 @@ class HeldOutQueries:
 
         (fused,) = rank_by_weight(scores(), [self.fusion.weight], depth)
         rankings = {"bm25": np.concatenate(ranked), FUSED: fused}
-        return {**teacher, **{system: Ranking.of(each, test.relevant, names) for system, each in rankings.items()}}
+        return {
+            **teacher,
+            **{system: Ranking.of(each, test.relevant, names) for system, each in rankings.items()},
+        }
 
     def _teacher(self) -> dict[str, SystemScores]:
         """Rank by the vectors of the teacher, if there is one."""
         vectors, test = self.data.rows.teacher, self.questions["test"]
         if vectors is None or not len(test.rows):
             return {}
-        queries, docs = torch.from_numpy(test.query_of[test.rows]), torch.from_numpy(self.texts.ranked)
+        queries, docs = (
+            torch.from_numpy(test.query_of[test.rows]),
+            torch.from_numpy(self.texts.ranked),
+        )
         ranked = (vectors("query", queries).numpy(), vectors("doc", docs).numpy())
         return {TEACHER: Ranking.by_vectors(*ranked, test.relevant, self.options.metrics)}
 
@@ -194,12 +231,17 @@ class HeldOutQueries:
         return scores_of_both(self._queries(questions), self.data.corpus, questions.queries, words)
 
     def _tuned(self) -> BM25:
-        """Return the index of the ranked documents' words, tuned on training queries that they answer, else on validation.
+        """Return the index of the ranked documents' words, tuned on training queries that they
+        answer, else on validation.
 
-        Training queries that are made of documents are not asked: the whole documents, which are ranked, hold them.
+        Training queries that are made of documents are not asked: the whole documents, which are
+            ranked, hold them.
         """
         split, test = self.texts.split, self.questions["test"]
-        inside = np.isin(test.doc_of[split.train], test.doc_of[split.corpus]) & split.pairs.searched[split.train]
+        inside = (
+            np.isin(test.doc_of[split.train], test.doc_of[split.corpus])
+            & split.pairs.searched[split.train]
+        )
         rows = split.train[inside] if split.pairs.paired and inside.any() else split.validation
         chosen = np.random.default_rng(self.seed).permutation(len(rows))[:TUNING_QUERIES]
         lexical = Lexical(split.pairs.texts("doc", split.corpus))
@@ -213,10 +255,16 @@ class HeldOutQueries:
         rows = self.texts.split.validation
         of = self.texts.catalogue.query_of[rows]
         some = np.random.default_rng(self.seed).permutation(np.unique(of))[:TUNING_QUERIES]
-        questions, metric = self._questions(rows[np.isin(of, some)]), main_metric(self.options.metrics)
+        questions, metric = (
+            self._questions(rows[np.isin(of, some)]),
+            main_metric(self.options.metrics),
+        )
         ranked = rank_by_weight(self._scores(questions, words), WEIGHTS, parsed(metric)[1])
         return Fusion.chosen(
-            {w: evaluate(each, questions.relevant, [metric])[metric] for w, each in zip(WEIGHTS, ranked, strict=True)}
+            {
+                w: evaluate(each, questions.relevant, [metric])[metric]
+                for w, each in zip(WEIGHTS, ranked, strict=True)
+            }
         )
 
     def words_of_all(self) -> BM25 | None:
@@ -229,33 +277,47 @@ class HeldOutQueries:
         return Lexical(catalogue.docs.take(catalogue.searched)).index(self.words.settings)
 
     def about(self) -> dict[str, Any]:
-        """Return what is held out, how BM25 and its weight were chosen, bias on the way, and the metrics of smaller vectors."""
+        """Return what is held out, how BM25 and its weight were chosen, bias on the way, and the
+        metrics of smaller vectors."""
         about: dict[str, Any] = {HELD_OUT: self.texts.split.digest, "bm25": None, "hybrid": None}
         if self.words is not None:
             about |= {"bm25": asdict(self.words.settings), "hybrid": asdict(self.fusion)}
         if self.sample is not None:
-            about["sample"] = {"corpus": len(self.sample.docs), "hardest": self.sample.hardest, "bias": self.bias}
+            about["sample"] = {
+                "corpus": len(self.sample.docs),
+                "hardest": self.sample.hardest,
+                "bias": self.bias,
+            }
         if self.options.queries != 0 and len(self.questions["test"].rows):
             about["precisions"] = self._precisions()
         return about
 
     def learned_by(self, run: Path) -> int | None:
-        """Return how many queries of the test a run was trained on, by their content; None for a folder that does not say."""
+        """Return how many queries of the test a run was trained on, by their content; None for a
+        folder that does not say."""
         if (known := trained_on(run)) is None:
             return None
-        return int(np.isin(self.texts.split.pairs.contents("query", self.questions["test"].rows), known).sum())
+        return int(
+            np.isin(
+                self.texts.split.pairs.contents("query", self.questions["test"].rows), known
+            ).sum()
+        )
 
     def _precisions(self) -> dict[str, Any]:
         test, corpus = self.questions["test"], self.data.corpus
         widths = widths_of(corpus.shape[1], self.widths)
-        return by_precision(self._queries(test), corpus, test.relevant, self.options.metrics, widths, self.seed)
+        return by_precision(
+            self._queries(test), corpus, test.relevant, self.options.metrics, widths, self.seed
+        )
 
 
 def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
-    """Return how many documents are ranked during training, and how often on the way, so that this costs little beside training.
+    """Return how many documents are ranked during training, and how often on the way, so that this
+    costs little beside training.
 
-    None stands for all documents. A training row is counted as three documents: the backward pass costs twice the forward pass. The
-    numbers depend on options and data alone, so that a resumed run and one on another machine take the same looks.
+    None stands for all documents. A training row is counted as three documents: the backward pass
+    costs twice the forward pass. The numbers depend on options and data alone, so that a resumed
+    run and one on another machine take the same looks.
     """
     options, texts = config.train, data.texts
     tokens = len(texts.docs.values) / len(texts.docs)  # of a document
@@ -263,19 +325,39 @@ def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
     each, wanted = _multiplications(doc) * tokens, options.evaluations
     if each == 0:  # looking up vectors costs nothing beside ranking
         return None, wanted
-    rows = options.steps(data.sampler.batches_per_epoch) * options.gradient_accumulation_steps * options.size
+    rows = (
+        options.steps(data.sampler.batches_per_epoch)
+        * options.gradient_accumulation_steps
+        * options.size
+    )
     most = max(3 * _SHARE * rows, _FREE / each)  # documents of all looks
     held = texts.split.validation
-    queries = len(np.unique(texts.catalogue.query_of[held])) * len(texts.queries.values) / len(texts.queries) / tokens
+    queries = (
+        len(np.unique(texts.catalogue.query_of[held]))
+        * len(texts.queries.values)
+        / len(texts.queries)
+        / tokens
+    )
     least = 2 * len(np.unique(texts.catalogue.doc_of[held]))
-    looks = min(wanted, max(0, int(most / (least + queries + 1)) - 1))  # the first one ranks vectors that are known
+    looks = min(
+        wanted, max(0, int(most / (least + queries + 1)) - 1)
+    )  # the first one ranks vectors that are known
     size = max(least, int(most / (looks + 1) - queries))
-    if not looks or size >= len(texts.ranked):  # the last look of all documents serves the run's index, too
+    if not looks or size >= len(
+        texts.ranked
+    ):  # the last look of all documents serves the run's index, too
         return None, looks
     return size, looks
 
 
 def _multiplications(tower: nn.Module) -> int:
-    """Return the multiplications of one token in a forward pass: the weights that are not looked up in a table."""
-    modules = (module for module in tower.modules() if not isinstance(module, Table | nn.Embedding | nn.EmbeddingBag))
-    return sum(p.numel() for module in modules for p in module.parameters(recurse=False) if p.ndim > 1)
+    """Return the multiplications of one token in a forward pass: the weights that are not looked up
+    in a table."""
+    modules = (
+        module
+        for module in tower.modules()
+        if not isinstance(module, Table | nn.Embedding | nn.EmbeddingBag)
+    )
+    return sum(
+        p.numel() for module in modules for p in module.parameters(recurse=False) if p.ndim > 1
+    )

@@ -6,7 +6,21 @@ import re
 from html.parser import HTMLParser
 
 _UNREAD = {"script", "style", "template", "noscript", "svg", "nav"}
-_BLOCKS = {"p", "div", "section", "article", "ul", "ol", "table", "pre", "blockquote", "dl", "main", "header", "footer"}
+_BLOCKS = {
+    "p",
+    "div",
+    "section",
+    "article",
+    "ul",
+    "ol",
+    "table",
+    "pre",
+    "blockquote",
+    "dl",
+    "main",
+    "header",
+    "footer",
+}
 _LINES = {"br", "li", "tr", "dt", "dd"}  # begin a line
 _CELLS = {"td", "th"}
 _HEADING = re.compile("h[1-6]")
@@ -14,7 +28,8 @@ _FENCE = "```"  # around code, whose lines and blanks stay
 
 
 def markdown(page: str) -> str:
-    r"""Return the text of a page, each heading behind its number signs, `pre` in fences, without scripts, styles and navigation.
+    r"""Return the text of a page, each heading behind its number signs, `pre` in fences, without
+    scripts, styles and navigation.
 
     The title of a page without a first heading stands in its place.
 
@@ -31,7 +46,9 @@ def markdown(page: str) -> str:
         fenced ^= line == _FENCE
         text = line.rstrip() if fenced else " ".join(line.split())
         headed |= text.startswith("# ") and not fenced
-        lines.append("" if re.fullmatch("#+", text) and not fenced else text)  # a heading may be empty
+        lines.append(
+            "" if re.fullmatch("#+", text) and not fenced else text
+        )  # a heading may be empty
     title = " ".join("".join(parser.title).split())
     if title and not headed:
         lines = [f"# {title}", "", *lines]
@@ -65,10 +82,13 @@ class _Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if not self.unread:
-            (self.title if self.in_title else self.parts).append(data if self.in_code else data.replace("\n", " "))
+            (self.title if self.in_title else self.parts).append(
+                data if self.in_code else data.replace("\n", " ")
+            )
 
     def parse_marked_section(self, i: int, report: bool = True) -> int:
-        """Read `<![` that begins no known section as browsers do: as a comment that ends with the next `>`."""
+        """Read `<![` that begins no known section as browsers do: as a comment that ends with the
+        next `>`."""
         try:
             return super().parse_marked_section(i, report)
         except AssertionError:

@@ -1,4 +1,5 @@
-"""Words and vectors together: BM25 and a tower fused, as they are judged and as a saved run searches.
+"""Words and vectors together: BM25 and a tower fused, as they are judged and as a saved run
+searches.
 
 Letters in shapes: q queries, c documents, D width.
 """
@@ -30,7 +31,8 @@ _ROOM = 4  # arrays of scores that are held together
 def scores_of_both(
     queries: Floats, docs: NDArray[np.floating], texts: Sequence[str], words: BM25
 ) -> Iterator[tuple[Floats, Floats]]:
-    """Yield the inner products, and the scores of BM25, of some queries at a time with every document, [.., c] each.
+    """Yield the inner products, and the scores of BM25, of some queries at a time with every
+    document, [.., c] each.
 
     Args:
         queries: [q, D].
@@ -43,7 +45,8 @@ def scores_of_both(
 
 
 def weight_of(run: Path) -> float:
-    """Return the weight of the vectors that a run has chosen, also for a model in it; the usual one where there is no choice.
+    """Return the weight of the vectors that a run has chosen, also for a model in it; the usual one
+    where there is no choice.
 
     Raises:
         DataError: metrics.json cannot be read, or holds a weight that is none.
@@ -64,7 +67,8 @@ def weight_of(run: Path) -> float:
 
 
 def open_words(run: Path, beginnings: pa.ChunkedArray, model: str) -> BM25:
-    """Return a run's index of words; one of the documents' beginnings, with the usual settings, if the run has none.
+    """Return a run's index of words; one of the documents' beginnings, with the usual settings, if
+    the run has none.
 
     Args:
         model: fingerprint of the run's model.
@@ -80,10 +84,19 @@ def open_words(run: Path, beginnings: pa.ChunkedArray, model: str) -> BM25:
         table = parquet_table(path)
         refuse_foreign(table.schema.metadata, model, path)
         words = BM25.read(table)
-    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ) as error:
         raise DataError(
             f"{path} is damaged: {error}; without this file the documents' beginnings are indexed"
         ) from None
     if words.size != len(beginnings):
-        raise DataError(f"{path} is damaged: it indexes {words.size:,} documents, and the run has {len(beginnings):,}")
+        raise DataError(
+            f"{path} is damaged: it indexes {words.size:,} documents, and the run has {len(beginnings):,}"
+        )
     return words

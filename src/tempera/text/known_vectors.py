@@ -1,4 +1,5 @@
-"""Vectors of a run's texts by the weights of now: none is computed twice, and those of an untrained model are kept for all runs.
+"""Vectors of a run's texts by the weights of now: none is computed twice, and those of an untrained
+model are kept for all runs.
 
 Letters in shapes: n texts, D width.
 """
@@ -25,10 +26,12 @@ Floats = NDArray[np.float32]
 
 
 class KnownVectors:
-    """Unit vectors of a run's distinct texts; the weights that have given some give the others only.
+    """Unit vectors of a run's distinct texts; the weights that have given some give the others
+    only.
 
-    While the weights are still those of a saved model, vectors are read from a store and added to it, by the tokens of
-    their texts: all runs that begin with this model and these options share it.
+    While the weights are still those of a saved model, vectors are read from a store and added to
+    it, by the tokens of their texts: all runs that begin with this model and these options share
+    it.
 
     Args:
         tower: before its training.
@@ -44,26 +47,34 @@ class KnownVectors:
         self.start = digest(self._weights) if self.shared else None
 
     def __call__(self, rows: Rows, role: Role, embed: Callable[[Rows, Role], Floats]) -> Floats:
-        """Return the vectors of chosen queries or documents, [n, D], of which `embed` computes those that are not known."""
+        """Return the vectors of chosen queries or documents, [n, D], of which `embed` computes
+        those that are not known."""
         self._follow()
         numbers = self._numbers[role][rows]
         for held, vectors in self.blocks:
             if np.array_equal(held, numbers):
                 return vectors
         distinct, first = np.unique(numbers, return_index=True)
-        missing = ~np.isin(distinct, np.concatenate([numbers[:0], *(held for held, _ in self.blocks)]))
+        missing = ~np.isin(
+            distinct, np.concatenate([numbers[:0], *(held for held, _ in self.blocks)])
+        )
         new = np.sort(first[missing])
         if len(new) or not self.blocks:
-            computed = self._stored(self.features[role], rows[new], role, lambda chosen: embed(chosen, role))
+            computed = self._stored(
+                self.features[role], rows[new], role, lambda chosen: embed(chosen, role)
+            )
             self.blocks.append((numbers[new], computed))
             if len(new) == len(rows):
                 return computed
         return self._gathered(numbers)
 
     def kept(self, features: Ragged, role: Role, embed: Callable[[Ragged], Floats]) -> Floats:
-        """Return the vectors of other texts, [n, D], which are remembered only for the untrained model."""
+        """Return the vectors of other texts, [n, D], which are remembered only for the untrained
+        model."""
         self._follow()
-        return self._stored(features, np.arange(len(features)), role, lambda chosen: embed(features[chosen]))
+        return self._stored(
+            features, np.arange(len(features)), role, lambda chosen: embed(features[chosen])
+        )
 
     def forget(self) -> None:
         """Free the memory before a step, which may change the weights and leave their versions."""
@@ -80,12 +91,17 @@ class KnownVectors:
             vectors[at >= 0] = known[at[at >= 0]]
         return vectors
 
-    def _stored(self, features: Ragged, rows: Rows, role: Role, embed: Callable[[Rows], Floats]) -> Floats:
+    def _stored(
+        self, features: Ragged, rows: Rows, role: Role, embed: Callable[[Rows], Floats]
+    ) -> Floats:
         origin = self._origin(role)
         if not (self.untrained and origin):
             return embed(rows)
         side: Any = self.tower.of(role)
-        device, precision = next(side.parameters()).device.type, "" if side.reads == torch.float32 else "-bf16-products"
+        device, precision = (
+            next(side.parameters()).device.type,
+            "" if side.reads == torch.float32 else "-bf16-products",
+        )
         store = Store(self.folder, f"untrained-{origin}-{device}{precision}")
         at = store.fill(keys_of_rows(features[rows]), lambda missing: embed(rows[missing]))
         return np.array(store.vectors[at], np.float32)

@@ -1,4 +1,5 @@
-"""BM25, the baseline that every retriever has to beat (Robertson and Zaragoza 2009), and its index of words.
+"""BM25, the baseline that every retriever has to beat (Robertson and Zaragoza 2009), and its index
+of words.
 
 Letters in shapes: q queries, c documents, v words, m postings: one for each word of a document.
 """
@@ -31,23 +32,34 @@ from ..towers.word_ids import CASE_CHANGE
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
-_ASCII = "".join(chr(i) if chr(i).isalnum() else " " for i in range(128))  # what else separates words
+_ASCII = "".join(
+    chr(i) if chr(i).isalnum() else " " for i in range(128)
+)  # what else separates words
 _CASE_CHANGE = re.compile(CASE_CHANGE)
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 # Scripts without spaces between words: Thai and Lao, Burmese, Khmer, Japanese and Chinese.
 _UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
 )
-_GRID: dict[str, tuple[Any, ...]] = {"b": (0.4, 0.75, 0.9, 1.0), "k1": (0.9, 1.5, 2.5, 4.0), "stem": (False, True)}
+_GRID: dict[str, tuple[Any, ...]] = {
+    "b": (0.4, 0.75, 0.9, 1.0),
+    "k1": (0.9, 1.5, 2.5, 4.0),
+    "stem": (False, True),
+}
 _BLOCK = 5000  # documents whose words are in memory at once
 _KEY = b"tempera"
 
 
 @cache
 def _marked() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns of runs and of words in which marks stand, such as vowel signs of Hindi and accents of their own."""
+    """Return patterns of runs and of words in which marks stand, such as vowel signs of Hindi and
+    accents of their own."""
     # Those of the first plane alone, which a pattern finds by one look into a table.
-    marks = [chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M")]
+    marks = [
+        chr(code)
+        for code in range(0x300, 0x10000)
+        if unicodedata.category(chr(code)).startswith("M")
+    ]
     following = f"[{''.join(marks)}]*"
     return re.compile(rf"(?:[^\W_]+{following})+"), re.compile(rf"\d+|(?:[^\W\d_]+{following})+")
 
@@ -60,7 +72,8 @@ def _runs(text: str) -> list[str]:
 def words(text: str) -> list[str]:
     """Return lower-case words, with identifiers split at underscores, digits and changes of case.
 
-    Of scripts without spaces between words, such as Chinese, these are all pairs of neighbouring characters, as of Lucene.
+    Of scripts without spaces between words, such as Chinese, these are all pairs of neighbouring
+    characters, as of Lucene.
 
     >>> words("parseHTTPDate(raw_text2)")
     ['parse', 'http', 'date', 'raw', 'text', '2']
@@ -92,7 +105,8 @@ def stemmer() -> Any:
 
 @dataclass(frozen=True)
 class Settings:
-    """Term saturation k1, length normalisation b, and whether words are stemmed (Snowball, English)."""
+    """Term saturation k1, length normalisation b, and whether words are stemmed (Snowball,
+    English)."""
 
     k1: float = 1.5
     b: float = 0.75
@@ -101,7 +115,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class WordCounts:
-    """Numbers of times that each word stands in each document, word by word and then by document."""
+    """Numbers of times that each word stands in each document, word by word and then by
+    document."""
 
     words: list[str]  # [v]
     offsets: Ints  # [v + 1] of each word's postings
@@ -117,22 +132,31 @@ class WordCounts:
         >>> counts.words, counts.offsets.tolist(), counts.docs.tolist(), counts.counts.tolist()
         (['a', 'b'], [0, 1, 3], [0, 0, 1], [2.0, 1.0, 1.0])
         """
-        # Runs of letters and digits are counted first, and each distinct one is split once: a corpus has few of them.
+        # Runs of letters and digits are counted first, and each distinct one is split once: a
+        # corpus has few of them.
         runs = defaultdict[str, int](count().__next__)
         parts = [_counted(docs[i : i + _BLOCK], runs, i) for i in range(0, len(docs), _BLOCK)]
         run, doc, counts = (np.concatenate(part) for part in zip(*parts, strict=True))
         split, number = [words(text) for text in runs], defaultdict[str, int](count().__next__)
         sizes = np.array([len(part) for part in split], np.int64)
-        of_run = np.fromiter((number[each] for part in split for each in part), np.int64, int(sizes.sum()))
+        of_run = np.fromiter(
+            (number[each] for part in split for each in part), np.int64, int(sizes.sum())
+        )
         times = sizes[run]
         word = of_run[spread((sizes.cumsum() - sizes)[run], times)]
         lengths = np.bincount(doc, counts * times, len(docs)).astype(np.int64)
         return cls._gathered(
-            list(number), word, np.repeat(doc, times), np.repeat(counts, times), np.maximum(lengths, 1)
+            list(number),
+            word,
+            np.repeat(doc, times),
+            np.repeat(counts, times),
+            np.maximum(lengths, 1),
         )
 
     @classmethod
-    def _gathered(cls, names: list[str], word: Ints, doc: Ints, counts: Ints | Floats, lengths: Ints) -> WordCounts:
+    def _gathered(
+        cls, names: list[str], word: Ints, doc: Ints, counts: Ints | Floats, lengths: Ints
+    ) -> WordCounts:
         """Add up the counts of each word in each document."""
         keys, inverse = np.unique(word * len(lengths) + doc, return_inverse=True)
         word, doc = np.divmod(keys, len(lengths))
@@ -151,12 +175,15 @@ class WordCounts:
 
 
 def _counted(docs: Sequence[str], number: Mapping[str, int], first: int) -> tuple[Ints, Ints, Ints]:
-    """Return the number, the document and the count of each distinct run of letters and digits in each document."""
+    """Return the number, the document and the count of each distinct run of letters and digits in
+    each document."""
     runs, ends = array("q"), []
     for text in docs:
         runs.extend(map(number.__getitem__, _runs(text)))
         ends.append(len(runs))
-    keys = np.frombuffer(runs, np.int64) * len(docs) + np.repeat(np.arange(len(docs)), np.diff(ends, prepend=0))
+    keys = np.frombuffer(runs, np.int64) * len(docs) + np.repeat(
+        np.arange(len(docs)), np.diff(ends, prepend=0)
+    )
     distinct, counts = np.unique(keys, return_counts=True)
     run, doc = np.divmod(distinct, len(docs))
     return run, doc + first, counts
@@ -164,14 +191,15 @@ def _counted(docs: Sequence[str], number: Mapping[str, int], first: int) -> tupl
 
 @dataclass(frozen=True)
 class BM25:
-    """A corpus indexed for BM25: the documents of each word, and what the word adds to their scores.
+    """A corpus indexed for BM25: the documents of each word, and what the word adds to their
+    scores.
 
     A document's score is the sum over the query's words of
 
         log(1 + (c - n + 0.5) / (n + 0.5)) * f / (f + k1 (1 - b + b l / mean l))
 
-    for a word that stands in n documents, f times in this one of l words, as Lucene has it (Kamphuis et al. 2020). The bits are
-    those of bm25s (Lù 2024).
+    for a word that stands in n documents, f times in this one of l words, as Lucene has it
+    (Kamphuis et al. 2020). The bits are those of bm25s (Lù 2024).
     """
 
     settings: Settings
@@ -186,9 +214,13 @@ class BM25:
         """Index a corpus by the counts of its words, not yet stemmed."""
         counts = counts.stemmed if settings.stem else counts
         size, mean, holding = len(counts.lengths), counts.lengths.mean(), np.diff(counts.offsets)
-        idf = np.array([math.log(1 + (size - n + 0.5) / (n + 0.5)) for n in holding.tolist()], np.float32)
+        idf = np.array(
+            [math.log(1 + (size - n + 0.5) / (n + 0.5)) for n in holding.tolist()], np.float32
+        )
         saturation = settings.k1 * ((1 - settings.b) + settings.b * counts.lengths / mean)
-        parts = np.repeat(idf, holding) * (counts.counts / (saturation[counts.docs] + counts.counts))
+        parts = np.repeat(idf, holding) * (
+            counts.counts / (saturation[counts.docs] + counts.counts)
+        )
         number = {word: i for i, word in enumerate(counts.words)}
         return cls(settings, number, counts.offsets, counts.docs, parts.astype(np.float32), size)
 
@@ -218,33 +250,39 @@ class BM25:
         return scores
 
     def rank(self, queries: Sequence[str], k: int) -> Ints:
-        """Return positions of the k best documents, best first, [q, k]; documents without a common word are -1."""
+        """Return positions of the k best documents, best first, [q, k]; documents without a common
+        word are -1."""
         parts = [best(self.scores(queries[part]), k) for part in blocks(len(queries), self.size)]
         return np.concatenate(parts or [np.zeros((0, min(k, self.size)), np.int64)])
 
     def table(self) -> pa.Table:
-        """Return the index as a table with a row for each word, and the settings in its metadata."""
+        """Return the index as a table with a row for each word, and the settings in its
+        metadata."""
         docs, parts = (
             pa.LargeListArray.from_arrays(pa.array(self.offsets, pa.int64()), pa.array(values))
             for values in (self.docs.astype(np.int32), self.parts)
         )
         about = json.dumps({"documents": self.size, **asdict(self.settings)}).encode()
-        return pa.table({"word": pa.array(self.number), "docs": docs, "scores": parts}).replace_schema_metadata(
-            {_KEY: about}
-        )
+        return pa.table(
+            {"word": pa.array(self.number), "docs": docs, "scores": parts}
+        ).replace_schema_metadata({_KEY: about})
 
     @classmethod
     def read(cls, table: pa.Table) -> BM25:
         """Return the index that `table` has written.
 
         Raises:
-            ValueError, KeyError, TypeError, pyarrow.ArrowException: another table, or a damaged one.
+            ValueError, KeyError, TypeError, pyarrow.ArrowException: another table, or a damaged
+                one.
         """
         about = parsed((table.schema.metadata or {})[_KEY])
         size = int(about.pop("documents"))
         table.validate(full=True)
         docs, parts = (table[name].combine_chunks() for name in ("docs", "scores"))
-        offsets, positions = docs.offsets.to_numpy().astype(np.int64), docs.values.to_numpy().astype(np.int64)
+        offsets, positions = (
+            docs.offsets.to_numpy().astype(np.int64),
+            docs.values.to_numpy().astype(np.int64),
+        )
         values = parts.values.to_numpy()
         if not np.array_equal(offsets, parts.offsets.to_numpy()) or values.dtype != np.float32:
             raise ValueError("its documents and scores do not belong together")
@@ -255,7 +293,8 @@ class BM25:
 
 
 def best(scores: Floats, k: int) -> Ints:
-    """Return positions of the k highest scores, best first, [q, c] -> [q, k]; -1 in place of those that are not above 0."""
+    """Return positions of the k highest scores, best first, [q, c] -> [q, k]; -1 in place of those
+    that are not above 0."""
     values, positions = top_of(scores, k)
     return np.where(values > 0, positions, -1)
 
@@ -283,8 +322,12 @@ class Lexical:
 
         def score(settings: Settings) -> float:
             bar.update()
-            return float(evaluate(self.rank(queries, 10, settings), relevant, ["ndcg@10"])["ndcg@10"].mean())
+            return float(
+                evaluate(self.rank(queries, 10, settings), relevant, ["ndcg@10"])["ndcg@10"].mean()
+            )
 
         with progress_bar("tuning BM25", sum(map(len, _GRID.values())), "setting") as bar:
             for option, values in _GRID.items():
-                self.settings = max((replace(self.settings, **{option: value}) for value in values), key=score)
+                self.settings = max(
+                    (replace(self.settings, **{option: value}) for value in values), key=score
+                )

@@ -1,4 +1,5 @@
-"""Rows made of documents, beside the pairs of the first steps: a span of a text, or a function's name, asks for the rest.
+"""Rows made of documents, beside the pairs of the first steps: a span of a text, or a function's
+name, asks for the rest.
 
 Letters in shapes: b pairs of a batch, r made rows, u documents, m rows that a source has made.
 """
@@ -25,9 +26,13 @@ from .samplers import Order
 
 LONG = 64  # tokens of the median document that "auto" cuts up: rows of shorter ones do harm
 ENOUGH = 1_000  # training pairs beside which it does so: fewer show nothing
-MANY = 20_000  # pairs above which rows of a source are taken: they brought nothing to 8,300, and 0.011 to 119,000 on validation
+# pairs above which rows of a source are taken: they brought nothing to 8,300, and 0.011 to 119,000
+# on validation
+MANY = 20_000
 _SPAN = (8, 40)  # tokens of a span, which is never more than half of its document
-_MOST = 2048  # rows of a batch with spans; rows of a source, which are no longer than pairs, double the largest batch
+# rows of a batch with spans; rows of a source, which are no longer than pairs, double the largest
+# batch
+_MOST = 2048
 _STREAM = 1 << 20  # of random numbers, apart from those of samplers with the same seed
 
 
@@ -64,19 +69,22 @@ class Kind(Protocol):
         """Return what rows can be made of, by number."""
 
     def made(self, chosen: Rows, number: int) -> tuple[Ragged, Ragged, Tensor, Tensor]:
-        """Return tokens of the queries and of the documents, [r], and their ids, [r], for batch `number`."""
+        """Return tokens of the queries and of the documents, [r], and their ids, [r], for batch
+        `number`."""
 
 
 @dataclass(frozen=True)
 class Spans:
     """A random span of a document's tokens asks for the others.
 
-    This is the inverse cloze task (Lee et al. 2019) on spans instead of sentences (Izacard et al. 2022). Spans have 8 to 40
-    tokens, at most half of a document. A row has a query id of its own and the id of its document.
+    This is the inverse cloze task (Lee et al. 2019) on spans instead of sentences (Izacard et al.
+    2022). Spans have 8 to 40 tokens, at most half of a document. A row has a query id of its own
+    and the id of its document.
 
     Args:
         tokens: of every document, [u].
-        train: pairs that are trained on; rows are made of those of their documents that have 16 tokens or more.
+        train: pairs that are trained on; rows are made of those of their documents that have 16
+            tokens or more.
     """
 
     tokens: Ragged
@@ -153,10 +161,12 @@ class SourceRows:
 
 @dataclass(frozen=True)
 class MadeRows:
-    """Put made rows behind the pairs of the first batches; what they are made of comes in a fresh random order each time.
+    """Put made rows behind the pairs of the first batches; what they are made of comes in a fresh
+    random order each time.
 
     Args:
-        beside: rows beside each pair; 0 for none. Fewer stand there where a batch would become too large, or there are fewer.
+        beside: rows beside each pair; 0 for none. Fewer stand there where a batch would become too
+            large, or there are fewer.
         size: pairs of a batch.
     """
 
@@ -167,7 +177,8 @@ class MadeRows:
 
     @classmethod
     def of(cls, config: Config, kind: Kind) -> MadeRows:
-        """Return the rows of a run: as many as its configuration says, or as suit its tower and data."""
+        """Return the rows of a run: as many as its configuration says, or as suit its tower and
+        data."""
         train = config.train
         if train.made_rows != "auto":
             return cls(kind, train.made_rows, train.size, train.seed)
@@ -194,14 +205,17 @@ class MadeRows:
         if not self.beside:
             return ""
         if not self.count:
-            return f"train.made_rows={self.beside}: no rows can be made, or batches leave them no room"
+            return (
+                f"train.made_rows={self.beside}: no rows can be made, or batches leave them no room"
+            )
         return (
             f"in the first {100 * self.kind.until:.0f} % of the steps, up to {self.count:,} rows a batch are made of documents: "
             f"{self.kind.about} (train.made_rows={self.beside})"
         )
 
     def batch(self, pairs: Batch[Ragged], number: int, progress: float) -> Batch[Ragged]:
-        """Return batch `number`, [b], followed by made rows, [b + r], none of its own documents, if training has just begun.
+        """Return batch `number`, [b], followed by made rows, [b + r], none of its own documents, if
+        training has just begun.
 
         Args:
             progress: of the training, from 0 to 1.
@@ -214,15 +228,27 @@ class MadeRows:
         rows = torch.from_numpy(np.sort(np.unique(doc_ids.numpy(), return_index=True)[1]))
         rows = rows[~torch.isin(doc_ids[rows], pairs.doc.ids)]
         ids = doc_ids[rows]
-        known = None if pairs.known is None else Ragged.cat([pairs.known, Ragged(ids, torch.arange(len(ids) + 1))])
+        known = (
+            None
+            if pairs.known is None
+            else Ragged.cat([pairs.known, Ragged(ids, torch.arange(len(ids) + 1))])
+        )
         # Each counts as the mean pair, in whatever unit these are weighed.
-        weight = None if pairs.weight is None else torch.cat([pairs.weight, pairs.weight.mean().expand(len(ids))])
-        query, doc = _side(pairs.query, queries[rows], query_ids[rows]), _side(pairs.doc, docs[rows], ids)
+        weight = (
+            None
+            if pairs.weight is None
+            else torch.cat([pairs.weight, pairs.weight.mean().expand(len(ids))])
+        )
+        query, doc = (
+            _side(pairs.query, queries[rows], query_ids[rows]),
+            _side(pairs.doc, docs[rows], ids),
+        )
         return replace(pairs, query=query, doc=doc, known=known, weight=weight)
 
 
 def takes_source(config: Config, pairs: int) -> bool:
-    """Return whether a run takes the rows that its source has made, beside so many training pairs."""
+    """Return whether a run takes the rows that its source has made, beside so many training
+    pairs."""
     return wanted(config) and pairs > MANY
 
 
@@ -234,8 +260,12 @@ def cut(rows: Ragged, draw: np.random.Generator) -> tuple[Ragged, Ragged]:
     (10, True)
     """
     lengths = rows.lengths
-    sizes = torch.minimum(torch.from_numpy(draw.integers(_SPAN[0], _SPAN[1] + 1, len(rows))), lengths // 2)
-    start = (torch.from_numpy(draw.random(len(rows))) * (lengths - sizes + 1)).long() + rows.offsets[:-1]
+    sizes = torch.minimum(
+        torch.from_numpy(draw.integers(_SPAN[0], _SPAN[1] + 1, len(rows))), lengths // 2
+    )
+    start = (
+        torch.from_numpy(draw.random(len(rows))) * (lengths - sizes + 1)
+    ).long() + rows.offsets[:-1]
     inside = torch.zeros(len(rows.values), dtype=torch.bool)
     inside[spread(start, sizes)] = True
     spans = Ragged(rows.values[inside], from_lengths(sizes))
@@ -243,7 +273,8 @@ def cut(rows: Ragged, draw: np.random.Generator) -> tuple[Ragged, Ragged]:
 
 
 def _side(side: Side[Ragged], rows: Ragged, ids: Tensor) -> Side[Ragged]:
-    """Return a side with rows behind its own; their logq is read by no part, but a memory holds it for all or for none."""
+    """Return a side with rows behind its own; their logq is read by no part, but a memory holds it
+    for all or for none."""
     assert side.ids is not None
     logq = None if side.logq is None else torch.cat([side.logq, side.logq.new_zeros(len(ids))])
     return Side(Ragged.cat([side.rows, rows]), torch.cat([side.ids, ids]), logq)

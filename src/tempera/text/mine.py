@@ -1,4 +1,5 @@
-"""Mining of hard negatives from a file of pairs into a file, block by block, resumed after an interruption."""
+"""Mining of hard negatives from a file of pairs into a file, block by block, resumed after an
+interruption."""
 
 from __future__ import annotations
 
@@ -47,10 +48,11 @@ def mine(
     mixed_precision: Reading = "no",
     overwrite: bool = False,
 ) -> Report:
-    """Mine hard negatives and write a Parquet file in the layout that training reads: a row a query, with lists.
+    """Mine hard negatives and write a Parquet file in the layout that training reads: a row a
+    query, with lists.
 
-    A call that was killed is resumed by the same call: vectors and scores of the cross-encoder are in the cache, finished
-    blocks beside the output.
+    A call that was killed is resumed by the same call: vectors and scores of the cross-encoder are
+    in the cache, finished blocks beside the output.
 
     Args:
         model: a model folder or a run folder.
@@ -63,26 +65,35 @@ def mine(
         cross_encoder: folder of a cross-encoder that checks what the model has ranked high.
         faiss: an index factory such as HNSW32; None searches exactly.
         cache: folder of vectors; None is `vectors` beside the output.
-        mixed_precision: "auto" reads texts in bf16 where the processor multiplies it fast; the search stays in float32.
+        mixed_precision: "auto" reads texts in bf16 where the processor multiplies it fast; the
+            search stays in float32.
         overwrite: replace the output.
 
     Raises:
         DataError: data or a model that cannot be read, or no pairs.
-        OutputError: the output exists, is one of the files that were read, lies in a run or model, is not called .parquet, is
-            written by another process, or cannot be written.
+        OutputError: the output exists, is one of the files that were read, lies in a run or model,
+            is not called .parquet, is written by another process, or cannot be written.
 
     >>> report = mine("runs/first", "pairs.jsonl", "runs/mined.parquet", Mining(negatives=2, relative_margin=0.05))
     >>> report.queries
     100
     """
     refuse_other_kinds(mine, locals())
-    model, output, options = model_folder(Path(model)), Path(output), Mining() if options is None else options
+    model, output, options = (
+        model_folder(Path(model)),
+        Path(output),
+        Mining() if options is None else options,
+    )
     more = None if corpus is None else Path(corpus)
-    task = pairs if isinstance(pairs, MiningTask) else MiningTask.read(Path(pairs), roles, more, split)
+    task = (
+        pairs if isinstance(pairs, MiningTask) else MiningTask.read(Path(pairs), roles, more, split)
+    )
     models = [model] if cross_encoder is None else [model, cross_encoder]
     refuse_replacing(output, overwrite, *task.read_from, models=models)
     if output.suffix.lower() != ".parquet":
-        raise OutputError(f"cannot write hard negatives to {output}; give a name that ends in .parquet")
+        raise OutputError(
+            f"cannot write hard negatives to {output}; give a name that ends in .parquet"
+        )
     if not len(task.answers[0]):
         raise DataError("no pairs to mine negatives for")
     cross_encoder = None if cross_encoder is None else Path(cross_encoder)
@@ -94,7 +105,9 @@ def mine(
     busy = f"{output}: another process is writing it; wait for it, or give another --output"
     with as_output_error(output), alone(output.with_name(f".{output.name}.lock"), busy):
         refuse_replacing(output, overwrite)  # another process may have finished in between
-        for number, block in _blocks(model, task, options, cross_encoder, faiss, cache, half, parts):
+        for number, block in _blocks(
+            model, task, options, cross_encoder, faiss, cache, half, parts
+        ):
             table = _table(task, block, number * BLOCK)
             about = {"report": json.dumps(asdict(block.report))}
             with new_file(_part(parts, number)) as partial:  # makes the folder with the first
@@ -119,7 +132,9 @@ def _blocks(
     first = next((number for number in range(total) if not _part(parts, number).exists()), total)
     if first == total:
         return
-    queries = embed_by(model, "query", task.queries.texts, cache, progress="reading queries", half=half)
+    queries = embed_by(
+        model, "query", task.queries.texts, cache, progress="reading queries", half=half
+    )
     docs = embed_by(model, "doc", task.docs.texts, cache, progress="reading documents", half=half)
     # Rows of a store may lie in any order; documents are read again for every block of queries.
     in_order = np.array_equal(docs.rows, np.arange(len(docs)))
@@ -132,7 +147,10 @@ def _blocks(
 
 def _cross(encoder: CrossEncoder, task: MiningTask) -> Cross:
     def score(pairs: Pairs) -> NDArray[np.float32]:
-        texts = [(task.queries.texts[q], task.docs.texts[d]) for q, d in zip(*(side.tolist() for side in pairs))]
+        texts = [
+            (task.queries.texts[q], task.docs.texts[d])
+            for q, d in zip(*(side.tolist() for side in pairs))
+        ]
         return encoder(texts)
 
     return score
@@ -162,7 +180,10 @@ def _table(task: MiningTask, block: Mined, start: int) -> pa.Table:
         for (offsets, values), field in zip(lists, list(schema)[2:], strict=True)
     ]
     queries = task.queries.texts[start : start + count]
-    return pa.table([task.queries.shown.slice(start, count), pa.array(queries, pa.large_string()), *columns], schema)
+    return pa.table(
+        [task.queries.shown.slice(start, count), pa.array(queries, pa.large_string()), *columns],
+        schema,
+    )
 
 
 def _schema(task: MiningTask) -> pa.Schema:

@@ -41,8 +41,11 @@ class MiningTask:
     read_from: tuple[Path, ...] = ()  # the files and folders
 
     @classmethod
-    def of(cls, queries: Sequence[str], docs: Sequence[str], corpus: Sequence[str] = ()) -> MiningTask:
-        """Return a task; row i says that `docs[i]` answers `queries[i]`; the corpus holds more documents."""
+    def of(
+        cls, queries: Sequence[str], docs: Sequence[str], corpus: Sequence[str] = ()
+    ) -> MiningTask:
+        """Return a task; row i says that `docs[i]` answers `queries[i]`; the corpus holds more
+        documents."""
         return cls._of(_Read(_Named.of(queries), _Named.of(docs), _Named.of(corpus)))
 
     @classmethod
@@ -50,28 +53,40 @@ class MiningTask:
         query, query_of = _Distinct.of(read.queries)
         doc, doc_of = _Distinct.of(read.answers + read.others)
         pairs = np.unique(query_of * len(doc.ids) + doc_of[: len(query_of)])
-        return cls(query, doc, np.divmod(pairs, len(doc.ids)), places(query.ids, doc.ids), read.left_out)
+        return cls(
+            query, doc, np.divmod(pairs, len(doc.ids)), places(query.ids, doc.ids), read.left_out
+        )
 
     @classmethod
     def read(
-        cls, path: Path, roles: Roles | None = None, corpus: Path | None = None, split: str = "train"
+        cls,
+        path: Path,
+        roles: Roles | None = None,
+        corpus: Path | None = None,
+        split: str = "train",
     ) -> MiningTask:
-        """Read files: a table of pairs, whose answers and negatives are candidates, or a BEIR folder, all of whose documents are.
+        """Read files: a table of pairs, whose answers and negatives are candidates, or a BEIR
+        folder, all of whose documents are.
 
         Args:
             path: the table or the folder.
             roles: of the table's columns; texts of equal given id are the first of them.
-            corpus: a table of documents or pairs, or another BEIR folder, whose documents are candidates too; documents that
-                have an id in both are one.
+            corpus: a table of documents or pairs, or another BEIR folder, whose documents are
+                candidates too; documents that have an id in both are one.
             split: of BEIR folders.
 
         Raises:
-            DataError: what cannot be read, by file, row and column; or a corpus whose ids are those of other documents.
+            DataError: what cannot be read, by file, row and column; or a corpus whose ids are those
+                of other documents.
             ConfigError: roles for a BEIR folder.
         """
         refuse_other("roles", roles, isinstance(roles, Roles | None), "a Roles or None")
-        if split != "train" and not any(each is not None and is_beir(each) for each in (path, corpus)):
-            raise ConfigError(f"the split {split!r} is of a BEIR folder, and none is given: drop it")
+        if split != "train" and not any(
+            each is not None and is_beir(each) for each in (path, corpus)
+        ):
+            raise ConfigError(
+                f"the split {split!r} is of a BEIR folder, and none is given: drop it"
+            )
         read = _beir(path, split, roles) if is_beir(path) else _table(path, roles or UNTRAINED)
         if corpus is not None:
             more = _beir(corpus, split).others if is_beir(corpus) else _Named(*documents(corpus))
@@ -102,7 +117,10 @@ class _Named:
         return cls(list(texts), pa.chunked_array([pa.nulls(len(texts), KIND)]))
 
     def __add__(self, other: _Named) -> _Named:
-        return _Named([*self.texts, *other.texts], pa.chunked_array([*self.own.chunks, *other.own.chunks], KIND))
+        return _Named(
+            [*self.texts, *other.texts],
+            pa.chunked_array([*self.own.chunks, *other.own.chunks], KIND),
+        )
 
 
 @dataclass(frozen=True)
@@ -120,7 +138,8 @@ class _Distinct:
 
     @classmethod
     def of(cls, named: _Named) -> tuple[_Distinct, Ints]:
-        """Return distinct texts, in order of first appearance, and the position of each text among them, [n].
+        """Return distinct texts, in order of first appearance, and the position of each text among
+        them, [n].
 
         Texts are one if their content is, or their id; the first one counts then.
         """
@@ -154,10 +173,14 @@ def _beir(path: Path, split: str, roles: Roles | None = None) -> _Read:
     refuse_roles(path, roles)
     beir = read_beir(path, split)
     good = np.flatnonzero(beir.grade > 0)
-    queries, answers = beir.queries.take(pa.array(beir.query[good])), beir.corpus.take(pa.array(beir.doc[good]))
+    queries, answers = (
+        beir.queries.take(pa.array(beir.query[good])),
+        beir.corpus.take(pa.array(beir.doc[good])),
+    )
     unused = {reason: count for reason, count in beir.unused.items() if count}
     query, answer, other = (
-        _Named(side["text"].to_pylist(), side["id"].cast(KIND)) for side in (queries, answers, beir.corpus)
+        _Named(side["text"].to_pylist(), side["id"].cast(KIND))
+        for side in (queries, answers, beir.corpus)
     )
     return _Read(query, answer, other, unused)
 
@@ -170,7 +193,8 @@ def _table(path: Path, roles: Roles) -> _Read:
 
 
 def _refuse_other_ids(path: Path, docs: _Named, corpus: Path, more: _Named) -> None:
-    """Raise DataError where most ids that two sources share name other texts, as numbers do that begin anew in each file."""
+    """Raise DataError where most ids that two sources share name other texts, as numbers do that
+    begin anew in each file."""
     ids, contents = [], []
     for side in (docs, more):
         known = np.flatnonzero(side.own.is_valid().to_numpy())

@@ -22,7 +22,8 @@ Task = RetrievalTask | Graded
 
 @dataclass(frozen=True)
 class InTraining:
-    """Embed texts by a tower as it is now; those that the untrained one has read are not embedded again."""
+    """Embed texts by a tower as it is now; those that the untrained one has read are not embedded
+    again."""
 
     known: KnownVectors
 
@@ -37,7 +38,9 @@ class InTraining:
     def _vectors(self, texts: Sequence[str], role: Role) -> NDArray[np.float32]:
         tower = self.known.tower
         return self.known.kept(
-            tower.features(texts, role=role), role, lambda features: tower.encode(features, role).numpy()
+            tower.features(texts, role=role),
+            role,
+            lambda features: tower.encode(features, role).numpy(),
         )
 
 
@@ -45,7 +48,8 @@ def read_tasks(paths: Sequence[str]) -> dict[str, Task]:
     """Read each task once, by its path.
 
     Raises:
-        DataError: a fault in a task, or a table with labels, of which no option can say what they mean.
+        DataError: a fault in a task, or a table with labels, of which no option can say what they
+            mean.
     """
     return {path: _read(path) for path in paths}
 
@@ -61,17 +65,24 @@ def _read(path: str) -> Task:
 
 
 def among(tasks: Mapping[str, Task], trained: NDArray[np.int64]) -> dict[str, tuple[int, int]]:
-    """Return how many queries of each task have these contents, and of how many, for tasks that hold any."""
+    """Return how many queries of each task have these contents, and of how many, for tasks that
+    hold any."""
     queries = {
-        name: content_ids(task.queries["text"]) for name, task in tasks.items() if isinstance(task, RetrievalTask)
+        name: content_ids(task.queries["text"])
+        for name, task in tasks.items()
+        if isinstance(task, RetrievalTask)
     }
     counts = {name: int(np.isin(ids, trained).sum()) for name, ids in queries.items()}
     return {name: (count, len(queries[name])) for name, count in counts.items() if count}
 
 
-def judged(model: Embedder, tasks: Mapping[str, Task], metrics: tuple[str, ...]) -> dict[str, TaskScores]:
+def judged(
+    model: Embedder, tasks: Mapping[str, Task], metrics: tuple[str, ...]
+) -> dict[str, TaskScores]:
     """Evaluate a model on tasks, by the metrics or, where people graded pairs, by correlation."""
     return {
-        name: task.judge(model) if isinstance(task, Graded) else task.by_vectors(task.vectors(model), metrics)
+        name: task.judge(model)
+        if isinstance(task, Graded)
+        else task.by_vectors(task.vectors(model), metrics)
         for name, task in tasks.items()
     }

@@ -39,20 +39,26 @@ _LABEL = 200  # letters of a document that has no name
 class Pairs:
     """Row i pairs `query[i]` with `doc[i]`; equal ids are the same content, or the same given id.
 
-    Columns of the table: query, doc, query_id, doc_id, name (what to call the document), place (where it stands); where
-    the source has them also given_query_id and given_doc_id (as the source has them, of which the ids are hashes), weight,
-    positive_score, negatives with their ids, given ids and scores (lists), source (its position in a mixture), grade (how
-    relevant the document is; empty is 1), trainable (whether a generated query finds its document), made_of (the id of the
-    document that this one is made of, which the index of a run holds in its place), and part (TRAIN, VALIDATION or TEST, where a
-    user has named files for them; RANKED for a document without a query, which is only searched).
+    Columns of the table: query, doc, query_id, doc_id, name (what to call the document), place
+    (where it stands); where the source has them also given_query_id and given_doc_id (as the source
+    has them, of which the ids are hashes), weight, positive_score, negatives with their ids, given
+    ids and scores (lists), source (its position in a mixture), grade (how relevant the document is;
+    empty is 1), trainable (whether a generated query finds its document), made_of (the id of the
+    document that this one is made of, which the index of a run holds in its place), and part
+    (TRAIN, VALIDATION or TEST, where a user has named files for them; RANKED for a document without
+    a query, which is only searched).
     """
 
     table: pa.Table
-    dropped: Mapping[str, int] = field(default_factory=dict)  # what was left out on the way, by reason
+    dropped: Mapping[str, int] = field(
+        default_factory=dict
+    )  # what was left out on the way, by reason
     source: Source | None = None  # where it is from, with what its options left open decided
     about: str = ""  # a sentence on what was read
     paired: bool = True  # False where the rows to train on are any two texts
-    made: Pairs | None = None  # rows of documents that no query asks for, which training begins with
+    made: Pairs | None = (
+        None  # rows of documents that no query asks for, which training begins with
+    )
 
     @classmethod
     def of(
@@ -69,7 +75,9 @@ class Pairs:
         2
         """
         texts = {"query": query, "doc": doc, "name": name, "place": place}
-        columns = {key: [""] * len(query) if value is None else value for key, value in texts.items()}
+        columns = {
+            key: [""] * len(query) if value is None else value for key, value in texts.items()
+        }
         table = pa.table(columns, schema=pa.schema([(key, pa.large_string()) for key in columns]))
         for role in ("query", "doc"):
             table = table.append_column(f"{role}_id", pa.array(content_ids(table[role])))
@@ -88,8 +96,10 @@ class Pairs:
         """Keep the first of every repeated row: same query, document and set of negatives.
 
         Args:
-            tables: rows with their ids, some at a time; a column that only some have is empty in the others.
-            folder: where the rows are written, to be memory-mapped from then on; None keeps them in memory.
+            tables: rows with their ids, some at a time; a column that only some have is empty in
+                the others.
+            folder: where the rows are written, to be memory-mapped from then on; None keeps them in
+                memory.
             dropped: counts to which the repeated rows are added.
         """
         table = named_alike(gathered(tables, "the source", folder))
@@ -110,7 +120,9 @@ class Pairs:
         """Return how relevant the documents of some rows are to their queries, [n]."""
         if GRADE not in self.table.column_names:
             return np.ones(len(rows))
-        grades: NDArray[np.float64] = self.table[GRADE].take(pa.array(rows)).fill_null(1.0).to_numpy()
+        grades: NDArray[np.float64] = (
+            self.table[GRADE].take(pa.array(rows)).fill_null(1.0).to_numpy()
+        )
         return grades
 
     def ids(self, role: Text) -> Ids:
@@ -125,7 +137,8 @@ class Pairs:
     def sharing(self, role: Text, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which rows share a query or a document with some rows, [n].
 
-        They share its id; or its text, which may have several ids, and may be written in another case, which most towers ignore.
+        They share its id; or its text, which may have several ids, and may be written in another
+        case, which most towers ignore.
         """
         ids, column = self.ids(role), self.table[role]
         shares = np.isin(ids, ids[rows]) | _alike(column, column.filter(pa.array(rows)))
@@ -145,13 +158,17 @@ class Pairs:
 
     @cached_property
     def all_contents(self) -> dict[Text, Ids]:
-        """Return the ids of the contents of all queries, and of all documents, [n], for roles with ids of the source."""
+        """Return the ids of the contents of all queries, and of all documents, [n], for roles with
+        ids of the source."""
         return {
-            role: self.contents(role, np.arange(len(self))) for role in TEXTS if GIVEN[role] in self.table.column_names
+            role: self.contents(role, np.arange(len(self)))
+            for role in TEXTS
+            if GIVEN[role] in self.table.column_names
         }
 
     def contents(self, role: Text, rows: Rows) -> Ids:
-        """Return the ids of the contents of some rows' texts, [r], whatever ids were given to them."""
+        """Return the ids of the contents of some rows' texts, [r], whatever ids were given to
+        them."""
         return content_ids(self.view(role, rows))
 
     def without(self, queries: Ids) -> Pairs:
@@ -172,7 +189,8 @@ class Pairs:
         return Texts(self.table[role], rows)
 
     def distinct(self, role: Text) -> tuple[Rows, Rows]:
-        """Return the first row of each distinct text, [u], and the position of each row's text among them, [n]."""
+        """Return the first row of each distinct text, [u], and the position of each row's text
+        among them, [n]."""
         return distinct(self.ids(role))
 
     @property
@@ -185,7 +203,8 @@ class Pairs:
 
     @property
     def searched(self) -> NDArray[np.bool_]:
-        """Return True for each document that the index of a run holds, [n]; for the others it holds what they are made of."""
+        """Return True for each document that the index of a run holds, [n]; for the others it holds
+        what they are made of."""
         if MADE_OF not in self.table.column_names:
             return np.ones(len(self), bool)
         searched: NDArray[np.bool_] = self.table[MADE_OF].is_null().to_numpy()
@@ -193,7 +212,9 @@ class Pairs:
 
     def whole(self, rows: NDArray[np.bool_]) -> Pairs:
         """Return some rows, with the ids of the documents that the index of a run holds."""
-        table = self.table.set_column(self.table.column_names.index("doc_id"), "doc_id", self._whole_ids)
+        table = self.table.set_column(
+            self.table.column_names.index("doc_id"), "doc_id", self._whole_ids
+        )
         return Pairs(table.filter(pa.array(rows)))
 
     @property
@@ -204,7 +225,8 @@ class Pairs:
 
     @property
     def unasked(self) -> NDArray[np.bool_]:
-        """Return True for each row of a document that no query asks for, in training or held out, [n]."""
+        """Return True for each row of a document that no query asks for, in training or held out,
+        [n]."""
         unasked: NDArray[np.bool_] = self.part == RANKED
         if unasked.any():  # else nothing need be looked for among all documents
             unasked &= ~np.isin(self.ids("doc"), self._whole_ids.to_numpy()[~unasked])
@@ -212,10 +234,13 @@ class Pairs:
 
     @property
     def trainable(self) -> NDArray[np.bool_]:
-        """Return True for each row that may be trained on, [n]: all but generated queries that do not find their document."""
+        """Return True for each row that may be trained on, [n]: all but generated queries that do
+        not find their document."""
         if TRAINABLE not in self.table.column_names:
             return np.ones(len(self), bool)
-        trainable: NDArray[np.bool_] = pc.fill_null(self.table[TRAINABLE], fill_value=True).to_numpy()
+        trainable: NDArray[np.bool_] = pc.fill_null(
+            self.table[TRAINABLE], fill_value=True
+        ).to_numpy()
         return trainable
 
     @property
@@ -229,13 +254,15 @@ class Pairs:
         return np.concatenate(ids), np.concatenate([[0], *lengths]).cumsum()
 
     def side(self, role: str) -> tuple[Ids, pa.ChunkedArray, pa.ChunkedArray]:
-        """Return the ids of a role's texts, their ids as the source has them, and the texts, row after row, [n] or [m]."""
+        """Return the ids of a role's texts, their ids as the source has them, and the texts, row
+        after row, [n] or [m]."""
         if role == "negatives":
             return self.negatives[0], self.negative_given, self.negative_texts
         return self.table[IDS[role]].to_numpy(), self.given(role), self.table[role]
 
     def renamed(self, role: str, ids: Ids, own: pa.ChunkedArray) -> Pairs:
-        """Return the rows with other ids of a role's texts and, where there are any, as the source has them, row after row."""
+        """Return the rows with other ids of a role's texts and, where there are any, as the source
+        has them, row after row."""
         table, columns = self.table, {IDS[role]: pa.chunked_array([ids])}
         if GIVEN[role] in table.column_names or own.null_count < len(own):
             columns[GIVEN[role]] = own
@@ -257,13 +284,15 @@ class Pairs:
         return self._of_negatives("negatives")
 
     def given(self, role: str) -> pa.ChunkedArray:
-        """Return the ids of the queries or documents as the source has them, [n]; null for one that has none."""
+        """Return the ids of the queries or documents as the source has them, [n]; null for one that
+        has none."""
         column = GIVEN[role]
         return self.table[column] if column in self.table.column_names else _nulls(len(self))
 
     @property
     def negative_given(self) -> pa.ChunkedArray:
-        """Ids of all negatives as the source has them, row after row, [m]; null for one that has none."""
+        """Ids of all negatives as the source has them, row after row, [m]; null for one that has
+        none."""
         counts, column = np.diff(self.negatives[1]), GIVEN["negatives"]
         if column not in self.table.column_names:
             return _nulls(int(counts.sum()))
@@ -271,7 +300,8 @@ class Pairs:
         return self._of_negatives(column).take(pa.array(known.cumsum() - 1, mask=~known))
 
     def shown_ids(self, role: Text, rows: Rows) -> pa.ChunkedArray:
-        """Return ids of some queries or documents as a user knows them: those that the source has, else those of their content.
+        """Return ids of some queries or documents as a user knows them: those that the source has,
+        else those of their content.
 
         >>> Pairs.of(["a"], ["x"]).shown_ids("doc", np.array([0])).to_pylist() == [str(content_id("x"))]
         True
@@ -299,7 +329,8 @@ def _nulls(count: int) -> pa.ChunkedArray:
 
 
 def distinct(ids: Ids) -> tuple[Rows, Rows]:
-    """Return the first position of each distinct id, [u], in rising order, and the index of each id among them, [n].
+    """Return the first position of each distinct id, [u], in rising order, and the index of each id
+    among them, [n].
 
     >>> distinct(np.array([7, 5, 7, 9]))
     (array([0, 1, 3]), array([0, 1, 0, 2]))
@@ -312,14 +343,17 @@ def distinct(ids: Ids) -> tuple[Rows, Rows]:
 
 
 def named_alike(table: pa.Table) -> pa.Table:
-    """Return rows in which a text that the source gives no id has the id of an equal text that it gives one.
+    """Return rows in which a text that the source gives no id has the id of an equal text that it
+    gives one.
 
     A document and a negative are named alike, too.
     """
     pairs = Pairs(table)
     for roles in (("query",), ("doc", "negatives")):
         sides = [pairs.side(role) for role in roles]
-        own = pa.chunked_array([chunk for _, own, _ in sides for chunk in own.cast(KIND).chunks], KIND)
+        own = pa.chunked_array(
+            [chunk for _, own, _ in sides for chunk in own.cast(KIND).chunks], KIND
+        )
         known: NDArray[np.bool_] = own.is_valid().to_numpy()
         if known.all() or not known.any():
             continue
@@ -328,7 +362,11 @@ def named_alike(table: pa.Table) -> pa.Table:
         place = np.searchsorted(named, contents).clip(max=len(named) - 1)
         alike = ~known & (named[place] == contents)
         taken = np.where(alike, np.flatnonzero(known)[first[place]], np.arange(len(known)))
-        ids, own, start = np.concatenate([ids for ids, _, _ in sides])[taken], own.take(pa.array(taken)), 0
+        ids, own, start = (
+            np.concatenate([ids for ids, _, _ in sides])[taken],
+            own.take(pa.array(taken)),
+            0,
+        )
         for role, (before, _, _) in zip(roles, sides, strict=True):
             rows = slice(start, start + len(before))
             if alike[rows].any():
@@ -338,13 +376,16 @@ def named_alike(table: pa.Table) -> pa.Table:
 
 
 def row_keys(table: pa.Table) -> Ids:
-    """Return one key for each row: of its query, its document, the set of its negatives and its part, [n]."""
+    """Return one key for each row: of its query, its document, the set of its negatives and its
+    part, [n]."""
     keys = mixed(table["doc_id"].to_numpy(), table["query_id"].to_numpy())
     if "part" in table.column_names:
         keys = mixed(keys, Pairs(table).part.astype(np.int64))
     negatives, offsets = Pairs(table).negatives
     if len(negatives):
-        sums = np.concatenate([[0], mixed(negatives, 1).cumsum()])  # wraps around, which a difference undoes
+        sums = np.concatenate(
+            [[0], mixed(negatives, 1).cumsum()]
+        )  # wraps around, which a difference undoes
         keys = mixed(keys, sums[offsets[1:]] - sums[offsets[:-1]])
     return keys
 

@@ -25,8 +25,11 @@ class Named(Protocol):
         """File or split for the test."""
 
 
-def named_parts(source: Named, train: str, folder: Path | None) -> Iterator[tuple[int, str, Path | None]]:
-    """Return each part that is named, its name, and the folder of its rows; `train` names the training rows."""
+def named_parts(
+    source: Named, train: str, folder: Path | None
+) -> Iterator[tuple[int, str, Path | None]]:
+    """Return each part that is named, its name, and the folder of its rows; `train` names the
+    training rows."""
     yield TRAIN, train, folder
     for part, name in ((VALIDATION, source.validation), (TEST, source.test)):
         if name is not None:

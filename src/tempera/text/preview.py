@@ -16,15 +16,16 @@ _CHARACTERS = 200
 
 
 def summary(catalogue: Catalogue, rows: Rows, queries: Ragged, docs: Ragged) -> dict[str, Any]:
-    """Return three of the training rows, quantiles of their token lengths, rates of repeats, negatives a query.
+    """Return three of the training rows, quantiles of their token lengths, rates of repeats,
+    negatives a query.
 
     Args:
         rows: [n] pairs that are trained on.
         queries: tokens of the distinct queries, [p], and
         docs: documents, [u], as the tower reads them.
 
-    A text is at the limit if it has as many tokens as the longest of all and another one has so, too: where a tower
-    cuts its texts, all that it has cut are among them.
+    A text is at the limit if it has as many tokens as the longest of all and another one has so,
+    too: where a tower cuts its texts, all that it has cut are among them.
     """
     own = catalogue.negatives[torch.from_numpy(rows)]
     return {
@@ -33,7 +34,11 @@ def summary(catalogue: Catalogue, rows: Rows, queries: Ragged, docs: Ragged) -> 
         "tokens": {
             "query": quantiles(queries.lengths.numpy()[catalogue.query_of[rows]]),
             "doc": quantiles(docs.lengths.numpy()[catalogue.doc_of[rows]]),
-            **({"negatives": quantiles(docs.lengths.numpy()[own.values.numpy()])} if len(own.values) else {}),
+            **(
+                {"negatives": quantiles(docs.lengths.numpy()[own.values.numpy()])}
+                if len(own.values)
+                else {}
+            ),
         },
         "repeated": {
             "query": 1 - len(np.unique(catalogue.query_of[rows])) / len(rows),

@@ -1,7 +1,8 @@
-"""Functions and classes of a Python source: those with a docstring, those without one, and what asks for these.
+"""Functions and classes of a Python source: those with a docstring, those without one, and what
+asks for these.
 
-Blocks are told by indentation and brackets in a copy of the source whose strings and comments are masked: four times as fast as
-a syntax tree, with the same result for every source that has one.
+Blocks are told by indentation and brackets in a copy of the source whose strings and comments are
+masked: four times as fast as a syntax tree, with the same result for every source that has one.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from itertools import accumulate
 
 Row = tuple[str, str, str, int]  # name, query, code, line
 
-_NEWLINE = re.compile(r"\r\n?|\n")  # `str.splitlines` also splits at form feeds, which Python does not count as lines
+_NEWLINE = re.compile(
+    r"\r\n?|\n"
+)  # `str.splitlines` also splits at form feeds, which Python does not count as lines
 _OPAQUE = re.compile(  # strings and comments
     r'"""(?:[^\\"]+|\\.|"(?!""))*+"""'
     r"|'''(?:[^\\']+|\\.|'(?!''))*+'''"
@@ -51,7 +54,9 @@ class PythonSource:
     """
 
     def __init__(self, text: str) -> None:
-        self.text = "\n" + (_NEWLINE.sub("\n", text) if "\r" in text else text)  # so that every line follows one
+        self.text = "\n" + (
+            _NEWLINE.sub("\n", text) if "\r" in text else text
+        )  # so that every line follows one
         self.masked = _OPAQUE.sub(_mask, self.text)
         self.lines = self.text.split("\n")
         self.starts = [0, *accumulate(map((1).__add__, map(len, self.lines)))]
@@ -62,7 +67,8 @@ class PythonSource:
         return bisect_right(self.starts, position) - 1
 
     def pairs(self) -> Iterator[Row]:
-        """Yield every block with a docstring: qualified name, first paragraph, code without docstrings, line."""
+        """Yield every block with a docstring: qualified name, first paragraph, code without
+        docstrings, line."""
         for block in self.blocks:
             if not block.documented:
                 continue
@@ -73,10 +79,12 @@ class PythonSource:
                 yield block.name, query, code, first
 
     def made(self) -> Iterator[Row]:
-        r"""Yield what asks for functions without a docstring, and their code without the name and lines of comments.
+        r"""Yield what asks for functions without a docstring, and their code without the name and
+        lines of comments.
 
-        The name asks if it has two words, and the comments if they have four. Functions that hold one with a docstring, or lie
-        within one, are left out: its text may be held out. A source whose brackets do not match has none.
+        The name asks if it has two words, and the comments if they have four. Functions that hold
+        one with a docstring, or lie within one, are left out: its text may be held out. A source
+        whose brackets do not match has none.
 
         >>> source = PythonSource('def read_date(text):\n    # Day first, as in Europe.\n    return int(text[:2])\n')
         >>> [row[1:3] for row in source.made()][1]
@@ -86,7 +94,9 @@ class PythonSource:
             if not block.asks:
                 continue
             kept, comments = self.lines[first:last], list[str]()
-            if inside := self.comments[bisect_left(self.comments, first) : bisect_left(self.comments, last)]:
+            if inside := self.comments[
+                bisect_left(self.comments, first) : bisect_left(self.comments, last)
+            ]:
                 comments = [self.lines[i].strip().lstrip("#") for i in inside]
                 kept = [line for i, line in enumerate(kept, first) if i not in inside]
             code = _NAME.sub(r"\1", _dedented(kept, block.indent).strip(), 1)
@@ -97,7 +107,8 @@ class PythonSource:
                 yield block.name, " ".join(words), code, first
 
     def unasked(self) -> Iterator[Row]:
-        r"""Yield functions without a docstring that lie in no other function, as `pairs` does, without a query.
+        r"""Yield functions without a docstring that lie in no other function, as `pairs` does,
+        without a query.
 
         >>> list(PythonSource('class Date:\n    def read(text):\n        day = text[:2]\n        return int(day)\n').unasked())
         [('Date.read', '', 'def read(text):\n    day = text[:2]\n    return int(day)', 2)]
@@ -107,7 +118,8 @@ class PythonSource:
                 yield block.name.replace(" ", "."), "", self._code(block, first, last), first
 
     def _undocumented(self) -> Iterator[tuple[_Block, int, int]]:
-        """Yield functions without a docstring, and where their lines begin and end; none if brackets do not match."""
+        """Yield functions without a docstring, and where their lines begin and end; none if
+        brackets do not match."""
         if any(self.masked.count(left) != self.masked.count(right) for left, right in _BRACKETS):
             return
         for block in self.blocks:
@@ -125,11 +137,15 @@ class PythonSource:
 
     @cached_property
     def bare(self) -> list[str | None]:
-        """Return the lines without docstrings; None in the place of lines that a docstring takes alone."""
+        """Return the lines without docstrings; None in the place of lines that a docstring takes
+        alone."""
         lines = list[str | None](self.lines)
         for block in self.blocks:
             if block.documented:
-                first, end = self.line_of(block.docstring[0]), self.line_of(block.docstring[1] - 1) + 1
+                first, end = (
+                    self.line_of(block.docstring[0]),
+                    self.line_of(block.docstring[1] - 1) + 1,
+                )
                 # Of `def f(): "Text."` the definition stays.
                 head = self.text[self.starts[first] : block.docstring[0]].rstrip()
                 lines[first:end] = [head or None, *[None] * (end - first - 1)]
@@ -137,14 +153,16 @@ class PythonSource:
 
     @cached_property
     def comments(self) -> list[int]:
-        """Return the numbers of lines that hold a comment alone; lines of strings may only look like one."""
+        """Return the numbers of lines that hold a comment alone; lines of strings may only look
+        like one."""
         spans = (match.span() for match in _COMMENT.finditer(self.text))
         return [self.line_of(start) for start, end in spans if not self.masked[start:end].strip()]
 
 
 @dataclass
 class _Block:
-    """A function or class: its own name, where it starts and ends, and its docstring, if it has one.
+    """A function or class: its own name, where it starts and ends, and its docstring, if it has
+    one.
 
     The name is the qualified one, or without a docstring that of the class around it and its own.
     """
@@ -153,11 +171,14 @@ class _Block:
     indent: int
     start: int
     is_class: bool
-    end: int = -1  # known for blocks with a docstring, for those around them, and for classes around others
+    end: int = (
+        -1
+    )  # known for blocks with a docstring, for those around them, and for classes around others
     docstring: tuple[int, int] = (0, 0)
     text: str = ""
     name: str = ""
-    asks: bool = False  # whether it is a function without a docstring that is no part of a document, and holds none
+    # whether it is a function without a docstring that is no part of a document, and holds none
+    asks: bool = False
     inner: bool = False  # whether it is a function without a docstring in another function
 
     @property
@@ -184,7 +205,9 @@ def _blocks(source: str, masked: str) -> list[_Block]:
             within = any(each.documented and not each.is_class for each in outer)
             block.asks = not (block.is_class or block.own.startswith("__") or within)
             block.inner = not all(each.is_class for each in outer)
-            block.name = f"{outer[-1].own} {block.own}" if outer and outer[-1].is_class else block.own
+            block.name = (
+                f"{outer[-1].own} {block.own}" if outer and outer[-1].is_class else block.own
+            )
             continue
         for each in around:
             each.end = each.end if each.end >= 0 else _end(masked, each)
@@ -215,7 +238,8 @@ def _colon(masked: str, start: int) -> int:
 
 
 def _end(masked: str, block: _Block) -> int:
-    """Return the end of a block: of the last line before one that is not indented more, outside brackets."""
+    """Return the end of a block: of the last line before one that is not indented more, outside
+    brackets."""
     outdent = re.compile(rf"\n[ \t]{{0,{block.indent}}}\S")
     end = counted = block.start
     depths = [0] * len(_BRACKETS)
@@ -235,7 +259,11 @@ def _end(masked: str, block: _Block) -> int:
 
 def _text(literal: str) -> str | None:
     """Return the text of a docstring; None for bytes and formatted strings."""
-    if literal[:3] == '"""' and literal.find('"""', 3) == len(literal) - 3 and not _SPECIAL.search(literal):
+    if (
+        literal[:3] == '"""'
+        and literal.find('"""', 3) == len(literal) - 3
+        and not _SPECIAL.search(literal)
+    ):
         return literal[3:-3]
     try:
         text = ast.literal_eval(literal)

@@ -1,7 +1,7 @@
 """Hard negatives and a guide from the model in training, computed again every k steps.
 
-Letters in shapes: n training pairs, p distinct queries and u distinct documents of all pairs, q and c those of them that are
-trained on, e pairs of a query and an answer, D width.
+Letters in shapes: n training pairs, p distinct queries and u distinct documents of all pairs, q and
+c those of them that are trained on, e pairs of a query and an answer, D width.
 """
 
 from __future__ import annotations
@@ -31,21 +31,26 @@ from .catalogue import Catalogue
 
 _NEVER_LATER = 1 << 40  # steps that no training takes
 
-Read = Callable[[Role, Ints], NDArray[np.float32]]  # positions of queries or documents to unit vectors, [.., D]
+Read = Callable[
+    [Role, Ints], NDArray[np.float32]
+]  # positions of queries or documents to unit vectors, [.., D]
 
 
 @dataclass(frozen=True)
 class RepeatedMining(Mining):
-    """Mine hard negatives during training with the model itself, and filter them by a cross-encoder.
+    """Mine hard negatives during training with the model itself, and filter them by a
+    cross-encoder.
 
     Args:
-        every: steps after which the model in training mines among the training documents again, which replaces the former
-            negatives. It mines before the first step only if the data has none. None keeps those of the data.
-        again: negatives of a query that the model mines, in place of `negatives`, before it is trained again (`train.refit`); that
-            training then goes on from the weights that validation has chosen. Where the data have negatives, `every` mines,
-            something teaches, or the objective does not compare with negatives, nothing is mined; nor does 0 mine.
-        cross_encoder: folder of one that judges all negatives, by `cross_margin`; its scores are kept by pair, in vectors/
-            beside the run.
+        every: steps after which the model in training mines among the training documents again,
+            which replaces the former negatives. It mines before the first step only if the data has
+            none. None keeps those of the data.
+        again: negatives of a query that the model mines, in place of `negatives`, before it is
+            trained again (`train.refit`); that training then goes on from the weights that
+            validation has chosen. Where the data have negatives, `every` mines, something teaches,
+            or the objective does not compare with negatives, nothing is mined; nor does 0 mine.
+        cross_encoder: folder of one that judges all negatives, by `cross_margin`; its scores are
+            kept by pair, in vectors/ beside the run.
         faiss: search by an index, such as HNSW32; None searches exactly.
     """
 
@@ -64,9 +69,11 @@ class RepeatedMining(Mining):
 
 
 class Renewal:
-    """Replace the guide and negatives of training pairs by those of the current model, every k steps.
+    """Replace the guide and negatives of training pairs by those of the current model, every k
+    steps.
 
-    The pairs of a step depend on its number and on the vectors in `folder`, so a resumed run continues identically.
+    The pairs of a step depend on its number and on the vectors in `folder`, so a resumed run
+    continues identically.
 
     Args:
         catalogue: all texts.
@@ -92,11 +99,14 @@ class Renewal:
         self.queries, self.query = np.unique(query, return_inverse=True)  # [q], [n]
         self.docs = np.unique(np.concatenate([doc, own.values.numpy()]))  # [c]
         doc = np.searchsorted(self.docs, doc)  # [n]
-        self.answers: Pairs = np.divmod(np.unique(self.query * len(self.docs) + doc), len(self.docs))  # [e] each
+        self.answers: Pairs = np.divmod(
+            np.unique(self.query * len(self.docs) + doc), len(self.docs)
+        )  # [e] each
         self.made: dict[str, int] = {}  # the step of what the pairs have now
 
     def __call__(self, step: int, examples: Examples, read: Read) -> tuple[Examples, Report | None]:
-        """Return the pairs for step `step`, counted from 0, and the report if negatives were mined before it.
+        """Return the pairs for step `step`, counted from 0, and the report if negatives were mined
+        before it.
 
         Args:
             read: the model as it is before the step.
@@ -118,7 +128,9 @@ class Renewal:
         vectors = self._vectors(self.guide_every, step, read)
         counts = len(self.catalogue.query_rows), len(self.catalogue.doc_first)
         tables = []
-        for table, chosen, count in zip((vectors.query, vectors.doc), (self.queries, self.docs), counts, strict=True):
+        for table, chosen, count in zip(
+            (vectors.query, vectors.doc), (self.queries, self.docs), counts, strict=True
+        ):
             place = np.zeros(count, np.int64)
             place[chosen] = np.arange(len(chosen))
             tables.append(StoredEmbeddings(table.vectors, place))
@@ -139,7 +151,10 @@ class Renewal:
         search = None if factory is None else by_faiss(np.asarray(docs, np.float32), factory)
         mined = mine(queries, docs, self.answers, self.options, self.itself, cross, search)
         valid = mined.positions >= 0  # [q, negatives]
-        lengths, chosen = torch.from_numpy(valid.sum(1)), torch.from_numpy(self.docs[mined.positions[valid]])
+        lengths, chosen = (
+            torch.from_numpy(valid.sum(1)),
+            torch.from_numpy(self.docs[mined.positions[valid]]),
+        )
         return Ragged(chosen, from_lengths(lengths))[torch.from_numpy(self.query)], mined.report
 
     @cached_property
@@ -149,7 +164,8 @@ class Renewal:
         return places(contents["query"][self.queries], contents["doc"][self.docs])
 
     def _new(self, what: str, every: int | None, step: int) -> bool:
-        """Return whether the version of this step differs from the current one of the pairs, and record it."""
+        """Return whether the version of this step differs from the current one of the pairs, and
+        record it."""
         if every is None or self.made.get(what) == step - step % every:
             return False
         self.made[what] = step - step % every
@@ -159,16 +175,29 @@ class Renewal:
         kept = SelfGuide(self.folder / f"every-{every}", every)
         if not kept.due(step):
             return kept.at(step)
-        return kept.refresh(step, self.queries, self.docs, partial(read, "query"), partial(read, "doc"))
+        return kept.refresh(
+            step, self.queries, self.docs, partial(read, "query"), partial(read, "doc")
+        )
 
     def _judge(self, pairs: Pairs) -> NDArray[np.float32]:
         assert self.cross is not None
         queries, docs = self.catalogue.queries, self.catalogue.docs
-        return self.cross(list(zip(queries.take(self.queries[pairs[0]]), docs.take(self.docs[pairs[1]]), strict=True)))
+        return self.cross(
+            list(
+                zip(
+                    queries.take(self.queries[pairs[0]]),
+                    docs.take(self.docs[pairs[1]]),
+                    strict=True,
+                )
+            )
+        )
 
 
-def checked(examples: Examples, catalogue: Catalogue, cross: CrossEncoder, margin: float) -> tuple[Examples, int]:
-    """Remove negatives that a cross-encoder scores above their answer less a relative margin; return pairs and count."""
+def checked(
+    examples: Examples, catalogue: Catalogue, cross: CrossEncoder, margin: float
+) -> tuple[Examples, int]:
+    """Remove negatives that a cross-encoder scores above their answer less a relative margin;
+    return pairs and count."""
     assert examples.negatives is not None
     own, docs = examples.negatives, catalogue.docs
     texts = docs.take(own.values.numpy())

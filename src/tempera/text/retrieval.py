@@ -1,4 +1,5 @@
-"""The task of text retrieval: pairs of texts to train on, with some queries held out for evaluation."""
+"""The task of text retrieval: pairs of texts to train on, with some queries held out for
+evaluation."""
 
 from __future__ import annotations
 
@@ -31,26 +32,51 @@ from .training_pairs import TextData, TrainingPairs, sampler_of
 
 
 def _read_by(
-    store: Path, half: bool, device: str, model: Path, role: Role, texts: Sequence[str], progress: str | None = None
+    store: Path,
+    half: bool,
+    device: str,
+    model: Path,
+    role: Role,
+    texts: Sequence[str],
+    progress: str | None = None,
 ) -> StoredEmbeddings:
-    """Return vectors of texts by a saved model, which are computed once for all runs that share the store."""
-    return embed_by(model_folder(model), role, texts, store, progress=progress, half=half, device=device)
+    """Return vectors of texts by a saved model, which are computed once for all runs that share the
+    store."""
+    return embed_by(
+        model_folder(model), role, texts, store, progress=progress, half=half, device=device
+    )
 
 
 class TextTask:
-    """Hold the parts of one run on texts: training pairs, held-out queries, and what is shown of it."""
+    """Hold the parts of one run on texts: training pairs, held-out queries, and what is shown of
+    it."""
 
     def __init__(
-        self, config: Config, texts: TextData, sampler: Sampler, tower: Tower, store: Path, versions: Path
+        self,
+        config: Config,
+        texts: TextData,
+        sampler: Sampler,
+        tower: Tower,
+        store: Path,
+        versions: Path,
     ) -> None:
-        self.store, self.versions, self.limited = store, versions, config.train.max_pairs is not None
+        self.store, self.versions, self.limited = (
+            store,
+            versions,
+            config.train.max_pairs is not None,
+        )
         self.data = TrainingPairs(config, texts, sampler, tower, store, versions)
         self.held_out = HeldOutQueries(config, self.data)
         self.showcase = TextShowcase(self.data, self.held_out)
 
     @classmethod
     def read(
-        cls, config: Config, cache: Path, store: Path, versions: Path | None = None, phases: Phases | None = None
+        cls,
+        config: Config,
+        cache: Path,
+        store: Path,
+        versions: Path | None = None,
+        phases: Phases | None = None,
     ) -> TextTask:
         """Read and divide the texts of a source, once, as tokens that are mapped in `cache`.
 
@@ -68,12 +94,18 @@ class TextTask:
         split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
         catalogue = Catalogue.of(pairs, split.withheld)
         config = config.settled(len(split.train), config.train.large_pays)
-        sampler = sampler_of(config.data, catalogue, split, config.train)  # refuses before texts are read
+        sampler = sampler_of(
+            config.data, catalogue, split, config.train
+        )  # refuses before texts are read
         with (phases or Phases())("tokenise"):
-            reads = partial(_read_by, store, config.train.mixed_precision == "bf16", config.train.device)
+            reads = partial(
+                _read_by, store, config.train.mixed_precision == "bf16", config.train.device
+            )
             tower: Tower = config.tower.build(catalogue.trained(split.train), reads)
             queries = stored(
-                lambda part: tower.features(part, "reading queries", "query"), catalogue.queries, cache / "tokens.0"
+                lambda part: tower.features(part, "reading queries", "query"),
+                catalogue.queries,
+                cache / "tokens.0",
             )
             docs = _documents(tower, catalogue, cache / "tokens.1")
             made = None
@@ -93,13 +125,17 @@ class TextTask:
         texts = self.data.texts
         config = config.settled(len(texts.split.train), config.train.large_pays)
         sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
-        return TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store, cache / "anew")
+        return TextTask(
+            config, texts, sampler, config.tower.again(self.data.tower), self.store, cache / "anew"
+        )
 
     @property
     def refits(self) -> tuple[Part, ...]:
-        """The test, after its evaluation, and all before it; validation alone where the user has named the test.
+        """The test, after its evaluation, and all before it; validation alone where the user has
+        named the test.
 
-        Nothing is learned that the user has named for validation, nor beyond `train.max_pairs`; and two texts are no pair.
+        Nothing is learned that the user has named for validation, nor beyond `train.max_pairs`; and
+        two texts are no pair.
         """
         pairs = self.data.texts.split.pairs
         if self.limited or not pairs.paired or (pairs.part == VALIDATION).any():
@@ -107,14 +143,17 @@ class TextTask:
         return ("validation",) if (pairs.part == TEST).any() else ("test",)
 
     def extended(self, config: Config, part: Part) -> TextTask:
-        """Return a run that trains on the pairs of a part, too, with the same tokens, evaluated as this one."""
+        """Return a run that trains on the pairs of a part, too, with the same tokens, evaluated as
+        this one."""
         split, catalogue = self._extended(part), self.data.texts.catalogue
         if len(split.withheld):  # else no row has a negative
             catalogue = Catalogue.of(split.pairs, split.withheld)
         texts = replace(self.data.texts, split=split, catalogue=catalogue)
         sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
         versions = self.versions.with_name(f"{self.versions.name}-{part}")
-        task = TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store, versions)
+        task = TextTask(
+            config, texts, sampler, config.tower.again(self.data.tower), self.store, versions
+        )
         task.held_out.follow(self.held_out)
         return task
 
@@ -123,7 +162,9 @@ class TextTask:
         return len(self._extended(part).train)
 
     def _extended(self, part: Part) -> Split:
-        return self.data.texts.split.extended(part, self.held_out.options.shared_documents == "keep")
+        return self.data.texts.split.extended(
+            part, self.held_out.options.shared_documents == "keep"
+        )
 
 
 def _source_rows(tower: Tower, rows: Pairs, cache: Path) -> SourceRows:
@@ -135,8 +176,11 @@ def _source_rows(tower: Tower, rows: Pairs, cache: Path) -> SourceRows:
 
 
 def _documents(tower: Tower, catalogue: Catalogue, path: Path) -> Ragged:
-    """Return the documents as the tower reads them: their places in an index, or features of their texts."""
+    """Return the documents as the tower reads them: their places in an index, or features of their
+    texts."""
     doc = tower.of("doc")
     if isinstance(doc, IndexSide):
         return doc.named(catalogue.doc_ids, catalogue.docs)
-    return stored(lambda part: tower.features(part, "reading documents", "doc"), catalogue.docs, path)
+    return stored(
+        lambda part: tower.features(part, "reading documents", "doc"), catalogue.docs, path
+    )

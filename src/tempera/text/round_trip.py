@@ -1,4 +1,5 @@
-"""Pairs whose query a language model has written for its document: those that find it again are trained on."""
+"""Pairs whose query a language model has written for its document: those that find it again are
+trained on."""
 
 from __future__ import annotations
 
@@ -20,11 +21,13 @@ _BLOCK = 1000  # queries that are ranked at once
 
 
 def found_again(pairs: Pairs, k: int, model: Path | None = None) -> Pairs:
-    """Return pairs with a column that tells whether their document is among the first `k` that are found by their query.
+    """Return pairs with a column that tells whether their document is among the first `k` that are
+    found by their query.
 
-    Round-trip consistency (Alberti et al. 2019; Dai et al. 2023, Promptagator): a query that does not find the document that it was
-    written for is about something else, or too general. All distinct documents are searched. Only training leaves such pairs out:
-    if a test did, it would hold only queries for which BM25 finds the document, and BM25 would seem perfect.
+    Round-trip consistency (Alberti et al. 2019; Dai et al. 2023, Promptagator): a query that does
+    not find the document that it was written for is about something else, or too general. All
+    distinct documents are searched. Only training leaves such pairs out: if a test did, it would
+    hold only queries for which BM25 finds the document, and BM25 would seem perfect.
 
     Args:
         model: folder of the saved model that finds them by its vectors; None is BM25.
@@ -46,7 +49,10 @@ def found_again(pairs: Pairs, k: int, model: Path | None = None) -> Pairs:
     return replace(pairs, table=pairs.table.append_column(TRAINABLE, pa.array(trainable)))
 
 
-def _by_vectors(model: Path, docs: Sequence[str]) -> Callable[[Sequence[str], int], NDArray[np.int64]]:
-    """Return a function to the positions of the documents that are nearest to queries, best first, [q, k]."""
+def _by_vectors(
+    model: Path, docs: Sequence[str]
+) -> Callable[[Sequence[str], int], NDArray[np.int64]]:
+    """Return a function to the positions of the documents that are nearest to queries, best first,
+    [q, k]."""
     vectors, encode = read_by(model, "doc")(docs), read_by(model, "query")
     return lambda queries, k: top(encode(queries), vectors, k)[1]

@@ -1,4 +1,5 @@
-"""Pairs from a block of a table: rows of a query, a document that answers it, and any number of negatives.
+"""Pairs from a block of a table: rows of a query, a document that answers it, and any number of
+negatives.
 
 Letters in shapes: r rows of the block, k texts of one role in all of them.
 """
@@ -43,7 +44,9 @@ class RoleTexts:
         scores = None if self.scores is None else self.scores[keep]
         own_ids = None if self.own_ids is None else self.own_ids.filter(pa.array(keep))
         texts = self.texts.filter(pa.array(keep))
-        return RoleTexts(texts, self.rows[keep], self.ids[keep], self.content[keep], scores, own_ids)
+        return RoleTexts(
+            texts, self.rows[keep], self.ids[keep], self.content[keep], scores, own_ids
+        )
 
     def at(self, rows: Rows) -> Rows:
         """Return the position of the first text of each of these rows."""
@@ -51,7 +54,8 @@ class RoleTexts:
 
 
 def rows_of(block: TableBlock, roles: Roles, columns: Columns, dropped: Counter[str]) -> pa.Table:
-    """Return the pairs of a block: query, doc, query_id, doc_id, name, place; if any, given ids, weight and negatives.
+    """Return the pairs of a block: query, doc, query_id, doc_id, name, place; if any, given ids,
+    weight and negatives.
 
     Args:
         columns: the columns of each role.
@@ -64,7 +68,8 @@ def rows_of(block: TableBlock, roles: Roles, columns: Columns, dropped: Counter[
 
 
 def docs_of(block: TableBlock, columns: Columns) -> tuple[pa.Array, pa.Array]:
-    """Return the texts of a column of documents, or of lists of them, and their ids, null if there are none.
+    """Return the texts of a column of documents, or of lists of them, and their ids, null if there
+    are none.
 
     Raises as `rows_of` does.
     """
@@ -75,7 +80,9 @@ def docs_of(block: TableBlock, columns: Columns) -> tuple[pa.Array, pa.Array]:
 class PairReader(BlockReader):
     """Read the pairs of a block."""
 
-    def __init__(self, block: TableBlock, roles: Roles, columns: Columns, dropped: Counter[str]) -> None:
+    def __init__(
+        self, block: TableBlock, roles: Roles, columns: Columns, dropped: Counter[str]
+    ) -> None:
         super().__init__(block, columns, dropped)
         self.roles, self.remedy = roles, ""
 
@@ -108,7 +115,10 @@ class PairReader(BlockReader):
         if doc.scores is not None:
             pairs["positive_score"] = doc.scores
         if "negatives" in self.columns:
-            pairs |= {name: lists.take(rows) for name, lists in self.lists(self.negatives(query, doc)).items()}
+            pairs |= {
+                name: lists.take(rows)
+                for name, lists in self.lists(self.negatives(query, doc)).items()
+            }
         return pa.table(pairs)
 
     def places(self, side: RoleTexts) -> pa.Array:
@@ -130,14 +140,22 @@ class PairReader(BlockReader):
         return np.bincount(side.rows, minlength=len(self.keep))
 
     def side(self, role: str, ids: str, prompt: str, scores: str = "") -> RoleTexts:
-        """Return the texts of a role, each behind its prompt, with ids that the table holds, or else of the content."""
+        """Return the texts of a role, each behind its prompt, with ids that the table holds, or
+        else of the content."""
         names = [name for name in self.columns[role] if name in self.block.table.column_names]
         parts = [self.texts(role, name) for name in names]
-        texts = pa.concat_arrays([text for text, _, _ in parts]) if parts else pa.array([], pa.large_string())
+        texts = (
+            pa.concat_arrays([text for text, _, _ in parts])
+            if parts
+            else pa.array([], pa.large_string())
+        )
         rows = np.concatenate([row for _, row, _ in parts]) if parts else np.empty(0, np.int64)
         order = np.argsort(rows, kind="stable")
         texts, rows = texts.take(pa.array(order)), rows[order]
-        every, kept = rows, ~_blank(texts)  # an empty cell is no negative, and a blank text is none of any role
+        every, kept = (
+            rows,
+            ~_blank(texts),
+        )  # an empty cell is no negative, and a blank text is none of any role
         texts, rows = texts.filter(pa.array(kept)), rows[kept]
         content, own = content_ids(texts), [part for _, _, part in parts if part is not None]
         prompts = self.prompts(role, prompt, rows)
@@ -171,7 +189,8 @@ class PairReader(BlockReader):
         return pa.array([prompt] * len(rows), pa.large_string()) if prompt else None
 
     def texts(self, role: str, name: str) -> tuple[pa.Array, Rows, pa.Array | None]:
-        """Return the texts of a column, the row of each, and the ids that the column itself holds."""
+        """Return the texts of a column, the row of each, and the ids that the column itself
+        holds."""
         column = values = self.column(role, name)
         values, rows = _flattened(column)
         ids = None
@@ -191,7 +210,9 @@ class PairReader(BlockReader):
             self.refuse_type(name, values.type, "texts")
         if _are_lists(values):
             self.fail(
-                name, 0, "holds lists that are written as text, as all rows do: write lists as JSON lines or Parquet"
+                name,
+                0,
+                "holds lists that are written as text, as all rows do: write lists as JSON lines or Parquet",
             )
         if self.roles.missing_text == "refuse":
             blank = _blank(values)
@@ -201,7 +222,8 @@ class PairReader(BlockReader):
         return values.cast(pa.large_string()).fill_null(""), rows, ids
 
     def flat(self, role: str, rows: Rows, every: Rows, kept: Mask) -> pa.Array:
-        """Return a column of as many values in each row as there are texts, [k]; a block without texts may lack it.
+        """Return a column of as many values in each row as there are texts, [k]; a block without
+        texts may lack it.
 
         Args:
             every: rows of all texts, with blank ones, which may have values, too.
@@ -215,7 +237,9 @@ class PairReader(BlockReader):
         if not np.array_equal(own, rows):
             counts, texts = (np.bincount(x, minlength=len(self.keep)) for x in (own, rows))
             row = int((counts != texts).argmax())
-            self.fail(self.columns[role][0], row, f"has {counts[row]} values for {texts[row]} texts")
+            self.fail(
+                self.columns[role][0], row, f"has {counts[row]} values for {texts[row]} texts"
+            )
         return values
 
     def not_itself(self, query: RoleTexts, doc: RoleTexts) -> Mask:
@@ -233,7 +257,9 @@ class PairReader(BlockReader):
         items = self.side("negatives", "negative_ids", self.roles.doc_prompt, "negative_scores")
         items = items[self.keep[items.rows]]
         answers = np.isin(mixed(items.ids, items.rows), mixed(doc.ids, doc.rows))
-        answers |= np.isin(mixed(items.content, items.rows), mixed(doc.content, doc.rows))  # whatever their ids
+        answers |= np.isin(
+            mixed(items.content, items.rows), mixed(doc.content, doc.rows)
+        )  # whatever their ids
         answers |= query.content[query.at(items.rows)] == items.content
         self.count("negatives that are a query or answer of the same row", answers)
         items = items[~answers]
@@ -259,17 +285,22 @@ class PairReader(BlockReader):
             columns["negative_scores"] = pa.array(items.scores)
         if items.own_ids is not None:
             columns[GIVEN["negatives"]] = items.own_ids
-        return {name: pa.LargeListArray.from_arrays(offsets, values) for name, values in columns.items()}
+        return {
+            name: pa.LargeListArray.from_arrays(offsets, values) for name, values in columns.items()
+        }
 
 
 def _blank(texts: pa.Array) -> Mask:
     """Return which texts are missing, or nothing but white space, [k]."""
-    blank: Mask = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), True).to_numpy(zero_copy_only=False)
+    blank: Mask = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), True).to_numpy(
+        zero_copy_only=False
+    )
     return blank
 
 
 def _are_lists(texts: pa.Array) -> bool:
-    """Return True if every text that is there, of ten or more, is a list of texts in brackets, as pandas writes them to CSV.
+    """Return True if every text that is there, of ten or more, is a list of texts in brackets, as
+    pandas writes them to CSV.
 
     >>> _are_lists(pa.array(["['a', 'b']", '["c", null]'] * 5)), _are_lists(pa.array(["['a', 'b']", "c"] * 5))
     (True, False)

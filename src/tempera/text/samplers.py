@@ -1,7 +1,7 @@
 """Batches in which no two rows share a text, and batches from several sources.
 
-Both are what `Shuffled` is: called with (first, last) they give the rows of these batches of the run, and know of nothing but
-the seed and the step.
+Both are what `Shuffled` is: called with (first, last) they give the rows of these batches of the
+run, and know of nothing but the seed and the step.
 
 Letters in shapes: n rows, k keys of all rows together, s sources.
 """
@@ -33,12 +33,14 @@ _AHEAD = 64  # fresh rows that are looked at beyond those that are missing
 
 @dataclass(frozen=True)
 class NoDuplicates:
-    """Draw every row once an epoch, in batches of which no two rows share a query, a document or a negative.
+    """Draw every row once an epoch, in batches of which no two rows share a query, a document or a
+    negative.
 
-    Batches of one epoch differ by at most one row, as those of `Shuffled`. Rows with a frequent text are spread evenly over the
-    epoch; a row that shares a text with its batch waits for the next, and one that shares a text with the last takes the place
-    of a row of another batch. Where texts are in so many rows that the last batches cannot be filled so, they draw some rows for
-    a second time, and others are left out of that epoch.
+    Batches of one epoch differ by at most one row, as those of `Shuffled`. Rows with a frequent
+    text are spread evenly over the epoch; a row that shares a text with its batch waits for the
+    next, and one that shares a text with the last takes the place of a row of another batch. Where
+    texts are in so many rows that the last batches cannot be filled so, they draw some rows for a
+    second time, and others are left out of that epoch.
 
     Args:
         keys: n rows, the ids of all texts of each.
@@ -58,7 +60,9 @@ class NoDuplicates:
     @cached_property
     def codes(self) -> tuple[NDArray[np.int32], Rows]:
         """Keys as small numbers, [k], and the offsets of the rows, [n + 1]."""
-        codes = pa.array(self.keys.values.numpy()).dictionary_encode().indices  # by hashing: a third of sorting's time
+        codes = (
+            pa.array(self.keys.values.numpy()).dictionary_encode().indices
+        )  # by hashing: a third of sorting's time
         return codes.to_numpy(), self.keys.offsets.numpy()
 
     @cached_property
@@ -87,10 +91,11 @@ class NoDuplicates:
 
     @cached_property
     def sizes(self) -> Rows:
-        """Rows of each batch of an epoch: of as few batches as hold all rows, if no text is in more rows than there are batches.
+        """Rows of each batch of an epoch: of as few batches as hold all rows, if no text is in more
+        rows than there are batches.
 
-        Otherwise batches are full. With B of them, at most B rows of each text can be placed: the largest B with
-        sum over texts min(count, B) >= B b.
+        Otherwise batches are full. With B of them, at most B rows of each text can be placed: the
+        largest B with sum over texts min(count, B) >= B b.
         """
         count = -(-len(self.keys) // self.batch_size)
         if self.crowd[1].max() <= count:
@@ -104,7 +109,8 @@ class NoDuplicates:
         return np.full(low, self.batch_size)
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
-        """Yield rows of the batches first, first + 1, ... last - 1 of the whole run, from the seed and the epoch alone."""
+        """Yield rows of the batches first, first + 1, ... last - 1 of the whole run, from the seed
+        and the epoch alone."""
         for step in range(first, last):
             epoch, position = divmod(step, self.batches_per_epoch)
             yield torch.from_numpy(self.plan(epoch)[position])
@@ -132,7 +138,8 @@ class NoDuplicates:
         return batches
 
     def fill(self, generator: np.random.Generator, sizes: Rows, drawn: list[Rows]) -> list[Rows]:
-        """Return batches of these sizes from one pass over the rows, drawn ones last, or as many of them as can be filled."""
+        """Return batches of these sizes from one pass over the rows, drawn ones last, or as many of
+        them as can be filled."""
         order, waiting = self.spread(generator), np.empty(0, np.int64)
         old = np.isin(order, np.concatenate([waiting, *drawn]))
         order = np.concatenate([order[~old], order[old]])
@@ -142,11 +149,19 @@ class NoDuplicates:
         for number, room in enumerate(sizes.tolist()):
             batch: list[Rows] = []
             left: list[Rows] = []
-            # Those that have waited longest come first; while fresh rows last, a batch looks at some of them only.
-            queue, rest = (waiting, waiting[:0]) if position >= len(order) else np.split(waiting, [self.batch_size])
+            # Those that have waited longest come first; while fresh rows last, a batch looks at
+            # some of them only.
+            queue, rest = (
+                (waiting, waiting[:0])
+                if position >= len(order)
+                else np.split(waiting, [self.batch_size])
+            )
             while room:
                 if not len(queue):
-                    queue, position = order[position : position + room + _AHEAD], position + room + _AHEAD
+                    queue, position = (
+                        order[position : position + room + _AHEAD],
+                        position + room + _AHEAD,
+                    )
                     if not len(queue):
                         break
                 part, queue = queue[: self.batch_size], queue[self.batch_size :]
@@ -163,7 +178,8 @@ class NoDuplicates:
         return [generator.permutation(batch) for batch in batches]
 
     def exchanged(self, batches: list[Rows], waiting: Rows) -> bool:
-        """Put rows into earlier batches, in place, and rows of these into the last one instead; False if that fails."""
+        """Put rows into earlier batches, in place, and rows of these into the last one instead;
+        False if that fails."""
         *others, last = batches
         batch_of = np.full(len(self.keys), -1)
         for number, batch in enumerate(others):
@@ -171,7 +187,9 @@ class NoDuplicates:
         free = batch_of >= 0  # rows that the last batch can take
         free[self.sharing(last)] = False
         for row in waiting:
-            closed = np.zeros(len(batches), bool)  # batches that cannot take the row; -1 stands for the last
+            closed = np.zeros(
+                len(batches), bool
+            )  # batches that cannot take the row; -1 stands for the last
             closed[batch_of[self.sharing(np.array([row]))]] = True
             if not (fits := free & ~closed[batch_of]).any():
                 return False
@@ -190,21 +208,27 @@ class NoDuplicates:
         own[np.concatenate([codes[offsets[row] : offsets[row + 1]] for row in rows])] = True
         return self.rows[own[codes]]
 
-    def apart(self, rows: Rows, taken: Rows, first: Rows, number: int, room: int) -> NDArray[np.bool_]:
-        """Return the first `room` rows that share no key with batch `number` or with each other, and record their keys."""
+    def apart(
+        self, rows: Rows, taken: Rows, first: Rows, number: int, room: int
+    ) -> NDArray[np.bool_]:
+        """Return the first `room` rows that share no key with batch `number` or with each other,
+        and record their keys."""
         codes, offsets = self.codes
         starts, lengths = offsets[rows], offsets[rows + 1] - offsets[rows]
         ends = lengths.cumsum()
         keys = codes[spread(starts, lengths)]
         row = np.repeat(np.arange(len(rows)), lengths)
         first[keys[::-1]] = row[::-1]  # of equal keys the last one written stays: the first row
-        free = np.logical_and.reduceat((taken[keys] != number) & (first[keys] == row), ends - lengths)
+        free = np.logical_and.reduceat(
+            (taken[keys] != number) & (first[keys] == row), ends - lengths
+        )
         free &= free.cumsum() <= room
         taken[keys[free[row]]] = number
         return free
 
     def spread(self, generator: np.random.Generator) -> Rows:
-        """Return all rows in random order, those with the same most frequent key at equal distances."""
+        """Return all rows in random order, those with the same most frequent key at equal
+        distances."""
         key = self.crowd[0]
         shuffled = generator.permutation(len(key))
         group = shuffled[np.argsort(key[shuffled], kind="stable")]
@@ -214,7 +238,9 @@ class NoDuplicates:
         return group[np.argsort((places(sizes) + shift) / np.repeat(sizes, sizes), kind="stable")]
 
 
-def keys_of(query_ids: Tensor, doc_ids: Tensor, negatives: Ragged | None = None, ids: Tensor | None = None) -> Ragged:
+def keys_of(
+    query_ids: Tensor, doc_ids: Tensor, negatives: Ragged | None = None, ids: Tensor | None = None
+) -> Ragged:
     """Return the ids of every text of each row: its query, its document, its negatives.
 
     >>> keys_of(torch.tensor([1, 2]), torch.tensor([3, 4]), Ragged.of([[0], []]), torch.tensor([9])).values.tolist()
@@ -236,14 +262,15 @@ def keys_of(query_ids: Tensor, doc_ids: Tensor, negatives: Ragged | None = None,
 class Mixed:
     """Draw rows of several sources by weight: each batch from all of them, or from one.
 
-    A source's rows come in a fresh random order every time they have all come. Over a run each source has its share of the
-    rows, or of the batches, to within one or two.
+    A source's rows come in a fresh random order every time they have all come. Over a run each
+    source has its share of the rows, or of the batches, to within one or two.
 
     Args:
         source: [n] the source of each row.
         weights: share of each source, [s], in any unit; None is by rows.
         batches: "mixed" or "single".
-        temperatures: of each source's batches, [s], for those that are single; None is the objective's.
+        temperatures: of each source's batches, [s], for those that are single; None is the
+            objective's.
 
     Raises:
         ConfigError: weights that do not fit the sources, or a batch that is larger than the data.
@@ -271,7 +298,9 @@ class Mixed:
         counts = np.bincount(self.source, minlength=len(self.weights or ())).astype(float)
         shares = counts if self.weights is None else np.asarray(self.weights, float)
         if (counts[shares > 0] == 0).any():
-            raise ConfigError(f"source {int(((shares > 0) & (counts == 0)).argmax()) + 1} has no training rows")
+            raise ConfigError(
+                f"source {int(((shares > 0) & (counts == 0)).argmax()) + 1} has no training rows"
+            )
         normalised: NDArray[np.float64] = shares / shares.sum()
         return normalised
 
@@ -282,8 +311,11 @@ class Mixed:
         return torch.from_numpy((self.shares / np.maximum(counts, 1))[self.source])
 
     def temperature(self, rows: Tensor) -> float | None:
-        """Return the temperature of a batch of these rows, all of one source; None means the temperature of the objective."""
-        return None if self.temperatures is None else self.temperatures[int(self.source[int(rows[0])])]
+        """Return the temperature of a batch of these rows, all of one source; None means the
+        temperature of the objective."""
+        return (
+            None if self.temperatures is None else self.temperatures[int(self.source[int(rows[0])])]
+        )
 
     @property
     def batches_per_epoch(self) -> int:
@@ -291,19 +323,29 @@ class Mixed:
         return len(self.source) // self.batch_size
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
-        """Yield rows of the batches first, first + 1, ... last - 1 of the whole run, without drawing earlier ones."""
-        orders = [Order(np.flatnonzero(self.source == s), (self.seed, s)) for s in range(len(self.shares))]
+        """Yield rows of the batches first, first + 1, ... last - 1 of the whole run, without
+        drawing earlier ones."""
+        orders = [
+            Order(np.flatnonzero(self.source == s), (self.seed, s)) for s in range(len(self.shares))
+        ]
         before = np.zeros(len(self.shares), np.int64)
         for start in range(0, first, _STEPS):
             before += self.counts(start, min(start + _STEPS, first)).sum(0)
         for step in range(first, last):
             counts = self.counts(step, step + 1)[0]
-            rows = [order.take(int(at), int(c)) for order, at, c in zip(orders, before, counts, strict=True) if c]
+            rows = [
+                order.take(int(at), int(c))
+                for order, at, c in zip(orders, before, counts, strict=True)
+                if c
+            ]
             before += counts
-            yield torch.from_numpy(np.random.default_rng((self.seed, step, 1)).permutation(np.concatenate(rows)))
+            yield torch.from_numpy(
+                np.random.default_rng((self.seed, step, 1)).permutation(np.concatenate(rows))
+            )
 
     def counts(self, first: int, last: int) -> NDArray[np.int64]:
-        """Return the number of rows of each source in the batches first ... last - 1: systematic sampling, [last - first, s]."""
+        """Return the number of rows of each source in the batches first ... last - 1: systematic
+        sampling, [last - first, s]."""
         whole, unit = (1, self.batch_size) if self.batches == "single" else (self.batch_size, 1)
         shift = (np.arange(first, last) * _GOLDEN + np.random.default_rng(self.seed).random()) % 1
         ends = np.concatenate([[0.0], self.shares.cumsum()[:-1], [1.0]]) * whole

@@ -1,4 +1,5 @@
-"""A teacher's scores of training pairs and of their negatives: from columns of the data, or by a cross-encoder.
+"""A teacher's scores of training pairs and of their negatives: from columns of the data, or by a
+cross-encoder.
 
 Letters in shapes: n training pairs, m negatives of all of them, row after row.
 """
@@ -31,7 +32,9 @@ def stored_scores(catalogue: Catalogue, rows: Rows) -> tuple[Tensor, Tensor]:
     if "positive_score" in table.column_names:
         own = pc.fill_null(table["positive_score"], np.nan).to_numpy()
     if "negative_scores" in table.column_names:
-        listed = np.concatenate([chunk.flatten().to_numpy() for chunk in table["negative_scores"].chunks])
+        listed = np.concatenate(
+            [chunk.flatten().to_numpy() for chunk in table["negative_scores"].chunks]
+        )
     if np.isnan(own[rows]).any() or len(listed) != len(catalogue.pairs.negatives[0]):
         raise DataError(
             "train.teacher=columns needs a score of every training pair and of every negative: name the columns as "
@@ -39,15 +42,20 @@ def stored_scores(catalogue: Catalogue, rows: Rows) -> tuple[Tensor, Tensor]:
         )
     at = torch.from_numpy(rows)
     chosen = spread(negatives.offsets[:-1][at], negatives[at].lengths)
-    return torch.from_numpy(own[rows]).float(), torch.from_numpy(listed[catalogue.listed]).float()[chosen]
+    return torch.from_numpy(own[rows]).float(), torch.from_numpy(listed[catalogue.listed]).float()[
+        chosen
+    ]
 
 
 def judged(examples: Examples, catalogue: Catalogue, cross: CrossEncoder) -> Examples:
-    """Return the pairs with a cross-encoder's scores of them and of the negatives that they have now."""
+    """Return the pairs with a cross-encoder's scores of them and of the negatives that they have
+    now."""
     query, doc, negatives = examples.query, examples.doc, examples.negatives
     if negatives is not None:
         query = torch.cat([query, query.repeat_interleave(negatives.lengths)])
         doc = torch.cat([doc, negatives.values.long()])
     queries, docs = catalogue.queries.take(query.numpy()), catalogue.docs.take(doc.numpy())
-    scores = torch.from_numpy(cross(list(zip(queries, docs, strict=True)), "scoring pairs by the teacher"))
+    scores = torch.from_numpy(
+        cross(list(zip(queries, docs, strict=True)), "scoring pairs by the teacher")
+    )
     return replace(examples, scores=(scores[: len(examples)], scores[len(examples) :]))

@@ -34,17 +34,21 @@ __all__ = ["DOC_NAMES", "QUERY_NAMES", "BeirFolder", "Given", "PairsFile", "read
 
 @dataclass(frozen=True)
 class PairsFile(Roles):
-    """Read rows of a query and documents that answer it, with or without negatives, from a file or a folder of files.
+    """Read rows of a query and documents that answer it, with or without negatives, from a file or
+    a folder of files.
 
     Args:
-        path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file, the last four also with .gz or .zst, or a folder of them.
-        validation: another one, whose queries are the validation; None draws validation from the rows of `path`.
+        path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file, the last four also with .gz or
+            .zst, or a folder of them.
+        validation: another one, whose queries are the validation; None draws validation from the
+            rows of `path`.
         test: another one, whose queries are the test.
-        generated: whether a language model has written the queries of `path` for their documents. Those that do not find their
-            document again among the first `found_within` are not trained on, and counted. Name real queries as `validation` and
-            `test`.
+        generated: whether a language model has written the queries of `path` for their documents.
+            Those that do not find their document again among the first `found_within` are not
+            trained on, and counted. Name real queries as `validation` and `test`.
         found_within: number of documents that are found by a generated query.
-        found_by: bm25, or the folder of a saved model, which finds what shares no words with its query.
+        found_by: bm25, or the folder of a saved model, which finds what shares no words with its
+            query.
     """
 
     path: str
@@ -78,7 +82,8 @@ class PairsFile(Roles):
         return _asked(pairs)
 
     def _refuse_restarted(self, pairs: Pairs, role: Text, column: str) -> None:
-        """Raise DataError where most ids that the files share name other texts, as numbers do that begin anew in each file."""
+        """Raise DataError where most ids that the files share name other texts, as numbers do that
+        begin anew in each file."""
         first, which = pairs.distinct(role)
         content = pairs.all_contents[role]
         shared = pairs.part != pairs.part[first[which]]
@@ -99,7 +104,11 @@ class PairsFile(Roles):
             )
         counts = f"{marked.trainable.sum():,} of {len(pairs):,} generated queries find their document again"
         made = [part for part in ("validation", "test") if getattr(self, part) is None]
-        easier = f"; {' and '.join(made)}: generated queries, which are easier than real ones" if made else ""
+        easier = (
+            f"; {' and '.join(made)}: generated queries, which are easier than real ones"
+            if made
+            else ""
+        )
         return replace(marked, about=f"{pairs.about}; {counts}{easier}")
 
 
@@ -107,7 +116,8 @@ class PairsFile(Roles):
 class Given(Roles):
     """Read rows of a Python object: `tempera.train(data=...)`.
 
-    A datasets.Dataset, a pandas or polars frame, a pyarrow table: whatever has `__arrow_c_stream__`. Roles are as in files.
+    A datasets.Dataset, a pandas or polars frame, a pyarrow table: whatever has
+        `__arrow_c_stream__`. Roles are as in files.
 
     >>> pairs, _ = Given.of(pa.table({"anchor": ["a"], "positive": [["x", "y"]], "negative_1": ["z"]})).read()
     >>> pairs.texts("doc"), pairs.table["negatives"].to_pylist()
@@ -125,7 +135,9 @@ class Given(Roles):
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Raise DataError: there is no object."""
-        raise DataError("data.source: given needs a Python object: pass it as tempera.train(data=...)")
+        raise DataError(
+            "data.source: given needs a Python object: pass it as tempera.train(data=...)"
+        )
 
 
 @dataclass(frozen=True)
@@ -139,15 +151,18 @@ class _Handed:
 
 @dataclass(frozen=True)
 class BeirFolder:
-    """Read queries with every document that is relevant to them, and the other documents of the corpus, from a BEIR folder.
+    """Read queries with every document that is relevant to them, and the other documents of the
+    corpus, from a BEIR folder.
 
     Args:
         path: the folder of corpus.jsonl, queries.jsonl and qrels/, each plain or with .gz.
         split: the file of qrels to train on.
-        validation: another one, whose queries are the validation; None draws validation from the queries of `split`.
+        validation: another one, whose queries are the validation; None draws validation from the
+            queries of `split`.
         test: another one, whose queries are the test.
-        corpus: documents that are ranked and searched: "all", as `tempera eval` ranks them, or those that are "judged" to be
-            relevant to a query of any of these splits, where a model would embed the whole corpus for too long.
+        corpus: documents that are ranked and searched: "all", as `tempera eval` ranks them, or
+            those that are "judged" to be relevant to a query of any of these splits, where a model
+            would embed the whole corpus for too long.
     """
 
     path: str
@@ -157,7 +172,8 @@ class BeirFolder:
     corpus: Literal["all", "judged"] = "all"
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """Return a pair for every judgement above 0, and a row for every other document of the corpus."""
+        """Return a pair for every judgement above 0, and a row for every other document of the
+        corpus."""
         parts, answers, unused = {}, np.empty(0, np.int64), Counter[str]()
         beir: Beir | None = None
         for part, split, place in named_parts(self, self.split, folder):
@@ -168,9 +184,13 @@ class BeirFolder:
         assert beir is not None
         others = np.setdiff1d(np.arange(len(beir.corpus)), answers)
         if self.corpus == "judged":
-            unused["documents that answer no query, and are not searched (data.corpus=judged)"] = len(others)
+            unused["documents that answer no query, and are not searched (data.corpus=judged)"] = (
+                len(others)
+            )
         elif len(others):
-            parts[RANKED] = Pairs.distinct_of([self._unasked(beir, others)], folder and folder / "corpus")
+            parts[RANKED] = Pairs.distinct_of(
+                [self._unasked(beir, others)], folder and folder / "corpus"
+            )
         pairs = joined(parts)
         named = {"training": self.split, "validation": self.validation, "test": self.test}
         judged = ", ".join(f"{part} by qrels/{name}.tsv" for part, name in named.items() if name)
@@ -195,7 +215,8 @@ class BeirFolder:
         return self._rows(nothing, content_ids(nothing), beir.corpus.take(pa.array(others)))
 
     def _rows(self, query: pa.ChunkedArray | pa.Array, query_ids: Ids, docs: pa.Table) -> pa.Table:
-        """Return rows of queries with their ids and documents; a title is the beginning of the text, so none has a name."""
+        """Return rows of queries with their ids and documents; a title is the beginning of the
+        text, so none has a name."""
         texts = {
             "query": query,
             "doc": docs["text"],
@@ -208,7 +229,8 @@ class BeirFolder:
 
 
 def documents(path: Path) -> tuple[list[str], pa.ChunkedArray]:
-    """Return the documents of a table, with or without queries, and their ids as it has them, null where it has none.
+    """Return the documents of a table, with or without queries, and their ids as it has them, null
+    where it has none.
 
     They are in its column of a usual name, or `text`.
 
@@ -216,7 +238,11 @@ def documents(path: Path) -> tuple[list[str], pa.ChunkedArray]:
         DataError: a file that cannot be read, by file, row and column.
     """
     table = RoleTable({"doc": (*DOC_NAMES, "text"), "doc_id": USUAL["doc_id"]}, ("doc",))
-    columns, texts, own = ColumnsSoFar(partial(table.columns, Roles(metadata=("*",)))), list[str](), []
+    columns, texts, own = (
+        ColumnsSoFar(partial(table.columns, Roles(metadata=("*",)))),
+        list[str](),
+        [],
+    )
     for block in columns.of(blocks(path)):
         of_block, ids = docs_of(block, columns.columns)
         texts += of_block.to_pylist()
@@ -232,7 +258,9 @@ def _pairs(
         roles, read = _by_texts(read, roles, where)
     so_far = ColumnsSoFar(roles.columns)
     tables = _warned(so_far.of(read), so_far, roles.metadata, where)
-    pairs = Pairs.distinct_of((rows_of(block, roles, so_far.columns, dropped) for block in tables), folder)
+    pairs = Pairs.distinct_of(
+        (rows_of(block, roles, so_far.columns, dropped) for block in tables), folder
+    )
     if not len(pairs):
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
         raise DataError(f"{where}: no rows are left: {reasons}")
@@ -257,14 +285,17 @@ def _by_texts(
     first = next((block.table for block in ahead if len(block.table)), pa.table({}))
     chosen = known_by_texts(first, vars(roles))
     if chosen:
-        logger.info(f"{where}: by their texts, {', '.join(f'{role} = {name}' for role, name in chosen.items())}")
+        logger.info(
+            f"{where}: by their texts, {', '.join(f'{role} = {name}' for role, name in chosen.items())}"
+        )
     return replace(roles, **chosen), read
 
 
 def _warned(
     read: Iterable[TableBlock], so_far: ColumnsSoFar, declared: Sequence[str], where: str
 ) -> Iterator[TableBlock]:
-    """Pass on blocks, and warn of columns in the first that are not read, nor declared so, and may hold labels or grades."""
+    """Pass on blocks, and warn of columns in the first that are not read, nor declared so, and may
+    hold labels or grades."""
     for number, block in enumerate(read):
         names = [name for name in so_far.unread if name not in declared]
         for name, values in grades_in(block.table, names).items() if number == 0 else ():

@@ -28,9 +28,9 @@ _Mask = NDArray[np.bool_]
 class Split:
     """Hold rows to train on, and the held-out rows for evaluation.
 
-    No query is in two parts. No row of `train` has a document of a held-out row, as its own or as a negative, unless
-    `shared_documents` is keep.
-    Validation and test may share documents: neither is trained on, and both are answered from one corpus.
+    No query is in two parts. No row of `train` has a document of a held-out row, as its own or as a
+    negative, unless `shared_documents` is keep. Validation and test may share documents: neither is
+    trained on, and both are answered from one corpus.
     """
 
     pairs: Pairs
@@ -40,7 +40,9 @@ class Split:
     corpus: Rows  # one row for every distinct document that evaluation ranks
     dropped: Mapping[str, int] = field(default_factory=dict)  # left out of training, by reason
     shared: int = 0  # training rows that share a document with a held-out row, and are kept
-    fewer: tuple[str, ...] = ()  # sentences about parts that have fewer queries than the options say
+    fewer: tuple[
+        str, ...
+    ] = ()  # sentences about parts that have fewer queries than the options say
     # Of all negatives, those that nothing learns, [m]; empty where there are none.
     withheld: _Mask = field(default_factory=lambda: np.zeros(0, bool))
 
@@ -51,7 +53,8 @@ class Split:
 
     @cached_property
     def digest(self) -> str:
-        """Return what tells held-out pairs and the documents that are ranked from others, by their texts, in whatever order."""
+        """Return what tells held-out pairs and the documents that are ranked from others, by their
+        texts, in whatever order."""
         content, pairs = xxhash.xxh3_128(), self.pairs
         for rows in (self.validation, self.test):
             ids = mixed(pairs.contents("doc", rows), pairs.contents("query", rows))
@@ -70,11 +73,13 @@ class Split:
 
     @property
     def chooses(self) -> bool:
-        """Return True if validation has enough queries to choose a checkpoint, an option or a threshold by."""
+        """Return True if validation has enough queries to choose a checkpoint, an option or a
+        threshold by."""
         return self.queries(self.validation) >= LEAST_TO_CHOOSE
 
     def extended(self, part: Part, keeps: bool) -> Split:
-        """Return a split that trains also on this part and what is before it: the same queries are asked of the same documents.
+        """Return a split that trains also on this part and what is before it: the same queries are
+        asked of the same documents.
 
         Args:
             keeps: train on pairs that share a document with what is still held out.
@@ -90,7 +95,8 @@ class Split:
         return split if keeps else _withheld(split, held)
 
     def lines(self) -> list[str]:
-        """Return the first lines of a run: how the pairs are divided; what that has cost is in `dropped`."""
+        """Return the first lines of a run: how the pairs are divided; what that has cost is in
+        `dropped`."""
         first = (
             f"{quantity(self.count, 'pairs')}: {len(self.train):,} for training, {self.held_out} against "
             f"{quantity(len(self.corpus), 'documents')}"
@@ -108,18 +114,22 @@ class Split:
         ]
 
 
-def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | None = None) -> Split:
+def hold_out(
+    pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | None = None
+) -> Split:
     """Divide pairs by query.
 
-    Rows that a source has named for validation or test (`Pairs.part`) are those parts. Else the queries are drawn, by
-    `options.seed`, from the candidate rows: the test first, so that the size of validation does not move it.
-    The corpus is every distinct document of the candidate rows, in falling order of their ids.
+    Rows that a source has named for validation or test (`Pairs.part`) are those parts. Else the
+    queries are drawn, by `options.seed`, from the candidate rows: the test first, so that the size
+    of validation does not move it. The corpus is every distinct document of the candidate rows, in
+    falling order of their ids.
 
     Args:
         pairs: rows of all parts.
         candidates: rows whose query may be asked and whose document may be ranked, [n].
         options: `queries`, `validation`, `seed` and `shared_documents`.
-        most: number of training pairs to keep, drawn by `options.seed`: more of them hold all pairs of fewer; None keeps all.
+        most: number of training pairs to keep, drawn by `options.seed`: more of them hold all pairs
+            of fewer; None keeps all.
 
     Raises:
         DataError: no row is left to train on or to ask.
@@ -127,7 +137,9 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | N
     query_ids, doc_ids, part = pairs.ids("query"), pairs.ids("doc"), pairs.part
     drawn = _draw(query_ids, candidates, part, options)
     test = _asked(query_ids, candidates, part, TEST, drawn[TEST])
-    validation = _asked(query_ids, candidates, part, VALIDATION, np.setdiff1d(drawn[VALIDATION], query_ids[test]))
+    validation = _asked(
+        query_ids, candidates, part, VALIDATION, np.setdiff1d(drawn[VALIDATION], query_ids[test])
+    )
     keeps = options.shared_documents == "keep" or not pairs.paired
     train, lost, shared = _left(pairs, test | validation, (TRAIN,), keeps)
     left = np.flatnonzero(train)
@@ -135,7 +147,8 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | N
         lost = {**lost, NOT_TRAINED: len(left) - most}
         left = np.sort(np.random.default_rng(options.seed).permutation(left)[:most])
     ranked = np.flatnonzero(candidates)
-    # Where scores are equal, answers come no sooner, and other programs rank the same documents first.
+    # Where scores are equal, answers come no sooner, and other programs rank the same documents
+    # first.
     distinct = ranked[np.unique(doc_ids[ranked], return_index=True)[1]]
     split = Split(
         pairs,
@@ -148,11 +161,15 @@ def hold_out(pairs: Pairs, candidates: _Mask, options: Evaluation, most: int | N
         _fewer(drawn, part, options),
     )
     split = split if keeps else _withheld(split, test | validation)
-    _refuse_empty(split, len(np.unique(query_ids[candidates & (part != RANKED)])), options.queries != 0)
+    _refuse_empty(
+        split, len(np.unique(query_ids[candidates & (part != RANKED)])), options.queries != 0
+    )
     return split
 
 
-def _fewer(drawn: Mapping[int, Ids], part: NDArray[np.uint8], options: Evaluation) -> tuple[str, ...]:
+def _fewer(
+    drawn: Mapping[int, Ids], part: NDArray[np.uint8], options: Evaluation
+) -> tuple[str, ...]:
     """Return a sentence about each part that has fewer queries than the options say."""
     parts = (("queries", options.queries, TEST), ("validation", options.validation, VALIDATION))
     return tuple(
@@ -168,8 +185,11 @@ def _fewer(drawn: Mapping[int, Ids], part: NDArray[np.uint8], options: Evaluatio
     )
 
 
-def _left(pairs: Pairs, held: _Mask, parts: tuple[int, ...], keeps: bool) -> tuple[_Mask, dict[str, int], _Mask]:
-    """Return the rows of some parts that may be trained on, the others by reason, and those that share a document with `held`.
+def _left(
+    pairs: Pairs, held: _Mask, parts: tuple[int, ...], keeps: bool
+) -> tuple[_Mask, dict[str, int], _Mask]:
+    """Return the rows of some parts that may be trained on, the others by reason, and those that
+    share a document with `held`.
 
     Args:
         held: rows that are held out, [n].
@@ -190,7 +210,8 @@ def _left(pairs: Pairs, held: _Mask, parts: tuple[int, ...], keeps: bool) -> tup
 
 
 def _withheld(split: Split, held: _Mask) -> Split:
-    """Return a split of which nothing learns negatives that are documents of rows that are held out, [n].
+    """Return a split of which nothing learns negatives that are documents of rows that are held
+    out, [n].
 
     Training would push such documents away from queries, and bring them near to none.
     """
@@ -201,16 +222,24 @@ def _withheld(split: Split, held: _Mask) -> Split:
     trained = np.zeros(len(split.pairs), bool)
     trained[split.train] = True
     count = int((withheld & np.repeat(trained, np.diff(offsets))).sum())
-    return replace(split, withheld=withheld, dropped={**split.dropped, **({HELD_OUT: count} if count else {})})
+    return replace(
+        split, withheld=withheld, dropped={**split.dropped, **({HELD_OUT: count} if count else {})}
+    )
 
 
-def _draw(query_ids: Ids, candidates: _Mask, part: NDArray[np.uint8], options: Evaluation) -> dict[int, Ids]:
-    """Return the queries of test and of validation: those that are named, else drawn from those that are free."""
+def _draw(
+    query_ids: Ids, candidates: _Mask, part: NDArray[np.uint8], options: Evaluation
+) -> dict[int, Ids]:
+    """Return the queries of test and of validation: those that are named, else drawn from those
+    that are free."""
     free = np.setdiff1d(query_ids[candidates & (part == TRAIN)], query_ids[part != TRAIN])
     order = np.random.default_rng(options.seed).permutation(free)
     share = min(MOST, len(np.unique(query_ids[part != RANKED])) // 10, len(free) // 4)
     drawn: dict[int, Ids] = {}
-    for code, wanted, default in ((TEST, options.queries, max(1, share)), (VALIDATION, options.validation, share)):
+    for code, wanted, default in (
+        (TEST, options.queries, max(1, share)),
+        (VALIDATION, options.validation, share),
+    ):
         if (part == code).any():
             named = np.unique(query_ids[candidates & (part == code)])
             drawn[code] = np.random.default_rng(options.seed).permutation(named)[:wanted]
@@ -220,8 +249,11 @@ def _draw(query_ids: Ids, candidates: _Mask, part: NDArray[np.uint8], options: E
     return drawn
 
 
-def _asked(query_ids: Ids, candidates: _Mask, part: NDArray[np.uint8], code: int, queries: Ids) -> _Mask:
-    """Return which rows are pairs of a part's queries, [n]: the part's own if a source has named some."""
+def _asked(
+    query_ids: Ids, candidates: _Mask, part: NDArray[np.uint8], code: int, queries: Ids
+) -> _Mask:
+    """Return which rows are pairs of a part's queries, [n]: the part's own if a source has named
+    some."""
     source = code if (part == code).any() else TRAIN
     rows: _Mask = candidates & (part == source) & np.isin(query_ids, queries)
     return rows

@@ -64,7 +64,9 @@ class Agreement:
         comparisons = {}
         for name, measure in _MEASURES.items():
             mean = measure(self.cosines, self.grades) - measure(other.cosines, other.grades)
-            deltas = self._draws(measure, draws) - other._draws(measure, draws)  # of the same resamples
+            deltas = self._draws(measure, draws) - other._draws(
+                measure, draws
+            )  # of the same resamples
             p = _swapped(*self._scaled(name), other._scaled(name)[0], draws)
             comparisons[name] = Comparison(interval(mean, deltas), p, len(self.grades))
         return comparisons
@@ -75,14 +77,18 @@ class Agreement:
         return np.array([measure(self.cosines[row], self.grades[row]) for row in rows])
 
     def _scaled(self, name: str) -> tuple[Floats, Floats]:
-        """Return cosines and grades, or their ranks, with mean 0 and deviation 1, so that two systems may exchange them."""
-        sides = (ranks(side) if name == "spearman" else side for side in (self.cosines, self.grades))
+        """Return cosines and grades, or their ranks, with mean 0 and deviation 1, so that two
+        systems may exchange them."""
+        sides = (
+            ranks(side) if name == "spearman" else side for side in (self.cosines, self.grades)
+        )
         cosines, grades = ((side - side.mean()) / (side.std() or 1.0) for side in sides)
         return cosines, grades
 
 
 def _swapped(a: Floats, grades: Floats, b: Floats, draws: int) -> float:
-    """Return the two-sided p-value of the difference in correlation when the systems change places, pair by pair, at random."""
+    """Return the two-sided p-value of the difference in correlation when the systems change places,
+    pair by pair, at random."""
     generator = np.random.default_rng(0)
     least = abs(pearson(a, grades) - pearson(b, grades)) * (1 - 1e-9)
     extreme = 0

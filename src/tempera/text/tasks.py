@@ -41,7 +41,8 @@ _GRADED = ("sentence1", "sentence2", "score")
 class RetrievalTask:
     """Hold queries, a corpus, and the documents that answer each query.
 
-    Documents stand in falling order of their ids, so that equal scores are ranked as trec_eval ranks them.
+    Documents stand in falling order of their ids, so that equal scores are ranked as trec_eval
+    ranks them.
     """
 
     name: str
@@ -49,22 +50,47 @@ class RetrievalTask:
     corpus: pa.Table  # id, text
     relevant: Relevant
     counts: dict[str, int]
-    exclude_self: bool = False  # whether a document with the query's own text is left out unless it is judged relevant
+    # whether a document with the query's own text is left out unless it is judged relevant
+    exclude_self: bool = False
     # Of the documents, [c, D], where queries are asked of an index and no model embeds documents.
     kept: Vectors | None = None
-    words: Settings | None = None  # of BM25, as a run has tuned them on other queries; None are the usual ones
+    words: Settings | None = (
+        None  # of BM25, as a run has tuned them on other queries; None are the usual ones
+    )
 
     @classmethod
     def of(
-        cls, name: str, queries: pa.Table, corpus: pa.Table, relevant: Relevant, unused: dict[str, int]
+        cls,
+        name: str,
+        queries: pa.Table,
+        corpus: pa.Table,
+        relevant: Relevant,
+        unused: dict[str, int],
     ) -> RetrievalTask:
         """Put the corpus in order; `relevant` counts documents as they are given."""
         order = falling(corpus["id"])
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
-        counts = {"queries": len(queries), "documents": len(corpus), "judgements": len(relevant.doc), **unused}
-        task = cls(name, queries, corpus.take(pa.array(order)), replace(relevant, doc=place[relevant.doc]), counts)
-        return replace(task, counts={**counts, "queries that are a document": len(np.unique(task.own // len(corpus)))})
+        counts = {
+            "queries": len(queries),
+            "documents": len(corpus),
+            "judgements": len(relevant.doc),
+            **unused,
+        }
+        task = cls(
+            name,
+            queries,
+            corpus.take(pa.array(order)),
+            replace(relevant, doc=place[relevant.doc]),
+            counts,
+        )
+        return replace(
+            task,
+            counts={
+                **counts,
+                "queries that are a document": len(np.unique(task.own // len(corpus))),
+            },
+        )
 
     @classmethod
     def beir(cls, folder: str | Path, split: str = "test") -> RetrievalTask:
@@ -72,15 +98,23 @@ class RetrievalTask:
         folder_rows = read_beir(folder, split)
         right = folder_rows.grade > 0
         relevant = Relevant(
-            len(folder_rows.queries), folder_rows.query[right], folder_rows.doc[right], folder_rows.grade[right]
+            len(folder_rows.queries),
+            folder_rows.query[right],
+            folder_rows.doc[right],
+            folder_rows.grade[right],
         )
         return cls.of(
-            f"{Path(folder).name}/{split}", folder_rows.queries, folder_rows.corpus, relevant, folder_rows.unused
+            f"{Path(folder).name}/{split}",
+            folder_rows.queries,
+            folder_rows.corpus,
+            relevant,
+            folder_rows.unused,
         )
 
     @classmethod
     def pairs(cls, path: str | Path, roles: Roles = UNTRAINED) -> RetrievalTask:
-        """Read a table of pairs: each distinct query ranks every distinct document; ids that the table lacks are row numbers."""
+        """Read a table of pairs: each distinct query ranks every distinct document; ids that the
+        table lacks are row numbers."""
         pairs, _ = PairsFile(**{**vars(roles), "path": str(path)}).read()
         sides, at = {}, {}
         for role in ("query", "doc"):
@@ -99,13 +133,19 @@ class RetrievalTask:
 
     @cached_property
     def own(self) -> Ints:
-        """Pairs of a query and a document with its text that is not relevant to it, [e], each as query * c + document."""
+        """Pairs of a query and a document with its text that is not relevant to it, [e], each as
+        query * c + document."""
         c, rows = len(self.corpus), defaultdict[int, list[int]](list)
         for row, text in enumerate(content_ids(self.corpus["text"]).tolist()):
             rows[text].append(row)
         texts = content_ids(self.queries["text"]).tolist()
-        equal = np.array([query * c + row for query, text in enumerate(texts) for row in rows.get(text, ())], np.int64)
-        return np.setdiff1d(equal, (self.relevant.query * c + self.relevant.doc)[self.relevant.gain > 0])
+        equal = np.array(
+            [query * c + row for query, text in enumerate(texts) for row in rows.get(text, ())],
+            np.int64,
+        )
+        return np.setdiff1d(
+            equal, (self.relevant.query * c + self.relevant.doc)[self.relevant.gain > 0]
+        )
 
     @property
     def about_words(self) -> dict[str, Any]:
@@ -120,7 +160,11 @@ class RetrievalTask:
     def vectors(self, model: Embedder) -> tuple[Vectors, Vectors]:
         """Return a model's vectors of the queries, [q, D], and of the corpus, [c, D]."""
         queries = encode_all(model.query, self.queries["text"], "queries")
-        docs = encode_all(model.doc, self.corpus["text"], "documents") if self.kept is None else self.kept
+        docs = (
+            encode_all(model.doc, self.corpus["text"], "documents")
+            if self.kept is None
+            else self.kept
+        )
         return queries, docs
 
     def by_vectors(self, vectors: tuple[Vectors, Vectors], metrics: tuple[str, ...]) -> Ranking:
@@ -159,15 +203,23 @@ class Graded:
         """Read a table with the columns sentence1, sentence2 and score."""
         table = read_table(Path(path))
         if len(table) < 2:
-            raise DataError(f"{path} holds {len(table)} graded pairs; a correlation needs at least 2")
-        reader = PairReader(TableBlock(table, str(path)), WHOLE, {name: (name,) for name in _GRADED}, Counter())
+            raise DataError(
+                f"{path} holds {len(table)} graded pairs; a correlation needs at least 2"
+            )
+        reader = PairReader(
+            TableBlock(table, str(path)), WHOLE, {name: (name,) for name in _GRADED}, Counter()
+        )
         sides = {name: reader.texts(name, name) for name in _GRADED[:2]}
         for name, (_, rows, _) in sides.items():
-            reader.refuse(name, np.bincount(rows, minlength=len(table)) != 1, "does not hold one text")
+            reader.refuse(
+                name, np.bincount(rows, minlength=len(table)) != 1, "does not hold one text"
+            )
         first, second = (pa.chunked_array([texts]) for texts, _, _ in sides.values())
         grades = reader.numbers("score")
         if grades.min() == grades.max():
-            raise DataError(f"{path}: every score is {grades[0]:g}, and a correlation needs scores that differ")
+            raise DataError(
+                f"{path}: every score is {grades[0]:g}, and a correlation needs scores that differ"
+            )
         return cls(Path(path).name, first, second, grades)
 
     @property
@@ -182,12 +234,17 @@ class Graded:
 
     def judge(self, model: Embedder, metrics: tuple[str, ...] = METRICS) -> Agreement:
         """Compare cosines of both sentences, embedded as documents, with the grades."""
-        first, second = (encode_all(model.doc, column, "sentences") for column in (self.first, self.second))
+        first, second = (
+            encode_all(model.doc, column, "sentences") for column in (self.first, self.second)
+        )
         return Agreement(np.einsum("nd,nd->n", first, second, dtype=np.float64), self.grades)
 
 
-def read_task(path: str | Path, split: str = "test", roles: Roles | None = None) -> RetrievalTask | Graded:
-    """Read a BEIR folder, a table with sentence1, sentence2 and score, or a table of pairs (always so with roles).
+def read_task(
+    path: str | Path, split: str = "test", roles: Roles | None = None
+) -> RetrievalTask | Graded:
+    """Read a BEIR folder, a table with sentence1, sentence2 and score, or a table of pairs (always
+    so with roles).
 
     A table is a file, or a folder of shards.
 

@@ -1,4 +1,5 @@
-"""Pairs that are made of texts by a rule: a heading, a sentence or the passage before asks for the rest."""
+"""Pairs that are made of texts by a rule: a heading, a sentence or the passage before asks for the
+rest."""
 
 from __future__ import annotations
 
@@ -22,14 +23,37 @@ from .pairs import Pairs
 _HTML = (".html", ".htm")
 _SUFFIXES = (".txt", ".md", ".markdown", *_HTML)
 _CODE = (
-    *(".py", ".js", ".ts", ".java", ".kt", ".go", ".rs", ".c", ".h", ".cc", ".cpp", ".hpp", ".cs", ".rb", ".php"),
+    *(
+        ".py",
+        ".js",
+        ".ts",
+        ".java",
+        ".kt",
+        ".go",
+        ".rs",
+        ".c",
+        ".h",
+        ".cc",
+        ".cpp",
+        ".hpp",
+        ".cs",
+        ".rb",
+        ".php",
+    ),
     *(".swift", ".scala", ".sh", ".sql", ".r", ".jl", ".lua"),
 )
 _ENDINGS = 5  # that are named
-_HEADING = re.compile(r"#{1,6}[ \t]+(.*?)(?:(?:(?<=[ \t])|[ \t]+)#+)?[ \t]*")  # signs at the end stand behind a space
-_FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*\Z)|~{3,})")  # opens a block; what it holds in its own line is no block
-# Sentences of Chinese and Japanese end without a space behind them; of Hindi, with a danda before one.
-_SENTENCE = re.compile(r"(.+?(?:[.!?…।][\"')\]]*(?=\s)|[。！？]++[」』”’）]*+))\s*(\S.*)", re.DOTALL)
+_HEADING = re.compile(
+    r"#{1,6}[ \t]+(.*?)(?:(?:(?<=[ \t])|[ \t]+)#+)?[ \t]*"
+)  # signs at the end stand behind a space
+_FENCE = re.compile(
+    r"[ \t]*(`{3,}(?=[^`]*\Z)|~{3,})"
+)  # opens a block; what it holds in its own line is no block
+# Sentences of Chinese and Japanese end without a space behind them; of Hindi, with a danda before
+# one.
+_SENTENCE = re.compile(
+    r"(.+?(?:[.!?…।][\"')\]]*(?=\s)|[。！？]++[」』”’）]*+))\s*(\S.*)", re.DOTALL
+)
 _TITLE = re.compile(r"([^\n]{1,120})\n[ \t]*\n(.*)", re.DOTALL)  # a line of its own
 _PARAGRAPH = re.compile(r"\n[ \t]*\n\s*")
 _BETWEEN = re.compile(
@@ -38,14 +62,20 @@ _BETWEEN = re.compile(
 )
 # YAML, which a name and a colon begin; a text between two rules begins otherwise.
 _MATTER = re.compile(
-    r"\A---[ \t]*\n(?=(?:[ \t]*(?:#.*)?\n)*[\w\"'-]+[ \t]*:)(.*?\n)(?:---|\.\.\.)[ \t]*(?=\n|\Z)", re.DOTALL
+    r"\A---[ \t]*\n(?=(?:[ \t]*(?:#.*)?\n)*[\w\"'-]+[ \t]*:)(.*?\n)(?:---|\.\.\.)[ \t]*(?=\n|\Z)",
+    re.DOTALL,
 )
 _TITLED = re.compile(r"^title:[ \t]*(.+?)[ \t]*$", re.MULTILINE)
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-_DIVIDERS = (_PARAGRAPH, "\n\n"), (re.compile(r"\n"), "\n"), (_BETWEEN, " "), (re.compile(r"\s+"), " ")
-_WHOLE = (
-    0.1  # of the sentences stay in the text that they ask for, so that shared words count, too (Lee et al. 2019, 4.2)
+_DIVIDERS = (
+    (_PARAGRAPH, "\n\n"),
+    (re.compile(r"\n"), "\n"),
+    (_BETWEEN, " "),
+    (re.compile(r"\s+"), " "),
 )
+# of the sentences stay in the text that they ask for, so that shared words count, too (Lee et al.
+# 2019, 4.2)
+_WHOLE = 0.1
 
 Rule = Literal["heading", "sentence", "neighbours"]
 
@@ -62,7 +92,8 @@ UNDIVIDED = "parts of files, such as a heading alone, of which no pair can be ma
 
 
 class Section(NamedTuple):
-    """A text of a file, its heading with that of the page before it, empty without one, and its line."""
+    """A text of a file, its heading with that of the page before it, empty without one, and its
+    line."""
 
     heading: str
     text: str
@@ -71,10 +102,11 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Sections of .txt, .md and .html files: a heading, or else the first sentence, is the query of the text that follows it.
+    """Sections of .txt, .md and .html files: a heading, or else the first sentence, is the query of
+    the text that follows it.
 
-    A heading stands behind the first one of its page. Long sections are divided between paragraphs, and the later parts
-    are asked for by their first sentence.
+    A heading stands behind the first one of its page. Long sections are divided between paragraphs,
+    and the later parts are asked for by their first sentence.
 
     Args:
         path: a file, or a folder of them.
@@ -100,16 +132,25 @@ class TextFiles:
         if not rows:
             raise DataError(
                 f"{self.path} holds no text of two sentences, or of a heading and a sentence"
-                + "".join(f", and {quantity(count, what)}" for what, count in dropped.items() if what != UNDIVIDED)
+                + "".join(
+                    f", and {quantity(count, what)}"
+                    for what, count in dropped.items()
+                    if what != UNDIVIDED
+                )
                 + (": save them as UTF-8" if dropped.keys() == {_NOT_UTF8} else ": give more text")
             )
         pairs = Pairs.of(*zip(*rows, strict=True))
         about = f"{self.path} holds {quantity(len(files), 'text files')}, of which pairs are made: {MADE['heading']}"
-        return replace(pairs, dropped={**dropped, **pairs.dropped}, about=about), np.ones(len(pairs), bool)
+        return replace(pairs, dropped={**dropped, **pairs.dropped}, about=about), np.ones(
+            len(pairs), bool
+        )
 
 
-def passages(files: Iterable[Path], most: int, dropped: Counter[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield the heading, which may be empty, the text and the place of each part of files; those that are not UTF-8 are counted."""
+def passages(
+    files: Iterable[Path], most: int, dropped: Counter[str]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the heading, which may be empty, the text and the place of each part of files; those
+    that are not UTF-8 are counted."""
     for file in files:
         try:
             text = file.read_text(encoding="utf-8-sig")
@@ -143,7 +184,9 @@ def sections(text: str) -> Iterator[Section]:
     heading, start, lines, fence = page, 1, list[str](), ""
     for number, line in enumerate(text.split("\n"), 1):
         if fence:
-            fence = fence if set(mark := line.strip()) != {fence[0]} or len(mark) < len(fence) else ""
+            fence = (
+                fence if set(mark := line.strip()) != {fence[0]} or len(mark) < len(fence) else ""
+            )
         elif opening := _FENCE.match(line):
             fence = opening[1]
         title = None if fence else _HEADING.fullmatch(line)
@@ -158,7 +201,8 @@ def sections(text: str) -> Iterator[Section]:
 
 
 def _without_matter(text: str) -> tuple[str, str]:
-    """Return Markdown with empty lines for its front matter (the YAML before it) and its comments, and the title that it gives."""
+    """Return Markdown with empty lines for its front matter (the YAML before it) and its comments,
+    and the title that it gives."""
     matter = _MATTER.match(text)
     title = matter and _TITLED.search(matter[1])
     for each in (_MATTER, _COMMENT):
@@ -167,13 +211,15 @@ def _without_matter(text: str) -> tuple[str, str]:
 
 
 def parts_of(section: Section, most: int) -> Iterator[tuple[str, str]]:
-    """Yield the parts of a section, divided between paragraphs, the first of them with the heading."""
+    """Yield the parts of a section, divided between paragraphs, the first of them with the
+    heading."""
     for i, part in enumerate(filter(None, _divided(section.text, most, *_DIVIDERS))):
         yield ("" if i else section.heading), part
 
 
 def _divided(text: str, most: int, *dividers: tuple[re.Pattern[str], str]) -> list[str]:
-    """Return parts of at most so many characters, divided where the first divider is; longer pieces by the next ones."""
+    """Return parts of at most so many characters, divided where the first divider is; longer pieces
+    by the next ones."""
     if not dividers:
         return [text[i : i + most] for i in range(0, len(text), most)]
     (between, sign), *finer = dividers
@@ -189,14 +235,16 @@ def _divided(text: str, most: int, *dividers: tuple[re.Pattern[str], str]) -> li
 def pair_of(
     heading: str, text: str, rule: Rule = "heading", draw: np.random.Generator | None = None
 ) -> tuple[str, str] | None:
-    """Return what asks for a text by a rule, and the text that it asks for; None for a text of one sentence.
+    """Return what asks for a text by a rule, and the text that it asks for; None for a text of one
+    sentence.
 
     Args:
         heading: of the text; may be empty.
         text: the text.
-        rule: "heading" is its heading, or else its first sentence; "sentence" any of its sentences, which is taken out of it nine
-            times in ten (the inverse cloze task of Lee et al. 2019); "neighbours" its first half, which asks for the second
-            (neighbouring passages, as in Neelakantan et al. 2022).
+        rule: "heading" is its heading, or else its first sentence; "sentence" any of its sentences,
+            which is taken out of it nine times in ten (the inverse cloze task of Lee et al. 2019);
+            "neighbours" its first half, which asks for the second (neighbouring passages, as in
+            Neelakantan et al. 2022).
         draw: of the sentence; for "sentence" alone.
 
     >>> pair_of("", "Steep it. Then wait."), pair_of("Green", "Steep it."), pair_of("", "Steep it.")
@@ -223,7 +271,8 @@ def pair_of(
 
 
 def _sentences(text: str) -> list[str]:
-    """Return the sentences of a text; what is one word, as the number of a list, belongs to the next.
+    """Return the sentences of a text; what is one word, as the number of a list, belongs to the
+    next.
 
     >>> _sentences('1. He said "Wait." Then\\nleft. 2. Drink.')
     ['1. He said "Wait."', 'Then\\nleft.', '2. Drink.']
@@ -238,8 +287,11 @@ def _sentences(text: str) -> list[str]:
 
 
 def unread(path: Path, files: Collection[Path]) -> Counter[str]:
-    """Return the number of a folder's other files, as a reason that names their endings, the most frequent first."""
-    others = Counter(f.suffix.lower() or "none" for f in {*visible_files(path)} - {*files} if f.is_file())
+    """Return the number of a folder's other files, as a reason that names their endings, the most
+    frequent first."""
+    others = Counter(
+        f.suffix.lower() or "none" for f in {*visible_files(path)} - {*files} if f.is_file()
+    )
     endings = sorted(others, key=lambda end: (-others[end], end))
     named = ", ".join(endings[:_ENDINGS] + ["..."] * (len(endings) > _ENDINGS))
     return Counter({f"files with other endings ({named})": others.total()} if others else {})

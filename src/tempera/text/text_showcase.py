@@ -92,7 +92,10 @@ class TextShowcase:
         notes += [note] if (note := made.note()) else []
         asked_for = split.pairs.part != RANKED  # others have no query
         queries = np.unique(self.texts.catalogue.query_of[asked_for])
-        tokens = {"queries": self.texts.queries.lengths[queries], "documents": self.texts.docs.lengths}
+        tokens = {
+            "queries": self.texts.queries.lengths[queries],
+            "documents": self.texts.docs.lengths,
+        }
         unread = {name: int((lengths == 0).sum()) for name, lengths in tokens.items()}
         if any(unread.values()):
             named = " and ".join(quantity(count, name) for name, count in unread.items() if count)
@@ -104,7 +107,12 @@ class TextShowcase:
                 f"{only:,} of the documents are negatives alone: they are searched, but no evaluation ranks them"
             )
         return DataFacts(
-            split.pairs.source, first, counts, tuple(notes), split.pairs.about, made.beside if made.count else 0
+            split.pairs.source,
+            first,
+            counts,
+            tuple(notes),
+            split.pairs.about,
+            made.beside if made.count else 0,
         )
 
     def preview(self) -> dict[str, Any]:
@@ -124,7 +132,8 @@ class TextShowcase:
         return {TRAINED: np.unique(split.pairs.contents("query", split.train))}
 
     def reopened(self, folder: Path) -> float:
-        """Save the tower and open it as a user would; return the largest difference in any number of its vectors."""
+        """Save the tower and open it as a user would; return the largest difference in any number
+        of its vectors."""
         tower, catalogue = self.data.tower, self.texts.catalogue
         role: Role = "query" if tower.guarded else "doc"  # an index has no model of documents
         every = catalogue.queries if role == "query" else catalogue.docs
@@ -133,9 +142,15 @@ class TextShowcase:
         here = tower.encode(tower.features(texts, None, role), role).numpy()
         return float(np.abs(load(folder, role)(texts) - here).max())
 
-    def examples(self, systems: Mapping[str, SystemScores], count: int = 10, shown: int = 5) -> list[Example]:
+    def examples(
+        self, systems: Mapping[str, SystemScores], count: int = 10, shown: int = 5
+    ) -> list[Example]:
         """Return held-out queries at random, with the documents that the trained model returns."""
-        questions, pairs, corpus = self.held_out.questions["test"], self.texts.split.pairs, self.texts.split.corpus
+        questions, pairs, corpus = (
+            self.held_out.questions["test"],
+            self.texts.split.pairs,
+            self.texts.split.corpus,
+        )
         trained, bm25 = systems["trained"], systems.get("bm25")
         assert isinstance(trained, Ranking) and isinstance(bm25, Ranking | None)
         rank = trained.first_right(questions.relevant)
@@ -154,7 +169,9 @@ class TextShowcase:
                     answers=tuple(pairs.labels(answers)),
                     hits=tuple(
                         Hit(label, place, float(score), bool(good))
-                        for label, place, score, good in zip(labels, places, scores[i], right[query])
+                        for label, place, score, good in zip(
+                            labels, places, scores[i], right[query]
+                        )
                     ),
                     baseline_rank=int(other[query]) or None,
                     rank=int(rank[query]) or None,

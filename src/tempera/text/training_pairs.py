@@ -1,4 +1,5 @@
-"""Batches of one run on texts, with negatives mined by the model in training and the model as its own guide."""
+"""Batches of one run on texts, with negatives mined by the model in training and the model as its
+own guide."""
 
 from __future__ import annotations
 
@@ -66,12 +67,20 @@ class TrainingPairs:
     """
 
     def __init__(
-        self, config: Config, texts: TextData, sampler: Sampler, tower: Tower, store: Path, versions: Path
+        self,
+        config: Config,
+        texts: TextData,
+        sampler: Sampler,
+        tower: Tower,
+        store: Path,
+        versions: Path,
     ) -> None:
         self.texts, self.sampler, self.tower = texts, sampler, tower
         catalogue = texts.catalogue
         cross = (
-            None if config.mining.cross_encoder is None else CrossEncoder.of(Path(config.mining.cross_encoder), store)
+            None
+            if config.mining.cross_encoder is None
+            else CrossEncoder.of(Path(config.mining.cross_encoder), store)
         )
         self.dropped = {**texts.split.pairs.dropped, **texts.split.dropped}
         self.known = KnownVectors(tower, {"query": texts.queries, "doc": texts.docs}, store)
@@ -86,19 +95,23 @@ class TrainingPairs:
         self.made = MadeRows.of(config, texts.made or self.spans)
 
     def batch(self, rows: Tensor, number: int, progress: float = 1.0) -> Batch[Ragged]:
-        """Return the tokens of chosen pairs, followed by made rows at the beginning of the training."""
+        """Return the tokens of chosen pairs, followed by made rows at the beginning of the
+        training."""
         self.known.forget()  # the memory is for the step
         return self.made.batch(self.rows.batch(rows, number), number, progress)
 
     def vectors(self, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
         """Return unit vectors of chosen queries or documents by the tower as it is now, [.., D]."""
         tokens = self.texts.queries if role == "query" else self.texts.docs
-        vectors: NDArray[np.float32] = self.tower.encode(tokens[torch.from_numpy(rows)], role).numpy()
+        vectors: NDArray[np.float32] = self.tower.encode(
+            tokens[torch.from_numpy(rows)], role
+        ).numpy()
         refuse_not_finite(vectors, {"query": "queries", "doc": "documents"}[role])
         return vectors
 
     def remembered(self, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
-        """Return the same vectors, of which only those are computed that the weights of now have not given yet."""
+        """Return the same vectors, of which only those are computed that the weights of now have
+        not given yet."""
         return self.known(rows, role, self.vectors)
 
     @property
@@ -119,14 +132,16 @@ class TrainingPairs:
         return {"mined": asdict(report)}
 
     def _read(self, group: Group, role: Role, rows: Rows) -> NDArray[np.float32]:
-        """Return unit vectors of distinct texts by the tower as it is now; each process reads its share."""
+        """Return unit vectors of distinct texts by the tower as it is now; each process reads its
+        share."""
         if len(rows) < group.size:
             return self.vectors(rows, role)
         mine = np.array_split(rows, group.size)[group.rank]
         return group.all_gather(torch.from_numpy(self.vectors(mine, role))).numpy()
 
     def content(self) -> Iterable[Tensor]:
-        """Yield the tokens of all texts, which rows are trained on, and the negatives that no row has."""
+        """Yield the tokens of all texts, which rows are trained on, and the negatives that no row
+        has."""
         for side in (self.texts.queries, self.texts.docs):
             yield from (side.values, side.offsets)
         yield torch.from_numpy(self.texts.split.train)
@@ -142,7 +157,10 @@ class TrainingPairs:
         """Return the place, or else the number, of each pair, with the beginning of its query."""
         at, pairs = self.texts.split.train[rows.numpy()], self.texts.split.pairs
         names = zip(at, pairs.texts("place", at), pairs.texts("query", at), strict=True)
-        return [f"{place or f'pair {row}'} ({' '.join(query.split())[:40]!r})" for row, place, query in names]
+        return [
+            f"{place or f'pair {row}'} ({' '.join(query.split())[:40]!r})"
+            for row, place, query in names
+        ]
 
 
 def _rows(config: Config, texts: TextData, sampler: Sampler, store: Path) -> Examples:
@@ -176,7 +194,9 @@ def _judge(config: Config, store: Path) -> CrossEncoder | None:
     return CrossEncoder.of(Path(folder), store, config.train.device)
 
 
-def _renewal(config: Config, texts: TextData, rows: Examples, path: Path, cross: CrossEncoder | None) -> Renewal | None:
+def _renewal(
+    config: Config, texts: TextData, rows: Examples, path: Path, cross: CrossEncoder | None
+) -> Renewal | None:
     """Return the renewal of guide and negatives; None if neither depends on the model.
 
     Raises:
@@ -184,9 +204,13 @@ def _renewal(config: Config, texts: TextData, rows: Examples, path: Path, cross:
     """
     options, mining = config.train, config.mining
     if cross is not None and rows.negatives is None and mining.every is None and not mining.again:
-        raise ConfigError("mining.cross_encoder needs negatives, but the data has none: set mining.every")
+        raise ConfigError(
+            "mining.cross_encoder needs negatives, but the data has none: set mining.every"
+        )
     if mining.every is not None and not config.base.uses_negatives:
-        raise ConfigError("mining.every mines negatives, but no pool of the objective uses them: add negatives")
+        raise ConfigError(
+            "mining.every mines negatives, but no pool of the objective uses them: add negatives"
+        )
     if mining.every is not None and options.teacher == COLUMNS:
         raise ConfigError(
             "mining.every replaces the negatives that train.teacher=columns has scores of: drop one of them"
@@ -214,7 +238,9 @@ def sampler_of(
         )
     if isinstance(source, Mixture):
         if options.batch_sampler != "shuffled":
-            raise ConfigError("train.batch_sampler: no_duplicates is for one source, but data is a mixture; remove it")
+            raise ConfigError(
+                "train.batch_sampler: no_duplicates is for one source, but data is a mixture; remove it"
+            )
         origin = catalogue.pairs.table["source"].to_numpy()[rows]
         return source.sampler(origin, size, options.seed)
     if options.batch_sampler == "no_duplicates":

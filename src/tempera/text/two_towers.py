@@ -23,7 +23,8 @@ class QuerySide(TowerOptions, Protocol):
     """The options of a tower for queries."""
 
     def race(self, pairs: int, tokens: float) -> Race:
-        """Return the settings to try on so many pairs, of documents so long; called for kinds that leave options open."""
+        """Return the settings to try on so many pairs, of documents so long; called for kinds that
+        leave options open."""
 
 
 class DocSide(Protocol):
@@ -38,11 +39,12 @@ class KeptIndex:
     """The vectors of an index that exists, from whatever model: no document is embedded.
 
     Args:
-        path: a run or its index, an export to FAISS or Parquet, or a file of vectors: .parquet with columns id and vector, .npy,
-            or FAISS. A document is found by its `data.doc_id`, or by its content in the index of a run whose data had no ids.
-            No text is read, so that a column of ids may stand for the documents (`data.doc`).
-        ids: ids of the vectors of a .npy or FAISS file, in their order: a text file with one a line, or .npy. Without it, they are
-            the numbers of the rows, from 0.
+        path: a run or its index, an export to FAISS or Parquet, or a file of vectors: .parquet with
+            columns id and vector, .npy, or FAISS. A document is found by its `data.doc_id`, or by
+            its content in the index of a run whose data had no ids. No text is read, so that a
+            column of ids may stand for the documents (`data.doc`).
+        ids: ids of the vectors of a .npy or FAISS file, in their order: a text file with one a
+            line, or .npy. Without it, they are the numbers of the rows, from 0.
     """
 
     path: str
@@ -84,7 +86,8 @@ class FrozenModel:
 
 @dataclass(frozen=True)
 class Head:
-    """A linear residual behind the query vectors of a saved model, which are computed once; before training it is the identity.
+    """A linear residual behind the query vectors of a saved model, which are computed once; before
+    training it is the identity.
 
     Args:
         model: folder of the model that embedded the documents, or a run that holds it.

@@ -1,4 +1,5 @@
-"""Texts without pairs: a student learns its teacher's similarities from them, or pairs are made of them by a rule."""
+"""Texts without pairs: a student learns its teacher's similarities from them, or pairs are made of
+them by a rule."""
 
 from __future__ import annotations
 
@@ -24,13 +25,27 @@ from .pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
 from .parts import joined
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL, known_by_texts
 from .sources import BeirFolder, PairsFile, read_table
-from .text_files import MADE, UNDIVIDED, Rule, files_of, is_code, is_text_file, pair_of, passages, unread
+from .text_files import (
+    MADE,
+    UNDIVIDED,
+    Rule,
+    files_of,
+    is_code,
+    is_text_file,
+    pair_of,
+    passages,
+    unread,
+)
 
-_MOST = 1000  # queries of validation, and of the test, that are drawn or made: at most so many, and a tenth
+# queries of validation, and of the test, that are drawn or made: at most so many, and a tenth
+_MOST = 1000
 _BATCH, _STEPS = 512, 300  # rows of two texts each
 _TEXTS = RoleTable({"text": ("text", *DOC_NAMES), "title": ("title", "heading")}, ("text",))
 _QUERIES = RoleTable({"query": (*QUERY_NAMES, "text")}, ("query",))
-_PARTS = {VALIDATION: ("validation", "valid", "val", "dev"), TEST: ("test",)}  # with the usual names of splits
+_PARTS = {
+    VALIDATION: ("validation", "valid", "val", "dev"),
+    TEST: ("test",),
+}  # with the usual names of splits
 
 
 class Document(NamedTuple):
@@ -53,7 +68,8 @@ class Document(NamedTuple):
 
 @dataclass
 class Unpaired:
-    """Hold documents, queries without their answers, and pairs of real queries for validation and test."""
+    """Hold documents, queries without their answers, and pairs of real queries for validation and
+    test."""
 
     docs: list[Document]
     log: list[str] = field(default_factory=list)
@@ -65,23 +81,28 @@ class Unpaired:
 class Documents:
     """Texts without pairs: a teacher compares any two of them, or `rule` makes a pair of each.
 
-    Without a rule, each text is in one row of training, whose first text is a query of the log where there is one, else a
-    document. Where no real queries are given for validation or test, they are made of a tenth of the documents: the title, or
-    else the first sentence, asks for the rest, which is ranked in place of the whole. The index holds all documents as they are.
+    Without a rule, each text is in one row of training, whose first text is a query of the log
+    where there is one, else a document. Where no real queries are given for validation or test,
+    they are made of a tenth of the documents: the title, or else the first sentence, asks for the
+    rest, which is ranked in place of the whole. The index holds all documents as they are.
 
     Args:
-        path: a folder of .txt, .md, .html and source files, of which long sections are divided; a table with a column of texts,
-            and of titles if it has one; or a BEIR folder. Without a rule, queries of a table of pairs and
-            of a BEIR folder are read, too.
-        queries: a table with a column of queries, or a text file with one a line: a log of queries without answers, for a teacher.
-        validation: a table of real queries and documents that answer them, or a split of the BEIR folder.
-        test: likewise; a BEIR folder's split of this name, and a tenth of the queries of a table of pairs, unless one is given.
+        path: a folder of .txt, .md, .html and source files, of which long sections are divided; a
+            table with a column of texts, and of titles if it has one; or a BEIR folder. Without a
+            rule, queries of a table of pairs and of a BEIR folder are read, too.
+        queries: a table with a column of queries, or a text file with one a line: a log of queries
+            without answers, for a teacher.
+        validation: a table of real queries and documents that answer them, or a split of the BEIR
+            folder.
+        test: likewise; a BEIR folder's split of this name, and a tenth of the queries of a table of
+            pairs, unless one is given.
         text: column of the texts; None is one of a usual name.
         title: column of the titles; None is one of a usual name, if there is any.
         max_characters: a longer section of a text file is divided.
-        rule: what asks for a document in the pairs that are made to train on: "heading" is its title, or else its first sentence;
-            "sentence" any of its sentences (the inverse cloze task, Lee et al. 2019); "neighbours" its first half, which asks for
-            the second (Neelakantan et al. 2022). None makes no pairs.
+        rule: what asks for a document in the pairs that are made to train on: "heading" is its
+            title, or else its first sentence; "sentence" any of its sentences (the inverse cloze
+            task, Lee et al. 2019); "neighbours" its first half, which asks for the second
+            (Neelakantan et al. 2022). None makes no pairs.
     """
 
     path: str
@@ -101,11 +122,13 @@ class Documents:
 
     @property
     def schedule(self) -> Callable[[int, bool], tuple[int, float]] | None:
-        """Return a function to a batch of 1,024 texts and the epochs of 300 batches, at least one; the tower schedules pairs."""
+        """Return a function to a batch of 1,024 texts and the epochs of 300 batches, at least one;
+        the tower schedules pairs."""
         return _schedule if self.rule is None else None
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """Return rows of training, validation and test, and all documents, ranked but for those of which a query is made.
+        """Return rows of training, validation and test, and all documents, ranked but for those of
+        which a query is made.
 
         Raises:
             DataError: no texts, or files that cannot be read.
@@ -129,13 +152,23 @@ class Documents:
             train, ranked = _any_two(log, first, left)
         else:
             train, ranked = self._by_rule(self.rule, left, draw, dropped), left
-        pairs = joined({RANKED: _of([""] * (len(ranked) + len(first)), [*ranked, *first]), TRAIN: train, **parts})
+        pairs = joined(
+            {
+                RANKED: _of([""] * (len(ranked) + len(first)), [*ranked, *first]),
+                TRAIN: train,
+                **parts,
+            }
+        )
         cut_up = np.isin(
             pairs.ids("doc"), np.array([doc.id for doc in first], np.int64)
         )  # a part of it is ranked instead
-        candidates = np.where(pairs.part == RANKED, ~cut_up, (pairs.part != TRAIN) | (self.rule is None))
+        candidates = np.where(
+            pairs.part == RANKED, ~cut_up, (pairs.part != TRAIN) | (self.rule is None)
+        )
         about = self._about(len(docs), len(log), {part: part in texts.real for part in parts})
-        return replace(pairs, dropped={**dropped}, about=about, paired=self.rule is not None), candidates
+        return replace(
+            pairs, dropped={**dropped}, about=about, paired=self.rule is not None
+        ), candidates
 
     def _about(self, docs: int, queries: int, real: Mapping[int, bool]) -> str:
         """Return a sentence on the documents, and on whether the queries of each part are real."""
@@ -147,17 +180,20 @@ class Documents:
         if self.rule is not None:
             return f"{self.path} holds {docs:,} documents, of which pairs are made to train on: {MADE[self.rule]}; {judged}"
         texts = f"{docs:,} documents and {queries:,} queries without answers"
-        return (
-            f"{self.path} holds {texts}; {judged}; a pair to train on is any two of the texts, for a teacher to compare"
-        )
+        return f"{self.path} holds {texts}; {judged}; a pair to train on is any two of the texts, for a teacher to compare"
 
-    def _by_rule(self, rule: Rule, docs: Sequence[Document], draw: np.random.Generator, dropped: Counter[str]) -> Pairs:
-        """Return a pair of each document that can be divided, whose title stays with what is asked for; the others are counted."""
+    def _by_rule(
+        self, rule: Rule, docs: Sequence[Document], draw: np.random.Generator, dropped: Counter[str]
+    ) -> Pairs:
+        """Return a pair of each document that can be divided, whose title stays with what is asked
+        for; the others are counted."""
         made = list[tuple[str, str, Document]]()
         for doc in docs:
             if pair := pair_of(doc.title, doc.text, rule, draw):
                 query, rest = pair
-                made.append((query, rest if rule == "heading" else f"{doc.title} {rest}".strip(), doc))
+                made.append(
+                    (query, rest if rule == "heading" else f"{doc.title} {rest}".strip(), doc)
+                )
         if len(made) < 2:
             raise DataError(
                 f"{self.path}: data.rule={rule} makes a pair of {len(made)} of {len(docs):,} documents to train on, since the "
@@ -179,11 +215,19 @@ class Documents:
     def _beir(self, path: Path) -> Unpaired:
         corpus, queries = texts_of(path, "corpus"), texts_of(path, "queries")
         columns = (corpus[name].to_pylist() for name in ("id", "title", "text"))
-        docs = [Document(title, text[len(title) :].strip(), f"{path}:{name}") for name, title, text in zip(*columns)]
+        docs = [
+            Document(title, text[len(title) :].strip(), f"{path}:{name}")
+            for name, title, text in zip(*columns)
+        ]
         splits = split_names(path)
-        named = {part: next((name for name in names if name in splits), None) for part, names in _PARTS.items()}
+        named = {
+            part: next((name for name in names if name in splits), None)
+            for part, names in _PARTS.items()
+        }
         return Unpaired(
-            docs, queries["text"].to_pylist(), {p: _judged(path, name) for p, name in named.items() if name}
+            docs,
+            queries["text"].to_pylist(),
+            {p: _judged(path, name) for p, name in named.items() if name},
         )
 
     def _files(self, path: Path) -> Unpaired:
@@ -192,7 +236,10 @@ class Documents:
         if not files or (path.is_file() and is_table(path)):
             return _table(path, {"text": self.text, "title": self.title})
         dropped = unread(path, files)
-        return Unpaired([Document(*part) for part in passages(files, self.max_characters, dropped)], dropped=dropped)
+        return Unpaired(
+            [Document(*part) for part in passages(files, self.max_characters, dropped)],
+            dropped=dropped,
+        )
 
 
 def _schedule(rows: int, large: bool = False) -> tuple[int, float]:
@@ -201,19 +248,34 @@ def _schedule(rows: int, large: bool = False) -> tuple[int, float]:
 
 
 def _table(path: Path, chosen: Mapping[str, str | None]) -> Unpaired:
-    """Return the texts of a table; of a table of pairs, a tenth of the queries keep their answers, for validation and test each."""
+    """Return the texts of a table; of a table of pairs, a tenth of the queries keep their answers,
+    for validation and test each."""
     names = next(blocks(path)).table.column_names
     if chosen["text"] is not None or not TABLE.suits({}, names):
         texts, titles = _columns(path, _TEXTS, chosen)
         rows = enumerate(zip(titles or [""] * len(texts), texts), 1)
-        return Unpaired([Document(title, text, f"{path} row {row}") for row, (title, text) in rows if title or text])
+        return Unpaired(
+            [
+                Document(title, text, f"{path} row {row}")
+                for row, (title, text) in rows
+                if title or text
+            ]
+        )
     pairs = _pairs(path)
     ids = pairs.ids("query")
-    queries = np.random.default_rng(0).permutation(np.unique(ids))  # as `hold_out` draws them from the same table
+    queries = np.random.default_rng(0).permutation(
+        np.unique(ids)
+    )  # as `hold_out` draws them from the same table
     count = min(_MOST, len(queries) // 10)
     held = {TEST: queries[:count], VALIDATION: queries[count : 2 * count]}
-    real = {part: Pairs(pairs.table.filter(pa.array(np.isin(ids, own)))) for part, own in held.items() if count}
-    docs = [Document("", text, place) for text, place in zip(pairs.texts("doc"), pairs.texts("place"))]
+    real = {
+        part: Pairs(pairs.table.filter(pa.array(np.isin(ids, own))))
+        for part, own in held.items()
+        if count
+    }
+    docs = [
+        Document("", text, place) for text, place in zip(pairs.texts("doc"), pairs.texts("place"))
+    ]
     return Unpaired(docs, pairs.texts("query"), real, Counter(pairs.dropped))
 
 
@@ -228,8 +290,13 @@ def _log(path: Path) -> list[str]:
 def _columns(path: Path, roles: RoleTable, chosen: Mapping[str, str | None]) -> list[list[str]]:
     """Return a column of texts for each role; an empty list where the table lacks it."""
     table = read_table(path)
-    columns = roles.columns(SimpleNamespace(**chosen, metadata=("*",)), table.column_names, str(path))
-    cells = [_cast(table[columns[role][0]], columns[role][0], path) if role in columns else [] for role in chosen]
+    columns = roles.columns(
+        SimpleNamespace(**chosen, metadata=("*",)), table.column_names, str(path)
+    )
+    cells = [
+        _cast(table[columns[role][0]], columns[role][0], path) if role in columns else []
+        for role in chosen
+    ]
     return [[str(text).strip() for text in cell] for cell in cells]
 
 
@@ -258,18 +325,26 @@ def _pairs(path: Path) -> Pairs:
             f"{path} is to hold queries and documents that answer them, and its columns are {', '.join(names)}: rename those of "
             "the pairs to query and doc"
         )
-    others = [name for role in USUAL if role not in TABLE.needed for name in TABLE.usual_columns(role, names)]
+    others = [
+        name
+        for role in USUAL
+        if role not in TABLE.needed
+        for name in TABLE.usual_columns(role, names)
+    ]
     pairs = PairsFile(path=str(path), metadata=(*others, "*")).read()[0]
     return replace(_by_content(pairs), dropped=pairs.dropped)
 
 
 def _by_content(pairs: Pairs) -> Pairs:
     """Return pairs that are told apart by their content alone."""
-    return Pairs.of(pairs.texts("query"), pairs.texts("doc"), pairs.texts("name"), pairs.texts("place"))
+    return Pairs.of(
+        pairs.texts("query"), pairs.texts("doc"), pairs.texts("name"), pairs.texts("place")
+    )
 
 
 def _made(docs: Sequence[Document], cut: dict[int, None], answers: Collection[int]) -> Pairs:
-    """Return pairs that are made of some documents, at most one of each and none of an answer, and add their numbers to `cut`."""
+    """Return pairs that are made of some documents, at most one of each and none of an answer, and
+    add their numbers to `cut`."""
     rows, most = list[tuple[str, str, Document]](), min(_MOST, len(docs) // 10)
     for i, doc in enumerate(docs):
         if len(rows) == most:
@@ -283,13 +358,16 @@ def _made(docs: Sequence[Document], cut: dict[int, None], answers: Collection[in
 def _parts_of(rows: Sequence[tuple[str, str, Document]]) -> Pairs:
     """Return pairs of a query and a part of a document."""
     queries, parts, docs = zip(*rows, strict=True) if rows else ((), (), ())
-    return Pairs.of(queries, parts, [d.title for d in docs], [d.place for d in docs], [d.id for d in docs])
+    return Pairs.of(
+        queries, parts, [d.title for d in docs], [d.place for d in docs], [d.id for d in docs]
+    )
 
 
 def _any_two(
     log: Sequence[str], first: Sequence[Document], left: Sequence[Document]
 ) -> tuple[Pairs, Sequence[Document]]:
-    """Return rows of any two texts, and the documents that are the first of two, which no row ranks.
+    """Return rows of any two texts, and the documents that are the first of two, which no row
+    ranks.
 
     Documents of which pairs are made, `first`, come first, so that they are not ranked as a whole.
     """
@@ -300,4 +378,9 @@ def _any_two(
 
 
 def _of(queries: Sequence[str], docs: Sequence[Document]) -> Pairs:
-    return Pairs.of(queries, [doc.whole for doc in docs], [doc.title for doc in docs], [doc.place for doc in docs])
+    return Pairs.of(
+        queries,
+        [doc.whole for doc in docs],
+        [doc.title for doc in docs],
+        [doc.place for doc in docs],
+    )

@@ -1,1 +1,2 @@
-"""Towers: features in, embeddings out. Here, and in integrations, sentence-transformers is known."""
+"""Towers: features in, embeddings out. Here, and in integrations, sentence-transformers is
+known."""

@@ -1,4 +1,5 @@
-"""Saved models that are put together: a model behind which a layer stands, or one model for queries and one for documents."""
+"""Saved models that are put together: a model behind which a layer stands, or one model for queries
+and one for documents."""
 
 from __future__ import annotations
 
@@ -27,19 +28,23 @@ def write_copy(model: Path, folder: Path) -> None:
 
 
 def write_with_head(model: Path, weight: Tensor, bias: Tensor, folder: Path) -> None:
-    """Write a saved model with a linear layer behind its unit vectors, and normalisation; weight [D, width], bias [D]."""
+    """Write a saved model with a linear layer behind its unit vectors, and normalisation; weight
+    [D, width], bias [D]."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
     opened = open_model(str(model))
     body = _whole(opened)
     body += [] if isinstance(body[-1], Normalize) else [Normalize()]
-    head = Dense(weight.shape[1], weight.shape[0], True, nn.Identity(), init_weight=weight, init_bias=bias)
+    head = Dense(
+        weight.shape[1], weight.shape[0], True, nn.Identity(), init_weight=weight, init_bias=bias
+    )
     _write(SentenceTransformer(modules=[*body, head, Normalize()], **_settings(opened)), folder)
 
 
 def write_routed(query: Write, doc: Write, folder: Path) -> None:
-    """Write one model with a route for queries and one for documents, from functions that write the model of each."""
+    """Write one model with a route for queries and one for documents, from functions that write the
+    model of each."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Router
 
@@ -49,7 +54,10 @@ def write_routed(query: Write, doc: Write, folder: Path) -> None:
             write(Path(place) / name)
             models.append(open_model(str(Path(place) / name)))
     router = Router.for_query_document(*(_whole(each) for each in models))  # type: ignore[arg-type]
-    prompts = {"query": prompt_of(models[0], "query") or "", "document": prompt_of(models[1], "doc") or ""}
+    prompts = {
+        "query": prompt_of(models[0], "query") or "",
+        "document": prompt_of(models[1], "doc") or "",
+    }
     settings = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
     _write(SentenceTransformer(modules=[router], **{**_settings(models[0]), **settings}), folder)
 
@@ -63,7 +71,13 @@ def _whole(model: SentenceTransformer) -> list[Any]:
         width = model.get_embedding_dimension()
     if model.truncate_dim is None or width is None or width <= model.truncate_dim:
         return modules
-    cut = Dense(width, model.truncate_dim, False, nn.Identity(), init_weight=torch.eye(model.truncate_dim, width))
+    cut = Dense(
+        width,
+        model.truncate_dim,
+        False,
+        nn.Identity(),
+        init_weight=torch.eye(model.truncate_dim, width),
+    )
     return [*modules, cut, *([Normalize()] if isinstance(modules[-1], Normalize) else [])]
 
 

@@ -18,12 +18,17 @@ from .saved import said
 if TYPE_CHECKING:
     import torch
 
-_SCORES = ("ForSequenceClassification", "ForCausalLM", "ForConditionalGeneration")  # architectures with a score
+_SCORES = (
+    "ForSequenceClassification",
+    "ForCausalLM",
+    "ForConditionalGeneration",
+)  # architectures with a score
 Judge = Callable[[Sequence[tuple[str, str]]], NDArray[np.float32]]
 
 
 def load_cross_encoder(folder: Path, device: torch.device | str = "cpu") -> Judge:
-    """Pairs of a query and a document to scores, [n], by a cross-encoder that sentence-transformers opens.
+    """Pairs of a query and a document to scores, [n], by a cross-encoder that sentence-transformers
+    opens.
 
     Scores are what its `predict` gives: after the model's own activation, higher is better.
 
@@ -37,9 +42,13 @@ def load_cross_encoder(folder: Path, device: torch.device | str = "cpu") -> Judg
     try:
         model = CrossEncoder(str(folder), device=str(device), local_files_only=True)
     except Exception as error:  # whatever its modules raise
-        raise DataError(f"{folder} is not a cross-encoder that sentence-transformers opens: {said(error)}") from None
+        raise DataError(
+            f"{folder} is not a cross-encoder that sentence-transformers opens: {said(error)}"
+        ) from None
     if model.num_labels != 1:
-        raise DataError(f"{folder} gives {model.num_labels} numbers a pair, and one score is expected")
+        raise DataError(
+            f"{folder} gives {model.num_labels} numbers a pair, and one score is expected"
+        )
 
     def judge(pairs: Sequence[tuple[str, str]]) -> NDArray[np.float32]:
         with without_cudnn_attention(model.device):
@@ -49,10 +58,16 @@ def load_cross_encoder(folder: Path, device: torch.device | str = "cpu") -> Judg
 
 
 def _refuse_untrained(folder: Path) -> None:
-    """Refuse a model without a score of its own, such as an embedding model, which would be given a random one."""
+    """Refuse a model without a score of its own, such as an embedding model, which would be given a
+    random one."""
     try:
         kinds = read_json(folder / "config.json")["architectures"] or []
-    except (OSError, ValueError, KeyError, TypeError):  # whoever opens the model says what is wrong with it
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+    ):  # whoever opens the model says what is wrong with it
         return
     if kinds and not any(str(kind).endswith(_SCORES) for kind in kinds):
         raise DataError(

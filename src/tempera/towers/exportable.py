@@ -1,4 +1,5 @@
-"""A saved model as one module from padded token ids to unit vectors: what other runtimes can take over.
+"""A saved model as one module from padded token ids to unit vectors: what other runtimes can take
+over.
 
 Letters in shapes: n rows, w tokens of the longest of them, D width.
 """
@@ -39,7 +40,9 @@ class _Static(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         mask = attention_mask.unsqueeze(-1).to(self.embedding.weight.dtype)  # [n, w, 1]
         # The mean of a row without tokens is 0, as that of an embedding bag.
-        return F.normalize((self.embedding(input_ids) * mask).sum(1) / mask.sum(1).clamp(min=1), dim=-1)
+        return F.normalize(
+            (self.embedding(input_ids) * mask).sum(1) / mask.sum(1).clamp(min=1), dim=-1
+        )
 
 
 class _Text(nn.Module):
@@ -56,7 +59,8 @@ def exportable(folder: Path) -> Exportable:
     """The model in a sentence-transformers folder, its pooling and normalisation included.
 
     Raises:
-        ConfigError: a model that does not go from token ids to one vector by itself, such as one with a router.
+        ConfigError: a model that does not go from token ids to one vector by itself, such as one
+            with a router.
     """
     refuse_unsafe(folder)
     modules = read_json(folder / "modules.json")
@@ -74,7 +78,14 @@ def exportable(folder: Path) -> Exportable:
             f"{folder} cannot be exported: a model of {', '.join(kinds)} is no single network over token ids"
         )
     pad = model.tokenizer.pad_token_id or 0
-    return Exportable(_Text(model, model.truncate_dim).eval(), fast.to_str(), model.max_seq_length, True, pad, prompts)
+    return Exportable(
+        _Text(model, model.truncate_dim).eval(),
+        fast.to_str(),
+        model.max_seq_length,
+        True,
+        pad,
+        prompts,
+    )
 
 
 def example(vocabulary: int) -> tuple[Tensor, Tensor]:

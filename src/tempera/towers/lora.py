@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lora:
-    """LoRA (Hu et al. 2021): every chosen linear layer W becomes W + alpha / rank B A, and only A and B are trained.
+    """LoRA (Hu et al. 2021): every chosen linear layer W becomes W + alpha / rank B A, and only A
+    and B are trained.
 
     Args:
         rank: of B A.
         alpha: the scale of what is learned; None is twice the rank.
         dropout: of what goes into A.
-        layers: names of the layers, as query and value; None is every linear layer of the transformer.
-        merge: save a model of the usual kind, with B A added to W; otherwise the adapter alone, which needs the model it
-            was trained on, and is for one tower only.
+        layers: names of the layers, as query and value; None is every linear layer of the
+            transformer.
+        merge: save a model of the usual kind, with B A added to W; otherwise the adapter alone,
+            which needs the model it was trained on, and is for one tower only.
     """
 
     rank: Annotated[int, Field(gt=0)] = 16
@@ -41,7 +43,8 @@ class Lora:
         """Freeze a model's transformers and give them adapters, which change nothing yet.
 
         Raises:
-            ConfigError: no transformer, no such layers, or an adapter alone that could not be opened again.
+            ConfigError: no transformer, no such layers, or an adapter alone that could not be
+                opened again.
         """
         require("lora", "tower.lora")
         from peft import LoraConfig
@@ -57,7 +60,9 @@ class Lora:
         alpha = 2 * self.rank if self.alpha is None else self.alpha
         layers = "all-linear" if self.layers is None else list(self.layers)
         for module in modules:
-            options = LoraConfig(r=self.rank, lora_alpha=alpha, lora_dropout=self.dropout, target_modules=layers)
+            options = LoraConfig(
+                r=self.rank, lora_alpha=alpha, lora_dropout=self.dropout, target_modules=layers
+            )
             try:
                 module.model.add_adapter(options)
             except ValueError as error:
@@ -66,7 +71,8 @@ class Lora:
 
     @contextmanager
     def saving(self, model: SentenceTransformer) -> Iterator[None]:
-        """A context in which the model is as it is to be saved; its adapters are as they were afterwards."""
+        """A context in which the model is as it is to be saved; its adapters are as they were
+        afterwards."""
         modules = transformers_of(model) if self.merge else []
         bodies = [module.model for module in modules]
         try:

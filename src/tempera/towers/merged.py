@@ -1,4 +1,5 @@
-"""Two models of one shape, and the models between them: interpolated weights (LM-Cocktail: Xiao et al. 2023)."""
+"""Two models of one shape, and the models between them: interpolated weights (LM-Cocktail: Xiao et
+al. 2023)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from .stamp import Kept
 
 
 class Merged:
-    """A model whose weights are `weight` of a trained model's and 1 - `weight` of its base's; the trained one at first.
+    """A model whose weights are `weight` of a trained model's and 1 - `weight` of its base's; the
+    trained one at first.
 
     Args:
         trained: a model folder or a run folder.
@@ -33,23 +35,39 @@ class Merged:
         self.model, start = opened(self.folder), opened(other)
         both = f"{trained} and {base} cannot be merged"
         if self.model.tokenizer.get_vocab() != start.tokenizer.get_vocab():
-            raise DataError(f"{both}: their tokenizers differ; give the model that {trained} began with")
-        self.ends = [{k: v.clone() for k, v in each.state_dict().items()} for each in (start, self.model)]
+            raise DataError(
+                f"{both}: their tokenizers differ; give the model that {trained} began with"
+            )
+        self.ends = [
+            {k: v.clone() for k, v in each.state_dict().items()} for each in (start, self.model)
+        ]
         shapes = [{name: tuple(each.shape) for name, each in end.items()} for end in self.ends]
         if lost := sorted(dict(shapes[0].items() ^ shapes[1].items())):
             sizes = " and ".join(str(shape.get(lost[0], "missing")) for shape in reversed(shapes))
-            own = "" if lost[0] in shapes[0] else ", and a run with two towers, heads or adapters of its own has none"
+            own = (
+                ""
+                if lost[0] in shapes[0]
+                else ", and a run with two towers, heads or adapters of its own has none"
+            )
             raise DataError(
                 f"{both}: their shapes differ ({lost[0]}: {sizes}); give the model that {trained} began with{own}"
             )
-        if all(torch.equal(start, end) for start, end in zip(*(each.values() for each in self.ends), strict=True)):
-            raise DataError(f"{both}: their weights are the same, as where training has kept the untrained model")
+        if all(
+            torch.equal(start, end)
+            for start, end in zip(*(each.values() for each in self.ends), strict=True)
+        ):
+            raise DataError(
+                f"{both}: their weights are the same, as where training has kept the untrained model"
+            )
 
     def at(self, weight: float) -> None:
-        """Set the weights: the base's at 0, the trained model's at 1; what is no floating point number stays as it is trained."""
+        """Set the weights: the base's at 0, the trained model's at 1; what is no floating point
+        number stays as it is trained."""
         base, trained = self.ends
         mixed = {
-            name: value if not value.is_floating_point() or weight == 1 else base[name].to(value).lerp(value, weight)
+            name: value
+            if not value.is_floating_point() or weight == 1
+            else base[name].to(value).lerp(value, weight)
             for name, value in trained.items()
         }
         with torch.no_grad():

@@ -1,6 +1,8 @@
-"""A sentence-transformers model as a tower: it pads, flattens or bags token ids, and its modules do the rest.
+"""A sentence-transformers model as a tower: it pads, flattens or bags token ids, and its modules do
+the rest.
 
-Letters in shapes: n rows, w tokens of the longest of them, v tokens of all rows, D width of the embeddings.
+Letters in shapes: n rows, w tokens of the longest of them, v tokens of all rows, D width of the
+    embeddings.
 """
 
 from __future__ import annotations
@@ -31,12 +33,20 @@ if TYPE_CHECKING:
 
 TASKS: dict[Role, str] = {"query": "query", "doc": "document"}
 # What flattened attention reads besides token ids.
-_FLAT = {"position_ids", "seq_idx", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"}
+_FLAT = {
+    "position_ids",
+    "seq_idx",
+    "cu_seq_lens_q",
+    "cu_seq_lens_k",
+    "max_length_q",
+    "max_length_k",
+}
 # What forward makes again, or, for the token types of one text, may leave out.
 _MADE = {"input_ids", "attention_mask", "offsets", "token_type_ids", *_FLAT}
 _TOKENIZED_AT_ONCE = 1000
-# Tokens that are encoded together. What a core holds near itself is fastest: of 512, 2,048 and 8,192 the first by 1.3x and 2.9x.
-# In bf16, of which it holds more, it is 1,024: by 1.1x over 2,048 (Zen 5), and by 1.05x to 1.2x over 512, 768 and 1,536 (AMX).
+# Tokens that are encoded together. What a core holds near itself is fastest: of 512, 2,048 and
+# 8,192 the first by 1.3x and 2.9x. In bf16, of which it holds more, it is 1,024: by 1.1x over 2,048
+# (Zen 5), and by 1.05x to 1.2x over 512, 768 and 1,536 (AMX).
 _ENCODED_AT_ONCE, _ENCODED_IN_HALF, _ENCODED_ON_DEVICE = 512, 1024, 65_536
 
 Saving = Callable[["SentenceTransformer"], AbstractContextManager[Any]]
@@ -51,7 +61,8 @@ def tower_of(model: SentenceTransformer, saving: Saving = nullcontext, origin: s
         origin: identifies the files and the options that the model was made from.
 
     Raises:
-        ConfigError: a model whose layers look at the whole batch, or that reads more than token ids.
+        ConfigError: a model whose layers look at the whole batch, or that reads more than token
+            ids.
     """
     refuse_batch_statistics(model)
     query, doc = TextTower(model, "query", saving, origin), TextTower(model, "doc", saving, origin)
@@ -61,9 +72,9 @@ def tower_of(model: SentenceTransformer, saving: Saving = nullcontext, origin: s
 class TextTower(Tower):
     """Token ids of n rows to embeddings, [n, D], by the modules of a model.
 
-    A transformer's rows are padded to the longest of those it is given, and without a mask where none is shorter; flash
-    attention reads them one after the other; a static embedding takes them as bags. An empty text without special tokens
-    has no tokens, and its row is as the model has it.
+    A transformer's rows are padded to the longest of those it is given, and without a mask where
+    none is shorter; flash attention reads them one after the other; a static embedding takes them
+    as bags. An empty text without special tokens has no tokens, and its row is as the model has it.
 
     Args:
         task: of a model with routes; None is that of the role.
@@ -82,20 +93,30 @@ class TextTower(Tower):
         super().__init__()
         self.model, self.saving, self.task = model, saving, task
         self.unit = isinstance(model[-1], Normalize) and model.truncate_dim is None
-        # Two texts of different length show what all rows have in common: padding, and what is no tensor.
+        # Two texts of different length show what all rows have in common: padding, and what is no
+        # tensor.
         probe = self._read(["", "a a a a a a a a"], role)
         self.constants = constants_of(probe, model)
         self.origin = origin and xxhash.xxh3_128_hexdigest(f"{origin} {self.constants}".encode())
         self.padded, self.typed = "attention_mask" in probe, "token_type_ids" in probe
-        self._inputs = self._padded if self.padded else self._flat if "cu_seq_lens_q" in probe else self._bags
-        self.pad, self.left, self.first = 0, False, int(probe["position_ids"].min()) if "position_ids" in probe else 0
+        self._inputs = (
+            self._padded if self.padded else self._flat if "cu_seq_lens_q" in probe else self._bags
+        )
+        self.pad, self.left, self.first = (
+            0,
+            False,
+            int(probe["position_ids"].min()) if "position_ids" in probe else 0,
+        )
         if self.padded:
             absent = probe["attention_mask"] == 0
             self.left = bool(absent[0, 0])
             self.pad = int(probe["input_ids"][absent][0]) if absent.any() else 0
 
-    def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
-        """Token ids of texts behind the prompt of their role, special tokens included, cut to the model's length; int32."""
+    def features(
+        self, texts: Sequence[str], progress: str | None = None, role: Role = "doc"
+    ) -> Ragged:
+        """Token ids of texts behind the prompt of their role, special tokens included, cut to the
+        model's length; int32."""
         parts = [Ragged.of([])]
         with progress_bar(progress, len(texts), "text") as bar:
             for start in range(0, len(texts), _TOKENIZED_AT_ONCE):
@@ -123,7 +144,8 @@ class TextTower(Tower):
 
     @torch.no_grad()
     def encode(self, features: Ragged, role: Role = "doc", tokens: int | None = None) -> Tensor:
-        """Unit vectors of rows, [n, D], as the saved model gives them; in blocks of rows of like length and at most `tokens`."""
+        """Unit vectors of rows, [n, D], as the saved model gives them; in blocks of rows of like
+        length and at most `tokens`."""
         device = next(self.parameters()).device
         on_host = _ENCODED_AT_ONCE if self.reads == torch.float32 else _ENCODED_IN_HALF
         tokens = tokens or (on_host if device.type == "cpu" else _ENCODED_ON_DEVICE)
@@ -136,7 +158,9 @@ class TextTower(Tower):
                 start = max(0, end - max(1, tokens // int(lengths[end - 1])))
                 rows = order[start:end]
                 try:
-                    vectors[rows] = F.normalize(self(features[rows].to(device)).float(), dim=-1).cpu()
+                    vectors[rows] = F.normalize(
+                        self(features[rows].to(device)).float(), dim=-1
+                    ).cpu()
                 except torch.OutOfMemoryError:
                     if len(rows) == 1:
                         raise
@@ -165,8 +189,12 @@ class TextTower(Tower):
         if width * n == len(rows.values):
             return {"input_ids": rows.values.view(n, width)}
         place = torch.arange(width, device=lengths.device)
-        present = place >= width - lengths[:, None] if self.left else place < lengths[:, None]  # [n, w]
-        ids = torch.full_like(present, self.pad, dtype=torch.int64).masked_scatter(present, rows.values)
+        present = (
+            place >= width - lengths[:, None] if self.left else place < lengths[:, None]
+        )  # [n, w]
+        ids = torch.full_like(present, self.pad, dtype=torch.int64).masked_scatter(
+            present, rows.values
+        )
         return {"input_ids": ids, "attention_mask": present.long()}
 
     def _flat(self, rows: Ragged) -> dict[str, Any]:
@@ -178,12 +206,18 @@ class TextTower(Tower):
             "input_ids": rows.values[None],
             "position_ids": place[None],
             "seq_idx": row[None].int(),
-            **{"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest},
+            **{
+                "cu_seq_lens_q": ends,
+                "cu_seq_lens_k": ends,
+                "max_length_q": longest,
+                "max_length_k": longest,
+            },
         }
 
 
 def read_in(tower: nn.Module, dtype: torch.dtype) -> None:
-    """Let the transformers of a tower read texts in another precision; tables are looked up in their own."""
+    """Let the transformers of a tower read texts in another precision; tables are looked up in
+    their own."""
     for module in tower.modules():
         if isinstance(module, TextTower) and module._inputs != module._bags:
             module.reads = dtype
@@ -195,14 +229,17 @@ def prompt_of(model: SentenceTransformer, role: Role) -> str | None:
 
 
 def constants_of(read: Mapping[str, Any], model: SentenceTransformer) -> dict[str, Any]:
-    """Return what a model's `preprocess` gives beside token ids, which has to be the same for every row.
+    """Return what a model's `preprocess` gives beside token ids, which has to be the same for every
+    row.
 
     Raises:
         ConfigError: there is more to a row than its token ids.
     """
     extra = [key for key, value in read.items() if isinstance(value, Tensor) and key not in _MADE]
     if extra or ("token_type_ids" in read and read["token_type_ids"].any()):
-        raise ConfigError(f"the model reads {', '.join(extra) or 'token types'} besides token ids: take another one")
+        raise ConfigError(
+            f"the model reads {', '.join(extra) or 'token types'} besides token ids: take another one"
+        )
     left_out = _MADE if _leaves_prompts_out(model) else _MADE | {"prompt_length"}
     return {key: value for key, value in read.items() if key not in left_out}
 
@@ -221,4 +258,6 @@ def rows_of(read: Mapping[str, Any]) -> Ragged:
 def _leaves_prompts_out(model: SentenceTransformer) -> bool:
     from sentence_transformers.sentence_transformer.modules import Pooling
 
-    return any(isinstance(module, Pooling) and not module.include_prompt for module in model.modules())
+    return any(
+        isinstance(module, Pooling) and not module.include_prompt for module in model.modules()
+    )

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from ..core.batch import Role
 from ..core.ragged import Ragged
 
-# Unit vectors of texts, [n, T], by index, from a model's folder, the texts' role, the texts and the name of a progress bar.
+# Unit vectors of texts, [n, T], by index, from a model's folder, the texts' role, the texts and the
+# name of a progress bar.
 Embed = Callable[[Path, Role, Sequence[str], str | None], Any]
 
 
@@ -27,13 +28,16 @@ class Embeds(Protocol):
 
 
 class Encoder(nn.Module, ABC):
-    """The interface that training and evaluation need of one tower for every role, or of a tower for each."""
+    """The interface that training and evaluation need of one tower for every role, or of a tower
+    for each."""
 
     padded: bool  # whether rows are padded to the longest of those that are embedded together
     unit = False  # whether embeddings have length 1 as they are trained
     guarded = False  # whether it stays untrained where validation is too small to show a gain
     reads = torch.float32  # precision in which rows are read without gradient
-    origin = ""  # identifies the saved model and the options that its vectors follow from before training; "" without a model
+    # identifies the saved model and the options that its vectors follow from before training; ""
+    # without a model
+    origin = ""
 
     def of(self, role: Role) -> Embeds:
         """The module that embeds a role; this one unless roles differ."""
@@ -52,12 +56,16 @@ class Tower(Encoder):
     """A tower of texts."""
 
     @abstractmethod
-    def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
-        """Return the features of texts, after the prompt of their role; show a progress bar named `progress` if given."""
+    def features(
+        self, texts: Sequence[str], progress: str | None = None, role: Role = "doc"
+    ) -> Ragged:
+        """Return the features of texts, after the prompt of their role; show a progress bar named
+        `progress` if given."""
 
     @abstractmethod
     def encode(self, features: Ragged, role: Role = "doc") -> Tensor:
-        """Unit vectors as the saved model gives them, [n, D], on the CPU and without gradient; 0 for a row of zeros."""
+        """Unit vectors as the saved model gives them, [n, D], on the CPU and without gradient; 0
+        for a row of zeros."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -65,7 +73,8 @@ class Tower(Encoder):
 
 
 def batch_of(pairs: int, batches: int, smallest: int, largest: int) -> int:
-    """Return the power of two that makes about so many batches an epoch, within bounds, and at most all pairs.
+    """Return the power of two that makes about so many batches an epoch, within bounds, and at most
+    all pairs.
 
     >>> batch_of(9_000, 16, 32, 2048), batch_of(1_000_000, 16, 32, 2048), batch_of(20, 16, 32, 2048)
     (512, 2048, 20)
@@ -97,14 +106,16 @@ class TowerOptions(Protocol):
         """
 
     def build(self, texts: Sequence[str], embed: Embed = ...) -> Tower:
-        """A tower to be trained on (among others) these texts; `embed` keeps what saved models are asked for."""
+        """A tower to be trained on (among others) these texts; `embed` keeps what saved models are
+        asked for."""
 
     def again(self, tower: Tower) -> Tower:
         """One more tower before its training, which reads texts as `tower` does."""
 
 
 class Towers(Tower):
-    """The tower of each role; documents, negatives and samples share one. Both are parts of the model that is saved."""
+    """The tower of each role; documents, negatives and samples share one. Both are parts of the
+    model that is saved."""
 
     def __init__(self, query: Tower, doc: Tower | None = None) -> None:
         super().__init__()
@@ -116,7 +127,9 @@ class Towers(Tower):
         """The tower that embeds a role."""
         return self.query if role == "query" else self.doc
 
-    def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
+    def features(
+        self, texts: Sequence[str], progress: str | None = None, role: Role = "doc"
+    ) -> Ragged:
         """Return the features of texts for the tower of a role."""
         return self.of(role).features(texts, progress, role)
 

@@ -1,4 +1,5 @@
-"""Vectors to begin with: those that a model gives to each token alone (Model2Vec, Tulkens and van Dongen 2024)."""
+"""Vectors to begin with: those that a model gives to each token alone (Model2Vec, Tulkens and van
+Dongen 2024)."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ class Pieces:
     def vectors(self, dimensions: int) -> Tensor:
         """Return vectors of the tokens, [v, D], of mean square length 1.
 
-        They are the D principal components of the model's vectors less their mean, times a / (a + p) with p the token's
-        frequency.
+        They are the D principal components of the model's vectors less their mean, times a / (a +
+        p) with p the token's frequency.
         """
         centred = (self.read - self.read.mean(0)).double()
         _, axes = torch.linalg.eigh(centred.T @ centred)

@@ -1,4 +1,5 @@
-"""Any sentence-transformers model, to be trained further: transformer, pooling, dense, static, prompts."""
+"""Any sentence-transformers model, to be trained further: transformer, pooling, dense, static,
+prompts."""
 
 from __future__ import annotations
 
@@ -35,12 +36,15 @@ class Pretrained:
 
     Args:
         model: a local folder, or a name such as sentence-transformers/all-MiniLM-L6-v2.
-        max_length: longer texts are cut to this many tokens, special ones included; None is the model's own limit.
-        query_prompt: what every query begins with; None is the model's own prompt for queries, if it has one.
+        max_length: longer texts are cut to this many tokens, special ones included; None is the
+            model's own limit.
+        query_prompt: what every query begins with; None is the model's own prompt for queries, if
+            it has one.
         doc_prompt: what every document begins with; None is the model's own.
         sides: one tower for queries and documents, two heads on a shared one, or two towers.
         lora: train low-rank adapters and leave the model's own weights; None trains all of them.
-        attn_implementation: flash_attention_2 (on a GPU, in half precision) reads texts without padding; None is the model's own.
+        attn_implementation: flash_attention_2 (on a GPU, in half precision) reads texts without
+            padding; None is the model's own.
         torch_compile: compile the transformer; pays on long runs, for the first steps take minutes.
         trust_remote_code: run the code that comes with the model.
     """
@@ -57,21 +61,25 @@ class Pretrained:
 
     @property
     def learning_rate(self) -> float:
-        """Return 5e-5, near the best where there is something to learn and with less harm where there is nothing, or `Static`'s."""
+        """Return 5e-5, near the best where there is something to learn and with less harm where
+        there is nothing, or `Static`'s."""
         if self._static:
             return Static.learning_rate
         return 5e-5 if self.lora is None else 2e-4
 
     @property
     def mixed_precision(self) -> Literal["auto", "no"]:
-        """Return auto: in bf16 a step of 64 pairs costs half, and quality is not shown different; a table has no products."""
+        """Return auto: in bf16 a step of 64 pairs costs half, and quality is not shown different; a
+        table has no products."""
         return "no" if self._static else "auto"
 
     def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
-        """Return a batch of 16 to 64 pairs, since steps teach it more than negatives, and 3 to 1 epochs; or `Static`'s.
+        """Return a batch of 16 to 64 pairs, since steps teach it more than negatives, and 3 to 1
+        epochs; or `Static`'s.
 
-        In bf16 on a CPU, a pair in a batch of 64 costs half of one in a batch of 16; on a GPU a step costs its launches, whatever
-        it holds. So there (with `large`) about 24 batches an epoch are enough.
+        In bf16 on a CPU, a pair in a batch of 64 costs half of one in a batch of 16; on a GPU a
+        step costs its launches, whatever it holds. So there (with `large`) about 24 batches an
+        epoch are enough.
         """
         if self._static:
             return Static().schedule(pairs)
@@ -79,7 +87,8 @@ class Pretrained:
 
     @property
     def _static(self) -> bool:
-        """Return whether the model is a static embedding, for which a transformer's rates and batches are too small."""
+        """Return whether the model is a static embedding, for which a transformer's rates and
+        batches are too small."""
         folder = _files(self.model)
         return folder is not None and is_static(folder)
 
@@ -89,7 +98,11 @@ class Pretrained:
         Raises:
             ConfigError: no such model, or one that cannot do what is asked of it.
         """
-        attention = {} if self.attn_implementation is None else {"attn_implementation": self.attn_implementation}
+        attention = (
+            {}
+            if self.attn_implementation is None
+            else {"attn_implementation": self.attn_implementation}
+        )
         model = open_model(self.model, self.trust_remote_code, attention)
         if self.max_length is not None:
             _limit(model, self.max_length)
@@ -98,13 +111,16 @@ class Pretrained:
         model = divided(model, self.sides)
         if self.lora is not None:
             self.lora.add_to(model)
-        tower = tower_of(model, nullcontext if self.lora is None else self.lora.saving, self._origin())
+        tower = tower_of(
+            model, nullcontext if self.lora is None else self.lora.saving, self._origin()
+        )
         if self.torch_compile:
             compile_model(model)
         return tower
 
     def _origin(self) -> str:
-        """Return a hash of the model's files, and the other options; "" where looking vectors up is cheaper than keeping them."""
+        """Return a hash of the model's files, and the other options; "" where looking vectors up is
+        cheaper than keeping them."""
         folder = _files(self.model)
         if folder is None or self._static or self.trust_remote_code:  # such code may lie elsewhere
             return ""
@@ -122,7 +138,8 @@ def _place(name: str) -> Path:
 
 
 def _files(name: str) -> Path | None:
-    """Return the folder that holds a model's files, which may be in the hub's cache; None if there is none."""
+    """Return the folder that holds a model's files, which may be in the hub's cache; None if there
+    is none."""
     folder = _place(name)
     if folder.is_dir() or name.count("/") != 1:
         return folder if folder.is_dir() else None
@@ -137,7 +154,8 @@ def _files(name: str) -> Path | None:
 def open_model(
     name: str, trust_remote_code: bool = False, model_options: dict[str, Any] | None = None
 ) -> SentenceTransformer:
-    """A model in single precision on the CPU; one whose vectors have several lengths compares them by cosine from now on.
+    """A model in single precision on the CPU; one whose vectors have several lengths compares them
+    by cosine from now on.
 
     Raises:
         ConfigError: there is no such model.
@@ -149,20 +167,33 @@ def open_model(
     folder = _place(name)
     if not folder.is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         raise ConfigError(f"tower.model: there is no folder {name}")
-    beside = [each.parent.name for each in sorted(folder.parent.glob("*/modules.json"))] if "/" in name else []
+    beside = (
+        [each.parent.name for each in sorted(folder.parent.glob("*/modules.json"))]
+        if "/" in name
+        else []
+    )
     if beside and not folder.is_dir():  # hardly a name of the hub
-        raise ConfigError(f"tower.model: there is no folder {name}; {folder.parent} has {', '.join(beside)}")
+        raise ConfigError(
+            f"tower.model: there is no folder {name}; {folder.parent} has {', '.join(beside)}"
+        )
     # Whole, for an adapter that is saved alone names what it belongs to.
     source = str(folder.resolve()) if folder.is_dir() else name
     try:
         with quietly(), without_panics():
             model = SentenceTransformer(
-                source, device="cpu", trust_remote_code=trust_remote_code, model_kwargs=model_options or None
+                source,
+                device="cpu",
+                trust_remote_code=trust_remote_code,
+                model_kwargs=model_options or None,
             )
     except Exception as error:  # whatever its modules, the hub or the tokenizer raise
-        raise ConfigError(f"tower.model: sentence-transformers does not open {name}: {said(error)}") from None
+        raise ConfigError(
+            f"tower.model: sentence-transformers does not open {name}: {said(error)}"
+        ) from None
     if not isinstance(model[-1], Normalize) or model.truncate_dim is not None:
-        model.similarity_fn_name = "cosine"  # as everything here ranks, whatever the lengths of its vectors
+        model.similarity_fn_name = (
+            "cosine"  # as everything here ranks, whatever the lengths of its vectors
+        )
     return model.float()
 
 
@@ -173,20 +204,34 @@ def compile_model(model: SentenceTransformer) -> None:
         ConfigError: no transformer, or no C++ compiler.
     """
     if not transformers_of(model):
-        raise ConfigError("tower.torch_compile is for transformers, and this model has none: drop it")
+        raise ConfigError(
+            "tower.torch_compile is for transformers, and this model has none: drop it"
+        )
     if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
-        raise ConfigError("tower.torch_compile needs a C++ compiler, and there is none: install g++ or drop it")
+        raise ConfigError(
+            "tower.torch_compile needs a C++ compiler, and there is none: install g++ or drop it"
+        )
     model.compile(dynamic=True)
 
 
 def _limit(model: SentenceTransformer, max_length: int) -> None:
     known = {} if model.config is None else model.config.to_dict()
     most = known.get("max_position_embeddings")
-    for name, module in model.named_modules():  # RoBERTa and its like count positions from behind the one of padding
-        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+    for (
+        name,
+        module,
+    ) in (
+        model.named_modules()
+    ):  # RoBERTa and its like count positions from behind the one of padding
+        if (
+            name.endswith("position_embeddings")
+            and getattr(module, "padding_idx", None) is not None
+        ):
             most = module.num_embeddings - module.padding_idx - 1
     if most is not None and max_length > most > 0:
-        raise ConfigError(f"tower.max_length is {max_length} and the model has {most} positions: give at most {most}")
+        raise ConfigError(
+            f"tower.max_length is {max_length} and the model has {most} positions: give at most {most}"
+        )
     if not transformers_of(model):
         raise ConfigError("tower.max_length is for transformers, and this model has none: drop it")
     for transformer in transformers_of(model):

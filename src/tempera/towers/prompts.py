@@ -12,9 +12,11 @@ NAMES: dict[Role, tuple[str, ...]] = {"query": ("query",), "doc": ("document", "
 
 
 def prompt_among(prompts: Mapping[str, str | None], default: str | None, role: Role) -> str | None:
-    """Return the prompt that sentence-transformers' `encode_query` or `encode_document` puts before a text.
+    """Return the prompt that sentence-transformers' `encode_query` or `encode_document` puts before
+    a text.
 
-    An open model has `query` and `document` in any case, if they are empty; a mapping without them is that of a trainer.
+    An open model has `query` and `document` in any case, if they are empty; a mapping without them
+    is that of a trainer.
 
     >>> prompt_among({"query": "q: ", "document": "", "passage": "p: "}, None, "doc")
     ''

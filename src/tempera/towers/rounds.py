@@ -1,4 +1,5 @@
-"""Options that a kind of tower leaves to the recipe, and the race that chooses them, in rounds of settings side by side."""
+"""Options that a kind of tower leaves to the recipe, and the race that chooses them, in rounds of
+settings side by side."""
 
 from __future__ import annotations
 
@@ -6,7 +7,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-TEMPERATURE, LEARNING_RATE, DIMENSIONS = "objective.temperature", "train.learning_rate", "tower.dimensions"
+TEMPERATURE, LEARNING_RATE, DIMENSIONS = (
+    "objective.temperature",
+    "train.learning_rate",
+    "tower.dimensions",
+)
 Values = Mapping[str, Any]  # of options, by their dotted names
 
 
@@ -38,7 +43,10 @@ class Setting:
         >>> Setting({"train.learning_rate": 0.1}, "windows").varied(Setting({"tower.doc": ["id"]}, "ids")).name
         'windows, ids'
         """
-        return Setting({**self.values, **other.values}, ", ".join(name for name in (self.name, other.name) if name))
+        return Setting(
+            {**self.values, **other.values},
+            ", ".join(name for name in (self.name, other.name) if name),
+        )
 
 
 def over(option: str, values: Iterable[Any]) -> list[Setting]:
@@ -58,8 +66,9 @@ class Round:
         part: the steps are those of the run, divided by this.
         variations: each setting that the round before has kept is trained with each of these.
         keep: number of settings that go on; the last round keeps one.
-        beyond: further values of the one option that the variations set. The next one is tried, too, as long as the best setting
-            has the lowest or the highest value so far, and its lead is shown.
+        beyond: further values of the one option that the variations set. The next one is tried,
+            too, as long as the best setting has the lowest or the highest value so far, and its
+            lead is shown.
     """
 
     part: int
@@ -72,7 +81,8 @@ class Round:
         return [each.varied(variation) for each in kept for variation in self.variations]
 
     def next(self, best: Setting, *others: Setting) -> Setting | None:
-        """Return the best setting with the next value beyond those that were tried; None if it lies between them.
+        """Return the best setting with the next value beyond those that were tried; None if it lies
+        between them.
 
         >>> at = over("x", (0.025, 0.035, 0.05, 0.1, 0.14))
         >>> edge = Round(3, at[2:4], beyond=[*at[:2], at[4]])
@@ -83,7 +93,11 @@ class Round:
         value, tried = best.values[name], [each.values[name] for each in others]
         side = -1 if value < min(tried) else 1 if value > max(tried) else 0
         further = [each for each in self.beyond if side * (each.values[name] - value) > 0]
-        return best.varied(min(further, key=lambda each: abs(each.values[name] - value))) if further else None
+        return (
+            best.varied(min(further, key=lambda each: abs(each.values[name] - value)))
+            if further
+            else None
+        )
 
 
 @dataclass(frozen=True)
@@ -93,8 +107,8 @@ class Race:
     Args:
         start: values of options before the first round.
         unproven: values that are taken where validation is too small to choose.
-        factors: of options while settings are tried, where that costs less and tells them apart as well; none, unless the race
-            sets all these.
+        factors: of options while settings are tried, where that costs less and tells them apart as
+            well; none, unless the race sets all these.
     """
 
     start: Values
@@ -111,10 +125,25 @@ class Race:
         rounds = []
         for each in self.rounds:
             variations = [replace(one, values=_only(one.values, free)) for one in each.variations]
-            distinct = [one for i, one in enumerate(variations) if one.values not in [v.values for v in variations[:i]]]
-            rounds.append(replace(each, variations=distinct, beyond=[b for b in each.beyond if {*b.values} <= {*free}]))
+            distinct = [
+                one
+                for i, one in enumerate(variations)
+                if one.values not in [v.values for v in variations[:i]]
+            ]
+            rounds.append(
+                replace(
+                    each,
+                    variations=distinct,
+                    beyond=[b for b in each.beyond if {*b.values} <= {*free}],
+                )
+            )
         unproven = None if self.unproven is None else _only(self.unproven, free)
-        return Race(_only(self.start, free), rounds, unproven, self.factors if {*self.factors} <= {*free} else {})
+        return Race(
+            _only(self.start, free),
+            rounds,
+            unproven,
+            self.factors if {*self.factors} <= {*free} else {},
+        )
 
     def trial(self, values: Values) -> Values:
         """Return the values with which a setting is tried.
@@ -123,7 +152,9 @@ class Race:
         {'width': 512, 'rate': 0.2}
         """
         scaled = {
-            name: type(values[name])(values[name] * factor) for name, factor in self.factors.items() if name in values
+            name: type(values[name])(values[name] * factor)
+            for name, factor in self.factors.items()
+            if name in values
         }
         return {**values, **scaled}
 

@@ -26,18 +26,24 @@ if TYPE_CHECKING:  # it would load torch
 
     from ..core.batch import Role
 
-KEPT = "kept_index.json"  # in the folder of a model of queries: facts about the index it was trained for
+# in the folder of a model of queries: facts about the index it was trained for
+KEPT = "kept_index.json"
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
-# The model of a run, and the one that was judged, where the first has then learned what was held out.
+# The model of a run, and the one that was judged, where the first has then learned what was held
+# out.
 MODEL, EVALUATED = "model", "evaluated"
 # Of safetensors, as numpy writes them.
-_KINDS = {f"{kind}{bits}": f"<{kind.lower()}{bits // 8}" for kind in "FIU" for bits in (8, 16, 32, 64)}
+_KINDS = {
+    f"{kind}{bits}": f"<{kind.lower()}{bits // 8}" for kind in "FIU" for bits in (8, 16, 32, 64)
+}
 EXPORTS = "export"  # the folder for other programs, in that of a run or a model
-TRAINED = "trained.npy"  # of a run and its evaluated model: ids of the contents of the training queries, rising, [u]
+# of a run and its evaluated model: ids of the contents of the training queries, rising, [u]
+TRAINED = "trained.npy"
 
 
 def model_folder(path: Path) -> Path:
-    """Return the folder of a saved model of texts: `path` itself, or the model of the run folder `path`.
+    """Return the folder of a saved model of texts: `path` itself, or the model of the run folder
+    `path`.
 
     Raises:
         DataError: neither of them holds a model.
@@ -49,14 +55,20 @@ def model_folder(path: Path) -> Path:
         raise DataError(f"{path} is a recommender, and this command is for models of texts")
     if not path.exists():
         raise DataError(f"no such folder: {path}; give that of a run or of a saved model")
-    raise DataError(f"{path} is neither a saved model of texts nor a run with one: modules.json is missing")
+    raise DataError(
+        f"{path} is neither a saved model of texts nor a run with one: modules.json is missing"
+    )
 
 
-def load(folder: Path, role: Role = "query", half: bool = False, device: torch.device | str = "cpu") -> Encode:
-    """Texts to unit vectors, [n, D], by the model in a sentence-transformers folder and its prompt for queries or documents.
+def load(
+    folder: Path, role: Role = "query", half: bool = False, device: torch.device | str = "cpu"
+) -> Encode:
+    """Texts to unit vectors, [n, D], by the model in a sentence-transformers folder and its prompt
+    for queries or documents.
 
-    A static embedding with normalisation and without prompts needs numpy only, and answers long before torch would be
-    loaded; every other model is opened by sentence-transformers on a device, and with `half` computes in bf16.
+    A static embedding with normalisation and without prompts needs numpy only, and answers long
+    before torch would be loaded; every other model is opened by sentence-transformers on a device,
+    and with `half` computes in bf16.
 
     Raises:
         DataError: no model, a damaged one, or one of which a part lies outside of the folder.
@@ -81,7 +93,8 @@ def load(folder: Path, role: Role = "query", half: bool = False, device: torch.d
 
 
 def reads_alike(folder: Path) -> bool:
-    """Return whether a saved model reads queries as it reads documents: without prompts, and without modules of their own."""
+    """Return whether a saved model reads queries as it reads documents: without prompts, and
+    without modules of their own."""
     return not {"Router", "Asym"} & {*kinds_of(folder)} and not _has_prompts(folder)
 
 
@@ -94,7 +107,8 @@ def kinds_of(folder: Path) -> list[str]:
 
 
 def is_static(folder: Path) -> bool:
-    """Return whether a saved model looks vectors up, whatever modules follow, so that nothing is multiplied."""
+    """Return whether a saved model looks vectors up, whatever modules follow, so that nothing is
+    multiplied."""
     return kinds_of(folder)[:1] == ["StaticEmbedding"]
 
 
@@ -110,7 +124,8 @@ def _has_prompts(folder: Path) -> bool:
 
 
 def truncation(folder: Path) -> int | None:
-    """Return the number of a vector's first columns that a saved model keeps (`truncate_dim`); None keeps all."""
+    """Return the number of a vector's first columns that a saved model keeps (`truncate_dim`); None
+    keeps all."""
     width = _about(folder).get("truncate_dim")
     return width if isinstance(width, int) else None
 
@@ -119,15 +134,21 @@ def _about(folder: Path) -> dict[str, Any]:
     try:
         about = read_json(folder / "config_sentence_transformers.json")
         known = {name: prompt or "" for name, prompt in dict(about.get("prompts") or {}).items()}
-        return {**about, "prompts": {"query": "", "document": "", **known}}  # as sentence-transformers fills them up
+        return {
+            **about,
+            "prompts": {"query": "", "document": "", **known},
+        }  # as sentence-transformers fills them up
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError):
-        raise DataError(f"{folder}/config_sentence_transformers.json does not describe a model") from None
+        raise DataError(
+            f"{folder}/config_sentence_transformers.json does not describe a model"
+        ) from None
 
 
 def static_parts(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]] | None:
-    """Return what `read_static` reads of a saved model that is a static embedding with normalisation; None for any other."""
+    """Return what `read_static` reads of a saved model that is a static embedding with
+    normalisation; None for any other."""
     if kinds_of(folder) != ["StaticEmbedding", "Normalize"]:
         return None
     tokenizer, table = read_static(inside(folder, read_json(folder / "modules.json")[0]["path"]))
@@ -135,7 +156,8 @@ def static_parts(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]] | None:
 
 
 def read_static(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]]:
-    """Return the tokenizer and the table, [v, D], of a static embedding, which lie in the folder of its module.
+    """Return the tokenizer and the table, [v, D], of a static embedding, which lie in the folder of
+    its module.
 
     Raises:
         DataError: a damaged file, or fewer rows than tokens.
@@ -149,7 +171,9 @@ def read_static(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]]:
     except Exception as error:  # tokenizers raises no narrower one
         raise DataError(f"{folder} is not a readable static embedding: {error}") from None
     if table.ndim != 2 or len(table) < tokenizer.get_vocab_size():
-        raise DataError(f"{folder} is damaged: {table.shape} embeddings for {tokenizer.get_vocab_size()} tokens")
+        raise DataError(
+            f"{folder} is damaged: {table.shape} embeddings for {tokenizer.get_vocab_size()} tokens"
+        )
     tokenizer.no_padding()
     return tokenizer, table
 
@@ -157,8 +181,8 @@ def read_static(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]]:
 def _table(path: Path) -> NDArray[np.float32]:
     """Return the vectors of tokens in a file, in single precision, [v, D].
 
-    A file of model2vec (Minish Lab) holds `embeddings`, and may say by `mapping` which of them a token has, and by `weights` what
-    its vector is multiplied by.
+    A file of model2vec (Minish Lab) holds `embeddings`, and may say by `mapping` which of them a
+    token has, and by `weights` what its vector is multiplied by.
     """
     from safetensors import safe_open
 
@@ -176,7 +200,8 @@ def _table(path: Path) -> NDArray[np.float32]:
 
 
 def _with_halves(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the tensors of a file that holds some in bf16, which numpy lacks, in single precision."""
+    """Return the tensors of a file that holds some in bf16, which numpy lacks, in single
+    precision."""
     from safetensors import deserialize
 
     tensors = {}
@@ -215,7 +240,9 @@ def _static(folder: Path, width: int | None) -> Encode:
     return encode
 
 
-def embedded(model: Path, role: Role, texts: Sequence[str], progress: str | None = None) -> NDArray[np.float32]:
+def embedded(
+    model: Path, role: Role, texts: Sequence[str], progress: str | None = None
+) -> NDArray[np.float32]:
     """Embed texts by a saved model, or by that of a run."""
     return load(model_folder(model), role)(texts)
 
@@ -233,14 +260,17 @@ def opened(folder: Path) -> SentenceTransformer:
         with quietly(), without_panics():
             return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     except Exception as error:  # whatever its modules raise
-        raise DataError(f"{folder} is not a model that sentence-transformers opens: {said(error)}") from None
+        raise DataError(
+            f"{folder} is not a model that sentence-transformers opens: {said(error)}"
+        ) from None
 
 
 def encoder_of(model: SentenceTransformer, role: Role, folder: Path, half: bool = False) -> Encode:
-    """Return the function from texts of a role to unit vectors, [n, D], of an open model; `folder` is named in errors.
+    """Return the function from texts of a role to unit vectors, [n, D], of an open model; `folder`
+    is named in errors.
 
-    A tower of token ids reads in blocks of like length, with `half` in bf16, for which its weights are cast once, for good. What is
-    none is read by sentence-transformers.
+    A tower of token ids reads in blocks of like length, with `half` in bf16, for which its weights
+    are cast once, for good. What is none is read by sentence-transformers.
     """
     import torch
 
@@ -257,7 +287,9 @@ def encoder_of(model: SentenceTransformer, role: Role, folder: Path, half: bool 
     if half:
         lower(tower.float(), torch.bfloat16)
         read_in(tower, torch.bfloat16)
-    return _guarded(lambda texts: tower.encode(tower.features(texts, None, role), role).numpy(), folder)
+    return _guarded(
+        lambda texts: tower.encode(tower.features(texts, None, role), role).numpy(), folder
+    )
 
 
 def _by_library(model: SentenceTransformer, role: Role, folder: Path) -> Encode:
@@ -265,7 +297,10 @@ def _by_library(model: SentenceTransformer, role: Role, folder: Path) -> Encode:
     width = model.get_embedding_dimension() or -1
     options = {"show_progress_bar": False, "normalize_embeddings": True}
     return _guarded(
-        lambda texts: np.asarray(read(list(texts), **options), np.float32).reshape(len(texts), width), folder
+        lambda texts: np.asarray(read(list(texts), **options), np.float32).reshape(
+            len(texts), width
+        ),
+        folder,
     )
 
 
@@ -281,7 +316,8 @@ def _guarded(encode: Encode, folder: Path) -> Encode:
 
 
 def read_as_texts(texts: Any) -> list[str]:
-    """Return what is to be embedded as texts that a tokenizer takes; raise DataError unless it is a list of texts.
+    """Return what is to be embedded as texts that a tokenizer takes; raise DataError unless it is a
+    list of texts.
 
     >>> read_as_texts(["a", None])
     Traceback (most recent call last):
@@ -305,19 +341,27 @@ def said(error: Exception) -> str:
 
 
 def fingerprint(folder: Path) -> str:
-    """A hash of all files of a saved model that decide its vectors: weights, configuration, tokenizer, prompts; 32 hex digits.
+    """A hash of all files of a saved model that decide its vectors: weights, configuration,
+    tokenizer, prompts; 32 hex digits.
 
-    The model card, hidden files, exports, what it was trained on, and the calibration that is made of its vectors are left out.
+    The model card, hidden files, exports, what it was trained on, and the calibration that is made
+    of its vectors are left out.
 
     Raises:
         DataError: no such folder, or an empty one.
     """
-    files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    files = {
+        path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()
+    }
     if not files:
         raise DataError(f"{folder} is not a saved model: there is no such folder, or it is empty")
     digest = xxhash.xxh3_128()
     for name, path in sorted(files.items()):
-        if path.suffix == ".md" or name.startswith((".", "calibration.", TRAINED, f"{EXPORTS}/")) or "/." in name:
+        if (
+            path.suffix == ".md"
+            or name.startswith((".", "calibration.", TRAINED, f"{EXPORTS}/"))
+            or "/." in name
+        ):
             continue
         digest.update(f"{name}\0{path.stat().st_size}\0".encode())
         with path.open("rb") as file:

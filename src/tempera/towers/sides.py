@@ -17,11 +17,12 @@ Sides = Literal["one", "heads", "two"]
 
 
 def divided(model: SentenceTransformer, sides: Sides) -> SentenceTransformer:
-    """A model with a route for queries and one for documents, which embeds as before until it is trained.
+    """A model with a route for queries and one for documents, which embeds as before until it is
+    trained.
 
     Args:
-        sides: "one" leaves the model as it is; "heads" puts a linear layer, at first the identity, at the end of each route;
-            "two" makes the query route a copy.
+        sides: "one" leaves the model as it is; "heads" puts a linear layer, at first the identity,
+            at the end of each route; "two" makes the query route a copy.
 
     Raises:
         ConfigError: a model that has routes already.
@@ -43,13 +44,19 @@ def divided(model: SentenceTransformer, sides: Sides) -> SentenceTransformer:
         with model.truncate_embeddings(None):
             width = model.get_embedding_dimension()
         assert width is not None
-        heads = [Dense(width, width, False, nn.Identity(), init_weight=torch.eye(width)) for _ in range(2)]
+        heads = [
+            Dense(width, width, False, nn.Identity(), init_weight=torch.eye(width))
+            for _ in range(2)
+        ]
         query, doc = [*body, heads[0], Normalize()], [*body, heads[1], Normalize()]
-    return SentenceTransformer(modules=[Router.for_query_document(query, doc)], **settings_of(model))
+    return SentenceTransformer(
+        modules=[Router.for_query_document(query, doc)], **settings_of(model)
+    )
 
 
 def settings_of(model: SentenceTransformer) -> dict[str, Any]:
-    """Return what a model of other modules takes over: prompts, similarity, and the width to which embeddings are cut."""
+    """Return what a model of other modules takes over: prompts, similarity, and the width to which
+    embeddings are cut."""
     return {
         "device": "cpu",
         "prompts": {name: prompt or "" for name, prompt in model.prompts.items()},

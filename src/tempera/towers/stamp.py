@@ -1,4 +1,5 @@
-"""A stamp in an index names the model that made its vectors, and a note in a model the index that it was trained for."""
+"""A stamp in an index names the model that made its vectors, and a note in a model the index that
+it was trained for."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ class Stamp:
     dimensions: int
     metric: str = "cosine"
     normalised: bool = True
-    checksum: str | None = None  # of the vectors; None where they are not kept as they were computed
+    checksum: str | None = (
+        None  # of the vectors; None where they are not kept as they were computed
+    )
 
     @classmethod
     def read(cls, metadata: Mapping[bytes, bytes] | None, place: Path) -> Stamp | None:
@@ -41,7 +44,9 @@ class Stamp:
         try:
             return None if text is None else cls(**parsed(text))
         except (ValueError, TypeError):
-            raise DataError(f"{place} is damaged: what it says of its vectors is not readable; make it again") from None
+            raise DataError(
+                f"{place} is damaged: what it says of its vectors is not readable; make it again"
+            ) from None
 
     def metadata(self) -> dict[bytes, bytes]:
         """Return the stamp as metadata of a schema."""
@@ -69,7 +74,8 @@ def beside(table: pa.Table, model: str) -> pa.Table:
 
 
 def refuse_foreign(metadata: Mapping[bytes, bytes] | None, model: str, path: Path) -> None:
-    """Raise DataError where a table of a run names another model than the run's; those of earlier versions name none."""
+    """Raise DataError where a table of a run names another model than the run's; those of earlier
+    versions name none."""
     own = (metadata or {}).get(_MODEL, model.encode()).decode()
     if own != model:
         raise DataError(
@@ -80,7 +86,8 @@ def refuse_foreign(metadata: Mapping[bytes, bytes] | None, model: str, path: Pat
 
 @dataclass(frozen=True)
 class Kept:
-    """Facts about the index that a model of queries was trained for; they lie in the model's folder.
+    """Facts about the index that a model of queries was trained for; they lie in the model's
+    folder.
 
     Args:
         checksum: of its vectors.

@@ -31,19 +31,24 @@ from .word_ids import UNKNOWN
 
 _COUNTED = 8_000  # texts in which tokens are counted; more change nothing on validation
 _TEMPERATURES, _BEYOND = (0.05, 0.1), (0.035, 0.14)
-# Of long texts, from so many tokens of all documents on: a third of the steps favours a high temperature, which loses in the end.
+# Of long texts, from so many tokens of all documents on: a third of the steps favours a high
+# temperature, which loses in the end.
 _OF_LONG, _MANY = 0.04, 250_000
 _FACTORS = (1.0, 10 / 3, 1 / 3)  # of the tower's own learning rate
-# Above so many pairs a race costs minutes; on 119,094 pairs of code the higher rate had nDCG@10 0.503, the lower 0.495.
+# Above so many pairs a race costs minutes; on 119,094 pairs of code the higher rate had nDCG@10
+# 0.503, the lower 0.495.
 MOST_PAIRS = 20_000
-# Twice the width brings 0.000 to 0.009 nDCG@10 where the median document has fewer tokens than SHORT, and 0.010 to 0.022 where it
-# has more, for 1.6 times the time (docs/towers.md): up to so many tokens of all documents that is less than a minute. Settings
-# are tried at half of it. The numbers of vectors that begin with length 1 are larger there by the root of 2, and so is the rate.
+# Twice the width brings 0.000 to 0.009 nDCG@10 where the median document has fewer tokens than
+# SHORT, and 0.010 to 0.022 where it has more, for 1.6 times the time (docs/towers.md): up to so
+# many tokens of all documents that is less than a minute. Settings are tried at half of it. The
+# numbers of vectors that begin with length 1 are larger there by the root of 2, and so is the rate.
 SHORT, _CHEAP, _WIDE = 64, 1_000_000, 1024
 _NARROW = {DIMENSIONS: 0.5, LEARNING_RATE: math.sqrt(2)}
 _AGAIN = 3  # negatives of a query that its own weights mine, before training goes on
 _WEIGHTS = "tower.token_weights"  # on 119,456 pairs, at the highest rate, they lose 0.014
-_FASTER = 5  # times as fast as a vector a token's weight is learned; 10 brings more in the mean, and less where little is learned
+# times as fast as a vector a token's weight is learned; 10 brings more in the mean, and less where
+# little is learned
+_FASTER = 5
 _LEAST = 0.05  # inverse document frequency of a token that every text holds
 
 
@@ -55,17 +60,19 @@ class Static:
         dimensions: width of the embeddings; from a teacher, at most that of its vectors.
         vocabulary: pieces of the tokenizer.
         max_length: longer texts are cut to this many tokens.
-        drop_repeats: a word that stands again within the next ten words is left out, so that what a text repeats does not drown the
-            rest of it. A static teacher's tokenizer stays as it is.
-        token_weights: learn a weight w of each token, too. Its vector is multiplied by exp(5 w), so that words that tell little
-            soon count less. A saved model holds the products.
-        init: random vectors to begin with. "idf" scales a token's by its inverse document frequency in the training texts (Spärck
-            Jones 1972), so that the untrained tower finds texts that share rare words, and training begins there; "ngrams" has
-            tokens that share character n-grams begin near each other, too (Bojanowski et al. 2017), as "cell" and "cells" do;
+        drop_repeats: a word that stands again within the next ten words is left out, so that what a
+            text repeats does not drown the rest of it. A static teacher's tokenizer stays as it is.
+        token_weights: learn a weight w of each token, too. Its vector is multiplied by exp(5 w), so
+            that words that tell little soon count less. A saved model holds the products.
+        init: random vectors to begin with. "idf" scales a token's by its inverse document frequency
+            in the training texts (Spärck Jones 1972), so that the untrained tower finds texts that
+            share rare words, and training begins there; "ngrams" has tokens that share character
+            n-grams begin near each other, too (Bojanowski et al. 2017), as "cell" and "cells" do;
             "normal" draws all of one scale, as other libraries do.
-        teacher: folder of a saved model, or of a run, whose vectors of the tokens are those to begin with, in place of `init`. A
-            static model gives its tokenizer, and in `dimensions` of at least its own its vectors as they are, so that its training
-            goes on; a recipe takes its own.
+        teacher: folder of a saved model, or of a run, whose vectors of the tokens are those to
+            begin with, in place of `init`. A static model gives its tokenizer, and in `dimensions`
+            of at least its own its vectors as they are, so that its training goes on; a recipe
+            takes its own.
     """
 
     learning_rate: ClassVar[float] = 0.003
@@ -88,34 +95,44 @@ class Static:
     teacher: str | None = None
 
     def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
-        """Return a batch of a sixteenth of the pairs, up to 2,048, and 8 epochs of few pairs to 4 of many."""
+        """Return a batch of a sixteenth of the pairs, up to 2,048, and 8 epochs of few pairs to 4
+        of many."""
         return batch_of(pairs, 16, 32, 2048), epochs_of(pairs, 55_000, 4, 8)
 
     def race(self, pairs: int, tokens: float) -> Race:
-        """Return three learning rates, each for a sixth of the steps, then temperatures at the best of them for a third.
+        """Return three learning rates, each for a sixth of the steps, then temperatures at the best
+        of them for a third.
 
-        These are 0.05 and 0.1, and if one of them is shown to be better, 0.035 or 0.14 beyond it. Many long texts have 0.04, and
-        try the highest rate only if the one below it is shown to be better than the lowest.
+        These are 0.05 and 0.1, and if one of them is shown to be better, 0.035 or 0.14 beyond it.
+        Many long texts have 0.04, and try the highest rate only if the one below it is shown to be
+        better than the lowest.
 
-        Short texts, and few long ones, are embedded in 1,024 dimensions, unless a teacher has a width of its own; their settings
-        are tried at half the width.
+        Short texts, and few long ones, are embedded in 1,024 dimensions, unless a teacher has a
+        width of its own; their settings are tried at half the width.
 
-        Without a race, many pairs take the highest rate, and where validation is too small to choose, the lowest: on two
-        samples each of six sets, 50 pairs then bring 0.021 nDCG@10 (0.008 at the tower's own rate), and 200 pairs 0.010 (-0.010).
+        Without a race, many pairs take the highest rate, and where validation is too small to
+        choose, the lowest: on two samples each of six sets, 50 pairs then bring 0.021 nDCG@10
+        (0.008 at the tower's own rate), and 200 pairs 0.010 (-0.010).
         """
         rates = [float(f"{self.learning_rate * factor:.2g}") for factor in _FACTORS]
         taught = self._taught()
-        start: dict[str, float] = {} if taught is None else {DIMENSIONS: taught[1].shape[1]}  # whose training goes on
+        start: dict[str, float] = (
+            {} if taught is None else {DIMENSIONS: taught[1].shape[1]}
+        )  # whose training goes on
         if pairs > MOST_PAIRS:
             return Race({**start, LEARNING_RATE: max(rates), _WEIGHTS: False})
         start |= {TEMPERATURE: _TEMPERATURES[0], LEARNING_RATE: self.learning_rate}
         if tokens >= SHORT and pairs * tokens >= _MANY:
             start[TEMPERATURE] = _OF_LONG
             tried = [rate for rate in rates if rate < max(rates)]
-            rounds = [Round(6, over(LEARNING_RATE, tried), beyond=over(LEARNING_RATE, [max(rates)]))]
+            rounds = [
+                Round(6, over(LEARNING_RATE, tried), beyond=over(LEARNING_RATE, [max(rates)]))
+            ]
         else:
             rounds = [Round(6, over(LEARNING_RATE, rates))]
-            rounds.append(Round(3, over(TEMPERATURE, _TEMPERATURES), beyond=over(TEMPERATURE, _BEYOND)))
+            rounds.append(
+                Round(3, over(TEMPERATURE, _TEMPERATURES), beyond=over(TEMPERATURE, _BEYOND))
+            )
         wide = (tokens < SHORT or pairs * tokens <= _CHEAP) and self.teacher is None
         if wide:
             start[DIMENSIONS] = _WIDE
@@ -126,15 +143,24 @@ class Static:
         if (taught := self._taught()) is not None:
             tokenizer, vectors = taught
             read = torch.from_numpy(vectors[: tokenizer.get_vocab_size()])
-            narrow = Pieces(read, frequency(tokenizer, texts)) if self.dimensions < vectors.shape[1] else None
+            narrow = (
+                Pieces(read, frequency(tokenizer, texts))
+                if self.dimensions < vectors.shape[1]
+                else None
+            )
             return self._after(*taught, narrow)
         tokenizer = train_tokenizer(sample(texts), self.vocabulary, self.max_length)
         if self.drop_repeats:
             tokenizer = without_repeats(tokenizer)
         if self.teacher is not None:
-            read = torch.from_numpy(embed(Path(self.teacher), "doc", vocabulary_of(tokenizer), "embedding tokens")[:])
+            read = torch.from_numpy(
+                embed(Path(self.teacher), "doc", vocabulary_of(tokenizer), "embedding tokens")[:]
+            )
             return self._tower(
-                tokenizer, min(self.dimensions, *read.shape), None, Pieces(read, frequency(tokenizer, texts))
+                tokenizer,
+                min(self.dimensions, *read.shape),
+                None,
+                Pieces(read, frequency(tokenizer, texts)),
             )
         scale = None if self.init == "normal" else inverse_frequency(tokenizer, texts)
         subwords = Subwords.of(vocabulary_of(tokenizer)) if self.init == "ngrams" else None
@@ -148,17 +174,23 @@ class Static:
         width = self.dimensions if self.teacher is None else tower.embedding.embedding_dim
         return self._tower(tower.tokenizer, width, tower.scale, tower.start)
 
-    def _tower(self, tokenizer: Tokenizer, width: int, scale: Tensor | None, start: Start | None) -> StaticTower:
+    def _tower(
+        self, tokenizer: Tokenizer, width: int, scale: Tensor | None, start: Start | None
+    ) -> StaticTower:
         return StaticTower(tokenizer, width, scale, start, self.token_weights)
 
     def _taught(self) -> tuple[Tokenizer, NDArray[np.float32]] | None:
-        """Return the tokenizer and the vectors of a static teacher; None without one, or where there is no such folder."""
+        """Return the tokenizer and the vectors of a static teacher; None without one, or where
+        there is no such folder."""
         if self.teacher is None or not Path(self.teacher).is_dir():
             return None
         return static_parts(model_folder(Path(self.teacher)))
 
-    def _after(self, tokenizer: Tokenizer, vectors: NDArray[np.float32], narrow: Start | None) -> StaticTower:
-        """Return the tower that goes on from the vectors of a static teacher, or from `narrow`, where they have more dimensions."""
+    def _after(
+        self, tokenizer: Tokenizer, vectors: NDArray[np.float32], narrow: Start | None
+    ) -> StaticTower:
+        """Return the tower that goes on from the vectors of a static teacher, or from `narrow`,
+        where they have more dimensions."""
         width = vectors.shape[1]
         if self.dimensions < width and narrow is not None:
             return self._tower(tokenizer, self.dimensions, None, narrow)
@@ -167,11 +199,14 @@ class Static:
 
 def frequency(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
     """Return how often each token stands in an even sample of texts, [v]."""
-    return torch.bincount(tokenize(tokenizer, sample(texts, _COUNTED)).values, minlength=tokenizer.get_vocab_size())
+    return torch.bincount(
+        tokenize(tokenizer, sample(texts, _COUNTED)).values, minlength=tokenizer.get_vocab_size()
+    )
 
 
 def inverse_frequency(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
-    """Return log((n + 1) / (texts that hold the token + 0.5)) of every token, by an even sample of n texts, with mean 1.
+    """Return log((n + 1) / (texts that hold the token + 0.5)) of every token, by an even sample of
+    n texts, with mean 1.
 
     >>> tokenizer = train_tokenizer(["a common word"] * 9 + ["a rare one"] * 2, 99, 9)
     >>> scale = inverse_frequency(tokenizer, ["a common word"] * 9 + ["a rare one"] * 2)
@@ -195,9 +230,11 @@ class Start(Protocol):
 
 
 class StaticTower(Tower):
-    """Token ids of n rows to embeddings, [n, D]: the mean of each row's token vectors; 0 for an empty row.
+    """Token ids of n rows to embeddings, [n, D]: the mean of each row's token vectors; 0 for an
+    empty row.
 
-    With `weighted`, the vector of a token is multiplied by exp(5 w), of which w is learned from 0 on.
+    With `weighted`, the vector of a token is multiplied by exp(5 w), of which w is learned from 0
+    on.
     """
 
     padded = False
@@ -214,10 +251,16 @@ class StaticTower(Tower):
         self.tokenizer, self.start = tokenizer, start
         self.scale = scale  # of each token's random vector, [vocabulary]
         shape = tokenizer.get_vocab_size(), dimensions
-        weight = torch.randn(shape).div_(math.sqrt(dimensions)) if start is None else start.vectors(dimensions)
+        weight = (
+            torch.randn(shape).div_(math.sqrt(dimensions))
+            if start is None
+            else start.vectors(dimensions)
+        )
         # A trained table may have more rows than there are tokens.
         self.embedding = Table(
-            len(weight), dimensions, _weight=weight if scale is None else weight.mul_(scale[:, None])
+            len(weight),
+            dimensions,
+            _weight=weight if scale is None else weight.mul_(scale[:, None]),
         )
         self.log_weights = nn.Parameter(torch.zeros(len(weight))) if weighted else None
 
@@ -228,14 +271,17 @@ class StaticTower(Tower):
 
     @property
     def vectors(self) -> Tensor:
-        """Return the vectors of the tokens with their weights, [v, D], as a saved model has them."""
+        """Return the vectors of the tokens with their weights, [v, D], as a saved model has
+        them."""
         table, weights = self.embedding.weight.detach(), self.weights
         return table if weights is None else table * weights.detach()[:, None]
 
     def forward(self, features: Ragged) -> Tensor:
         return self.embedding.mean_of(features.values, features.offsets[:-1], self.weights)
 
-    def features(self, texts: Sequence[str], progress: str | None = None, role: Role = "doc") -> Ragged:
+    def features(
+        self, texts: Sequence[str], progress: str | None = None, role: Role = "doc"
+    ) -> Ragged:
         """Token ids of texts; queries and documents are read alike."""
         return tokenize(self.tokenizer, texts, progress)
 
@@ -243,14 +289,27 @@ class StaticTower(Tower):
     def encode(self, features: Ragged, role: Role = "doc", block: int = 4096) -> Tensor:
         """Unit vectors of rows, [n, D], as the saved model gives them; 0 for an empty row."""
         device, starts = self.embedding.weight.device, range(0, len(features), block)
-        parts = [F.normalize(self(features[start : start + block].to(device)), dim=-1).cpu() for start in starts]
+        parts = [
+            F.normalize(self(features[start : start + block].to(device)), dim=-1).cpu()
+            for start in starts
+        ]
         return torch.cat(parts) if parts else torch.empty(0, self.embedding.embedding_dim)
 
     def save(self, folder: Path) -> None:
         """Write the folder that `SentenceTransformer(folder)` opens."""
         modules = [
-            {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.StaticEmbedding"},
-            {"idx": 1, "name": "1", "path": "1_Normalize", "type": "sentence_transformers.models.Normalize"},
+            {
+                "idx": 0,
+                "name": "0",
+                "path": "",
+                "type": "sentence_transformers.models.StaticEmbedding",
+            },
+            {
+                "idx": 1,
+                "name": "1",
+                "path": "1_Normalize",
+                "type": "sentence_transformers.models.Normalize",
+            },
         ]
         about = {"model_type": "SentenceTransformer", "similarity_fn_name": "cosine", "prompts": {}}
         folder.mkdir(parents=True, exist_ok=True)
@@ -260,4 +319,6 @@ class StaticTower(Tower):
         write_json(folder / "1_Normalize" / "config.json", {})
         # Both libraries can write files, but a full disk is then no OSError.
         (folder / "tokenizer.json").write_text(self.tokenizer.to_str(pretty=True), encoding="utf-8")
-        (folder / "model.safetensors").write_bytes(save({"embedding.weight": self.vectors.contiguous()}))
+        (folder / "model.safetensors").write_bytes(
+            save({"embedding.weight": self.vectors.contiguous()})
+        )

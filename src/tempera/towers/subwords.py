@@ -1,4 +1,5 @@
-"""Vectors to begin with: tokens that share character n-grams begin near each other (Bojanowski et al. 2017)."""
+"""Vectors to begin with: tokens that share character n-grams begin near each other (Bojanowski et
+al. 2017)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from torch import Tensor
 from ..core.ragged import Ragged
 
 SIZES = (3, 4, 5, 6)  # letters of an n-gram, with a mark at each end of the token
-# Of a token's vector, the part that follows its n-grams. On validation, 0.3 is below 0.5, and 0.5 to 0.9 are alike.
+# Of a token's vector, the part that follows its n-grams. On validation, 0.3 is below 0.5, and 0.5
+# to 0.9 are alike.
 SHARE = 0.7
 _COLUMNS = 64  # of all n-grams' vectors that are in memory at once
 
@@ -43,13 +45,17 @@ class Subwords:
         """Find the n-grams of tokens."""
         own = [ngrams(token) for token in tokens]
         holders = Counter(gram for each in own for gram in each)
-        numbers = {gram: number for number, gram in enumerate(gram for gram, many in holders.items() if many > 1)}
+        numbers = {
+            gram: number
+            for number, gram in enumerate(gram for gram, many in holders.items() if many > 1)
+        }
         shared = torch.tensor([holders[gram] for gram in numbers], dtype=torch.float32)
         rows = [[numbers[gram] for gram in each if gram in numbers] for each in own]
         return cls(Ragged.of(rows), ((len(tokens) + 1) / (shared + 0.5)).log())
 
     def vectors(self, dimensions: int) -> Tensor:
-        """Draw a unit vector for each token, [v, D]: sqrt(0.3) of one of its own and sqrt(0.7) of the sum of its n-grams'."""
+        """Draw a unit vector for each token, [v, D]: sqrt(0.3) of one of its own and sqrt(0.7) of
+        the sum of its n-grams'."""
         vectors = torch.randn(len(self.grams), dimensions)
         F.normalize(vectors, out=vectors)
         vectors.mul_(math.sqrt(1 - SHARE)).add_(self._sums(dimensions), alpha=math.sqrt(SHARE))
@@ -63,14 +69,19 @@ class Subwords:
         return self._drawn[dimensions]
 
     def _draw(self, dimensions: int) -> Tensor:
-        """Return unit vectors of the weighted sums of the n-grams' vectors, which are the same under every seed, [v, D]."""
+        """Return unit vectors of the weighted sums of the n-grams' vectors, which are the same
+        under every seed, [v, D]."""
         if not len(self.weights):
             return torch.zeros(len(self.grams), dimensions)
         draw, parts = torch.Generator().manual_seed(0), []
         for first in range(0, dimensions, _COLUMNS):
-            table = torch.randn(len(self.weights), min(_COLUMNS, dimensions - first), generator=draw)
+            table = torch.randn(
+                len(self.weights), min(_COLUMNS, dimensions - first), generator=draw
+            )
             table *= self.weights[:, None]
-            parts.append(F.embedding_bag(self.grams.values, table, self.grams.offsets[:-1], mode="sum"))
+            parts.append(
+                F.embedding_bag(self.grams.values, table, self.grams.offsets[:-1], mode="sum")
+            )
         return F.normalize(torch.cat(parts, 1))
 
 
@@ -81,4 +92,8 @@ def ngrams(token: str) -> dict[str, None]:
     ['<ca', 'cat', 'at>', '<cat', 'cat>', '<cat>']
     """
     marked = f"<{token}>"
-    return {marked[first : first + size]: None for size in SIZES for first in range(len(marked) - size + 1)}
+    return {
+        marked[first : first + size]: None
+        for size in SIZES
+        for first in range(len(marked) - size + 1)
+    }

@@ -16,13 +16,15 @@ from ..io.console import progress_bar
 from .word_ids import CASE_CHANGE, SPARSE, UNKNOWN, WORD, Read, reader, splitter
 
 _BLOCK = 2000
-# Vocabularies of a third of 87,000 code pairs and of all of them retrieve alike; the third takes a quarter of the time.
+# Vocabularies of a third of 87,000 code pairs and of all of them retrieve alike; the third takes a
+# quarter of the time.
 _SAMPLED, _CHARACTERS = 60_000, 10_000_000
 _MEASURED = 1000  # texts that tell the mean length
 
 
 def sample(texts: Sequence[str], most: int | None = None) -> Sequence[str]:
-    """An even sample of texts; as many as are enough to train a tokenizer on, unless a number is given.
+    """An even sample of texts; as many as are enough to train a tokenizer on, unless a number is
+    given.
 
     >>> len(sample(["word"] * 90_000)), len(sample(["a word in a long text"] * 90_000)), len(sample(["a" * 2_000] * 90_000))
     (45000, 45000, 5000)
@@ -34,7 +36,8 @@ def sample(texts: Sequence[str], most: int | None = None) -> Sequence[str]:
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> Tokenizer:
-    """A lower-case byte-pair tokenizer (Sennrich et al. 2016) that splits identifiers at underscores, digits and changes of case.
+    """A lower-case byte-pair tokenizer (Sennrich et al. 2016) that splits identifiers at
+    underscores, digits and changes of case.
 
     Each other sign is a token of its own.
 
@@ -49,10 +52,15 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> T
     ['ls', '|', 'wc']
     """
     tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(Regex(CASE_CHANGE), " "), normalizers.Lowercase()])
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Replace(Regex(CASE_CHANGE), " "), normalizers.Lowercase()]
+    )
     tokenizer.pre_tokenizer = splitter(WORD)
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, min_frequency=2, special_tokens=["[PAD]", UNKNOWN], show_progress=False
+        vocab_size=vocabulary,
+        min_frequency=2,
+        special_tokens=["[PAD]", UNKNOWN],
+        show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() <= 2:
@@ -64,7 +72,8 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> T
 
 
 def without_repeats(tokenizer: Tokenizer) -> Tokenizer:
-    """Let a tokenizer of `train_tokenizer` leave out words that stand again within the next ten, and return it.
+    """Let a tokenizer of `train_tokenizer` leave out words that stand again within the next ten,
+    and return it.
 
     >>> tokenizer = without_repeats(train_tokenizer(["a cell", "the cell"] * 3, 60, 16))
     >>> tokenizer.encode("a cell, the cell").tokens
@@ -89,12 +98,16 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], progress: str | None = 
         lengths.append(counts)
     if not lengths:
         return Ragged.of([])
-    return Ragged(torch.from_numpy(np.concatenate(values)), from_lengths(torch.from_numpy(np.concatenate(lengths))))
+    return Ragged(
+        torch.from_numpy(np.concatenate(values)),
+        from_lengths(torch.from_numpy(np.concatenate(lengths))),
+    )
 
 
 @lru_cache(maxsize=2)
 def _reader(tokenizer: str) -> Read:
-    """Return the function that reads by a serialised tokenizer, which knows the words that it has read before."""
+    """Return the function that reads by a serialised tokenizer, which knows the words that it has
+    read before."""
     return reader(Tokenizer.from_str(tokenizer))
 
 

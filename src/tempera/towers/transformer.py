@@ -31,14 +31,16 @@ _FIRST = "[CLS]"
 
 @dataclass(frozen=True)
 class Transformer:
-    """A BERT (Devlin et al. 2019) with random weights, mean pooling, and a tokenizer trained on the corpus.
+    """A BERT (Devlin et al. 2019) with random weights, mean pooling, and a tokenizer trained on the
+    corpus.
 
     Args:
         layers: of attention and feed-forward.
         width: of the embeddings and of every layer; feed-forward layers are 4 times as wide.
         heads: of attention; divide the width.
         vocabulary: pieces of the tokenizer.
-        max_length: longer texts are cut to this many tokens, the first of which stands for the text.
+        max_length: longer texts are cut to this many tokens, the first of which stands for the
+            text.
         dropout: of hidden states and attention.
         sides: one tower for queries and documents, two heads on a shared one, or two towers.
         torch_compile: compile the transformer; pays on long runs, for the first steps take minutes.
@@ -60,10 +62,13 @@ class Transformer:
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
-            raise ConfigError(f"{self.heads} heads do not divide a width of {self.width}: give a multiple of the heads")
+            raise ConfigError(
+                f"{self.heads} heads do not divide a width of {self.width}: give a multiple of the heads"
+            )
 
     def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
-        """Return a batch of a sixteenth of the pairs, up to 512, and 10 epochs of few pairs to 4 of many."""
+        """Return a batch of a sixteenth of the pairs, up to 512, and 10 epochs of few pairs to 4 of
+        many."""
         return batch_of(pairs, 16, 32, 512), epochs_of(pairs, 80_000, 4, 10)
 
     def build(self, texts: Sequence[str], embed: Embed = embedded) -> Tower:
@@ -111,10 +116,15 @@ class Transformer:
             cls_token=_FIRST,
             model_max_length=self.max_length,
         )
-        with quietly(), TemporaryDirectory() as folder:  # the one way into sentence-transformers is through files
+        with (
+            quietly(),
+            TemporaryDirectory() as folder,
+        ):  # the one way into sentence-transformers is through files
             # Written by hand: transformers writes a model on the first of several processes only.
             config.save_pretrained(folder)
-            save_file(BertModel(config).state_dict(), Path(folder) / "model.safetensors", {"format": "pt"})
+            save_file(
+                BertModel(config).state_dict(), Path(folder) / "model.safetensors", {"format": "pt"}
+            )
             reader.save_pretrained(folder)
             body = modules.Transformer(folder)
         parts = [body, modules.Pooling(self.width, "mean"), modules.Normalize()]

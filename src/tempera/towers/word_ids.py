@@ -21,7 +21,9 @@ from ..io.flat import Ints, places, spread
 if TYPE_CHECKING:  # it takes time to load
     from tokenizers import Tokenizer, pre_tokenizers
 
-Rows = tuple[Ints, Ints]  # values of all rows, one row after the other, and the number of each row's
+Rows = tuple[
+    Ints, Ints
+]  # values of all rows, one row after the other, and the number of each row's
 Read = Callable[[Sequence[str]], Rows]
 UNKNOWN = "[UNK]"  # stands for what a tokenizer does not know
 # Where the case of an identifier changes: parseDate and HTTPServer are two words each.
@@ -32,8 +34,8 @@ _LETTERS = f"{_LETTER}+"
 _WORD = rf"{_LETTERS}|\p{{N}}+"
 _SIGN = r"[!-/:-@\[-^`{-~]"  # of ASCII but the underscore, such as the pipe of a command
 WORD = f"{_WORD}|{_SIGN}"
-# A word that stands again close behind tells little (Church and Gale 1995: words come in bursts): it is left out if it stands
-# again within so many words. Numbers and signs stay.
+# A word that stands again close behind tells little (Church and Gale 1995: words come in bursts):
+# it is left out if it stands again within so many words. Numbers and signs stay.
 _NEAR = 10
 SPARSE = (
     rf"(?<!{_LETTER})({_LETTER}++)(?!(?:{_OTHER}++{_LETTER}++){{0,{_NEAR - 1}}}?{_OTHER}++\1(?!{_LETTER}))"
@@ -43,20 +45,25 @@ _FEW = 50  # words, such as a query's, of which a set soon tells whether one sta
 _BY_ARROW = 50  # texts: more are split in two fifths of the time
 _BLOCK = 2000  # texts whose words are in memory at once
 _MOST = 200_000  # parts between spaces that are remembered
-_LONGEST = 100  # characters of such a part: a longer one, as of a text without spaces, hardly stands again
-# Where words are letters or numbers, signs part them as spaces do: without its brackets and commas, code has a tenth of the parts.
+_LONGEST = (
+    100  # characters of such a part: a longer one, as of a text without spaces, hardly stands again
+)
+# Where words are letters or numbers, signs part them as spaces do: without its brackets and commas,
+# code has a tenth of the parts.
 _SIGNS, _GAPS = (re.compile(f"({_SIGN})"), r" \1 "), (re.compile(r"[\n\r\t_]"), " ")
-# Parts of a tokenizer that look at nothing beyond a space: a text then has the tokens of its words, one after the other.
+# Parts of a tokenizer that look at nothing beyond a space: a text then has the tokens of its words,
+# one after the other.
 _KINDS = {"BertNormalizer", "Lowercase", "BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
 # The last two are of models of earlier versions.
 _PATTERNS = ({"Regex": CASE_CHANGE}, {"Regex": SPARSE}, {"Regex": WORD}, {"Regex": _WORD})
 
 
 def reader(tokenizer: Tokenizer) -> Read:
-    """Return the function from texts to the token ids that `tokenizer` gives them, without special tokens.
+    """Return the function from texts to the token ids that `tokenizer` gives them, without special
+    tokens.
 
-    Where a word has the same tokens in every text, or none where it is left out, each word is read once. Texts without spaces, or
-    with a long part between two, are read by the tokenizer itself.
+    Where a word has the same tokens in every text, or none where it is left out, each word is read
+    once. Texts without spaces, or with a long part between two, are read by the tokenizer itself.
 
     >>> from tempera.towers.tokenizer import train_tokenizer
     >>> tokenizer = train_tokenizer(["the HTTPServer and the date"] * 3, 60, 3)
@@ -66,7 +73,12 @@ def reader(tokenizer: Tokenizer) -> Read:
     """
 
     def whole(texts: Sequence[str]) -> Rows:
-        return _of_lists([each.ids for each in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)])
+        return _of_lists(
+            [
+                each.ids
+                for each in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            ]
+        )
 
     parts = parsed(tokenizer.to_str())
     if not _by_words(parts):
@@ -84,7 +96,9 @@ def reader(tokenizer: Tokenizer) -> Read:
     def spelt(word: str) -> bool:
         return bool(spell.pre_tokenize_str(word))
 
-    return _ByWords(whole, most, words_of, spelt, [each["content"] for each in parts["added_tokens"]])
+    return _ByWords(
+        whole, most, words_of, spelt, [each["content"] for each in parts["added_tokens"]]
+    )
 
 
 def splitter(pattern: str) -> pre_tokenizers.Split:
@@ -116,7 +130,9 @@ class _Lists:
         """Return them with more lists."""
         values, lengths = rows
         starts = len(self.values) + lengths.cumsum() - lengths
-        return _Lists(*map(np.append, (self.values, self.starts, self.lengths), (values, starts, lengths)))
+        return _Lists(
+            *map(np.append, (self.values, self.starts, self.lengths), (values, starts, lengths))
+        )
 
     def read(self, numbers: Ints, row: Ints) -> tuple[Ints, Ints]:
         """Return what the lists of numbers hold, one after the other, and the row of each."""
@@ -132,18 +148,21 @@ class _Vocabulary:
     words: dict[str, int] = field(default_factory=dict)
     words_of: _Lists = _Lists()  # numbers of the words of each part
     ids_of: _Lists = _Lists()  # tokens of each word
-    spelt: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))  # words of letters
+    spelt: NDArray[np.bool_] = field(
+        default_factory=lambda: np.zeros(0, np.bool_)
+    )  # words of letters
 
 
 @dataclass
 class _ByWords:
-    """Texts to the token ids of a tokenizer that looks at nothing beyond a space, unless at the next ones of a word.
+    """Texts to the token ids of a tokenizer that looks at nothing beyond a space, unless at the
+    next ones of a word.
 
     Args:
         whole: reads texts by the tokenizer.
         most: ids that a text keeps.
-        words_of: the words of what stands between two spaces or signs, where words that stand again are left out; None if what
-            stands between two spaces is one.
+        words_of: the words of what stands between two spaces or signs, where words that stand again
+            are left out; None if what stands between two spaces is one.
         spelt: True for a word of letters, which alone is left out.
         apart: added tokens, which split a text.
     """
@@ -159,8 +178,12 @@ class _ByWords:
     def __call__(self, texts: Sequence[str]) -> Rows:
         if len(texts) <= _BLOCK:
             return self._read(texts)
-        blocks = [self._read(texts[start : start + _BLOCK]) for start in range(0, len(texts), _BLOCK)]
-        return np.concatenate([ids for ids, _ in blocks]), np.concatenate([lengths for _, lengths in blocks])
+        blocks = [
+            self._read(texts[start : start + _BLOCK]) for start in range(0, len(texts), _BLOCK)
+        ]
+        return np.concatenate([ids for ids, _ in blocks]), np.concatenate(
+            [lengths for _, lengths in blocks]
+        )
 
     def _read(self, texts: Sequence[str]) -> Rows:
         distinct, place, lengths = _split(texts, () if self.words_of is None else (_SIGNS, _GAPS))
@@ -192,15 +215,21 @@ class _ByWords:
         return ids, lengths
 
     def _learn(self, known: _Vocabulary, parts: Collection[str]) -> None:
-        parts = [part for part in parts if part not in known.parts]  # another thread may have learned some
+        parts = [
+            part for part in parts if part not in known.parts
+        ]  # another thread may have learned some
         rows = [[part] if self.words_of is None else self.words_of(part) for part in parts]
         new = list(set(chain.from_iterable(rows)).difference(known.words))
         spelt = np.array([self.spelt is not None and self.spelt(word) for word in new], np.bool_)
         ids = self.whole(new)  # what the tokenizer may refuse stands before what is remembered
         known.words.update(zip(new, count(len(known.words)), strict=False))
         known.spelt, known.ids_of = np.append(known.spelt, spelt), known.ids_of.extended(ids)
-        known.words_of = known.words_of.extended(_of_lists([[known.words[word] for word in row] for row in rows]))
-        known.parts.update(zip(parts, count(len(known.parts)), strict=False))  # the last, since others look here first
+        known.words_of = known.words_of.extended(
+            _of_lists([[known.words[word] for word in row] for row in rows])
+        )
+        known.parts.update(
+            zip(parts, count(len(known.parts)), strict=False)
+        )  # the last, since others look here first
 
 
 def _unknown(parts: Iterable[str], known: Collection[str]) -> set[str]:
@@ -208,8 +237,11 @@ def _unknown(parts: Iterable[str], known: Collection[str]) -> set[str]:
     return {part for part in set(parts).difference(known) if len(part) <= _LONGEST}
 
 
-def _split(texts: Sequence[str], spaced: Iterable[tuple[re.Pattern[str], str]] = ()) -> tuple[list[str], Ints, Ints]:
-    """Return the distinct parts between spaces, the number of each text's among them, and how many each text has.
+def _split(
+    texts: Sequence[str], spaced: Iterable[tuple[re.Pattern[str], str]] = ()
+) -> tuple[list[str], Ints, Ints]:
+    """Return the distinct parts between spaces, the number of each text's among them, and how many
+    each text has.
 
     Args:
         spaced: patterns, and what replaces them before.
@@ -224,7 +256,11 @@ def _split(texts: Sequence[str], spaced: Iterable[tuple[re.Pattern[str], str]] =
             rows = pc.replace_substring_regex(rows, pattern.pattern, by)
         of_texts = pc.split_pattern(rows, " ")
         coded = of_texts.flatten().dictionary_encode()
-        return coded.dictionary.to_pylist(), coded.indices.to_numpy(), pc.list_value_length(of_texts).to_numpy()
+        return (
+            coded.dictionary.to_pylist(),
+            coded.indices.to_numpy(),
+            pc.list_value_length(of_texts).to_numpy(),
+        )
     for pattern, by in spaced:
         texts = [pattern.sub(by, text) for text in texts]
     parts, number = [text.split(" ") for text in texts], defaultdict[str, int](count().__next__)
@@ -241,7 +277,8 @@ def _merged(rows: Rows, others: Rows, apart: Collection[int]) -> Rows:
 
 
 def _kept(words: Ints, row: Ints, spelt: NDArray[np.bool_]) -> NDArray[np.bool_] | slice:
-    """Return a mask of words without those of letters that stand again within the next `_NEAR` of these in their row.
+    """Return a mask of words without those of letters that stand again within the next `_NEAR` of
+    these in their row.
 
     >>> words, row = np.array([5, 0, 5, 3, 3, 5]), np.array([0, 0, 0, 1, 1, 1])
     >>> _kept(words, row, np.array([False, True, True, False, True, True])).tolist()
@@ -259,10 +296,16 @@ def _kept(words: Ints, row: Ints, spelt: NDArray[np.bool_]) -> NDArray[np.bool_]
 
 def _by_words(parts: dict[str, Any]) -> bool:
     """Return whether a text's tokens are those of its words, apart from where it is cut."""
-    normalizer, split, cut = parts["normalizer"] or {}, parts["pre_tokenizer"] or {}, parts["truncation"]
+    normalizer, split, cut = (
+        parts["normalizer"] or {},
+        parts["pre_tokenizer"] or {},
+        parts["truncation"],
+    )
     steps = [*normalizer.get("normalizers", [normalizer]), *split.get("pretokenizers", [split])]
     return (
-        all(each.get("type") in _KINDS or each.get("pattern") in _PATTERNS for each in steps if each)
+        all(
+            each.get("type") in _KINDS or each.get("pattern") in _PATTERNS for each in steps if each
+        )
         and bool(split)
         and parts["padding"] is None
         and (cut is None or cut["direction"] == "Right")
