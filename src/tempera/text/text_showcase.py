@@ -127,9 +127,8 @@ class TextShowcase:
         return Searched(self.held_out.vectors(), self.texts.catalogue.table(), tables=tables)
 
     def trained_on(self) -> dict[str, NDArray[np.int64]]:
-        """Return the ids of the training queries' contents."""
-        split = self.texts.split
-        return {TRAINED: np.unique(split.pairs.contents("query", split.train))}
+        """Return the ids of the forms of all texts of the training rows, in whatever role."""
+        return {TRAINED: self.texts.split.trained_texts}
 
     def reopened(self, folder: Path) -> float:
         """Save the tower and open it as a user would; return the largest difference in any number
