@@ -207,12 +207,17 @@ def test_where_all_rows_are_one_group_queries_are_drawn_one_by_one() -> None:
     split = hold_out(pairs, np.ones(100, bool), Evaluation())
     assert split.queries(split.test) == 10 and not leaks(split)
     assert len(split.train) + sum(split.dropped.values()) == 80
-    assert "queries are drawn one by one" in split.lines()[1]
+    assert "queries of test and validation are drawn one by one" in split.lines()[1]
     wanted = Evaluation(queries=10, validation=0)
     triplets = Pairs.of([f"q{i}" for i in range(99)], [f"d{i // 3}" for i in range(99)])
     split = hold_out(triplets, np.ones(99, bool), wanted)
-    assert split.queries(split.test) == 9 and split.lines()[-1] == (
-        "evaluation.queries is 10, but 9 queries are held out, in whole groups of pairs that share texts"
+    assert (
+        split.queries(split.test) == 9
+        and len(split.lines()) == 3
+        and split.lines()[-1]
+        == (
+            "evaluation.queries is 10, but 9 queries are held out, in whole groups of pairs that share texts"
+        )
     )
 
 
