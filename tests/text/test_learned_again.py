@@ -378,7 +378,7 @@ def test_texts_that_are_no_pairs_are_not_learned_again(
 
 
 def test_pairs_that_share_a_text_are_held_out_and_come_back_together(
-    options: dict[str, Any], tmp_path: Path
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each document answers two queries, which are in one part, so that no pair is lost."""
     rows = planted(150)
@@ -387,10 +387,16 @@ def test_pairs_that_share_a_text_are_held_out_and_come_back_together(
         for row, other in zip(rows, planted(150, seed=1))
     ]
     options["data"]["path"] = str(write_pairs(tmp_path / "pairs.jsonl", rows))
+    monkeypatch.setattr("tempera.run.publish.render", lambda report: repr(report.facts))
     run = train(with_refit(options, "validation"), tmp_path / "run")
     document = run.document
     assert document["refit"][0]["pairs"] == 260  # all but the test
     assert document["data"]["dropped"] == {}
+    says = "100 of the held-out pairs share a text with a pair of another query"
+    assert says in (run.folder / "report.html").read_text(encoding="utf-8")
+    assert "share a text with a pair of another query" in (
+        run.folder / "model" / "README.md"
+    ).read_text(encoding="utf-8")
 
 
 def test_a_calibration_asks_the_model_that_has_not_learned_the_questions(

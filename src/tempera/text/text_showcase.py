@@ -87,6 +87,7 @@ class TextShowcase:
             "queries": split.queries(split.test),
             "corpus": len(split.corpus),
             **({"shared_documents": split.shared} if split.shared else {}),
+            **({"held_out": [*split.notes]} if split.notes else {}),
         }
         made, (first, *notes) = self.data.made, split.lines()
         notes += [note] if (note := made.note()) else []
