@@ -85,7 +85,7 @@ class PairsFile(Roles):
         """Raise DataError where most ids that the files share name other texts, as numbers do that
         begin anew in each file."""
         first, which = pairs.distinct(role)
-        content = pairs.all_contents[role]
+        content = pairs.contents(role, np.arange(len(pairs)))
         shared = pairs.part != pairs.part[first[which]]
         other = int((shared & (content != content[first[which]])).sum())
         if 2 * other > shared.sum():
