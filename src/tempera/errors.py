@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -128,6 +129,19 @@ def is_whole(value: object) -> bool:
     (True, False, False)
     """
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def refuse_not_a_number(name: str, value: float) -> None:
+    """Refuse a number that is NaN or infinite.
+
+    Raises:
+        ConfigError: such a number.
+
+    >>> refuse_not_a_number("margin: margin", float("nan"))
+    Traceback (most recent call last):
+    tempera.errors.ConfigError: margin: margin is a finite number, not nan
+    """
+    refuse_other(name, value, math.isfinite(value), "a finite number")
 
 
 def refuse_other(name: str, value: object, fits: bool, expected: str) -> None:
