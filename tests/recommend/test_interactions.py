@@ -282,11 +282,11 @@ def test_what_is_missing_is_named_or_counted(put) -> None:
         ),
         (
             {"user": [1, 2], "item": [1, 2], "time": ["3", "soon"]},
-            "a.parquet, row 2: column 'time' is 'soon'; expected numbers or ISO dates, of one kind in all rows",
+            "a.parquet, row 2: column 'time' is 'soon'; expected numbers or dates of one form",
         ),
         (
             {"user": [1, 2], "item": [1, 2], "time": [True, False]},
-            "a.parquet: column 'time' holds bool; expected numbers or ISO dates",
+            "a.parquet: column 'time' holds bool; expected numbers or dates",
         ),
         (
             {"user": [1, 2], "item": [1, 2], "weight": [1.0, -1.0]},
@@ -536,12 +536,12 @@ def test_histories_are_what_stands_strictly_before(strict: bool) -> None:
         (
             "events.csv",
             'user,item,time\n"c","h","2020-01-01"\n"c","1","3"',
-            "events.csv, row 2: column 'time' is '3'; expected numbers or ISO dates, of one kind in all rows",
+            "events.csv, row 2: column 'time' is '3'; expected numbers or dates of one form",
         ),
         (
             "events.csv",
             "user,item,time\nc,h,2020-01-01\nc,1,soon",
-            "events.csv, row 2: column 'time' is 'soon'; expected numbers or ISO dates, of one kind in all rows",
+            "events.csv, row 2: column 'time' is 'soon'; expected numbers or dates of one form",
         ),
         (
             "events.jsonl",

@@ -7,8 +7,7 @@ Letters in shapes: r rows of the block.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -18,20 +17,10 @@ from numpy.typing import NDArray
 from ..io.columns import Columns
 from ..io.reader import IDS, BlockReader, is_text, missing
 from ..io.tables import TableBlock
+from .event_times import EventTimes
 
 BEHAVIOUR = "behaviour"
 TEXT = pa.large_string()
-_DATES = [pa.timestamp("us"), pa.timestamp("us", "UTC")]
-_FINER = [pa.timestamp("ns"), pa.timestamp("ns", "UTC")]  # cut to microseconds
-# The types that a column's times are read as, the first that suits all of them, by the type that
-# the table gives.
-_TIMES: Mapping[Callable[[pa.DataType], bool], list[pa.DataType]] = {
-    is_text: [pa.int64(), pa.float64(), *_DATES, *_FINER],
-    pa.types.is_temporal: _DATES[:1],
-    pa.types.is_integer: [pa.int64()],
-    pa.types.is_floating: [pa.float64()],
-    pa.types.is_null: [pa.null()],
-}
 
 
 def events_of(
@@ -39,7 +28,7 @@ def events_of(
     columns: Columns,
     dropped: Counter[str],
     min_rating: float | None = None,
-    missing_time: Literal["refuse", "drop"] = "refuse",
+    times: EventTimes | None = None,
     dislikes: float | Sequence[str] | None = None,
 ) -> pa.Table:
     """Return columns user, item and, where there are any, time, position, weight, disliked, and
@@ -52,16 +41,17 @@ def events_of(
     Args:
         columns: the columns of each role.
         dropped: what is left out is added to these counts, by reason.
+        times: reads the times of all blocks of the table.
         dislikes: rows of at most this rating, or of these behaviours, are dislikes.
 
     Raises:
         DataError: a value that cannot be used, by file, row and column.
     """
     reader = EventReader(block, columns, dropped)
-    times = {"time": reader.times(missing_time)} if "time" in columns else {}
+    time = {"time": (times or EventTimes()).of(reader)} if "time" in columns else {}
     disliked = reader.disliked(dislikes)
     reader.leave_out_below("rating", min_rating, disliked)
-    events = {"user": reader.whole_ids("user"), "item": reader.whole_ids("item"), **times}
+    events = {"user": reader.whole_ids("user"), "item": reader.whole_ids("item"), **time}
     if "position" in columns:
         events["position"] = pa.array(reader.numbers("position"))
     if "weight" in columns:
@@ -112,22 +102,3 @@ class EventReader(BlockReader):
             zero_copy_only=False
         )
         return listed
-
-    def times(self, missing_time: Literal["refuse", "drop"]) -> pa.Array:
-        """Return numbers as they are given; dates as microseconds, [r]."""
-        values, expected = self.column("time"), "numbers or ISO dates, of one kind in all rows"
-        kinds = next((kinds for has_type, kinds in _TIMES.items() if has_type(values.type)), None)
-        if kinds is None:
-            self.refuse_type(self.columns["time"][0], values.type, expected)
-        values = self.cast("time", values, kinds, expected)
-        if pa.types.is_timestamp(values.type):
-            values = values.cast(_DATES[0], safe=False)
-        absent = missing(values)
-        if missing_time == "drop":
-            self.leave_out("rows without a time", absent)
-        self.refuse(
-            "time", absent, "has no time: set data.missing_time=drop to leave such rows out"
-        )
-        if pa.types.is_floating(values.type):
-            self.refuse("time", np.isinf(values.to_numpy(zero_copy_only=False)), "is infinite")
-        return values

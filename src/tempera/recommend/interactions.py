@@ -20,6 +20,7 @@ from ..io.streams import stream
 from ..io.tables import TableBlock, blocks
 from .behaviours import aimed, refuse_unknown, usable_dislikes, with_contexts
 from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedFiles, Undivided
+from .event_times import EventTimes
 from .events import events_of, in_context
 from .feature_tables import aligned
 from .sessions import Sessions
@@ -100,7 +101,10 @@ class Interactions:
             user, and never recommended to him. Dislikes of items that nobody takes, and of users
             who take nothing, are left out.
         negatives: dislikes of its user that an event has beside it in a batch, at most.
-        missing_time: what to do with a row that has no time: drop counts them.
+        missing_time: what to do with a row that has no time, or 0 among times since 1970: drop
+            counts them.
+        time_format: form of the dates, such as "%d/%m/%Y %H:%M" (as `datetime.strptime` has it);
+            None finds it.
         repeated: what to do with a row of the same user, item, time and position as one before:
             drop counts them. An item of a list has its place there beside the row's time. "auto"
             drops them, but keeps rows of data without times and positions, where an item may be
@@ -136,6 +140,7 @@ class Interactions:
     dislikes: float | tuple[str, ...] | None = None
     negatives: Annotated[int, Field(ge=1)] = 1
     missing_time: Literal["refuse", "drop"] = "refuse"
+    time_format: str | None = None
     repeated: Literal["auto", "drop", "keep"] = "auto"
     validation: str | None = None
     test: str | None = None
@@ -276,6 +281,7 @@ def _timeline(
     where = options.path or "data"
     read |= {part: blocks(Path(path)) for part, path in _named(options).items()}
     sessions = Sessions(TABLE, vars(options), dropped)
+    times = EventTimes(options.missing_time, options.time_format)
     tables = (
         _of_part(
             part,
@@ -284,7 +290,7 @@ def _timeline(
                 so_far.columns,
                 dropped,
                 options.min_rating,
-                options.missing_time,
+                times,
                 options.dislikes,
             ),
             len(read) > 1,
