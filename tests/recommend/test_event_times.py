@@ -62,7 +62,7 @@ def test_days_without_a_clock() -> None:
 
 def test_a_form_that_is_named() -> None:
     assert moments(["05/03/2011", "06/03/2011"], time_format="%d/%m/%Y")[0].month == 3
-    assert "which is no date of the form '%d/%m/%Y'" in refused(
+    assert "expected a date of the form '%d/%m/%Y'" in refused(
         ["05/03/2011", "05/13/2011"], time_format="%d/%m/%Y"
     )
 
@@ -75,7 +75,7 @@ def test_dates_of_two_meanings_are_asked_for() -> None:
 
 def test_a_day_that_does_not_exist_is_named() -> None:
     assert refused(["3/5/2011", "30/2/2011", "31/3/2011"]).startswith(
-        "data, row 2: column 'time' is '30/2/2011', which is no date"
+        "data, row 2: column 'time' is '30/2/2011'; expected a date"
     )
 
 

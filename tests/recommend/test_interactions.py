@@ -536,12 +536,12 @@ def test_histories_are_what_stands_strictly_before(strict: bool) -> None:
         (
             "events.csv",
             'user,item,time\n"c","h","2020-01-01"\n"c","1","3"',
-            "events.csv, row 2: column 'time' is '3'; expected numbers or dates of one form",
+            "events.csv, row 2: column 'time' is '3'; expected an ISO date",
         ),
         (
             "events.csv",
             "user,item,time\nc,h,2020-01-01\nc,1,soon",
-            "events.csv, row 2: column 'time' is 'soon'; expected numbers or dates of one form",
+            "events.csv, row 2: column 'time' is 'soon'; expected an ISO date",
         ),
         (
             "events.jsonl",

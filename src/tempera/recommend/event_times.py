@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from ..io.dates import ISO, UNITS, date_forms, dates, is_of_unit
 from ..io.reader import BlockReader, is_text, missing
 
 _DATES = [pa.timestamp("us"), pa.timestamp("us", "UTC")]
@@ -28,22 +28,6 @@ _TIMES: Mapping[Callable[[pa.DataType], bool], list[pa.DataType]] = {
     pa.types.is_floating: [pa.float64()],
     pa.types.is_null: [pa.null()],
 }
-_CLOCKS = ("", " %H:%M:%S", " %H:%M", " %H:%M:%S.%f", " %I:%M:%S %p", " %I:%M %p")
-_DAYS = (
-    *("%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%d.%m.%Y", "%m-%d-%Y", "%d-%m-%Y", "%Y-%m-%d"),
-    *("%m %d, %Y", "%B %d, %Y", "%b %d, %Y", "%d %B %Y", "%d %b %Y", "%d-%b-%Y", "%d/%b/%Y"),
-)
-# Forms of dates that programs write besides ISO's, as `datetime.strptime` has them.
-FORMS = (
-    *(day + clock for day in _DAYS for clock in _CLOCKS),
-    *("%a %b %d %H:%M:%S %z %Y", "%a %b %d %H:%M:%S %Y"),
-    *("%a, %d %b %Y %H:%M:%S %z", "%a, %d %b %Y %H:%M:%S %Z", "%d/%b/%Y:%H:%M:%S %z"),
-)
-_SHOWN = 200  # distinct dates that show their form
-_SPELLED_UTC = r"\s*(UTC|GMT)$"
-# Units of the times since 1970 that programs write, in seconds.
-_UNITS = {"seconds": 1.0, "milliseconds": 1e-3, "microseconds": 1e-6, "nanoseconds": 1e-9}
-_EARLIEST, _LATEST = 5e8, 4e9  # seconds since 1970 that an event may happen at: 1985 to 2096
 _MOST = 0.9  # share of the numbers that are such times, in one unit or another
 _EXPECTED = "numbers or dates of one form (data.time_format names another)"
 
@@ -91,18 +75,20 @@ class EventTimes:
         kinds = next((kinds for has_type, kinds in _TIMES.items() if has_type(values.type)), None)
         if kinds is None:
             reader.refuse_type(name, values.type, _EXPECTED)
-        if is_text(values.type):
-            values = pc.replace_substring_regex(values, _SPELLED_UTC, "Z")
-            if self.form is None and not _is_one_of(values, kinds):
-                self.form = self._form_of(reader, reader.column("time"))
-            if self.form is not None:
-                return self._dates(reader, reader.column("time"), self.form)
+        if is_text(values.type) and self.form is None:
+            self.form = self._form_of(reader, values)
+        if is_text(values.type) and self.form is not None:
+            return self._dates(reader, values, self.form)
         values = reader.cast("time", values, kinds, _EXPECTED)
         return values.cast(_DATES[0], safe=False) if _is_date(values) else values
 
     def _form_of(self, reader: BlockReader, texts: pa.Array) -> str | None:
-        """Return the form of dates that are not ISO's; None if no form reads them."""
-        forms = forms_of_dates(texts)
+        """Return the form of texts that are dates, or else that of the first one; None for numbers
+        and for what no form reads."""
+        given = texts.filter(pa.array(~missing(texts)))
+        if not len(given) or _are_numbers(given):
+            return None
+        forms = date_forms(given) or date_forms(given[:1])[:1]
         if len(forms) > 1:
             shown = " or ".join(f"data.time_format={form!r}" for form in forms)
             row = int((~missing(texts)).argmax())
@@ -111,18 +97,20 @@ class EventTimes:
         return next(iter(forms), None)
 
     def _dates(self, reader: BlockReader, texts: pa.Array, form: str) -> pa.Array:
-        """Return dates of a form as microseconds, [r]; each distinct text is read once."""
-        coded = texts.dictionary_encode()
-        distinct = coded.dictionary.to_pylist()
-        read = [date_of(text, form) for text in distinct]
-        for code, (text, value) in enumerate(zip(distinct, read, strict=True)):
-            if value is None and text.strip():
-                row = pc.index(coded.indices, code).as_py()
-                what = f"is {text!r}, which is no date of the form {form!r}"
-                reader.fail(
-                    reader.columns["time"][0], row, f"{what}: mend it, or give data.time_format"
-                )
-        return pa.array(read, pa.int64()).take(coded.indices).cast(_DATES[0])
+        """Return dates of a form as microseconds, [r]."""
+        times = dates(texts, form)
+        wrong = times.is_null().to_numpy(zero_copy_only=False) & ~missing(texts)
+        if wrong.any():
+            row = int(wrong.argmax())
+            like = (
+                "an ISO date, as in the first row"
+                if form == ISO
+                else f"a date of the form {form!r}"
+            )
+            reader.fail(
+                reader.columns["time"][0], row, f"is {texts[row].as_py()!r}; expected {like}"
+            )
+        return times
 
     def _unset(
         self,
@@ -134,12 +122,12 @@ class EventTimes:
         """Return which times are 0 or less among times since 1970, [r], and refuse those of another
         unit than the others."""
         timed, none = ~absent & reader.keep, np.zeros(len(numbers), bool)
-        of_unit = {name: _of_unit(numbers, name) & timed for name in _UNITS}
+        of_unit = {name: is_of_unit(numbers, name) & timed for name in UNITS}
         counts = {name: int(rows.sum()) for name, rows in of_unit.items()}
         if sum(counts.values()) < _MOST * (timed & (numbers > 0)).sum():
             return none  # other numbers, such as days or steps
         if self.unit is None:
-            unit = max(_UNITS, key=counts.__getitem__)
+            unit = max(UNITS, key=counts.__getitem__)
             if not counts[unit]:
                 return none
             self.unit, self.example = unit, _written(values, int(of_unit[unit].argmax()))
@@ -156,65 +144,16 @@ class EventTimes:
         return timed & (numbers <= 0)
 
 
-def forms_of_dates(texts: pa.Array) -> list[str]:
-    """Return the forms, of `FORMS`, that read all dates of a column, or else the one that reads
-    most of them, if it reads half.
-
-    >>> forms_of_dates(pa.array(["September 24, 2021", None, "May 1, 2020"]))
-    ['%B %d, %Y']
-    >>> forms_of_dates(pa.array(["3/5/2011 1:05:09 AM", "4/6/2011 10:00:00 PM"]))
-    ['%m/%d/%Y %I:%M:%S %p', '%d/%m/%Y %I:%M:%S %p']
-    """
-    distinct = [text for text in pc.unique(texts).to_pylist() if text and text.strip()]
-    # Dates are drawn from the whole column: a day above 12 tells days from months.
-    sample = distinct[:: max(1, len(distinct) // _SHOWN)]
-    if not sample:
-        return []
-    counts = {form: sum(date_of(text, form) is not None for text in sample) for form in FORMS}
-    best = max(FORMS, key=counts.__getitem__)
-    if counts[best] == len(sample):
-        return [form for form in FORMS if counts[form] == len(sample)]
-    is_usual = best.startswith("%Y-%m-%d")  # as ISO has it: then the cast names what is wrong
-    return [best] if 2 * counts[best] >= len(sample) and not is_usual else []
-
-
-def date_of(text: str | None, form: str) -> int | None:
-    """Return a date of a form in microseconds since 1970, UTC unless it names a zone; None if it is
-    none.
-
-    >>> date_of("31/12/1999", "%d/%m/%Y"), date_of("31/02/1999", "%d/%m/%Y")
-    (946598400000000, None)
-    """
-    if text is None:
-        return None
+def _are_numbers(texts: pa.Array) -> bool:
     try:
-        moment = datetime.strptime(text.strip(), form)
-    except ValueError:
-        return None
-    zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return round(zoned.timestamp() * 1_000_000)
-
-
-def _is_one_of(values: pa.Array, kinds: list[pa.DataType]) -> bool:
-    """Return whether all texts are values of one type."""
-    for kind in kinds:
-        try:
-            values.cast(kind)
-        except pa.ArrowException:
-            continue
-        return True
-    return False
+        texts.cast(pa.float64())
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _is_date(values: pa.Array) -> bool:
     return bool(pa.types.is_timestamp(values.type))
-
-
-def _of_unit(numbers: NDArray[np.float64], unit: str) -> NDArray[np.bool_]:
-    """Return which numbers are times since 1970 in a unit, [r]."""
-    low, high = (bound / _UNITS[unit] for bound in (_EARLIEST, _LATEST))
-    within: NDArray[np.bool_] = (numbers >= low) & (numbers < high)
-    return within
 
 
 def _written(values: pa.Array, row: int) -> str:
