@@ -153,9 +153,9 @@ def test_interactions(put: Put, time: str, split: str) -> None:
 
 def test_ratings_need_an_option(put: Put) -> None:
     with pytest.raises(
-        DataError, match=r"add data.metadata=\[rating\] to take all rows, data.min_rating=4"
+        DataError, match=r"add data.min_rating=4 .*, data.metadata=\[rating\] to take all rows"
     ):
-        build(load(put("events.csv", "user_id,item_id,rating\n1,2,3\n"))).data.read()
+        build(load(put("events.csv", "user_id,item_id,rating\n1,2,3\n1,3,5\n"))).data.read()
 
 
 def test_a_beir_folder_and_its_splits(put: Put) -> None:

@@ -15,7 +15,8 @@ from .io.atomic import is_run
 from .io.columns import headless
 from .io.saved_sets import splits
 from .io.tables import blocks, files_of, is_table, visible_files
-from .recommend.interactions import TABLE as EVENTS
+from .recommend.event_roles import TABLE as EVENTS
+from .recommend.event_roles import proposed
 from .recommend.sessions import Sessions
 from .text.beir import is_beir, split_names
 from .text.roles import IDS, Roles, known_by_texts
@@ -187,7 +188,7 @@ def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
             "metadata": [*Roles(**named).told_by_content(names).metadata],
         }
     if EVENTS.suits(options, names):
-        return {"source": "interactions", "metadata": ["*"]}
+        return {"source": "interactions", **proposed(rows, options, path)}
     if not names:
         raise DataError(f"{path} holds rows without columns: give each row its values by name")
     missing = [

@@ -236,8 +236,9 @@ def test_categories_are_ids() -> None:
 def test_ratings_are_never_taken_for_weights(put) -> None:
     path = put({"user_id": [1, 1, 2], "item_id": [1, 2, 3], "rating": [3, 5, 4], "time": [1, 2, 3]})
     assert refused(path) == (
-        "a.parquet: column 'rating' holds ratings, and low ones would train as positives, too: add data.metadata=[rating] "
-        "to take all rows, data.min_rating=4 to take those of 4 and more, or data.weight=rating to count rows by their rating"
+        "a.parquet: column 'rating' holds ratings, and low ones would train as positives, too: add data.min_rating=NUMBER "
+        "to take those of at least so much (4 of 1 to 5), data.metadata=[rating] to take all rows, or data.weight=rating to "
+        "count rows by their rating"
     )
     assert Interactions(path=path, metadata=("rating",)).read().weight is None
     assert Interactions(path=path, weight="rating").read().weight.tolist() == [3, 5, 4]
@@ -328,8 +329,8 @@ def test_what_is_missing_is_named_or_counted(put) -> None:
         ),
         (
             {"item": [1], "who": [1]},
-            "a.parquet has no column that is usual for a user (user, userid, uid, customer, customerid, visitorid, "
-            "reviewerid, session, sessionid); it has item, who: name one with data.user=COLUMN",
+            "a.parquet has no column that is usual for a user (user, userid, useridx, uid, username, customer, "
+            "customerid, visitorid, reviewerid, ...); it has item, who: name one with data.user=COLUMN",
         ),
     ],
 )

@@ -15,6 +15,7 @@ Columns = Mapping[str, tuple[str, ...]]  # of each role that a table has
 # letters that the name of a column has at most; longer ones are the first row of a table without
 # names
 _NAME = 40
+_SHOWN = 9  # usual names that a message has
 _INDEX = re.compile(
     r"__index_level_\d+__"
 )  # the numbers of rows that pandas keeps where it has left some out
@@ -145,8 +146,9 @@ class RoleTable:
                 )
                 + f", or name one with data.{role}=COLUMN"
             )
+        shown = ", ".join(usual[:_SHOWN]) + (", ..." if len(usual) > _SHOWN else "")
         raise DataError(
-            f"{where} has no column that is usual for a {role} ({', '.join(usual)}); {has}: "
+            f"{where} has no column that is usual for a {role} ({shown}); {has}: "
             f"name one with data.{role}=COLUMN{headless(names)}"
         )
 

@@ -132,11 +132,18 @@ def _is_carried(texts: pa.Array, times: pa.Array, form: str) -> pa.Array:
     early = pc.fill_null(pc.less_equal(pc.day(times), 3), False)
     carried = np.zeros(len(texts), bool)
     for row in np.flatnonzero(early.to_numpy(zero_copy_only=False)):
-        try:
-            datetime.strptime(texts[row].as_py().strip(), form)
-        except ValueError:
-            carried[row] = True
+        carried[row] = not _is_date(texts[row].as_py(), form)
     return pa.array(carried)
+
+
+def _is_date(text: str, form: str) -> bool:
+    for each in (form, form.replace("%b", "%B")):  # Arrow's %b reads whole names, too
+        try:
+            datetime.strptime(text.strip(), each)
+        except ValueError:
+            continue
+        return True
+    return False
 
 
 def _iso(text: str | None) -> int | None:

@@ -85,10 +85,10 @@ class EventTimes:
     def _form_of(self, reader: BlockReader, texts: pa.Array) -> str | None:
         """Return the form of texts that are dates, or else that of the first one; None for numbers
         and for what no form reads."""
-        given = texts.filter(pa.array(~missing(texts)))
-        if not len(given) or _are_numbers(given):
+        present = texts.filter(pa.array(~missing(texts)))
+        if not len(present) or _are_numbers(present):
             return None
-        forms = date_forms(given) or date_forms(given[:1])[:1]
+        forms = date_forms(present) or date_forms(present[:1])[:1]
         if len(forms) > 1:
             shown = " or ".join(f"data.time_format={form!r}" for form in forms)
             row = int((~missing(texts)).argmax())

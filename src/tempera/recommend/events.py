@@ -15,12 +15,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..io.columns import Columns
-from ..io.reader import IDS, BlockReader, is_text, missing
+from ..io.reader import IDS, BlockReader, Rows, is_text, missing
 from ..io.tables import TableBlock
 from .event_times import EventTimes
 
 BEHAVIOUR = "behaviour"
 TEXT = pa.large_string()
+# Grades that are words.
+_TRUTHS = {"true": 1.0, "yes": 1.0, "t": 1.0, "y": 1.0, "on": 1.0, "1": 1.0}
+_TRUTHS |= {"false": 0.0, "no": 0.0, "f": 0.0, "n": 0.0, "off": 0.0, "0": 0.0}
 
 
 def events_of(
@@ -80,9 +83,20 @@ class EventReader(BlockReader):
         except pa.ArrowInvalid:
             self.refuse_type(self.columns[role][0], ids.type, IDS)
 
+    def numbers(
+        self, role: str, values: pa.Array | None = None, rows: Rows | None = None
+    ) -> NDArray[np.float64]:
+        """Return finite numbers, as `BlockReader.numbers` does; ratings may be true and false, too."""
+        if role == "rating" and values is None:
+            values = _grades(self.column(role))
+        return super().numbers(role, values, rows)
+
     def behaviours(self) -> pa.Array:
         """Return what each row's user did, as texts, [r]."""
-        self.refuse(BEHAVIOUR, missing(self.column(BEHAVIOUR)), "names no behaviour")
+        values = self.column(BEHAVIOUR)
+        self.refuse(BEHAVIOUR, missing(values), "names no behaviour")
+        if pa.types.is_boolean(values.type):
+            return values.cast(TEXT)
         return self.ids(BEHAVIOUR).cast(TEXT)
 
     def circumstances(self, name: str) -> pa.Array:
@@ -102,3 +116,16 @@ class EventReader(BlockReader):
             zero_copy_only=False
         )
         return listed
+
+
+def _grades(values: pa.Array) -> pa.Array:
+    """Return true and false, or words for them, as 1 and 0; other values as they are."""
+    if pa.types.is_boolean(values.type):
+        return values.cast(pa.int8())
+    if not is_text(values.type):
+        return values
+    words = pc.utf8_lower(pc.utf8_trim_whitespace(values)).cast(TEXT)
+    truths = pa.array(_TRUTHS, TEXT)
+    if not pc.all(pc.is_in(words.drop_null(), truths)).as_py():
+        return values
+    return pa.array([*_TRUTHS.values()]).take(pc.index_in(words, truths))

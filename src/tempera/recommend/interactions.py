@@ -15,54 +15,18 @@ from pydantic import Field
 
 from ..errors import ConfigError, DataError, did_you_mean
 from ..io.arrays import gathered
-from ..io.columns import Columns, ColumnsSoFar, RoleTable
+from ..io.columns import Columns, ColumnsSoFar
 from ..io.streams import stream
 from ..io.table_form import TableForm
 from ..io.tables import TableBlock, blocks
 from .behaviours import aimed, refuse_unknown, usable_dislikes, with_contexts
 from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedFiles, Undivided
+from .event_roles import TABLE, USUAL
 from .event_times import EventTimes
 from .events import events_of, in_context
 from .feature_tables import aligned
 from .sessions import Sessions
 from .timeline import REPEATED, Timeline, timeline_of
-
-# Usual names of the columns, without case and signs. user and item every table has.
-USUAL: dict[str, tuple[str, ...]] = {
-    "user": (
-        "user",
-        "userid",
-        "uid",
-        "customer",
-        "customerid",
-        "visitorid",
-        "reviewerid",
-        "session",
-        "sessionid",
-    ),
-    "item": (
-        *(
-            "item",
-            "itemid",
-            "iid",
-            "movie",
-            "movieid",
-            "product",
-            "productid",
-            "article",
-            "articleid",
-        ),
-        *("asin", "parentasin", "book", "bookid", "track", "trackid", "song", "songid"),
-        *("items", "itemids", "itemlist", "itemidlist", "sequence"),
-    ),
-    "time": ("time", "timestamp", "datetime", "date", "ts", "unixreviewtime"),
-    "position": ("position", "order"),
-    "weight": ("weight", "weights"),
-    "rating": ("rating", "ratings", "stars", "score", "overall"),
-    # such a column says what a row's user did, which is for the user of the package to name
-    "behaviour": (),
-}
-TABLE = RoleTable(USUAL, ("user", "item"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,8 +192,8 @@ class Interactions(TableForm):
             name = columns["rating"][0]
             raise DataError(
                 f"{where}: column {name!r} holds ratings, and low ones would train as positives, too: add "
-                f"data.metadata=[{name}] to take all rows, data.min_rating=4 to take those of 4 and more, or "
-                f"data.weight={name} to count rows by their rating"
+                f"data.min_rating=NUMBER to take those of at least so much (4 of 1 to 5), data.metadata=[{name}] to take all rows, "
+                f"or data.weight={name} to count rows by their rating"
             )
         needs = "min_rating" if self.min_rating is not None else "dislikes" if by_rating else None
         if needs is not None and "rating" not in columns:
