@@ -255,6 +255,11 @@ def test_tables_of_items_and_users_beside_the_interactions(put: Put, tmp_path: P
         "people.csv",
     ]
     put("more.csv", "user,item,time\n2,a,3\n")
+    with pytest.raises(
+        DataError, match=r"has 2 tables of interactions \(log.csv, more.csv\): give"
+    ):
+        options(tmp_path)
+    (tmp_path / "things.csv").unlink(), (tmp_path / "people.csv").unlink()
     assert "items" not in options(tmp_path) and options(tmp_path)["path"] == str(tmp_path)
 
 

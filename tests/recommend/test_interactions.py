@@ -233,6 +233,16 @@ def test_categories_are_ids() -> None:
     assert rows_of(Interactions.of(frame).read()) == {"a": [(2, 2)], "b": [(1, 1), (3, 3)]}
 
 
+def test_rows_without_a_user_or_an_item_can_be_left_out(put) -> None:
+    path = put("user,item,time\na,x,1\n,x,2\nb,,3\nb,y,4\n,y,5\n")
+    assert refused(path) == (
+        "a.csv, row 2: column 'user' has no id (2 such rows): set data.missing_id=drop to leave such rows out"
+    )
+    timeline = Interactions(path=path, missing_id="drop").read()
+    assert rows_of(timeline) == {"a": [("x", 1)], "b": [("y", 4)]}
+    assert timeline.dropped == {"rows without a user": 2, "rows without an item": 1}
+
+
 def test_ratings_are_never_taken_for_weights(put) -> None:
     path = put({"user_id": [1, 1, 2], "item_id": [1, 2, 3], "rating": [3, 5, 4], "time": [1, 2, 3]})
     assert refused(path) == (

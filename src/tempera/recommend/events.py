@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from ..errors import with_article
 from ..io.columns import Columns
 from ..io.reader import IDS, BlockReader, Rows, is_text, missing
 from ..io.tables import TableBlock
@@ -33,6 +35,7 @@ def events_of(
     min_rating: float | None = None,
     times: EventTimes | None = None,
     dislikes: float | Sequence[str] | None = None,
+    missing_id: Literal["refuse", "drop"] = "refuse",
 ) -> pa.Table:
     """Return columns user, item and, where there are any, time, position, weight, disliked, and
     what events happened in.
@@ -46,11 +49,14 @@ def events_of(
         dropped: what is left out is added to these counts, by reason.
         times: reads the times of all blocks of the table.
         dislikes: rows of at most this rating, or of these behaviours, are dislikes.
+        missing_id: what to do with a row that has no user or no item.
 
     Raises:
         DataError: a value that cannot be used, by file, row and column.
     """
     reader = EventReader(block, columns, dropped)
+    for role in ("user", "item"):
+        reader.refuse_or_drop_absent(role, missing_id)
     time = {"time": (times or EventTimes()).of(reader)} if "time" in columns else {}
     disliked = reader.disliked(dislikes)
     reader.leave_out_below("rating", min_rating, disliked)
@@ -74,6 +80,13 @@ def in_context(name: str) -> str:
 
 class EventReader(BlockReader):
     """Read the events of a block."""
+
+    def refuse_or_drop_absent(self, role: str, missing_id: Literal["refuse", "drop"]) -> None:
+        """Leave out rows without an id, or refuse them."""
+        absent = missing(self.column(role))
+        if missing_id == "drop":
+            self.leave_out(f"rows without {with_article(role)}", absent)
+        self.refuse(role, absent, "has no id: set data.missing_id=drop to leave such rows out")
 
     def whole_ids(self, role: str) -> pa.Array:
         """Return ids as int64 or large_string, [r]."""

@@ -66,6 +66,8 @@ class Interactions(TableForm):
             user, and never recommended to him. Dislikes of items that nobody takes, and of users
             who take nothing, are left out.
         negatives: dislikes of its user that an event has beside it in a batch, at most.
+        missing_id: what to do with a row that has no user or no item, such as an order without a
+            customer: drop counts them.
         missing_time: what to do with a row that has no time, or 0 among times since 1970: drop
             counts them.
         time_format: form of the dates, such as "%d/%m/%Y %H:%M" (as `datetime.strptime` has it);
@@ -104,6 +106,7 @@ class Interactions(TableForm):
     min_rating: float | None = None
     dislikes: float | tuple[str, ...] | None = None
     negatives: Annotated[int, Field(ge=1)] = 1
+    missing_id: Literal["refuse", "drop"] = "refuse"
     missing_time: Literal["refuse", "drop"] = "refuse"
     time_format: str | None = None
     repeated: Literal["auto", "drop", "keep"] = "auto"
@@ -257,6 +260,7 @@ def _timeline(
                 options.min_rating,
                 times,
                 options.dislikes,
+                options.missing_id,
             ),
             len(read) > 1,
         )

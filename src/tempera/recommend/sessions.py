@@ -6,7 +6,6 @@ Letters in shapes: r rows, e items of all rows.
 from __future__ import annotations
 
 import ast
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 
 from ..errors import DataError
 from ..io.columns import RoleTable, plain
+from ..io.documents import parsed
 from ..io.reader import is_list, is_text
 from ..io.tables import TableBlock, refuse_repeated
 from .running_histories import RunningHistories
@@ -214,7 +214,7 @@ def _is_bracketed(text: str) -> bool:
 
 def _values_of(text: str) -> list[str]:
     """Return the values of a list, as texts."""
-    for read in (json.loads, ast.literal_eval):
+    for read in (parsed, ast.literal_eval):
         try:
             values = read(text.strip())
         except (ValueError, SyntaxError, RecursionError, MemoryError):
