@@ -36,7 +36,7 @@ def test_every_row_of_items_is_a_session_of_nobody(tmp_path: Path) -> None:
     assert taken(timeline) == {1: LISTS[0], 2: LISTS[1], 4: LISTS[3]}
     assert timeline.dropped == {"rows without an item": 1} and timeline.time is not None
     assert timeline.time.tolist() == [9] * 3 + [8] * 2 + [6] * 4
-    assert "user = session, item = items" in timeline.about
+    assert "  session   read as user      each row is one of a user of its own" in timeline.about
     assert LeaveLastOut()(timeline).test["last"].tolist() == [2, 8]
     assert len(GlobalTime(0.3, 0)(timeline).test["rolling"]) == 2
     again = timeline.source.read()  # the source with its roles decided, as a run saves it

@@ -115,27 +115,32 @@ def proposed(rows: pa.Table, options: Mapping[str, Any], where: str) -> dict[str
     return {**rating_option, "metadata": [*dict.fromkeys(metadata), "*"]}
 
 
-def decided(of_table: TableProfile, columns: Columns) -> list[Decision]:
+def decided(
+    of_table: TableProfile, columns: Columns, names: Sequence[str], made: Mapping[str, str]
+) -> list[Decision]:
     """Return the role of every column, and the reason.
 
     Args:
+        of_table: the first rows.
         columns: of each role.
+        names: of all columns; some may stand in later files only.
+        made: reasons of columns that the table does not have itself.
     """
-    role_of = {name: role for role, names in columns.items() for name in names}
+    role_of = {name: role for role, of_role in columns.items() for name in of_role}
     decisions = []
-    for name, column in of_table.columns.items():
+    for name in names:
         role = role_of.get(name, NOT_READ)
-        decisions.append(Decision(name, role, _reason(column, role)))
+        column = of_table.columns.get(name)
+        if name in made or column is None:
+            reason = made.get(name, "in some of the files")
+        elif role == NOT_READ:
+            reason = _holds(column)
+        else:
+            how = "by its name" if plain(name) in USUAL.get(role, ()) else f"by data.{role}"
+            holds = _example(column) if role in TABLE.needed else _holds(column)
+            reason = f"{how}; {holds}"
+        decisions.append(Decision(name, role, reason))
     return decisions
-
-
-def _reason(column: ColumnProfile, role: str) -> str:
-    """Return the words that follow a column's role."""
-    holds = _holds(column)
-    if role == NOT_READ:
-        return holds
-    usual = plain(column.name) in USUAL.get(role, ())
-    return f"{'by its name' if usual else f'data.{role}'}; {holds}"
 
 
 def _holds(column: ColumnProfile) -> str:
@@ -148,6 +153,10 @@ def _holds(column: ColumnProfile) -> str:
         return _listed(column)
     if column.scale is not None and not column.kinds & {"id"}:
         return "{:g} to {:g}".format(*column.scale)
+    return _example(column)
+
+
+def _example(column: ColumnProfile) -> str:
     return f"such as {column.values[0]}" if column.values else "empty"
 
 

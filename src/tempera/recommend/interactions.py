@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,12 +17,14 @@ from pydantic import Field
 from ..errors import ConfigError, DataError, did_you_mean
 from ..io.arrays import gathered
 from ..io.columns import Columns, ColumnsSoFar
+from ..io.profile import TableProfile, profile
+from ..io.proposal import decision_table
 from ..io.streams import stream
 from ..io.table_form import TableForm
 from ..io.tables import TableBlock, blocks
 from .behaviours import aimed, refuse_unknown, usable_dislikes, with_contexts
 from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedFiles, Undivided
-from .event_roles import TABLE, USUAL
+from .event_roles import TABLE, USUAL, decided
 from .event_times import EventTimes
 from .events import events_of, in_context
 from .feature_tables import aligned
@@ -250,6 +253,8 @@ def _timeline(
     read |= {part: blocks(Path(path)) for part, path in _named(options).items()}
     sessions = Sessions(TABLE, vars(options), dropped)
     times = EventTimes(options.missing_time, options.time_format)
+    flat = {part: map(sessions.flat, each) for part, each in read.items()}
+    of_table, flat[TRAIN] = _looked_at(flat[TRAIN], where)
     tables = (
         _of_part(
             part,
@@ -264,8 +269,8 @@ def _timeline(
             ),
             len(read) > 1,
         )
-        for part, each in read.items()
-        for block in so_far.of(map(sessions.flat, each))
+        for part, each in flat.items()
+        for block in so_far.of(each)
     )
     events = gathered(
         tables, f"{where}: the files hold one column with different types", folder, "events"
@@ -308,13 +313,17 @@ def _timeline(
     timeline = timeline_of(events, folder, drops, ordered, **fields)
     if isinstance(options.split, Fitting):
         timeline = replace(timeline, source=replace(source, split=options.split.choice(timeline)))
-    again = ""
+    notes = list[str]()
     if not drops and options.repeated == "auto" and (repeats := timeline.repeats).any():
         if timeline.is_copied(repeats):
             timeline = timeline.kept(~repeats)
-            again = "; every row has a copy, so that repeated rows are left out (data.repeated=keep keeps them)"
+            notes.append(
+                "every row has a copy, so that repeated rows are left out (data.repeated=keep keeps them)"
+            )
         else:
-            again = f"; {int(repeats.sum()):,} rows repeat a user and an item, and are kept (data.repeated=drop leaves them out)"
+            notes.append(
+                f"{int(repeats.sum()):,} rows repeat a user and an item, and are kept (data.repeated=drop leaves them out)"
+            )
     disliked = 0 if timeline.dislikes is None else len(timeline.dislikes.item)
     if len(timeline) + disliked < len(events):
         dropped[REPEATED] = len(events) - len(timeline) - disliked
@@ -328,9 +337,21 @@ def _timeline(
         if table is not None
     }
     if timeline.dislikes is not None:
-        again += f"; {disliked:,} dislikes are no interactions"
-    about = so_far.sentence(where, "interactions") + again
+        notes.append(f"{disliked:,} dislikes are no interactions")
+    decisions = decided(of_table, so_far.columns, so_far.names, sessions.made)
+    about = "\n".join([decision_table(decisions, f"{where}: interactions"), *notes])
     return replace(timeline, **features, dropped=dict(dropped), about=about)
+
+
+def _looked_at(flat: Iterator[TableBlock], where: str) -> tuple[TableProfile, Iterator[TableBlock]]:
+    """Return the profile of the first rows, and all blocks again."""
+    first = list[TableBlock]()
+    for block in flat:
+        first.append(block)
+        if len(block.table):
+            break
+    rows = first[-1].table if first else pa.table({})
+    return profile(rows, where), chain(first, flat)
 
 
 def _named(options: Interactions) -> dict[int, str]:

@@ -97,6 +97,18 @@ class Sessions:
         self.rows += len(lists)
         return TableBlock(pa.table(columns), block.file, block.first, row)
 
+    @property
+    def made(self) -> dict[str, str]:
+        """Return the reasons of the columns that flat tables have in addition, or hold otherwise."""
+        reasons = {}
+        if self.anonymous:
+            reasons[SESSION] = "each row is one of a user of its own"
+        if self.placed:
+            reasons[POSITION] = "the place in a row's list"
+        if self.running is not None:
+            reasons[self.running.history] = f"lists, with {self.running.item!r} after each"
+        return reasons
+
     def _column(self, role: str, names: list[str]) -> str | None:
         """Return the column of a role: the one that is chosen, or else the first with a usual
         name."""
