@@ -82,6 +82,15 @@ def quantity(count: int, what: str) -> str:
     return f"{count:,} {what}"
 
 
+def with_article(noun: str) -> str:
+    """Return a noun with its article.
+
+    >>> with_article("item"), with_article("time")
+    ('an item', 'a time')
+    """
+    return f"an {noun}" if noun[:1] in "aeio" else f"a {noun}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the nearest known word as a question, or an empty text.
 

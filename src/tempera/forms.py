@@ -4,7 +4,8 @@ sources."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from .errors import DataError
 from .io.atomic import is_run
 from .io.columns import headless
 from .io.saved_sets import splits
+from .io.streams import stream
 from .io.tables import blocks, files_of, is_table, visible_files
-from .recommend.interactions import TABLE as EVENTS
+from .recommend.event_folder import PARTS, folder_options
+from .recommend.event_roles import TABLE as EVENTS
+from .recommend.event_roles import proposed
 from .recommend.sessions import Sessions
 from .text.beir import is_beir, split_names
 from .text.roles import IDS, Roles, known_by_texts
@@ -23,11 +27,6 @@ from .text.roles import TABLE as PAIRS
 from .text.text_files import is_text_file
 
 _CALLED = {"query": "queries", "doc": "documents that answer"}
-_USUAL = {
-    "train": ("train",),
-    "validation": ("validation", "valid", "val", "dev"),
-    "test": ("test",),
-}
 
 
 def with_source(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,7 +48,8 @@ def with_source(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     detected = _detected(path, options)
     if "metadata" in detected and isinstance(named := options.get("metadata"), list | tuple):
-        return {**detected, **options, "metadata": [*named, *detected["metadata"]]}
+        metadata = [*dict.fromkeys([*named, *detected["metadata"]])]
+        return {**detected, **options, "metadata": metadata}
     return {**detected, **options}
 
 
@@ -61,17 +61,28 @@ def source_of(data: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 
     >>> import pyarrow as pa
     >>> source_of(pa.table({"user_id": [1], "item_id": [7]}), {})
-    {'metadata': ['*'], 'source': 'interactions'}
+    {'source': 'interactions', 'metadata': ['*']}
     """
-    names = [str(name) for name in getattr(data, "column_names", getattr(data, "columns", ()))]
     if "source" in options:
         return {
             **options,
             "source": "interactions" if options["source"] == "interactions" else "given",
         }
+    rows = _rows_of(data, options)
+    names = [str(name) for name in rows.column_names]
     if PAIRS.suits(options, names) or not EVENTS.suits(options, names):
         return {**options, "source": "given"}
-    return {"metadata": ["*"], **options, "source": "interactions"}
+    return {**options, "source": "interactions", **proposed(rows, options, "data")}
+
+
+def _rows_of(data: Any, options: Mapping[str, Any]) -> pa.Table:
+    """Return the first rows of an object, one for each event; of those that can be read but once,
+    the names of the columns."""
+    if isinstance(data, Sized) and not isinstance(data, Mapping):
+        with suppress(DataError):  # which reading reports, by what it expected
+            return Sessions(EVENTS, options).flat(next(stream(data))).table
+    names = getattr(data, "column_names", getattr(data, "columns", ())) or ()
+    return pa.table({str(name): pa.nulls(0) for name in names})
 
 
 def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,7 +132,7 @@ def _parts(path: str, names: Sequence[str], remedy: str) -> dict[str, str]:
     """Return which splits of a data set are train, validation and test; a single one is train."""
     parts = {
         part: next(name for name in usual if name in names)
-        for part, usual in _USUAL.items()
+        for part, usual in PARTS.items()
         if {*usual} & {*names}
     }
     if len(names) == 1:
@@ -134,30 +145,13 @@ def _parts(path: str, names: Sequence[str], remedy: str) -> dict[str, str]:
 
 
 def _interactions(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for one table of interactions beside tables of features; nothing if a
-    folder holds others."""
-    columns = {str(file): _columns(file, options) for file in files_of(folder)}
-    events = [file for file, names in columns.items() if EVENTS.suits(options, names)]
-    if len(columns) == 1 or len(events) != 1:
+    """Return the options for a table of interactions, or its parts, beside tables of features;
+    nothing if a folder holds others."""
+    tables = {file: _first_rows(file, options) for file in files_of(folder)}
+    if any(PAIRS.suits(options, rows.column_names) for rows in tables.values()):
         return {}
-    features = {
-        f"{role}s": file
-        for role in EVENTS.needed
-        for file in columns
-        if _is_about(role, columns[file])
-    }
-    return {"path": events[0], **features, **_of_table(events[0], options)}
-
-
-def _is_about(role: str, names: Sequence[str]) -> bool:
-    """Return whether a table has ids of users or items, and not of both."""
-    return [each for each in EVENTS.needed if EVENTS.usual_columns(each, names)] == [role]
-
-
-def _columns(path: Path, options: Mapping[str, Any]) -> list[str]:
-    """Return the names of the columns of a table, of whose rows some may be sessions."""
-    names: list[str] = _first_rows(path, options).column_names
-    return names
+    files = folder_options(tables, options, folder)
+    return {**files, **_of_table(files["path"], options)} if files else {}
 
 
 def _first_rows(path: Path, options: Mapping[str, Any]) -> pa.Table:
@@ -187,7 +181,7 @@ def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
             "metadata": [*Roles(**named).told_by_content(names).metadata],
         }
     if EVENTS.suits(options, names):
-        return {"source": "interactions", "metadata": ["*"]}
+        return {"source": "interactions", **proposed(rows, options, path)}
     if not names:
         raise DataError(f"{path} holds rows without columns: give each row its values by name")
     missing = [

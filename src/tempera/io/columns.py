@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ..errors import ConfigError, DataError, did_you_mean
+from ..errors import ConfigError, DataError, did_you_mean, with_article
 from .tables import TableBlock, refuse_repeated
 
 Columns = Mapping[str, tuple[str, ...]]  # of each role that a table has
 # letters that the name of a column has at most; longer ones are the first row of a table without
 # names
 _NAME = 40
+_SHOWN = 9  # usual names that a message has
 _INDEX = re.compile(
     r"__index_level_\d+__"
 )  # the numbers of rows that pandas keeps where it has left some out
@@ -125,7 +126,7 @@ class RoleTable:
             return (*usual, *(name for name in free if pattern.fullmatch(name)))
         if len(usual) > 1:
             raise DataError(
-                f"{where} has {len(usual)} columns that are usual for a {role}: {', '.join(usual)}; "
+                f"{where} has {len(usual)} columns that are usual for {with_article(role)}: {', '.join(usual)}; "
                 f"choose with data.{role}={usual[0]} data.metadata=[{','.join(usual[1:])}]"
             )
         return tuple(usual)
@@ -145,8 +146,9 @@ class RoleTable:
                 )
                 + f", or name one with data.{role}=COLUMN"
             )
+        shown = ", ".join(usual[:_SHOWN]) + (", ..." if len(usual) > _SHOWN else "")
         raise DataError(
-            f"{where} has no column that is usual for a {role} ({', '.join(usual)}); {has}: "
+            f"{where} has no column that is usual for {with_article(role)} ({shown}); {has}: "
             f"name one with data.{role}=COLUMN{headless(names)}"
         )
 
