@@ -16,8 +16,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from .arrow_types import is_list, is_text
 from .columns import Columns
 from .tables import TableBlock
+
+__all__ = ["IDS", "BlockReader", "Mask", "Rows", "is_list", "is_text", "missing", "reads_as"]
 
 Mask = NDArray[np.bool_]
 Rows = NDArray[np.int64]
@@ -160,16 +163,6 @@ class BlockReader:
         raise DataError(
             f"{self.block.file}: column {name!r} holds {kind}; expected {expected}"
         ) from None
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Return whether a column holds texts."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Return whether a column holds lists."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def missing(values: pa.Array) -> Mask:

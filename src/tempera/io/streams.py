@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import DataError
-from .tables import TableBlock, decoded, valid
+from .arrow_types import decoded
+from .tables import TableBlock, valid
 
 _ROWS = 1 << 16
 

@@ -17,6 +17,7 @@ from ..errors import ConfigError, DataError, did_you_mean
 from ..io.arrays import gathered
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
 from ..io.streams import stream
+from ..io.table_form import TableForm
 from ..io.tables import TableBlock, blocks
 from .behaviours import aimed, refuse_unknown, usable_dislikes, with_contexts
 from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedFiles, Undivided
@@ -64,7 +65,7 @@ TABLE = RoleTable(USUAL, ("user", "item"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interactions:
+class Interactions(TableForm):
     """Read rows of a user and an item, with or without a time, from a file, a folder of files or an
     object in memory.
 
@@ -195,7 +196,7 @@ class Interactions:
         tables = [_features(path) for path in (self.users, self.items)]
         return _timeline({TRAIN: blocks(Path(self.path))}, self, folder, *tables, whole=whole)
 
-    def columns(self, names: Sequence[str], where: str) -> Columns:
+    def role_columns(self, names: Sequence[str], where: str) -> Columns:
         """Return the columns of every role that a table with these columns has; raises as
         `RoleTable.columns` does."""
         for name in self.context:
@@ -272,7 +273,7 @@ def _timeline(
     whole: bool,
 ) -> Timeline:
     dropped: Counter[str] = Counter()
-    so_far = ColumnsSoFar(options.columns)
+    so_far = ColumnsSoFar(options.role_columns)
     where = options.path or "data"
     read |= {part: blocks(Path(path)) for part, path in _named(options).items()}
     sessions = Sessions(TABLE, vars(options), dropped)

@@ -15,6 +15,7 @@ from pydantic import Field
 from ..errors import ConfigError, DataError
 from ..io.columns import Columns, RoleTable, headless
 from ..io.reader import is_text
+from ..io.table_form import TableForm
 
 # Usual names of the two roles that every table has.
 QUERY_NAMES = ("query", "anchor", "question", "premise", "sentence1", "text1")
@@ -84,7 +85,7 @@ _WORDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Roles:
+class Roles(TableForm):
     """Name the column of every role; a role without a name takes a usual one, and a column without
     role is an error.
 
@@ -137,7 +138,7 @@ class Roles:
     query_prompt: str = ""
     doc_prompt: str = ""
 
-    def columns(self, names: Sequence[str], where: str) -> Columns:
+    def role_columns(self, names: Sequence[str], where: str) -> Columns:
         """Return the columns of every role that a table with these columns has; raises as
         `RoleTable.columns` does."""
         columns = TABLE.columns(self, names, where)
@@ -219,7 +220,8 @@ def known_by_texts(rows: pa.Table, options: Mapping[str, Any]) -> dict[str, Any]
     taken = {name for role in TABLE.usual for name in TABLE.usual_columns(role, names)}
     named = [
         name
-        for value in options.values()
+        for option, value in options.items()
+        if option in (*TABLE.usual, "metadata")
         for name in (value if isinstance(value, list | tuple) else [value])
     ]
     words = {

@@ -277,7 +277,7 @@ def _pairs(
     dropped, where = Counter[str](), roles.path if isinstance(roles, PairsFile) else "data"
     if "*" in roles.metadata:
         roles, read = _by_texts(read, roles, where)
-    so_far = ColumnsSoFar(roles.columns, TABLE.needed)
+    so_far = ColumnsSoFar(roles.role_columns, TABLE.needed)
     tables = _warned(so_far.of(read), so_far, roles.metadata, where)
     pairs = Pairs.distinct_of(
         (rows_of(block, roles, so_far.columns, dropped) for block in tables), folder

@@ -1,0 +1,121 @@
+"""Dates that are written as texts or numbers: the form of a column's values, and their times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+ISO = "iso"  # 2024-01-15, with or without a time, a zone, or " UTC"
+UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
+_EARLIEST, _LATEST = 631_152_000, 4_102_444_800  # seconds of 1990 and of 2100
+_DAYS = {  # %b reads whole names of months, too
+    "/": ("%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d"),
+    ".": ("%d.%m.%Y", "%Y.%m.%d"),
+    "-": ("%Y-%m-%d", "%d-%m-%Y", "%m-%d-%Y", "%d-%b-%Y"),
+    " ": ("%b %d, %Y", "%d %b %Y", "%m %d, %Y", "%b %d %Y"),
+}
+_HOURS = (
+    "",
+    *(f"{before}{hours}" for hours in ("%H:%M:%S", "%H:%M") for before in (" ", "T", ", ")),
+    *(f"{before}{hours}" for hours in ("%I:%M:%S %p", "%I:%M %p") for before in (" ", ", ")),
+)
+_FURTHER = (
+    "%a %b %d %H:%M:%S %z %Y",  # of Twitter
+    "%a, %d %b %Y %H:%M:%S %z",  # of mails
+    "%d/%b/%Y:%H:%M:%S %z",  # of web servers
+    "%a %b %d %H:%M:%S %Y",
+    "%Y%m%d%H%M%S",
+    "%Y%m%d",
+)
+_DATES = (pa.timestamp("us"), pa.timestamp("us", "UTC"))
+_FINER = (pa.timestamp("ns"), pa.timestamp("ns", "UTC"))  # cut to microseconds
+
+
+def date_forms(texts: pa.Array) -> tuple[str, ...]:
+    """Return the forms in which every text is a date: "iso", or formats of strptime; nulls fit any.
+
+    Several are returned where the values do not tell days from months.
+
+    >>> date_forms(pa.array(["1/15/2024 3:04:05 PM", "2/3/2024 11:00:00 AM"]))
+    ('%m/%d/%Y %I:%M:%S %p',)
+    >>> date_forms(pa.array(["01/02/2024", "03/04/2024"]))
+    ('%m/%d/%Y', '%d/%m/%Y')
+    >>> date_forms(pa.array(["2024-01-15 03:04:05 UTC"])), date_forms(pa.array(["soon"]))
+    (('iso',), ())
+    """
+    texts = texts.drop_null()
+    first = texts[:1]  # tells most forms apart
+    if not len(texts) or not pc.match_substring_regex(texts, r"^\W*\w+\W+\w|^\d{8,14}$")[0].as_py():
+        return ()
+    if dates(first, ISO).null_count == 0:
+        return (ISO,) if dates(texts, ISO).null_count == 0 else ()
+    forms = (form for form in _forms(first[0].as_py()) if dates(first, form).null_count == 0)
+    return tuple(form for form in forms if dates(texts, form).null_count == 0)
+
+
+def dates(texts: pa.Array, form: str) -> pa.Array:
+    """Return the times of texts in microseconds of UTC; null where a text is not of the form.
+
+    Args:
+        form: "iso", or a format of strptime.
+
+    >>> dates(pa.array(["2024-01-15T12:00:00+01:00", "15.1.2024"]), ISO).to_pylist()
+    [datetime.datetime(2024, 1, 15, 11, 0), None]
+    """
+    if form != ISO:
+        times = pc.strptime(texts, format=form, unit="us", error_is_null=True)
+        in_range = _in_years(times)
+        return pc.if_else(in_range, times, None).cast(_DATES[0])
+    plain = pc.replace_substring_regex(texts, r"\s*(UTC|GMT)$", "")
+    for kind in (*_DATES, *_FINER):
+        try:
+            return plain.cast(kind).cast(_DATES[0], safe=False)
+        except pa.ArrowException:
+            continue
+    times = [_iso(text) for text in plain.to_pylist()]
+    return pa.array(times, pa.int64()).cast(_DATES[0])
+
+
+def epoch_unit(numbers: pa.Array) -> str | None:
+    """Return the unit in which nine of ten numbers count time since 1970, to a time between 1990
+    and 2100; None if there is none.
+
+    >>> epoch_unit(pa.array([1_300_000_000.0, 1_300_000_060.0])), epoch_unit(pa.array([1_300_000_000_123]))
+    ('seconds', 'milliseconds')
+    >>> epoch_unit(pa.array([1, 2, 3]))
+    """
+    numbers = numbers.drop_null()
+    for unit, per_second in UNITS.items():
+        low, high = float(_EARLIEST * per_second), float(_LATEST * per_second)
+        within = pc.and_(pc.greater_equal(numbers, low), pc.less(numbers, high))
+        if len(numbers) and 10 * pc.sum(within).as_py() >= 9 * len(numbers):
+            return unit
+    return None
+
+
+def _forms(text: str) -> Iterator[str]:
+    """Yield the formats of strptime that a text may be of, by its signs."""
+    yield from _FURTHER
+    for sign, days in _DAYS.items():
+        if sign in text:
+            for day in days:
+                for hours in _HOURS:
+                    yield day + hours
+
+
+def _in_years(times: pa.Array) -> pa.Array:
+    """Return which times are of a year from 1900 to 2200: %Y takes 24 for a year, too."""
+    years = pc.year(times)
+    return pc.and_(pc.greater_equal(years, 1900), pc.less_equal(years, 2200))
+
+
+def _iso(text: str | None) -> int | None:
+    """Return the microseconds of a date, one by one where a column mixes them with others."""
+    for kind in _DATES:
+        try:
+            return None if text is None else pa.scalar(text).cast(kind).value
+        except pa.ArrowException:
+            continue
+    return None
