@@ -303,3 +303,62 @@ def test_rows_of_python_are_interactions_by_their_columns(
     assert kind_of_tower(with_rows(Options({"data": options}), rows)) is (
         Features if source == "interactions" else Static
     )
+
+
+def pairs_of(word: str, count: int) -> str:
+    return "question,answer\n" + "".join(
+        f"who made {word} {i}?,they made {word} {i}\n" for i in range(count)
+    )
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"train.csv": "train", "dev.csv": "dev", "test.csv": "test"},
+        {
+            "data/train-00000-of-00002.csv": "train",
+            "data/train-00001-of-00002.csv": "more",
+            "data/test-00000-of-00001.csv": "test",
+            "data/validation-00000-of-00001.csv": "dev",
+        },
+        {"train/a.csv": "train", "train/b.csv": "more", "valid/a.csv": "dev", "test/a.csv": "test"},
+        {"faq_train.csv": "train", "faq_test.csv": "test", "faq_val.csv": "dev"},
+    ],
+)
+def test_files_that_are_named_for_splits_are_splits(
+    put: Put, tmp_path: Path, files: dict[str, str]
+) -> None:
+    for name, word in files.items():
+        put(name, pairs_of(word, 5))
+    pairs, _ = build(load(tmp_path)).data.read()
+    words = [text.split()[2] for text in pairs.texts("query")]
+    for part, expected in ((0, {"train", "more"}), (1, {"dev"}), (2, {"test"})):
+        own = {word for word, of in zip(words, pairs.part) if of == part}
+        assert own == expected & {*words}
+
+
+def test_splits_that_one_path_cannot_name(put: Put, tmp_path: Path) -> None:
+    for name in ("train.csv", "test.csv", "extra.csv"):
+        put(name, pairs_of(name[:-4], 3))
+    with pytest.raises(DataError, match=r"extra.csv, whose name tells none: give data.path="):
+        build(load(tmp_path))
+    (tmp_path / "extra.csv").unlink()
+    put("b/train_of_b.csv", pairs_of("b", 3))
+    with pytest.raises(DataError, match="no common name tells them: put the files of each split"):
+        build(load(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ("stars,rating\n1,2\n", "it shares none of them"),
+        ("question,year\nwho?,1999\n", "it lacks answer"),
+        ("answer,year\nwho?,1999\n", "it lacks question"),
+    ],
+)
+def test_tables_of_other_columns_are_no_parts_of_one(
+    put: Put, tmp_path: Path, other: str, why: str
+) -> None:
+    put("a.csv", pairs_of("it", 3)), put("b.csv", other)
+    with pytest.raises(DataError, match=rf"b.csv has the columns .*: {why}, so they are no parts"):
+        build(load(tmp_path)).data.read()

@@ -3,7 +3,8 @@ sources."""
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Sized
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,7 @@ from .text.roles import TABLE as PAIRS
 from .text.text_files import is_text_file
 
 _CALLED = {"query": "queries", "doc": "documents that answer"}
+_SHARD = re.compile(r"\d{5}-of-\d{5}|\d+")  # the number of a shard in the name of its file
 
 
 def with_source(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,6 +111,12 @@ def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         )
     if form == "table" and place.is_dir() and (tables := _interactions(place, options)):
         return tables
+    if form == "table" and place.is_dir() and (files := _split_files(place)):
+        parts = _parts(path, list(files), f"data.path={path}/FILE")
+        of_table = _of_table(files[parts["train"]], options)
+        if of_table["source"] == "pairs":
+            paths = {part: files[name] for part, name in parts.items()}
+            return {**_renamed(paths, "path"), **of_table}
     if form == "python":
         return {"source": "installed_python", "roots": [path]}
     return {
@@ -142,6 +150,53 @@ def _parts(path: str, names: Sequence[str], remedy: str) -> dict[str, str]:
             f"{path} has the splits {', '.join(names)}, none of which is called train: give {remedy}"
         )
     return parts
+
+
+def _split_files(folder: Path) -> dict[str, str]:
+    """Return the files of each split of a table whose files, or their folders, are named for
+    splits, as one path; nothing where fewer than two splits are named.
+
+    Raises:
+        DataError: files of a split that one path cannot name, or a file beside them that is named
+            for no split.
+    """
+    words = {word for usual in PARTS.values() for word in usual}
+    splits, others = defaultdict[str, list[Path]](list), list[Path]()
+    for file in files_of(folder):
+        names = (file.name, *file.relative_to(folder).parts[-2::-1])
+        found = (word for name in names for word in re.split(r"[^a-z]+", name.lower()))
+        word = next((word for word in found if word in words), None)
+        (others if word is None else splits[word]).append(file)
+    if len(splits) < 2:
+        return {}
+    if others:
+        raise DataError(
+            f"{folder} has files of the splits {', '.join(splits)}, and {others[0].relative_to(folder)}, whose name tells none: "
+            f"give data.path={splits['train'][0] if 'train' in splits else folder / 'FILE'} with data.validation and data.test, "
+            "or move it elsewhere"
+        )
+    return {word: _one_path(folder, files) for word, files in splits.items()}
+
+
+def _one_path(folder: Path, files: Sequence[Path]) -> str:
+    """Return a path that stands for some files: the file itself, or the name of shards with * for
+    their numbers."""
+    if len(files) == 1:
+        return str(files[0])
+    patterns = {
+        str(file.parent / re.sub(r"\*.*\*", "*", _SHARD.sub("*", file.name))) for file in files
+    }
+    pattern = patterns.pop()
+    if patterns or files_of(Path(pattern)) != sorted(files):
+        homes = {file.relative_to(folder).parts[0] for file in files}
+        home = folder / homes.pop()
+        if homes or not home.is_dir() or files_of(home) != sorted(files):
+            raise DataError(
+                f"{folder}: the files {', '.join(str(file.relative_to(folder)) for file in files)} are of one split, and no "
+                "common name tells them: put the files of each split in a folder of its own"
+            )
+        return str(home)
+    return pattern
 
 
 def _interactions(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:

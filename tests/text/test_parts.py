@@ -12,7 +12,7 @@ import pytest
 
 from tempera.errors import DataError
 from tempera.ranking.ranking import Evaluation
-from tempera.text.beir import texts_of
+from tempera.text.beir import _read_texts as read_texts
 from tempera.text.catalogue import Catalogue
 from tempera.text.mixture import Mixture
 from tempera.text.pairs import TEST, TRAIN, VALIDATION, Pairs
@@ -172,8 +172,8 @@ def test_judgements_that_train_nothing_are_counted(
         (tmp_path / "qrels" / f"{name}.tsv").write_text(lines + "\n")
     read: list[str] = []
     monkeypatch.setattr(
-        "tempera.text.beir.texts_of",
-        lambda folder, name: read.append(name) or texts_of(folder, name),
+        "tempera.text.beir._read_texts",
+        lambda folder, files, part: read.append(part) or read_texts(folder, files, part),
     )
     pairs, _ = BeirFolder(str(tmp_path), validation="dev").read()
     assert pairs.dropped == {

@@ -194,10 +194,14 @@ class ColumnsSoFar:
     Args:
         choose: returns the columns of each role, from the names of all columns and the name of the
             table.
+        needed: roles whose column every file has to have.
     """
 
-    def __init__(self, choose: Callable[[Sequence[str], str], Columns]) -> None:
-        self.choose = choose
+    def __init__(
+        self, choose: Callable[[Sequence[str], str], Columns], needed: Sequence[str] = ()
+    ) -> None:
+        self.choose, self.needed = choose, needed
+        self.files: list[str] = []
         self.names: list[str] = []
         self.columns: Columns = {}
 
@@ -207,6 +211,9 @@ class ColumnsSoFar:
             if not len(block.table) and block.origin is None:
                 continue
             names = block.table.column_names
+            if block.file not in self.files:
+                self._refuse_other_table(block.file, names)
+                self.files.append(block.file)
             new = [name for name in names if name not in self.names or names.count(name) > 1]
             if new or not self.columns:
                 earlier = [name for name in self.names if name not in names]
@@ -214,6 +221,24 @@ class ColumnsSoFar:
                 self.names.extend(new)
                 self.columns = self.choose(self.names, block.file + before)
             yield block
+
+    def _refuse_other_table(self, file: str, names: Sequence[str]) -> None:
+        """Refuse a file that is no part of the table that was read before: it shares no column with
+        it, or lacks that of a needed role."""
+        if not self.files:
+            return
+        lacks = [
+            role for role in self.needed if not any(name in names for name in self.columns[role])
+        ]
+        if lacks or not {*names} & {*self.names}:
+            why = "shares none of them"
+            if lacks and {*names} & {*self.names}:
+                why = f"lacks {' and '.join(self.columns[role][0] for role in lacks)}"
+            raise DataError(
+                f"{file} has the columns {', '.join(names)}, and {self.files[0]} has {', '.join(self.names)}: "
+                f"it {why}, so they are no parts of one table; give one of them as data.path, or the folder of a retrieval set "
+                "with tables called corpus, queries and qrels"
+            )
 
     @property
     def unread(self) -> list[str]:
