@@ -125,7 +125,8 @@ class HeldOutQueries:
         BM25."""
         if self.first is not self:
             return self.first.words
-        return self._tuned() if self.options.bm25 and self.options.queries != 0 else None
+        asked = self.options.queries != 0 and len(self.questions["test"].rows) > 0
+        return self._tuned() if self.options.bm25 and asked else None
 
     @cached_property
     def fusion(self) -> Fusion:

@@ -121,7 +121,7 @@ def hold_out(
 
     Rows that a source has named for validation or test (`Pairs.part`) are those parts. Else the
     queries are drawn, by `options.seed`, from the candidate rows: the test first, so that the size
-    of validation does not move it. The corpus is every distinct document of the candidate rows, in
+    of validation does not move it. Of rows of any two texts none is drawn. The corpus is every distinct document of the candidate rows, in
     falling order of their ids.
 
     Args:
@@ -135,6 +135,8 @@ def hold_out(
         DataError: no row is left to train on or to ask.
     """
     query_ids, doc_ids, part = pairs.ids("query"), pairs.ids("doc"), pairs.part
+    if not pairs.paired:
+        options = _of_named(options, part)
     drawn = _draw(query_ids, candidates, part, options)
     test = _asked(query_ids, candidates, part, TEST, drawn[TEST])
     validation = _asked(
@@ -165,6 +167,16 @@ def hold_out(
         split, len(np.unique(query_ids[candidates & (part != RANKED)])), options.queries != 0
     )
     return split
+
+
+def _of_named(options: Evaluation, part: NDArray[np.uint8]) -> Evaluation:
+    """Return options by which only queries are asked that a source has named: any two texts are no
+    question and its answer."""
+    return replace(
+        options,
+        queries=options.queries if (part == TEST).any() else 0,
+        validation=options.validation if (part == VALIDATION).any() else 0,
+    )
 
 
 def _fewer(
