@@ -66,6 +66,15 @@ def one_line(text: str) -> str:
     )
 
 
+def article(noun: str) -> str:
+    """Return a noun in the singular with its article.
+
+    >>> article("item"), article("user"), article("Ordered")
+    ('an item', 'a user', 'an Ordered')
+    """
+    return f"an {noun}" if noun[:1].lower() in tuple("aeio") else f"a {noun}"
+
+
 def quantity(count: int, what: str) -> str:
     """Return a number of things, whose noun is given in the plural.
 

@@ -121,8 +121,8 @@ def hold_out(
 
     Rows that a source has named for validation or test (`Pairs.part`) are those parts. Else the
     queries are drawn, by `options.seed`, from the candidate rows: the test first, so that the size
-    of validation does not move it. Of rows of any two texts none is drawn. The corpus is every distinct document of the candidate rows, in
-    falling order of their ids.
+    of validation does not move it. Of rows of any two texts none is drawn. The corpus is every
+    distinct document of the candidate rows, in falling order of their ids.
 
     Args:
         pairs: rows of all parts.
