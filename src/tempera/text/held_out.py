@@ -127,7 +127,9 @@ class HeldOutQueries:
         BM25."""
         if self.first is not self:
             return self.first.words
-        return self._tuned() if self.options.bm25 and self.options.queries != 0 else None
+        if not self.options.bm25 or self.options.queries == 0:
+            return None
+        return self._tuned() if len(self.questions["test"].rows) else None
 
     @cached_property
     def fusion(self) -> Fusion:
