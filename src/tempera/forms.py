@@ -14,6 +14,7 @@ from .errors import DataError
 from .io.atomic import is_run
 from .io.columns import headless
 from .io.saved_sets import splits
+from .io.table_form import table_form
 from .io.tables import blocks, files_of, is_table, visible_files
 from .recommend.interactions import TABLE as EVENTS
 from .recommend.sessions import Sessions
@@ -161,7 +162,8 @@ def _columns(path: Path, options: Mapping[str, Any]) -> list[str]:
 
 
 def _first_rows(path: Path, options: Mapping[str, Any]) -> pa.Table:
-    first = next((block for block in blocks(path) if len(block.table)), None)
+    read = blocks(path, table_form(options))
+    first = next((block for block in read if len(block.table)), None)
     return pa.table({}) if first is None else Sessions(EVENTS, options).flat(first).table
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -80,7 +80,7 @@ class Sessions:
         if empty := int((lengths == 0).sum()):
             self.dropped["rows without an item"] += empty
         self.rows += len(lists)
-        return TableBlock(pa.table(columns), block.file, block.first, row)
+        return replace(block, table=pa.table(columns), origin=row)
 
     def _column(self, role: str, names: list[str]) -> str | None:
         """Return the column of a role: the one that is chosen, or else the first with a usual
