@@ -142,19 +142,20 @@ def test_interactions(put: Put, time: str, split: str) -> None:
     config = build(load(put("events.csv", f"user_id,movieId,{time},device\n1,2,3,x\n")))
     assert isinstance(config.data, Interactions) and config.resolved["tower"]["kind"] == "features"
     assert split in describe(config.data.read().source)["interactions"]["split"]
-    assert (
-        config.data.read().about.endswith(
-            f"user = user_id, item = movieId, time = {time}; not read: device"
-        )
-        or split[0] == "l"
-    )
+    lines = [" ".join(line.split()) for line in config.data.read().about.split("\n")]
+    assert lines[1:] == [
+        "user_id read as user by its name; such as 1",
+        "movieId read as item by its name; such as 2",
+        f"{time} read as {'time' if time == 'timestamp' else time} by its name; always 3",
+        "device not read always x",
+    ]
 
 
 def test_ratings_need_an_option(put: Put) -> None:
     with pytest.raises(
-        DataError, match=r"add data.metadata=\[rating\] to take all rows, data.min_rating=4"
+        DataError, match=r"add data.min_rating=4 .*, data.metadata=\[rating\] to take all rows"
     ):
-        build(load(put("events.csv", "user_id,item_id,rating\n1,2,3\n"))).data.read()
+        build(load(put("events.csv", "user_id,item_id,rating\n1,2,3\n1,3,5\n"))).data.read()
 
 
 def test_a_beir_folder_and_its_splits(put: Put) -> None:
@@ -254,6 +255,11 @@ def test_tables_of_items_and_users_beside_the_interactions(put: Put, tmp_path: P
         "people.csv",
     ]
     put("more.csv", "user,item,time\n2,a,3\n")
+    with pytest.raises(
+        DataError, match=r"has 2 tables of interactions \(log.csv, more.csv\): give"
+    ):
+        options(tmp_path)
+    (tmp_path / "things.csv").unlink(), (tmp_path / "people.csv").unlink()
     assert "items" not in options(tmp_path) and options(tmp_path)["path"] == str(tmp_path)
 
 
@@ -296,3 +302,62 @@ def test_rows_of_python_are_interactions_by_their_columns(
     assert kind_of_tower(with_rows(Options({"data": options}), rows)) is (
         Features if source == "interactions" else Static
     )
+
+
+def pairs_of(word: str, count: int) -> str:
+    return "question,answer\n" + "".join(
+        f"who made {word} {i}?,they made {word} {i}\n" for i in range(count)
+    )
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"train.csv": "train", "dev.csv": "dev", "test.csv": "test"},
+        {
+            "data/train-00000-of-00002.csv": "train",
+            "data/train-00001-of-00002.csv": "more",
+            "data/test-00000-of-00001.csv": "test",
+            "data/validation-00000-of-00001.csv": "dev",
+        },
+        {"train/a.csv": "train", "train/b.csv": "more", "valid/a.csv": "dev", "test/a.csv": "test"},
+        {"faq_train.csv": "train", "faq_test.csv": "test", "faq_val.csv": "dev"},
+    ],
+)
+def test_files_that_are_named_for_splits_are_splits(
+    put: Put, tmp_path: Path, files: dict[str, str]
+) -> None:
+    for name, word in files.items():
+        put(name, pairs_of(word, 5))
+    pairs, _ = build(load(tmp_path)).data.read()
+    words = [text.split()[2] for text in pairs.texts("query")]
+    for part, expected in ((0, {"train", "more"}), (1, {"dev"}), (2, {"test"})):
+        own = {word for word, of in zip(words, pairs.part) if of == part}
+        assert own == expected & {*words}
+
+
+def test_splits_that_one_path_cannot_name(put: Put, tmp_path: Path) -> None:
+    for name in ("train.csv", "test.csv", "extra.csv"):
+        put(name, pairs_of(name[:-4], 3))
+    with pytest.raises(DataError, match=r"extra.csv, whose name tells none: give data.path="):
+        build(load(tmp_path))
+    (tmp_path / "extra.csv").unlink()
+    put("b/train_of_b.csv", pairs_of("b", 3))
+    with pytest.raises(DataError, match="no common name tells them: put the files of each split"):
+        build(load(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ("stars,rating\n1,2\n", "it shares none of them"),
+        ("question,year\nwho?,1999\n", "it lacks answer"),
+        ("answer,year\nwho?,1999\n", "it lacks question"),
+    ],
+)
+def test_tables_of_other_columns_are_no_parts_of_one(
+    put: Put, tmp_path: Path, other: str, why: str
+) -> None:
+    put("a.csv", pairs_of("it", 3)), put("b.csv", other)
+    with pytest.raises(DataError, match=rf"b.csv has the columns .*: {why}, so they are no parts"):
+        build(load(tmp_path)).data.read()

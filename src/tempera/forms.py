@@ -3,8 +3,10 @@ sources."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence, Sized
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,12 @@ from .errors import DataError
 from .io.atomic import is_run
 from .io.columns import headless
 from .io.saved_sets import splits
+from .io.streams import stream
 from .io.table_form import table_form
 from .io.tables import blocks, files_of, is_table, visible_files
-from .recommend.interactions import TABLE as EVENTS
+from .recommend.event_folder import PARTS, folder_options
+from .recommend.event_roles import TABLE as EVENTS
+from .recommend.event_roles import proposed
 from .recommend.sessions import Sessions
 from .text.beir import is_beir, split_names
 from .text.roles import IDS, Roles, known_by_texts
@@ -24,11 +29,7 @@ from .text.roles import TABLE as PAIRS
 from .text.text_files import is_text_file
 
 _CALLED = {"query": "queries", "doc": "documents that answer"}
-_USUAL = {
-    "train": ("train",),
-    "validation": ("validation", "valid", "val", "dev"),
-    "test": ("test",),
-}
+_SHARD = re.compile(r"\d{5}-of-\d{5}|\d+")  # the number of a shard in the name of its file
 
 
 def with_source(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,7 +51,8 @@ def with_source(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     detected = _detected(path, options)
     if "metadata" in detected and isinstance(named := options.get("metadata"), list | tuple):
-        return {**detected, **options, "metadata": [*named, *detected["metadata"]]}
+        metadata = [*dict.fromkeys([*named, *detected["metadata"]])]
+        return {**detected, **options, "metadata": metadata}
     return {**detected, **options}
 
 
@@ -62,17 +64,28 @@ def source_of(data: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 
     >>> import pyarrow as pa
     >>> source_of(pa.table({"user_id": [1], "item_id": [7]}), {})
-    {'metadata': ['*'], 'source': 'interactions'}
+    {'source': 'interactions', 'metadata': ['*']}
     """
-    names = [str(name) for name in getattr(data, "column_names", getattr(data, "columns", ()))]
     if "source" in options:
         return {
             **options,
             "source": "interactions" if options["source"] == "interactions" else "given",
         }
+    rows = _rows_of(data, options)
+    names = [str(name) for name in rows.column_names]
     if PAIRS.suits(options, names) or not EVENTS.suits(options, names):
         return {**options, "source": "given"}
-    return {"metadata": ["*"], **options, "source": "interactions"}
+    return {**options, "source": "interactions", **proposed(rows, options, "data")}
+
+
+def _rows_of(data: Any, options: Mapping[str, Any]) -> pa.Table:
+    """Return the first rows of an object, one for each event; of those that can be read but once,
+    the names of the columns."""
+    if isinstance(data, Sized) and not isinstance(data, Mapping):
+        with suppress(DataError):  # which reading reports, by what it expected
+            return Sessions(EVENTS, options).flat(next(stream(data))).table
+    names = getattr(data, "column_names", getattr(data, "columns", ())) or ()
+    return pa.table({str(name): pa.nulls(0) for name in names})
 
 
 def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,6 +112,12 @@ def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         )
     if form == "table" and place.is_dir() and (tables := _interactions(place, options)):
         return tables
+    if form == "table" and place.is_dir() and (files := _split_files(place)):
+        parts = _parts(path, list(files), f"data.path={path}/FILE")
+        of_table = _of_table(files[parts["train"]], options)
+        if of_table["source"] == "pairs":
+            paths = {part: files[name] for part, name in parts.items()}
+            return {**_renamed(paths, "path"), **of_table}
     if form == "python":
         return {"source": "installed_python", "roots": [path]}
     return {
@@ -122,7 +141,7 @@ def _parts(path: str, names: Sequence[str], remedy: str) -> dict[str, str]:
     """Return which splits of a data set are train, validation and test; a single one is train."""
     parts = {
         part: next(name for name in usual if name in names)
-        for part, usual in _USUAL.items()
+        for part, usual in PARTS.items()
         if {*usual} & {*names}
     }
     if len(names) == 1:
@@ -134,31 +153,61 @@ def _parts(path: str, names: Sequence[str], remedy: str) -> dict[str, str]:
     return parts
 
 
-def _interactions(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for one table of interactions beside tables of features; nothing if a
-    folder holds others."""
-    columns = {str(file): _columns(file, options) for file in files_of(folder)}
-    events = [file for file, names in columns.items() if EVENTS.suits(options, names)]
-    if len(columns) == 1 or len(events) != 1:
+def _split_files(folder: Path) -> dict[str, str]:
+    """Return the files of each split of a table whose files, or their folders, are named for
+    splits, as one path; nothing where fewer than two splits are named.
+
+    Raises:
+        DataError: files of a split that one path cannot name, or a file beside them that is named
+            for no split.
+    """
+    words = {word for usual in PARTS.values() for word in usual}
+    splits, others = defaultdict[str, list[Path]](list), list[Path]()
+    for file in files_of(folder):
+        names = (file.name, *file.relative_to(folder).parts[-2::-1])
+        found = (word for name in names for word in re.split(r"[^a-z]+", name.lower()))
+        word = next((word for word in found if word in words), None)
+        (others if word is None else splits[word]).append(file)
+    if len(splits) < 2:
         return {}
-    features = {
-        f"{role}s": file
-        for role in EVENTS.needed
-        for file in columns
-        if _is_about(role, columns[file])
+    if others:
+        raise DataError(
+            f"{folder} has files of the splits {', '.join(splits)}, and {others[0].relative_to(folder)}, whose name tells none: "
+            f"give data.path={splits['train'][0] if 'train' in splits else folder / 'FILE'} with data.validation and data.test, "
+            "or move it elsewhere"
+        )
+    return {word: _one_path(folder, files) for word, files in splits.items()}
+
+
+def _one_path(folder: Path, files: Sequence[Path]) -> str:
+    """Return a path that stands for some files: the file itself, or the name of shards with * for
+    their numbers."""
+    if len(files) == 1:
+        return str(files[0])
+    patterns = {
+        str(file.parent / re.sub(r"\*.*\*", "*", _SHARD.sub("*", file.name))) for file in files
     }
-    return {"path": events[0], **features, **_of_table(events[0], options)}
+    pattern = patterns.pop()
+    if patterns or files_of(Path(pattern)) != sorted(files):
+        homes = {file.relative_to(folder).parts[0] for file in files}
+        home = folder / homes.pop()
+        if homes or not home.is_dir() or files_of(home) != sorted(files):
+            raise DataError(
+                f"{folder}: the files {', '.join(str(file.relative_to(folder)) for file in files)} are of one split, and no "
+                "common name tells them: put the files of each split in a folder of its own"
+            )
+        return str(home)
+    return pattern
 
 
-def _is_about(role: str, names: Sequence[str]) -> bool:
-    """Return whether a table has ids of users or items, and not of both."""
-    return [each for each in EVENTS.needed if EVENTS.usual_columns(each, names)] == [role]
-
-
-def _columns(path: Path, options: Mapping[str, Any]) -> list[str]:
-    """Return the names of the columns of a table, of whose rows some may be sessions."""
-    names: list[str] = _first_rows(path, options).column_names
-    return names
+def _interactions(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options for a table of interactions, or its parts, beside tables of features;
+    nothing if a folder holds others."""
+    tables = {file: _first_rows(file, options) for file in files_of(folder)}
+    if any(PAIRS.suits(options, rows.column_names) for rows in tables.values()):
+        return {}
+    files = folder_options(tables, options, folder)
+    return {**files, **_of_table(files["path"], options)} if files else {}
 
 
 def _first_rows(path: Path, options: Mapping[str, Any]) -> pa.Table:
@@ -189,7 +238,7 @@ def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
             "metadata": [*Roles(**named).told_by_content(names).metadata],
         }
     if EVENTS.suits(options, names):
-        return {"source": "interactions", "metadata": ["*"]}
+        return {"source": "interactions", **proposed(rows, options, path)}
     if not names:
         raise DataError(f"{path} holds rows without columns: give each row its values by name")
     missing = [

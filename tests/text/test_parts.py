@@ -12,7 +12,7 @@ import pytest
 
 from tempera.errors import DataError
 from tempera.ranking.ranking import Evaluation
-from tempera.text.beir import texts_of
+from tempera.text.beir import _read_texts as read_texts
 from tempera.text.catalogue import Catalogue
 from tempera.text.mixture import Mixture
 from tempera.text.pairs import TEST, TRAIN, VALIDATION, Pairs
@@ -73,7 +73,7 @@ def test_the_same_file_twice_leaves_nothing_to_train_on_and_says_why(put: Put) -
     path = put("train.jsonl", *(pair(f"q{i}", f"d{i}") for i in range(4)))
     with pytest.raises(
         DataError,
-        match=r"no pairs are left to train on: .* 4 are pairs that share a query with validation",
+        match=r"no pairs are left to train on: .* 4 are pairs that hold a query of validation",
     ):
         hold_out(*PairsFile(path, test=path).read(), Evaluation())
 
@@ -172,8 +172,8 @@ def test_judgements_that_train_nothing_are_counted(
         (tmp_path / "qrels" / f"{name}.tsv").write_text(lines + "\n")
     read: list[str] = []
     monkeypatch.setattr(
-        "tempera.text.beir.texts_of",
-        lambda folder, name: read.append(name) or texts_of(folder, name),
+        "tempera.text.beir._read_texts",
+        lambda folder, files, part: read.append(part) or read_texts(folder, files, part),
     )
     pairs, _ = BeirFolder(str(tmp_path), validation="dev").read()
     assert pairs.dropped == {

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ..errors import ConfigError, DataError, did_you_mean
+from ..errors import ConfigError, DataError, did_you_mean, with_article
 from .tables import TableBlock, refuse_repeated
 
 Columns = Mapping[str, tuple[str, ...]]  # of each role that a table has
 # letters that the name of a column has at most; longer ones are the first row of a table without
 # names
 _NAME = 40
+_SHOWN = 9  # usual names that a message has
 _INDEX = re.compile(
     r"__index_level_\d+__"
 )  # the numbers of rows that pandas keeps where it has left some out
@@ -125,7 +126,7 @@ class RoleTable:
             return (*usual, *(name for name in free if pattern.fullmatch(name)))
         if len(usual) > 1:
             raise DataError(
-                f"{where} has {len(usual)} columns that are usual for a {role}: {', '.join(usual)}; "
+                f"{where} has {len(usual)} columns that are usual for {with_article(role)}: {', '.join(usual)}; "
                 f"choose with data.{role}={usual[0]} data.metadata=[{','.join(usual[1:])}]"
             )
         return tuple(usual)
@@ -145,8 +146,9 @@ class RoleTable:
                 )
                 + f", or name one with data.{role}=COLUMN"
             )
+        shown = ", ".join(usual[:_SHOWN]) + (", ..." if len(usual) > _SHOWN else "")
         raise DataError(
-            f"{where} has no column that is usual for a {role} ({', '.join(usual)}); {has}: "
+            f"{where} has no column that is usual for {with_article(role)} ({shown}); {has}: "
             f"name one with data.{role}=COLUMN{headless(names)}"
         )
 
@@ -192,10 +194,14 @@ class ColumnsSoFar:
     Args:
         choose: returns the columns of each role, from the names of all columns and the name of the
             table.
+        needed: roles whose column every file has to have.
     """
 
-    def __init__(self, choose: Callable[[Sequence[str], str], Columns]) -> None:
-        self.choose = choose
+    def __init__(
+        self, choose: Callable[[Sequence[str], str], Columns], needed: Sequence[str] = ()
+    ) -> None:
+        self.choose, self.needed = choose, needed
+        self.files: list[str] = []
         self.names: list[str] = []
         self.columns: Columns = {}
         self._noted: dict[str, set[str]] = {}  # files by what is unusual in their form
@@ -208,6 +214,9 @@ class ColumnsSoFar:
             if not len(block.table) and block.origin is None:
                 continue
             names = block.table.column_names
+            if block.file not in self.files:
+                self._refuse_other_table(block.file, names)
+                self.files.append(block.file)
             new = [name for name in names if name not in self.names or names.count(name) > 1]
             if new or not self.columns:
                 earlier = [name for name in self.names if name not in names]
@@ -215,6 +224,24 @@ class ColumnsSoFar:
                 self.names.extend(new)
                 self.columns = self.choose(self.names, block.file + before)
             yield block
+
+    def _refuse_other_table(self, file: str, names: Sequence[str]) -> None:
+        """Refuse a file that is no part of the table that was read before: it shares no column with
+        it, or lacks that of a needed role."""
+        if not self.files:
+            return
+        lacks = [
+            role for role in self.needed if not any(name in names for name in self.columns[role])
+        ]
+        if lacks or not {*names} & {*self.names}:
+            why = "shares none of them"
+            if lacks and {*names} & {*self.names}:
+                why = f"lacks {' and '.join(self.columns[role][0] for role in lacks)}"
+            raise DataError(
+                f"{file} has the columns {', '.join(names)}, and {self.files[0]} has {', '.join(self.names)}: "
+                f"it {why}, so they are no parts of one table; give one of them as data.path, or the folder of a retrieval set "
+                "with tables called corpus, queries and qrels"
+            )
 
     @property
     def unread(self) -> list[str]:

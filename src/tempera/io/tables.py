@@ -169,11 +169,14 @@ def parquet_table(path: Path) -> pa.Table:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files of a folder of shards, in order; of anything else, the path itself.
+    """Return the files of a folder of shards, in order, or those that a name with * stands for; of
+    anything else, the path itself.
 
     Raises:
         DataError: the folder holds no table, or several data sets, or is that of a run.
     """
+    if "*" in path.name and not path.exists():
+        return sorted(path.parent.glob(path.name)) or [path]
     if not path.is_dir():
         return [path]
     if is_run(path):

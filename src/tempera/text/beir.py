@@ -1,32 +1,31 @@
-"""A retrieval set in BEIR's layout (Thakur et al. 2021): corpus, queries, and graded judgements of
-each split."""
+"""A retrieval set, in BEIR's layout (Thakur et al. 2021) or as other tables: corpus, queries, and
+graded judgements of each split."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..errors import DataError
-from ..io.json_tables import json_tables, opened
-from ..io.reader import BlockReader, reads_as
-from ..io.tables import TableBlock, blocks_of, csv_tables, joined
+from ..errors import DataError, quantity
+from ..io.reader import BlockReader, is_text
+from ..io.tables import joined
 from ..io.untrusted import inside
 from .pairs import distinct
+from .set_files import Part, SetFiles, part_blocks
 
-_TEXTS = {"id": ("_id",), "title": ("title",), "text": ("text",)}
 UNNAMED = "queries that the split does not name"
-_SCHEMA = pa.schema([(name, pa.string()) for (name,) in _TEXTS.values()])
-_JUDGEMENTS = {"query": ("query-id",), "document": ("corpus-id",), "score": ("score",)}
+_UNKNOWN, _BLANK = -1, -2  # in place of the row of a text that is not there, or is empty
+_TEXT = pa.large_string()
 
 
 @dataclass(frozen=True)
@@ -45,44 +44,102 @@ class Beir:
     grade: NDArray[np.float64]  # [r] from 0
     every_query: pa.Table  # id, title, text of the queries of all splits
     unused: dict[str, int]  # what the files hold that is not part of the above, by its kind
+    blank: Mapping[Part, pa.Array] = field(default_factory=dict)  # ids without a text
+
+    def itself(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the queries that are a document of the corpus, and that document, [e] each; one
+        that is judged to be relevant to its query is not among them.
+
+        The sets of which queries are documents (ArguAna) give both the same id. Ids that are equal
+        by chance, such as numbers from 1, are told by the texts: most documents have to hold the
+        query that has their id.
+        """
+        at = pc.index_in(self.queries["id"].cast(_TEXT), self.corpus["id"].combine_chunks())
+        query = np.flatnonzero(at.is_valid().to_numpy(zero_copy_only=False))
+        doc = at.drop_null().to_numpy().astype(np.int64)
+        queries = self.queries["text"].take(pa.array(query)).to_pylist()
+        texts = self.corpus["text"].take(pa.array(doc)).to_pylist()
+        held = [_words(one) in _words(other) for one, other in zip(queries, texts, strict=True)]
+        if 2 * sum(held) <= len(held):
+            query, doc = query[:0], doc[:0]
+        right = self.grade > 0
+        judged = self.query[right] * len(self.corpus) + self.doc[right]
+        other = ~np.isin(query * len(self.corpus) + doc, judged)
+        return query[other], doc[other]
+
+
+def _words(text: str) -> str:
+    """Return a text with single spaces, in lower case."""
+    return " ".join(text.lower().split())
 
 
 def read_beir(folder: str | Path, split: str = "test", other: Beir | None = None) -> Beir:
-    """Read corpus.jsonl, queries.jsonl and qrels/`split`.tsv, each plain or with .gz.
+    """Read the corpus, the queries and the judgements of a split, from tables of any kind.
 
     A document's text is its title, a space, and its text. Rows are counted from 1, without blank
-    lines and headers.
+    lines and headers. Left out and counted are texts that are empty, with their judgements,
+    judgements of unknown texts, and of two grades of one pair the lower one; a grade below 0 counts
+    as not relevant.
 
     Args:
         other: another split of the folder, whose texts are not read again.
 
     Raises:
-        DataError: a missing file or split; by file and row: broken UTF-8 or JSON, a row without id
-            or text, an id given twice, a judgement of an unknown query or document, a grade that is
-            no number or below 0, two grades for one.
+        DataError: a missing file or split; by file and row: broken UTF-8 or JSON, a row without id,
+            an id given twice, a grade that is no number, judgements of which most name an unknown
+            query or document.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"no such folder: {folder}")
-    corpus = texts_of(folder, "corpus") if other is None else other.corpus
-    queries = texts_of(folder, "queries") if other is None else other.every_query
+    files = files_of_set(folder)
+    if other is None:
+        corpus, queries = (
+            _read_texts(folder, files, "corpus"),
+            _read_texts(folder, files, "queries"),
+        )
+    else:
+        corpus = _Texts(other.corpus, other.blank["corpus"])
+        queries = _Texts(other.every_query, other.blank["queries"])
     inside(folder / "qrels", f"{split}.tsv")
-    path = _file(folder / "qrels", f"{split}.tsv")
-    query, doc, grade = _judgements(path, queries, corpus)
-    kept = _unrepeated(query, doc, grade, path)
+    paths = files.qrels.get(split)
+    if paths is None:
+        _refuse_split(folder, split, files)
+    judged = _judgements(paths, {"query": queries, "document": corpus})
+    kept = _highest(judged)
+    query, doc, grade = judged.query, judged.doc, judged.grade
     answered = np.unique(query[kept & (grade > 0)])
     if not len(answered):
-        raise DataError(f"{path} names no relevant document: give judgements with grades above 0")
+        raise DataError(
+            f"{paths[0]} names no relevant document: give judgements with grades above 0"
+        )
     used, named = kept & np.isin(query, answered), np.unique(query)
+    blank = {"corpus": corpus.blank, "queries": queries.blank}
     unused = {
-        UNNAMED: len(queries) - len(named),
+        UNNAMED: len(queries.table) - len(named),
         "queries without a relevant document": len(named) - len(answered),
         "judgements of queries without a relevant document": int((kept & ~used).sum()),
-        "repeated judgements": int((~kept).sum()),
+        "repeated judgements": int((~kept).sum()) - judged.unused["lower"],
+    }
+    faults = {
+        "lower ones of two grades of a pair": judged.unused["lower"],
+        # Told once, of the first split that is read.
+        "documents without a text": 0 if other else len(corpus.blank),
+        "queries without a text": 0 if other else len(queries.blank),
+        "judgements of a document or query without a text": judged.unused["blank"],
+        "judgements of an unknown query or document": judged.unused["unknown"],
+        "judgements below 0, which count as not relevant": judged.unused["negative"],
     }
     place = np.searchsorted(answered, query[used])
     return Beir(
-        corpus, queries.take(pa.array(answered)), place, doc[used], grade[used], queries, unused
+        corpus.table,
+        queries.table.take(pa.array(answered)),
+        place,
+        doc[used],
+        grade[used],
+        queries.table,
+        unused | {kind: count for kind, count in faults.items() if count},
+        blank,
     )
 
 
@@ -122,119 +179,203 @@ def write_beir(
 
 
 def is_beir(path: str | Path) -> bool:
-    """Return whether a folder looks like a BEIR set."""
-    return any((Path(path) / f"corpus.jsonl{end}").is_file() for end in ("", ".gz"))
+    """Return whether a folder holds a retrieval set: a corpus, and queries or judgements."""
+    return SetFiles.of(Path(path)) is not None
 
 
 def split_names(folder: Path) -> list[str]:
-    """Return the names of the splits that a BEIR folder has judgements for."""
-    return sorted({path.name.partition(".")[0] for path in (folder / "qrels").glob("*.tsv*")})
+    """Return the names of the splits that a retrieval set has judgements for."""
+    return sorted(files_of_set(folder).qrels)
 
 
-def _file(folder: Path, name: str) -> Path:
-    for path in (folder / name, folder / f"{name}.gz"):
-        try:
-            if path.is_file():
-                return path
-        except OSError as error:  # a name that is too long
-            raise DataError(f"no such file: {path}: {error.strerror}") from None
-    others = sorted({path.name.partition(".")[0] for path in folder.glob(f"*{Path(name).suffix}*")})
-    instead = "; give another split: " if name.endswith(".tsv") else "; there is "
-    raise DataError(
-        f"no such file: {folder / name}" + (instead + ", ".join(others) if others else "")
-    )
+def files_of_set(folder: Path) -> SetFiles:
+    """Return the files of a retrieval set; raises DataError for a folder that is none."""
+    files = SetFiles.of(folder)
+    if files is None:
+        raise DataError(
+            f"no such file: {folder / 'corpus.jsonl'}, and no other table of a corpus beside queries or qrels"
+        )
+    return files
 
 
-def texts_of(folder: Path, name: str) -> pa.Table:
+def texts_of(folder: Path, part: Part) -> pa.Table:
     """Read columns id, title and text, its title included, of the corpus or the queries; all ids
     differ, no text is blank."""
-    path = _file(folder, f"{name}.jsonl")
-    parts = [_texts_of(block) for block in blocks_of(path, partial(json_tables, schema=_SCHEMA))]
-    if not parts:
-        raise DataError(f"{path} holds no rows")
-    table = joined(parts, str(path))
+    return _read_texts(folder, files_of_set(folder), part).table
+
+
+class _Texts(NamedTuple):
+    """The texts of a corpus or of queries, and the ids of those that are blank."""
+
+    table: pa.Table  # id, title, text
+    blank: pa.Array  # [b] large_string
+
+
+class _Judged(NamedTuple):
+    """Judgements of known texts, [r], and the number of others and of changed ones."""
+
+    query: NDArray[np.int64]
+    doc: NDArray[np.int64]
+    grade: NDArray[np.float64]
+    unused: Counter[str]
+
+
+def _refuse_split(folder: Path, split: str, files: SetFiles) -> NoReturn:
+    """Refuse a split that has no judgements."""
+    remedy = "add judgements: a line of query-id, corpus-id, score, and theirs, divided by tabs"
+    if files.qrels:
+        remedy = f"give another split: {', '.join(files.qrels)}"
+    raise DataError(f"no such file: {folder / 'qrels' / f'{split}.tsv'}; {remedy}")
+
+
+def _read_texts(folder: Path, files: SetFiles, part: Part) -> _Texts:
+    """Read the texts of the corpus or the queries; raises as `read_beir` does."""
+    paths = files.corpus if part == "corpus" else files.queries
+    if not paths:
+        every = (*files.corpus, *files.queries, *chain(*files.qrels.values()), *files.others)
+        names = ", ".join(sorted(str(path.relative_to(folder)) for path in every))
+        raise DataError(
+            f"{folder} holds a retrieval set without {part}, in {names}: add a table of {part}, such as {part}.jsonl, or give "
+            "one file of pairs by its own name"
+        )
+    tables, rows = list[pa.Table](), list[tuple[Path, int]]()
+    for path in paths:
+        for block, columns in part_blocks(path, part):
+            tables.append(_texts_of(BlockReader(block, columns, Counter())))
+            rows.append((path, block.first))
+    if not tables:
+        raise DataError(f"{paths[0]} holds no rows")
+    table = joined(tables, str(paths[0]))
     first, which = distinct(table["id"].combine_chunks().dictionary_encode().indices.to_numpy())
     if len(first) < len(table):
-        row = int((first[which] != np.arange(len(table))).argmax())
-        name = table["id"][row].as_py()
+        _refuse_repeated(table, first[which], tables, rows)
+        table = table.take(pa.array(first))
+    blank = pc.equal(table["text"], "")
+    ids = table["id"].filter(blank).combine_chunks()
+    if 2 * len(ids) > len(table):
         raise DataError(
-            f"{path}, row {row + 1}: the id {name!r} repeats row {first[which[row]] + 1}; give every row its own id"
+            f"{paths[0]}: {len(ids):,} of its {quantity(len(table), 'rows')} have no text: check that the text is in a "
+            "column of this name"
         )
-    return table
+    return _Texts(table.filter(pc.invert(blank)) if len(ids) else table, ids)
 
 
-def _texts_of(block: TableBlock) -> pa.Table:
-    reader = BlockReader(block, _TEXTS, Counter())
-    ids, texts = reader.ids("id"), reader.column("text")
-    reader.refuse("text", texts.is_null().to_numpy(zero_copy_only=False), "is missing")
-    title, text = (
-        values.fill_null("").cast(pa.large_string()) for values in (reader.column("title"), texts)
-    )
-    title = pc.utf8_trim_whitespace(title)
-    text = pc.utf8_trim_whitespace(
-        pc.binary_join_element_wise(title, text, pa.scalar(" ", pa.large_string()))
-    )
-    blank = pc.equal(text, "").to_numpy(zero_copy_only=False)
-    reader.refuse("text", blank, "has no text: remove the row and its judgements")
-    return pa.table({"id": ids, "title": title, "text": text})
+def _refuse_repeated(
+    table: pa.Table,
+    first: NDArray[np.int64],
+    tables: Sequence[pa.Table],
+    blocks: Sequence[tuple[Path, int]],
+) -> None:
+    """Refuse an id that two texts have; files of several splits may repeat a text with its id.
 
+    Args:
+        table: all rows; `tables` are its parts, each with its file and the number of its first row.
+        first: the first row with the id of each, [n].
+    """
+    starts = np.cumsum([0, *map(len, tables)])
 
-def _judgements(
-    path: Path, queries: pa.Table, corpus: pa.Table
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Read the query, the document and the grade of every judgement; a header is left out."""
-    with opened(path) as file:
-        first = file.readline().decode("utf-8", "replace").split("\t")
-    is_header = "id" in first[0].lower() and not reads_as(
-        pa.float64(), pa.scalar(first[-1].strip())
-    )
-    names = () if is_header else [name for (name,) in _JUDGEMENTS.values()]
-    parse = partial(csv_tables, names=names, sign="\t", quoted=False)
-    parts = [_judged(block, queries, corpus) for block in blocks_of(path, parse)]
-    if not parts:
-        raise DataError(f"{path} holds no rows")
-    query, doc, grade = (np.concatenate(column) for column in zip(*parts))
-    return query, doc, grade
+    def place(row: int) -> tuple[Path, int]:
+        at = int(np.searchsorted(starts, row, side="right")) - 1
+        path, number = blocks[at]
+        return path, number + row - int(starts[at])
 
-
-def _judged(
-    block: TableBlock, queries: pa.Table, corpus: pa.Table
-) -> tuple[NDArray[np.int64], ...]:
-    if block.table.num_columns != len(_JUDGEMENTS):
-        raise DataError(
-            f"{block.file} has {block.table.num_columns} columns; expected query-id, corpus-id and score, separated by tabs"
-        )
-    table = block.table.rename_columns([name for (name,) in _JUDGEMENTS.values()])
-    reader = BlockReader(TableBlock(table, block.file, block.first), _JUDGEMENTS, Counter())
-    rows = []
-    for role, texts in (("query", queries), ("document", corpus)):
-        ids = reader.ids(role)
-        at = pc.index_in(ids, value_set=texts["id"].combine_chunks())
-        unknown = at.is_null().to_numpy(zero_copy_only=False)
-        if unknown.any():
-            reader.refuse(
-                role,
-                unknown,
-                f"is {ids[int(unknown.argmax())].as_py()!r}, but no {role} has this id",
+    texts = table["text"].to_pylist() if len(blocks) > 1 else []
+    for row in np.flatnonzero(first != np.arange(len(table))).tolist():
+        (path, number), (other, earlier) = place(row), place(int(first[row]))
+        if path == other or texts[row] != texts[first[row]]:
+            where = "" if path == other else f" of {other}"
+            raise DataError(
+                f"{path}, row {number}: the id {table['id'][row].as_py()!r} repeats row {earlier}{where}; give every row "
+                "its own id"
             )
-        rows.append(at.to_numpy().astype(np.int64))
-    grades = reader.numbers("score")
-    reader.refuse("score", grades < 0, "is below 0")
-    return *rows, grades
 
 
-def _unrepeated(
-    query: NDArray[np.int64], doc: NDArray[np.int64], grade: NDArray[np.float64], path: Path
-) -> NDArray[np.bool_]:
-    """Return which judgements are the first of their query and document, [r]."""
-    _, first, inverse = np.unique(
-        np.stack([query, doc]), axis=1, return_index=True, return_inverse=True
+def _texts_of(reader: BlockReader) -> pa.Table:
+    """Return columns id, title and text of a block; a text that is missing is empty."""
+    ids = reader.ids("id").cast(_TEXT)
+    texts = {}
+    for role in ("title", "text"):
+        if role in reader.columns:
+            texts[role] = pc.utf8_trim_whitespace(_column(reader, role))
+        else:
+            texts[role] = pa.array([""] * len(ids), _TEXT)
+    text = pc.utf8_trim_whitespace(
+        pc.binary_join_element_wise(texts["title"], texts["text"], pa.scalar(" ", _TEXT))
     )
-    at = first[inverse.ravel()]
-    if (other := grade != grade[at]).any():
-        row = int(other.argmax())
-        raise DataError(
-            f"{path}, row {row + 1}: the grade is {grade[row]:g}, but row {at[row] + 1} gives the same pair {grade[at[row]]:g}"
+    return pa.table({"id": ids, "title": texts["title"], "text": text})
+
+
+def _column(reader: BlockReader, role: str) -> pa.Array:
+    """Return a column of texts, [r]; one that is missing is empty."""
+    values = reader.column(role)
+    if not (is_text(values.type) or pa.types.is_null(values.type)):
+        reader.refuse_type(reader.columns[role][0], values.type, "texts")
+    return values.cast(_TEXT).fill_null("")
+
+
+def _judgements(paths: Sequence[Path], texts: Mapping[str, _Texts]) -> _Judged:
+    """Read the judgements of known texts.
+
+    Raises:
+        DataError: most of them name an unknown query or document.
+    """
+    parts, unused, total = list[list[NDArray[np.float64]]](), Counter[str](), 0
+    unknown: tuple[BlockReader, str, NDArray[np.bool_]] | None = None
+    for reader in _readers(paths):
+        rows = {}
+        for role, known in texts.items():
+            rows[role] = _rows_of(reader, role, known)
+            if unknown is None and (rows[role] == _UNKNOWN).any():
+                unknown = reader, role, rows[role] == _UNKNOWN
+        count = len(reader.keep)
+        grades = reader.numbers("score") if "score" in reader.columns else np.ones(count)
+        known_rows = (rows["query"] >= 0) & (rows["document"] >= 0)
+        is_unknown = (rows["query"] == _UNKNOWN) | (rows["document"] == _UNKNOWN)
+        total += count
+        unused["unknown"] += int(is_unknown.sum())
+        unused["blank"] += int((~known_rows & ~is_unknown).sum())
+        unused["negative"] += int((grades[known_rows] < 0).sum())
+        parts.append([column[known_rows] for column in (rows["query"], rows["document"], grades)])
+    if not parts:
+        raise DataError(f"{paths[0]} holds no rows")
+    if unknown is not None and 2 * unused["unknown"] > total:
+        reader, role, which = unknown
+        name = reader.ids(role)[int(which.argmax())].as_py()
+        reader.refuse(
+            role,
+            which,
+            f"is {name!r}, but no {role} has this id, as of {unused['unknown']:,} of {total:,} judgements",
         )
-    kept: NDArray[np.bool_] = at == np.arange(len(at))
+    query, doc, grade = (np.concatenate(column) for column in zip(*parts))
+    return _Judged(query, doc, np.maximum(grade, 0), unused)
+
+
+def _readers(paths: Sequence[Path]) -> Iterator[BlockReader]:
+    """Yield a reader of each block of judgements."""
+    for path in paths:
+        for block, columns in part_blocks(path, "qrels"):
+            yield BlockReader(block, columns, Counter())
+
+
+def _rows_of(reader: BlockReader, role: str, texts: _Texts) -> NDArray[np.int64]:
+    """Return the row of the text that each judgement names, [r]."""
+    ids = reader.ids(role).cast(_TEXT)
+    at = pc.index_in(ids, value_set=texts.table["id"].combine_chunks())
+    rows: NDArray[np.int64] = at.fill_null(_UNKNOWN).to_numpy().astype(np.int64)
+    blank = pc.is_in(ids, value_set=texts.blank).to_numpy(zero_copy_only=False)
+    rows[blank] = _BLANK
+    return rows
+
+
+def _highest(judged: _Judged) -> NDArray[np.bool_]:
+    """Return which judgements are the first of the highest grade of their query and document, [r],
+    and count those of a lower grade."""
+    order = np.lexsort((-judged.grade, judged.doc, judged.query))
+    query, doc, grade = judged.query[order], judged.doc[order], judged.grade[order]
+    new = np.ones(len(order), bool)
+    new[1:] = (query[1:] != query[:-1]) | (doc[1:] != doc[:-1])
+    best = grade[np.flatnonzero(new)[np.cumsum(new) - 1]] if len(order) else grade
+    judged.unused["lower"] = int((grade < best).sum())
+    kept = np.zeros(len(order), bool)
+    kept[order[new]] = True
     return kept

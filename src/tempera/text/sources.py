@@ -22,7 +22,7 @@ from ..io.ids import Ids, content_ids, given_ids
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks, read_table
 from ..towers.saved import model_folder
-from .beir import UNNAMED, Beir, read_beir
+from .beir import UNNAMED, Beir, files_of_set, read_beir
 from .pairs import GIVEN, GRADE, RANKED, TRAIN, Pairs, Source, Text
 from .parts import joined, named_parts
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL, Roles, grades_in, known_by_texts
@@ -85,7 +85,7 @@ class PairsFile(Roles):
         """Raise DataError where most ids that the files share name other texts, as numbers do that
         begin anew in each file."""
         first, which = pairs.distinct(role)
-        content = pairs.all_contents[role]
+        content = pairs.contents(role, np.arange(len(pairs)))
         shared = pairs.part != pairs.part[first[which]]
         other = int((shared & (content != content[first[which]])).sum())
         if 2 * other > shared.sum():
@@ -152,10 +152,11 @@ class _Handed:
 @dataclass(frozen=True)
 class BeirFolder:
     """Read queries with every document that is relevant to them, and the other documents of the
-    corpus, from a BEIR folder.
+    corpus, from a BEIR folder or from other tables of a retrieval set.
 
     Args:
-        path: the folder of corpus.jsonl, queries.jsonl and qrels/, each plain or with .gz.
+        path: the folder of corpus.jsonl, queries.jsonl and qrels/, or of other tables that hold a
+            corpus, queries and judgements, as their names or folders say (MTEB, MS MARCO).
         split: the file of qrels to train on.
         validation: another one, whose queries are the validation; None draws validation from the
             queries of `split`.
@@ -192,12 +193,32 @@ class BeirFolder:
                 [self._unasked(beir, others)], folder and folder / "corpus"
             )
         pairs = joined(parts)
-        named = {"training": self.split, "validation": self.validation, "test": self.test}
-        judged = ", ".join(f"{part} by qrels/{name}.tsv" for part, name in named.items() if name)
-        about = f"{self.path} is a BEIR folder: {judged}" + (
-            "" if self.test else ", of which some queries are held out"
-        )
+        about = self._about()
+        if len(beir.itself()[0]):
+            about += (
+                f"; {len(beir.itself()[0]):,} queries are a document of their own id, which `tempera evaluate` leaves out "
+                "of their ranking"
+            )
         return _asked(replace(pairs, dropped={**+unused, **pairs.dropped}, about=about))
+
+    def _about(self) -> str:
+        """Return a sentence on the files that are read, and those that are not."""
+        folder = Path(self.path)
+        files = files_of_set(folder)
+
+        def named(paths: Sequence[Path]) -> str:
+            more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
+            return f"{paths[0].relative_to(folder)}{more}" if paths else "nothing"
+
+        parts = {"training": self.split, "validation": self.validation, "test": self.test}
+        judged = [
+            f"{part} by {named(files.qrels[split])}" for part, split in parts.items() if split
+        ]
+        texts = f"corpus = {named(files.corpus)}, queries = {named(files.queries)}"
+        about = f"{self.path} is a retrieval set: {texts}, {', '.join(judged)}"
+        about += "" if self.test else ", of which some queries are held out"
+        unread = f"; not read: {named(files.others)}" if files.others else ""
+        return about + unread
 
     def _table(self, beir: Beir) -> pa.Table:
         """Return a row for every judgement above 0."""
@@ -256,7 +277,7 @@ def _pairs(
     dropped, where = Counter[str](), roles.path if isinstance(roles, PairsFile) else "data"
     if "*" in roles.metadata:
         roles, read = _by_texts(read, roles, where)
-    so_far = ColumnsSoFar(roles.role_columns)
+    so_far = ColumnsSoFar(roles.role_columns, TABLE.needed)
     tables = _warned(so_far.of(read), so_far, roles.metadata, where)
     pairs = Pairs.distinct_of(
         (rows_of(block, roles, so_far.columns, dropped) for block in tables), folder

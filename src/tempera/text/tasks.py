@@ -6,7 +6,7 @@ Letters in shapes: q queries, c documents, r judgements, n graded pairs, D width
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,9 @@ class RetrievalTask:
     words: Settings | None = (
         None  # of BM25, as a run has tuned them on other queries; None are the usual ones
     )
+    # Pairs of a query and the document that it is, by their common id, [e], each as query * c +
+    # document: always left out.
+    itself: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
     @classmethod
     def of(
@@ -103,13 +106,19 @@ class RetrievalTask:
             folder_rows.doc[right],
             folder_rows.grade[right],
         )
-        return cls.of(
+        query, doc = folder_rows.itself()
+        unused = dict(folder_rows.unused)
+        if len(query):
+            unused["queries that are a document of their id, which is left out"] = len(query)
+        task = cls.of(
             f"{Path(folder).name}/{split}",
             folder_rows.queries,
             folder_rows.corpus,
             relevant,
-            folder_rows.unused,
+            unused,
         )
+        place = np.argsort(falling(folder_rows.corpus["id"]))
+        return replace(task, itself=query * len(task.corpus) + place[doc])
 
     @classmethod
     def pairs(cls, path: str | Path, roles: Roles = UNTRAINED) -> RetrievalTask:
@@ -147,6 +156,12 @@ class RetrievalTask:
             equal, (self.relevant.query * c + self.relevant.doc)[self.relevant.gain > 0]
         )
 
+    @cached_property
+    def left_out(self) -> Ints:
+        """Pairs of a query and a document that its ranking leaves out, [e], each as query * c +
+        document."""
+        return np.union1d(self.itself, self.own) if self.exclude_self else self.itself
+
     @property
     def about_words(self) -> dict[str, Any]:
         """Return the settings of BM25, and whether they have been tuned."""
@@ -154,7 +169,7 @@ class RetrievalTask:
 
     def _depth(self, metrics: tuple[str, ...]) -> int:
         """Return the depth to rank to, with room for what is left out of a ranking."""
-        most = np.bincount(self.own // len(self.corpus)).max(initial=0) if self.exclude_self else 0
+        most = np.bincount(self.left_out // len(self.corpus)).max(initial=0)
         return depth_of(metrics) + int(most)
 
     def vectors(self, model: Embedder) -> tuple[Vectors, Vectors]:
@@ -181,9 +196,9 @@ class RetrievalTask:
         return self._judged(words.rank(texts, depth), metrics), self._judged(fused, metrics)
 
     def _judged(self, ranked: Ints, metrics: tuple[str, ...]) -> Ranking:
-        if self.exclude_self:
+        if len(self.left_out):
             pairs = np.arange(len(ranked))[:, None] * len(self.corpus) + ranked
-            is_own = np.isin(pairs, self.own) & (ranked >= 0)
+            is_own = np.isin(pairs, self.left_out) & (ranked >= 0)
             last = np.argsort(is_own, axis=1, kind="stable")
             ranked = np.take_along_axis(np.where(is_own, -1, ranked), last, 1)
         return Ranking.of(ranked[:, : depth_of(metrics)], self.relevant, metrics)
