@@ -110,7 +110,6 @@ def test_columns_that_are_known_by_their_texts(
         f"a,b,c\n{LONG},{LONG},{LONG}\n",
         f"a,b\ntwo words,{LONG}\n",
         "a,b\n1,2\n",
-        f"{LONG} and more,how to read\n{LONG},how to read\n",  # a line of data in place of names
     ],
 )
 def test_columns_that_are_not_known_by_their_texts(put: Put, content: str) -> None:

@@ -17,6 +17,7 @@ from .io.atomic import is_run
 from .io.columns import headless
 from .io.saved_sets import splits
 from .io.streams import stream
+from .io.table_form import table_form
 from .io.tables import blocks, files_of, is_table, visible_files
 from .recommend.event_folder import PARTS, folder_options
 from .recommend.event_roles import TABLE as EVENTS
@@ -210,7 +211,8 @@ def _interactions(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _first_rows(path: Path, options: Mapping[str, Any]) -> pa.Table:
-    first = next((block for block in blocks(path) if len(block.table)), None)
+    read = blocks(path, table_form(options))
+    first = next((block for block in read if len(block.table)), None)
     return pa.table({}) if first is None else Sessions(EVENTS, options).flat(first).table
 
 

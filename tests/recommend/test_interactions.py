@@ -388,9 +388,10 @@ def test_a_column_is_taken_once(put) -> None:
     )
 
 
-def test_columns_that_two_signs_divide_are_told(put) -> None:
-    message = refused(put("a::b::c\n1::2::3\n"))
-    assert message.startswith("a.csv: its columns are divided by '::': write it with commas")
+def test_columns_that_two_colons_divide_are_read(put) -> None:
+    timeline = Interactions(path=put("user::item::time\n1::x::3\n1::y::2\n")).read()
+    assert timeline.item_ids.take(timeline.item).to_pylist() == ["y", "x"]
+    assert "its values are divided by '::'" in timeline.about
 
 
 @pytest.mark.parametrize("sign", [";", "\t", "|", "::"])

@@ -204,10 +204,13 @@ class ColumnsSoFar:
         self.files: list[str] = []
         self.names: list[str] = []
         self.columns: Columns = {}
+        self._noted: dict[str, set[str]] = {}  # files by what is unusual in their form
 
     def of(self, blocks: Iterable[TableBlock]) -> Iterator[TableBlock]:
         """Pass on the blocks whose files hold rows; `columns` are those of the latest."""
         for block in blocks:
+            for note in block.notes:
+                self._noted.setdefault(note, set()).add(block.file)
             if not len(block.table) and block.origin is None:
                 continue
             names = block.table.column_names
@@ -247,6 +250,15 @@ class ColumnsSoFar:
             name for name in self.names if not any(name in names for names in self.columns.values())
         ]
 
+    @property
+    def notes(self) -> list[str]:
+        """Return what is unusual in the form of the files, as parts of a sentence."""
+        notes = []
+        for note, files in self._noted.items():
+            several = f" and {len(files) - 1:,} other files" if len(files) > 1 else ""
+            notes.append(f"{min(files)}{several}: {note}")
+        return notes
+
     def sentence(self, file: str, rows: str) -> str:
         """Return a sentence on which column has which role, and which are not read.
 
@@ -256,9 +268,8 @@ class ColumnsSoFar:
         """
         roles = ", ".join(f"{role} = {', '.join(names)}" for role, names in self.columns.items())
         unread = [name or "a column without a name" for name in self.unread]
-        return f"{file} holds {rows}: {roles}" + (
-            f"; not read: {', '.join(unread)}" if unread else ""
-        )
+        not_read = [f"not read: {', '.join(unread)}"] if unread else []
+        return "; ".join([f"{file} holds {rows}: {roles}", *not_read, *self.notes])
 
 
 def _tuple(columns: str | tuple[str, ...] | None) -> tuple[str, ...] | None:

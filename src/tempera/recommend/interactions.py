@@ -21,7 +21,7 @@ from ..io.profile import TableProfile, profile
 from ..io.proposal import decision_table
 from ..io.streams import stream
 from ..io.table_form import TableForm
-from ..io.tables import TableBlock, blocks
+from ..io.tables import TableBlock, blocks, is_written_as_text
 from .behaviours import aimed, refuse_unknown, usable_dislikes, with_contexts
 from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedFiles, Undivided
 from .event_roles import TABLE, USUAL, decided
@@ -168,8 +168,10 @@ class Interactions(TableForm):
         """
         if self.path is None:
             raise ConfigError("data.path is needed: the file or folder of interactions")
-        tables = [_features(path) for path in (self.users, self.items)]
-        return _timeline({TRAIN: blocks(Path(self.path))}, self, folder, *tables, whole=whole)
+        tables = [_features(path, self.form) for path in (self.users, self.items)]
+        return _timeline(
+            {TRAIN: blocks(Path(self.path), self.form)}, self, folder, *tables, whole=whole
+        )
 
     def role_columns(self, names: Sequence[str], where: str) -> Columns:
         """Return the columns of every role that a table with these columns has; raises as
@@ -230,12 +232,19 @@ class Handed:
     def read(self, folder: Path | None = None, whole: bool = True) -> Timeline:
         """Return the timeline of these objects, as `Interactions.read` does."""
         sources = ((self.users, self.options.users), (self.items, self.options.items))
-        tables = [_features(path) if table is None else stream(table) for table, path in sources]
+        tables = [
+            _features(path, self.options.form) if table is None else stream(table)
+            for table, path in sources
+        ]
         return _timeline({TRAIN: stream(self.data)}, self.options, folder, *tables, whole=whole)
 
 
-def _features(path: str | None) -> list[TableBlock] | None:
-    return None if path is None else list(blocks(Path(path)))
+def _features(path: str | None, form: TableForm) -> list[TableBlock] | None:
+    """Return a table of features, in the encoding of the interactions; its columns are its own."""
+    if path is None:
+        return None
+    encoding = form.encoding if is_written_as_text(Path(path)) else None
+    return list(blocks(Path(path), TableForm(encoding=encoding)))
 
 
 def _timeline(
@@ -250,7 +259,7 @@ def _timeline(
     dropped: Counter[str] = Counter()
     so_far = ColumnsSoFar(options.role_columns)
     where = options.path or "data"
-    read |= {part: blocks(Path(path)) for part, path in _named(options).items()}
+    read |= {part: blocks(Path(path), options.form) for part, path in _named(options).items()}
     sessions = Sessions(TABLE, vars(options), dropped)
     times = EventTimes(options.missing_time, options.time_format)
     flat = {part: map(sessions.flat, each) for part, each in read.items()}
@@ -339,7 +348,8 @@ def _timeline(
     if timeline.dislikes is not None:
         notes.append(f"{disliked:,} dislikes are no interactions")
     decisions = decided(of_table, so_far.columns, so_far.names, sessions.made)
-    about = "\n".join([decision_table(decisions, f"{where}: interactions"), *notes])
+    table = decision_table(decisions, f"{where}: interactions")
+    about = "\n".join([table, *so_far.notes, *notes])
     return replace(timeline, **features, dropped=dict(dropped), about=about)
 
 

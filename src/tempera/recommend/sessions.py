@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -95,7 +95,7 @@ class Sessions:
         if following is None and (empty := int((lengths == 0).sum())):
             self.dropped["rows without an item"] += empty
         self.rows += len(lists)
-        return TableBlock(pa.table(columns), block.file, block.first, row)
+        return replace(block, table=pa.table(columns), origin=row)
 
     @property
     def made(self) -> dict[str, str]:

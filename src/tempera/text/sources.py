@@ -71,7 +71,7 @@ class PairsFile(Roles):
         parts = {}
         for part, path, place in named_parts(self, self.path, folder):
             alone = replace(self, path=path, validation=None, test=None)
-            parts[part] = _pairs(blocks(Path(path)), alone, place)[0]
+            parts[part] = _pairs(blocks(Path(path), self.form), alone, place)[0]
             if self.generated and part == TRAIN:
                 parts[part] = self._found_again(parts[part])
         pairs = joined(parts)
