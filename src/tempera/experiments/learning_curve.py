@@ -154,7 +154,7 @@ class LearningCurve:
     ...     return Point((Record({"train.max_pairs": size}, per_query=[score, score], metrics={"ndcg@10": score}),))
     >>> points = tuple(point(size, 0.1 * i) for i, size in enumerate((100, 200, 400, 800)))
     >>> print(LearningCurve(Path("runs/learn"), "ndcg@10", (0,), points, 800).sentence)
-    measured: 400 more pairs (400 -> 800): +0.100 nDCG@10 [+0.100, +0.100]
+    measured: 400 more pairs (400 -> 800): +0.100 nDCG@10 [-0.432, +0.501]
     by extrapolation: 800 more pairs (800 -> 1,600): +0.100 nDCG@10 [+0.100, +0.100]
     """
 

@@ -262,7 +262,9 @@ def _timeline(
     read |= {part: blocks(Path(path), options.form) for part, path in _named(options).items()}
     sessions = Sessions(TABLE, vars(options), dropped)
     times = EventTimes(options.missing_time, options.time_format)
-    flat = {part: map(sessions.flat, each) for part, each in read.items()}
+    flat: dict[int, Iterator[TableBlock]] = {
+        part: map(sessions.flat, each) for part, each in read.items()
+    }
     of_table, flat[TRAIN] = _looked_at(flat[TRAIN], where)
     tables = (
         _of_part(
