@@ -12,6 +12,7 @@ from ..core.batch import Role
 from ..errors import DataError
 from ..io.ids import content_ids
 from ..ranking.verdict import TaskScores
+from ..towers.similarities import Similarity
 from .embedder import Embedder
 from .known_vectors import KnownVectors
 from .roles import UnsaidScoreError
@@ -27,12 +28,17 @@ class InTraining:
 
     known: KnownVectors
 
+    @property
+    def similarity(self) -> Similarity:
+        """Return the similarity that the tower compares by."""
+        return "cosine" if self.known.tower.normalised else "dot"
+
     def query(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return unit vectors of queries, [n, D]."""
+        """Return vectors of queries, [n, D]."""
         return self._vectors(texts, "query")
 
     def doc(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return unit vectors of documents, [n, D]."""
+        """Return vectors of documents, [n, D]."""
         return self._vectors(texts, "doc")
 
     def _vectors(self, texts: Sequence[str], role: Role) -> NDArray[np.float32]:
