@@ -128,7 +128,7 @@ class Finding:
 
     def per_query(self) -> pa.Table:
         """Return columns task, query, system, metric, value; for graded pairs, query is the row and
-        the metric its cosine."""
+        the metric its similarity."""
         tables = []
         for name, system in self.systems.items():
             for metric, values in system.per_query.items():
