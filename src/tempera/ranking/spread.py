@@ -87,7 +87,7 @@ def spread(queries: Floats, docs: Floats, seed: int = 0) -> Spread:
 def normalised(vectors: Floats) -> Floats:
     """Return vectors with length 1, [n, D]; 0 for those that are 0.
 
-    >>> normalised(np.array([[3.0, 4.0], [0.0, 0.0]], np.float32)).round(2).tolist()
+    >>> normalised(np.array([[3.0, 4.0], [0.0, 0.0]])).round(2).tolist()
     [[0.6, 0.8], [0.0, 0.0]]
     """
     lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))[:, None]

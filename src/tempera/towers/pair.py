@@ -130,13 +130,15 @@ class Towers(Tower):
         self.query = query
         self.doc = query if doc is None else doc
         self.unit = self.query.unit and self.doc.unit
-        self.normalised = self.doc.normalised  # documents have lengths that inner products rank by
+        self.normalised = getattr(
+            self.doc, "normalised", True
+        )  # documents have lengths that inner products rank by
 
     def compare_by(self, similarity: Similarity) -> None:
         """Judge and save both by the similarity that training compares by."""
         self.doc.compare_by(similarity)
         self.query.compare_by(similarity)
-        self.normalised = self.doc.normalised
+        self.normalised = getattr(self.doc, "normalised", True)
 
     def of(self, role: Role) -> Tower:
         """The tower that embeds a role."""
