@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import unicodedata
 from pathlib import Path
@@ -24,7 +25,7 @@ from tempera.text.sources import BeirFolder, PairsFile
 from tempera.text.split import HELD_OUT, SHARES_DOCUMENT, SHARES_QUERY, Split, hold_out
 from tempera.text.unpaired_texts import Documents
 
-SHARED = Path("/work/shared/data")
+SHARED = Path(os.environ.get("TEMPERA_DATA", Path(__file__).parents[3] / "shared" / "data"))
 WRITTEN = (
     str,
     str.upper,
