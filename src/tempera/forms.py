@@ -15,11 +15,13 @@ import pyarrow as pa
 from .errors import DataError
 from .io.atomic import is_run
 from .io.columns import headless
-from .io.saved_sets import splits
-from .io.streams import stream
+from .io.nested import with_paths
+from .io.saved_sets import PART_NAMES, splits
+from .io.separated import is_separated
+from .io.streams import data_sets, stream
 from .io.table_form import table_form
-from .io.tables import blocks, files_of, is_table, visible_files
-from .recommend.event_folder import PARTS, folder_options
+from .io.tables import FEW, TableBlock, blocks, files_of, is_table, visible_files
+from .recommend.event_folder import folder_options
 from .recommend.event_roles import TABLE as EVENTS
 from .recommend.event_roles import proposed
 from .recommend.sessions import Sessions
@@ -81,9 +83,10 @@ def source_of(data: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 def _rows_of(data: Any, options: Mapping[str, Any]) -> pa.Table:
     """Return the first rows of an object, one for each event; of those that can be read but once,
     the names of the columns."""
+    data = next(iter(data_sets(data).values()), data)
     if isinstance(data, Sized) and not isinstance(data, Mapping):
         with suppress(DataError):  # which reading reports, by what it expected
-            return Sessions(EVENTS, options).flat(next(stream(data))).table
+            return _by_event(next(stream(data)), options)
     names = getattr(data, "column_names", getattr(data, "columns", ())) or ()
     return pa.table({str(name): pa.nulls(0) for name in names})
 
@@ -130,10 +133,13 @@ def _form(path: Path) -> str | None:
     """Return the form of a file, or that of most files in a folder; read-me files say nothing about
     it."""
     if not path.is_dir():
-        return "texts" if is_text_file(path) else "table"
+        return "texts" if is_text_file(path) and not is_separated(path) else "table"
     files = (file for file in visible_files(path) if not file.name.lower().startswith("readme"))
     forms = {"python": lambda file: file.suffix == ".py", "texts": is_text_file, "table": is_table}
+    files = list(files)
     counts = Counter(form for file in files for form, has in forms.items() if has(file))
+    if not counts["table"] and len(files) <= FEW and any(map(is_separated, files)):
+        return "table"
     return max(counts, key=counts.__getitem__, default=None)
 
 
@@ -141,7 +147,7 @@ def _parts(path: str, names: Sequence[str], remedy: str) -> dict[str, str]:
     """Return which splits of a data set are train, validation and test; a single one is train."""
     parts = {
         part: next(name for name in usual if name in names)
-        for part, usual in PARTS.items()
+        for part, usual in PART_NAMES.items()
         if {*usual} & {*names}
     }
     if len(names) == 1:
@@ -161,7 +167,7 @@ def _split_files(folder: Path) -> dict[str, str]:
         DataError: files of a split that one path cannot name, or a file beside them that is named
             for no split.
     """
-    words = {word for usual in PARTS.values() for word in usual}
+    words = {word for usual in PART_NAMES.values() for word in usual}
     splits, others = defaultdict[str, list[Path]](list), list[Path]()
     for file in files_of(folder):
         names = (file.name, *file.relative_to(folder).parts[-2::-1])
@@ -213,7 +219,13 @@ def _interactions(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
 def _first_rows(path: Path, options: Mapping[str, Any]) -> pa.Table:
     read = blocks(path, table_form(options))
     first = next((block for block in read if len(block.table)), None)
-    return pa.table({}) if first is None else Sessions(EVENTS, options).flat(first).table
+    return pa.table({}) if first is None else _by_event(first, options)
+
+
+def _by_event(block: TableBlock, options: Mapping[str, Any]) -> pa.Table:
+    """Return the rows of a block, one for each event, with what options name by a path."""
+    named = [*EVENTS.chosen(options), *PAIRS.chosen(options)]
+    return Sessions(EVENTS, options).flat(with_paths(block, named)).table
 
 
 def _by_texts(rows: pa.Table, options: Mapping[str, Any]) -> dict[str, str]:

@@ -88,6 +88,14 @@ class RoleTable:
         """
         return all(self.has(role, options, names) for role in self.needed)
 
+    def chosen(self, options: Mapping[str, Any]) -> list[str]:
+        """Return the columns that options name for any role.
+
+        >>> RoleTable({"user": ("user",), "item": ("item",)}, ()).chosen({"item": "sku", "path": "a"})
+        ['sku']
+        """
+        return [name for role in self.usual for name in _tuple(options.get(role)) or ()]
+
     def has(self, role: str, options: Mapping[str, Any], names: Sequence[str]) -> bool:
         """Return whether an option or a usual name gives a column to a role."""
         return bool(options.get(role) or self.usual_columns(role, names))
