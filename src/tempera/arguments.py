@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from .errors import is_whole, refuse_other
+from .errors import article, is_whole, refuse_other
 
 _LISTS = (Sequence, Iterable)
 _NAMES = {
@@ -129,4 +129,4 @@ def kind(hint: Any) -> str:
         return "a list" if inner[0] is Any else f"a list, each {kind(inner[0])}"
     known = origin or hint
     name = getattr(known, "__name__", str(known))
-    return _NAMES.get(known, f"an {name}" if name[0] in "AEIOU" else f"a {name}")
+    return _NAMES.get(known, article(name))

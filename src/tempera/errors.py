@@ -66,6 +66,15 @@ def one_line(text: str) -> str:
     )
 
 
+def article(noun: str) -> str:
+    """Return a noun in the singular with its article.
+
+    >>> article("item"), article("user"), article("Ordered")
+    ('an item', 'a user', 'an Ordered')
+    """
+    return f"an {noun}" if noun[:1].lower() in tuple("aeio") else f"a {noun}"
+
+
 def quantity(count: int, what: str) -> str:
     """Return a number of things, whose noun is given in the plural.
 
@@ -80,15 +89,6 @@ def quantity(count: int, what: str) -> str:
             + _VERB.sub(lambda verb: verb[1] + _VERBS[verb[2]], what[noun.end() :])
         )
     return f"{count:,} {what}"
-
-
-def with_article(noun: str) -> str:
-    """Return a noun with its article.
-
-    >>> with_article("item"), with_article("time")
-    ('an item', 'a time')
-    """
-    return f"an {noun}" if noun[:1] in "aeio" else f"a {noun}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -134,9 +134,8 @@ def _form(path: Path) -> str | None:
     it."""
     if not path.is_dir():
         return "texts" if is_text_file(path) and not is_separated(path) else "table"
-    files = (file for file in visible_files(path) if not file.name.lower().startswith("readme"))
+    files = [file for file in visible_files(path) if not file.name.lower().startswith("readme")]
     forms = {"python": lambda file: file.suffix == ".py", "texts": is_text_file, "table": is_table}
-    files = list(files)
     counts = Counter(form for file in files for form, has in forms.items() if has(file))
     if not counts["table"] and len(files) <= FEW and any(map(is_separated, files)):
         return "table"

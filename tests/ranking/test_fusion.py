@@ -155,3 +155,20 @@ def test_rounding_does_not_rank(depth: int) -> None:
     rounded = vectors + generator.normal(size=vectors.shape).astype(np.float32) * np.float32(1e-7)
     for one, other in zip(exact, rank_by_weight([(rounded, words)], WEIGHTS, depth), strict=True):
         assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_vectors_that_are_all_equal_have_no_say(dtype: type) -> None:
+    """Words rank alone, and not together with the rounding of one cosine."""
+    _, words = two(3)
+    generator = np.random.default_rng(3)
+    rounding = generator.integers(-3, 4, words.shape) * 2.0**-24
+    for cosine in (1.0, 0.3, 0.0):
+        alike = (cosine + rounding).astype(dtype)
+        assert not standardised(alike).any()
+        for weight in (0.1, 0.5, 0.9):
+            (together,) = rank_by_weight([(alike, words)], [weight], DOCS)
+            (alone,) = rank_by_weight([(alike, words)], [0], DOCS)
+            assert np.array_equal(together, alone)
+    large = (5e4 + np.arange(6) * 2.0**-8)[None].astype(np.float32)  # of dot products
+    assert not standardised(large).any() and standardised(large * 1000 + np.arange(6) * 1e4).any()

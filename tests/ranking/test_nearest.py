@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tempera.errors import DataError
-from tempera.ranking.nearest import nearest, top, top_of
+from tempera.ranking.nearest import ROUNDING, nearest, settled, top, top_of
 
 
 def sorted_whole(scores: np.ndarray, k: int) -> np.ndarray:
@@ -154,3 +154,39 @@ def test_rounding_does_not_rank(k: int) -> None:
     for _ in range(3):
         rounded = (docs + draw.normal(size=docs.shape) * 1e-8).astype(np.float32)
         assert np.array_equal(nearest(queries.astype(np.float32), rounded, k), exact)
+
+
+def in_groups(scores: list[float], positions: list[int]) -> list[int]:
+    """Positions by groups of scores that are within a rounding error of the first of each."""
+    ranked: list[int] = []
+    while scores:
+        count = sum(scores[0] - score <= ROUNDING for score in scores)
+        ranked += sorted(positions[:count])
+        scores, positions = scores[count:], positions[count:]
+    return ranked
+
+
+def test_scores_that_follow_each_other_closely_are_not_all_equal() -> None:
+    """Ten scores of a nearly collapsed model span six rounding errors, and rank."""
+    close = 0.9 - 6.5e-7 * np.arange(10)[None]
+    against = np.arange(10)[None, ::-1].copy()
+    assert settled(close, against).tolist() == [[8, 9, 6, 7, 4, 5, 2, 3, 0, 1]]
+    generator = np.random.default_rng(0)
+    scores = -np.sort(generator.integers(0, 60, (200, 25)) * -1.5e-7, axis=1)[:, ::-1].copy()
+    scores = -np.sort(-scores, axis=1)
+    positions = np.stack([generator.permutation(25) for _ in scores])
+    expected = [
+        in_groups(row, where)
+        for row, where in zip(scores.tolist(), positions.tolist(), strict=True)
+    ]
+    assert settled(scores, positions).tolist() == expected
+
+
+def test_a_nearly_collapsed_model_ranks_by_its_scores() -> None:
+    """Vectors that lie close to one, of which the last in the corpus is the nearest."""
+    angles = np.linspace(1e-2, 3e-3, 40)
+    docs = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
+    ranked = nearest(np.array([[1.0, 0.0]], np.float32), docs, 10)[0]
+    scores = docs[ranked, 0]
+    assert sorted(ranked.tolist()) == list(range(30, 40)) and ranked[0] >= 37
+    assert (np.minimum.accumulate(scores) - scores >= -ROUNDING).all()

@@ -439,7 +439,7 @@ def test_a_damaged_file_is_named(put, tmp_path: Path) -> None:
 def test_files_whose_columns_of_a_role_differ_are_told_apart(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"user": [1], "item": [1]}), tmp_path / "a.parquet")
     parquet.write_table(pa.table({"user_id": [1], "item_id": [1]}), tmp_path / "b.parquet")
-    message = r"b\.parquet with what was read before it \(user, item\) has 2 columns that are usual for a user: user, user_id"
+    message = r"b\.parquet has the columns user_id, item_id, and .*a\.parquet has user, item: "
     with pytest.raises(DataError, match=message):
         Interactions(path=str(tmp_path)).read()
 

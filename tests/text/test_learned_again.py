@@ -374,7 +374,7 @@ def test_texts_that_are_no_pairs_are_not_learned_again(
     options["data"] = {"source": "documents", "path": str(path)}
     options["train"] |= {"refit": "auto", "teacher": str(teacher.folder), "keep_best": False}
     run = train(options, tmp_path / "run")
-    assert run.document["steps"] and run.document["data"]["validation"] >= 50 and not records(run)
+    assert run.document["steps"] and not run.document["data"]["validation"] and not records(run)
 
 
 def test_pairs_that_share_a_text_are_held_out_and_come_back_together(

@@ -238,7 +238,11 @@ def test_other_encodings_are_read(put, kind: str) -> None:
     ("header", "options", "message"),
     [
         ("qery,doc", {}, NAMES.format("query", ", ".join(QUERY_NAMES), "qery, doc", "query")),
-        ("query,reply", {}, NAMES.format("doc", ", ".join(DOC_NAMES), "query, reply", "doc")),
+        (
+            "query,reply",
+            {},
+            NAMES.format("doc", ", ".join(DOC_NAMES[:9]) + ", ...", "query, reply", "doc"),
+        ),
         (
             "title,body",
             {"query": "titel"},

@@ -410,6 +410,49 @@ def test_a_test_that_the_teacher_fails_is_told_and_compares_nothing(
     assert (said + "judge by real queries (data.test=FILE)" in run.cautions) == bool(hardly)
 
 
+def test_single_texts_ask_nothing(
+    tiny_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No test is drawn among rows of any two texts, whatever is asked for; the run says why."""
+    from tempera.experiments.distill import distill
+
+    sentences = [f"word {i} of {i * i}" for i in range(40)]
+    path = table(tmp_path / "lines.parquet", number=list(map(str, range(40))), sentence=sentences)
+    options = ["tower.dimensions=4", "tower.vocabulary=300", "train.max_steps=3"]
+    with caplog.at_level("INFO", logger="tempera"):
+        run = distill(tiny_run, path, tmp_path / "small", [*options, "evaluation.queries=7"])
+    assert run.metrics == {} and len(run.index.documents) == 40
+    about = next(
+        each.getMessage() for each in caplog.records if "lines.parquet holds" in each.getMessage()
+    )
+    assert "; no test, since there are no questions: " in about and "; ;" not in about
+    assert any("0 validation and 0 test queries" in each.getMessage() for each in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("columns", "read"),
+    [
+        ({"sentence": ["a b", "c d"]}, "sentence"),
+        ({"title": ["x", "y"], "sentence": ["a b", "c d"]}, "sentence"),
+        ({"number": ["1", "2.5"], "Satz": ["a b", "c d"]}, "Satz"),
+        ({"sentence": ["a b", "c d"], "comment": ["e", "f"]}, None),
+    ],
+)
+def test_the_only_column_of_texts_needs_no_usual_name(
+    columns: dict[str, list[str]], read: str | None, tmp_path: Path
+) -> None:
+    path = Path(table(tmp_path / "texts.parquet", **columns))
+    if read is None:
+        with pytest.raises(DataError, match=r"sentence, comment: name one with data\.text=COLUMN"):
+            unpaired_texts._table(path, {"text": None, "title": None})
+        return
+    docs = unpaired_texts._table(path, {"text": None, "title": None}).docs
+    assert [doc.text for doc in docs] == columns[read]
+    assert [doc.title for doc in docs] == columns.get("title", ["", ""])
+    if "title" not in columns:
+        assert unpaired_texts._log(path) == columns[read]
+
+
 def test_a_log_is_read_whatever_its_lines_hold(tmp_path: Path) -> None:
     texts = table(tmp_path / "texts.parquet", text=[f"text {i} of {i * i}" for i in range(20)])
     logs = {

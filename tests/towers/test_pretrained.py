@@ -539,13 +539,25 @@ def test_routes_of_models_that_cut_their_vectors_differently_are_as_they_were(
         )
 
 
-def test_vectors_of_several_lengths_are_saved_with_cosine(looked_up: Path, tmp_path: Path) -> None:
+def test_a_tower_is_saved_with_the_similarity_by_which_it_was_trained(
+    looked_up: Path, tmp_path: Path
+) -> None:
     with_modules(looked_up, similarity_fn_name="dot").save(str(tmp_path / "long"))
     unit = cut(looked_up, tmp_path / "unit", None, similarity_fn_name="dot")
-    for folder, similarity in ((tmp_path / "long", "cosine"), (unit, "dot")):
-        assert opened(folder).similarity_fn_name == "dot"
-        Pretrained(str(folder)).build([]).save(tmp_path / "saved")
-        assert opened(tmp_path / "saved").similarity_fn_name == similarity
+    for folder, trained, saved in (
+        (tmp_path / "long", None, "dot"),
+        (tmp_path / "long", "dot", "dot"),
+        (tmp_path / "long", "cosine", "cosine"),
+        (unit, "cosine", "dot"),  # of unit vectors both are one
+    ):
+        tower = Pretrained(str(folder)).build([])
+        if trained is not None:
+            tower.compare_by(trained)
+        tower.save(tmp_path / "saved")
+        assert opened(tmp_path / "saved").similarity_fn_name == saved
+        lengths = np.linalg.norm(load(tmp_path / "saved")(["cat on straw", "a mat"]), axis=1)
+        is_unit = folder == unit or trained == "cosine"
+        assert np.allclose(lengths, 1, atol=1e-6) == is_unit
 
 
 def test_max_length_reaches_the_transformer_behind_a_static_route(

@@ -25,17 +25,24 @@ KINDS = ("hnsw", "ivf_pq", "int8", "binary")
 # documents that a search of a graph keeps at least; where these are as many as its hits, it loses a
 # tenth and more
 _VISITED = 128
+# Times as many documents as hits that a search of signs leaves to be ranked again, where the reader
+# asks for nothing else.
+_AGAIN = 40
+_USUAL = 100  # hits that a reader asks for at most, as a rule
 _CODES = 256  # values of a byte: product quantisation learns each from one vector at least
 
 
 def write(path: Path, vectors: Vectors, kind: str) -> None:
-    """Build an index of unit vectors, [c, D], by inner product.
+    """Build an index of vectors, [c, D], by inner product.
+
+    What a search needs to find as much as `overlap` reports stands in the file, so that
+    `faiss.read_index(path).search(queries, k)` finds it, too.
 
     hnsw: 32 neighbours for each uncompressed vector (Malkov and Yashunin 2018). ivf_pq: about 4
     sqrt(c) clusters, of which a search visits one in eight; one byte for every four numbers of a
     vector (Jegou et al. 2011). int8: one byte for each number, between the least and the largest of
     its column. binary: signs, searched by Hamming distance, and int8 by which the nearest are
-    ranked again, four for each hit and 400 at least.
+    ranked again: 40 for each hit, or as many as a corpus below 4,000 documents has for 100 hits.
 
     Raises:
         ConfigError: there is no such kind.
@@ -71,6 +78,8 @@ def write(path: Path, vectors: Vectors, kind: str) -> None:
             signs = faiss.IndexLSH(width, width, False, False)
             signs.metric_type = faiss.METRIC_INNER_PRODUCT  # by which the refinement is ordered
             index = faiss.IndexRefine(signs, index)
+            # Where more are to be ranked again than there are documents, FAISS finds nothing.
+            index.k_factor = max(1, min(_AGAIN, count // _USUAL))
         index.train(np.ascontiguousarray(vectors))
     else:
         raise ConfigError(f"unknown approximate index {kind!r}; choose one of {', '.join(KINDS)}")
@@ -123,10 +132,12 @@ class Approximate:
 
 
 def overlap(path: Path, vectors: Vectors) -> float:
-    """Return the share of the exact 10 nearest of some documents that the index on disk finds."""
+    """Return the share of the exact 10 nearest of some documents that FAISS finds in the file as it
+    is."""
     rows = np.random.default_rng(0).permutation(len(vectors))[:200]
-    exact = top(vectors[rows], vectors, 10)[1]
-    approximate = Approximate(path).top(vectors[rows], 10)[1]
+    queries = np.ascontiguousarray(vectors[rows], np.float32)
+    exact = top(queries, vectors, 10)[1]
+    approximate = Approximate(path).index.search(queries, exact.shape[1])[1]
     return float(np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in zip(exact, approximate)]))
 
 

@@ -239,6 +239,6 @@ def _curves(axes: Axes, pairs: Scored, fitted: FittedMap) -> None:
             label=name + (", taken" if chosen else ""),
         )
     axes.set_title("probability by similarity")
-    axes.set_xlabel("cosine")
+    axes.set_xlabel("similarity")
     axes.set(ylim=(-0.02 * most, 1.02 * most))
     axes.legend(loc="upper left")

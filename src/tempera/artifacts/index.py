@@ -41,7 +41,7 @@ class Found:
     """One hit of a search."""
 
     rank: int  # from 1
-    score: float  # cosine; of a hybrid search, standard deviations above the corpus
+    score: float  # similarity; of a hybrid search, standard deviations above the corpus
     id: str  # as the data has it (data.doc_id, or _id of a BEIR folder), else a hash of the content
     name: str
     place: str
@@ -56,7 +56,7 @@ class Found:
 def write_index(
     folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stamp | None = None
 ) -> None:
-    """Write unit vectors, [c, D], and a table of their documents.
+    """Write vectors, [c, D], and a table of their documents.
 
     Args:
         documents: columns doc_id, name, place and doc; where the source has ids of its own,

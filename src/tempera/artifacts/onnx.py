@@ -30,6 +30,7 @@ from .onnx_model import ABOUT, INPUTS, MODEL, TOKENIZER, OnnxModel
 Vectors = NDArray[np.float32]
 
 TOLERANCE = 1e-4  # largest difference of a coordinate: runtimes add up in other orders
+AXES = ("batch", "sequence")  # of an input
 # Texts that both models embed: short, long, empty, and of several scripts.
 PROBES = (
     "a",
@@ -45,7 +46,8 @@ def write_onnx(folder: Path, model: Path, probes: Sequence[str] = PROBES) -> flo
     coordinate from the saved model.
 
     The network maps input_ids and attention_mask, [n, w] of any n and w, to sentence_embedding,
-    unit vectors [n, D]. Both models embed `probes` for the comparison.
+    vectors [n, D] whose inner products are the model's similarity. Both models embed `probes` for
+    the comparison.
 
     Raises:
         MissingLibrary: onnx, onnxscript or onnxruntime is not installed.
@@ -64,6 +66,7 @@ def write_onnx(folder: Path, model: Path, probes: Sequence[str] = PROBES) -> flo
         "special_tokens": source.special_tokens,
         "pad": source.pad,
         "prompts": source.prompts,
+        "similarity": source.similarity,
     }
     write_json(folder / ABOUT, about)
     worst = 0.0
@@ -85,8 +88,9 @@ def write_module(
     names: Sequence[str] = INPUTS,
     output: str = "sentence_embedding",
 ) -> None:
-    """Write a module over tables of codes as ONNX, for any number of rows and columns."""
-    free = tuple(dict.fromkeys(range(tensor.ndim), torch.export.Dim.DYNAMIC) for tensor in inputs)
+    """Write a module over tables of codes as ONNX, for any number of rows and columns, whose axes
+    are called `AXES`."""
+    free = tuple(dict(enumerate(AXES[: tensor.ndim])) for tensor in inputs)
     logging.getLogger("torch.onnx").setLevel(
         logging.ERROR
     )  # it warns of a missing torchvision, which is not needed

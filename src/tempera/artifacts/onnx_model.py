@@ -67,7 +67,7 @@ class OnnxModel:
         self.tokenizer.enable_padding(pad_id=about["pad"])
 
     def encode(self, texts: Sequence[str], role: str = "query") -> Vectors:
-        """Embed texts, each after the prompt of its role, as unit vectors, [n, D]."""
+        """Embed texts, each after the prompt of its role, as the model compares them, [n, D]."""
         prompt = self.prompts.get(role, "")
         rows = self.tokenizer.encode_batch(
             [encodable(prompt + text) for text in texts], add_special_tokens=self.special_tokens

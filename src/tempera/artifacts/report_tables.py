@@ -166,14 +166,14 @@ def _parts(name: str, ours: Any) -> ReportTable:
     rows = [row for row in ours["rows"] if row["seen"] == "excluded"]
     cells = [
         (
-            row["which"],
+            row["which"].replace("history ", "past "),  # so that a line fits a terminal
             f"{row['queries']:,}",
             *(_with_interval(metric) for metric in row["metrics"].values()),
         )
         for row in rows
     ]
     title = f"{name}, {_OURS}, {SEEN['excluded']}: by tier of the item and length of the history, with 95 % intervals"
-    return ReportTable(title, ("", "queries", *rows[0]["metrics"]), {"": cells})
+    return ReportTable(title, ("", "asked", *rows[0]["metrics"]), {"": cells})
 
 
 def _lists(name: str, ours: Any, systems: Mapping[str, Any]) -> ReportTable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ..errors import ConfigError
+from ..errors import ConfigError, article
 from .objective import Objective
 from .similarity import cosine
 
@@ -62,6 +62,6 @@ def refuse_batch_statistics(model: nn.Module) -> None:
         looks = isinstance(module, nn.modules.batchnorm._BatchNorm)
         if looks and (module.training or not module.track_running_stats):
             raise ConfigError(
-                f"the model's layer {name or 'itself'} is a {type(module).__name__}, whose result depends on which rows are "
+                f"the model's layer {name or 'itself'} is {article(type(module).__name__)}, whose result depends on which rows are "
                 "embedded together, so a batch cannot be cut into micro-batches; use LayerNorm"
             )

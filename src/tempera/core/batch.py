@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from ..errors import DataError
+from ..errors import DataError, article
 from .abilities import sent
 from .ragged import Ragged, Shared
 from .temperature import refuse_temperature
@@ -112,7 +112,7 @@ def kind_of(value: Any) -> str:
 def _check_column(holder: Side[Any] | Batch[Any], name: str, rows: int) -> None:
     """Refuse what is no tensor of a number, or of a guide and a teacher a vector, for each row;
     keep integers as int64."""
-    value, owned = getattr(holder, name), f"a {type(holder).__name__.lower()}"
+    value, owned = getattr(holder, name), article(type(holder).__name__.lower())
     if value is None:
         return
     whole = name in ("ids", "owner", "answer")

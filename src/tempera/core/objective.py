@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..errors import ConfigError, DataError, is_whole, refuse_other, refuse_unknown
+from ..errors import ConfigError, DataError, article, is_whole, refuse_other, refuse_unknown
 from . import pools as P
 from .abilities import placed, sent
 from .batch import Batch, Role, as_batch, kind_of
@@ -452,7 +452,7 @@ def base_of(module: nn.Module) -> Objective:
         if isinstance(each, Objective):
             return each
     raise ConfigError(
-        f"a {type(module).__name__} is no objective of tempera and holds none: give one, such as mnr(0.05)"
+        f"{article(type(module).__name__)} is no objective of tempera and holds none: give one, such as mnr(0.05)"
     )
 
 

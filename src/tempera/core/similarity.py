@@ -60,12 +60,14 @@ def scaled(embeddings: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     are 1.
 
     A division by a power of 2 rounds nothing: the direction of an embedding of an ordinary length
-    has the same bits with it and without it. A CPU leaves it out where all lengths are ordinary;
-    other devices would have to be waited for.
+    has the same bits with it and without it. It is left out where all lengths are ordinary, and on
+    other devices than a CPU, where it would double the launches of the loss.
     """
     x = exact(embeddings)
     sizes: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    if x.device.type == "cpu" and _are_ordinary(sizes):
+    if x.device.type != "cpu":  # where each further operation costs a launch
+        return x, sizes.masked_fill(sizes == 0, math.inf), None
+    if _are_ordinary(sizes):
         return x, sizes, None
     with torch.no_grad():
         limits = torch.finfo(x.dtype)

@@ -17,7 +17,7 @@ from ..core.abilities import seeded, sent
 from ..core.batch import Batch, Role
 from ..core.frame import Frame
 from ..core.ragged import Ragged
-from ..errors import ConfigError, TemperaError
+from ..errors import ConfigError, TemperaError, article
 from .distributed import Group
 from .dropout import RowDropout, dropout_on
 from .linear_layers import LinearLayers
@@ -52,7 +52,7 @@ class Work:
         """Return what a tower embeds of a batch."""
         if not isinstance(tower, nn.Module):
             raise ConfigError(
-                f"the tower of {roles[0]} is a {type(tower).__name__}: give an nn.Module, from features to [n, D]"
+                f"the tower of {roles[0]} is {article(type(tower).__name__)}: give an nn.Module, from features to [n, D]"
             )
         sides: list[Any] = [batch.sides()[role].rows for role in roles]
         sides = [PlainFeatures(side) if isinstance(side, Tensor) else side for side in sides]

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..core.abilities import sent
-from ..errors import ConfigError
+from ..errors import ConfigError, article
 from .distributed import CPU
 from .shards import part
 
@@ -100,7 +100,7 @@ def embeddings_of(tower: torch.nn.Module, features: Any, rows: int) -> Tensor:
     what = (
         f"{str(made.dtype)[6:]} of shape {list(made.shape)}"
         if isinstance(made, Tensor)
-        else f"a {type(made).__name__}"
+        else article(type(made).__name__)
     )
     raise ConfigError(
         f"the tower {type(tower).__name__} makes {what} of {rows:,} rows: it has to return a tensor of floating point numbers, "

@@ -22,7 +22,7 @@ from ..core.abilities import placed
 from ..core.batch import Batch, Role
 from ..core.similarity import exact
 from ..core.temperature import Temperature
-from ..errors import ConfigError, DataError, TemperaError
+from ..errors import ConfigError, DataError, TemperaError, article
 from .cache import Cache
 from .distributed import ALONE, Group, LeftBehind
 from .lookup import merge
@@ -144,11 +144,11 @@ def add_gradients(
     """
     if not isinstance(batch, Batch):
         raise DataError(
-            f"a step takes a Batch, such as Batch(Side(queries), Side(documents)), not a {type(batch).__name__}"
+            f"a step takes a Batch, such as Batch(Side(queries), Side(documents)), not {article(type(batch).__name__)}"
         )
     if not hasattr(objective, "propagate"):
         raise ConfigError(
-            f"a step takes an objective of tempera, such as mnr(0.05), not a {type(objective).__name__}"
+            f"a step takes an objective of tempera, such as mnr(0.05), not {article(type(objective).__name__)}"
         )
     cache = Cache() if cache is None else cache
     if group.size > 1:

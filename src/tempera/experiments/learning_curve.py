@@ -154,7 +154,7 @@ class LearningCurve:
     ...     return Point((Record({"train.max_pairs": size}, per_query=[score, score], metrics={"ndcg@10": score}),))
     >>> points = tuple(point(size, 0.1 * i) for i, size in enumerate((100, 200, 400, 800)))
     >>> print(LearningCurve(Path("runs/learn"), "ndcg@10", (0,), points, 800).sentence)
-    measured: 400 more pairs (400 -> 800): +0.100 nDCG@10 [+0.100, +0.100]
+    measured: 400 more pairs (400 -> 800): +0.100 nDCG@10 [-0.432, +0.501]
     by extrapolation: 800 more pairs (800 -> 1,600): +0.100 nDCG@10 [+0.100, +0.100]
     """
 
@@ -190,7 +190,7 @@ class LearningCurve:
         )
 
     @property
-    def _asked(self) -> list[Floats]:
+    def _by_query(self) -> list[Floats]:
         """Return the mean score of each query over the seeds, [q], at each size."""
         return [
             np.array([run.per_query for run in point.done]).mean(0) for _, point in self.measured
@@ -200,7 +200,8 @@ class LearningCurve:
     def intervals(self) -> list[Difference]:
         """Return the mean score at each size with its interval over queries and seeds."""
         return [
-            widened(_interval(column), asked) for column, asked in zip(self.scores.T, self._asked)
+            widened(_interval(column), queries)
+            for column, queries in zip(self.scores.T, self._by_query, strict=True)
         ]
 
     @cached_property
@@ -224,7 +225,7 @@ class LearningCurve:
         """Return what the last step has brought, as measured, and what more pairs would bring."""
         lines, sizes = [], self.sizes
         if len(sizes) > 1:
-            before, after = self._asked[-2:]
+            before, after = self._by_query[-2:]
             step = _interval(self.scores[:, -1] - self.scores[:, -2])
             step = widened(step, after - before, bounds=GAPS)
             lines.append(f"measured: {self._gained(sizes[-2], sizes[-1], step)}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ..errors import ConfigError, DataError, did_you_mean, with_article
+from ..errors import ConfigError, DataError, article, did_you_mean
 from .tables import TableBlock, refuse_repeated
 
 Columns = Mapping[str, tuple[str, ...]]  # of each role that a table has
@@ -134,7 +134,7 @@ class RoleTable:
             return (*usual, *(name for name in free if pattern.fullmatch(name)))
         if len(usual) > 1:
             raise DataError(
-                f"{where} has {len(usual)} columns that are usual for {with_article(role)}: {', '.join(usual)}; "
+                f"{where} has {len(usual)} columns that are usual for {article(role)}: {', '.join(usual)}; "
                 f"choose with data.{role}={usual[0]} data.metadata=[{','.join(usual[1:])}]"
             )
         return tuple(usual)
@@ -156,7 +156,7 @@ class RoleTable:
             )
         shown = ", ".join(usual[:_SHOWN]) + (", ..." if len(usual) > _SHOWN else "")
         raise DataError(
-            f"{where} has no column that is usual for {with_article(role)} ({shown}); {has}: "
+            f"{where} has no column that is usual for {article(role)} ({shown}); {has}: "
             f"name one with data.{role}=COLUMN{headless(names)}"
         )
 

@@ -52,16 +52,22 @@ def aligned(lines: Sequence[Sequence[str]], justify: Callable[[str, int], str] =
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Let transformers read and write files without a progress bar for each."""
-    from transformers.utils import logging
+    """Let transformers and sentence-transformers make, read and write models without progress bars
+    and without advice on how to call them; errors are still shown."""
+    from transformers.utils import logging as bars
 
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    theirs = map(logging.getLogger, ("sentence_transformers", "transformers"))
+    levels, shown = {each: each.level for each in theirs}, bars.is_progress_bar_enabled()
+    for each in levels:
+        each.setLevel(logging.ERROR)
+    bars.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
+        for each, level in levels.items():
+            each.setLevel(level)
         if shown:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+            bars.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @contextmanager

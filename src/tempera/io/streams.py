@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import DataError, quantity, with_article
+from ..errors import DataError, article, quantity
 from .arrow_types import decoded
 from .tables import TableBlock, valid
 
@@ -42,7 +42,7 @@ def described(data: Any) -> str:
     kind = type(data)
     library = kind.__module__.partition(".")[0]
     rows = f" of {quantity(len(data), 'rows')}" if isinstance(data, Sized) else ""
-    return f"{with_article(library)} {kind.__name__}{rows}"
+    return f"{article(library)} {kind.__name__}{rows}"
 
 
 def data_sets(data: Any) -> dict[str, Any]:

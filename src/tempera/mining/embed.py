@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..core.batch import Role
 from ..engine.devices import named
-from ..towers.saved import Encode, fingerprint, is_static, load, reads_alike
+from ..towers.saved import Encode, fingerprint, is_static, load, reads_alike, similarity_of
 from .vectors import Floats, Rows, Store, keys_of
 
 
@@ -47,8 +47,8 @@ def embed(
 
 
 def read_by(model: Path, role: Role, half: bool = False, device: str = "auto") -> Encode:
-    """Return the function of a saved model from texts to unit vectors, [n, D]; a static one needs
-    no device."""
+    """Return the function of a saved model from texts to vectors, [n, D], whose inner products are
+    its similarity; a static one needs no device."""
     return load(model, role, half, "cpu" if is_static(model) else named(device))
 
 
@@ -61,8 +61,8 @@ def embed_by(
     half: bool = False,
     device: str = "auto",
 ) -> StoredEmbeddings:
-    """Return unit vectors of texts by a saved model, which is opened only if the store in `folder`
-    lacks some.
+    """Return vectors of texts by a saved model, which is opened only if the store in `folder` lacks
+    some; their inner products are its similarity.
 
     A transformer reads on a device (see `engine.devices.named`), with `half` in bf16.
     """
@@ -71,6 +71,7 @@ def embed_by(
         fingerprint(model)
         + ("" if reads_alike(model) else f"-{role}")
         + ("-bf16-products" if half else "")
+        + ("" if similarity_of(model) == "cosine" else "-dot")
     )
     store = Store(folder, space)
     opened: list[Encode] = []

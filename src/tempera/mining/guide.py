@@ -35,7 +35,8 @@ Score = Callable[[Pairs], NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Guide:
-    """Unit vectors of every distinct query and document, looked up by position.
+    """Vectors of every distinct query and document, looked up by position; their inner products
+    are the guide's similarity.
 
     >>> table = StoredEmbeddings(np.eye(2, dtype=np.float32), np.array([1, 0]))
     >>> Guide(table, table)("query", torch.tensor([0])).tolist()

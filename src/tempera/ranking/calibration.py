@@ -115,7 +115,7 @@ class Threshold:
         if self.threshold is None or self.precision is None or self.recall is None:
             best = f"{math.floor(1000 * self.best) / 1000:g}"
             return f"no threshold reaches {self.of} {self.target:g}; the best is {best}: ask for that, or for less"
-        cosine = "" if self.cosine is None else f" (cosine {self.cosine:.3f})"
+        cosine = "" if self.cosine is None else f" (similarity {self.cosine:.3f})"
         shares = ", ".join(
             f"{name} {_range(getattr(self, name))}" for name in ("precision", "recall")
         )

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .metrics import Ints
-from .nearest import SPARE, settled, top_of
+from .nearest import ROUNDING, SPARE, settled, top_of
 
 Floats = NDArray[np.float64]
 Scores = NDArray[np.floating]
@@ -38,15 +38,19 @@ _SHOWN, _ALIKE = (
 
 def standardised(scores: Scores) -> Floats:
     """Return scores, [q, c], with mean 0 and standard deviation 1 in each row; a row of equal
-    scores is 0.
+    scores, up to their rounding, is 0: that has no order, and would weigh as much as any.
 
-    >>> standardised(np.array([[1.0, 3.0], [5.0, 5.0]])).tolist()
-    [[-1.0, 1.0], [0.0, 0.0]]
+    >>> standardised(np.array([[1.0, 3.0], [5.0, 5.0], [0.7, 0.7 + 1e-7]])).tolist()
+    [[-1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
     """
+    if not scores.shape[1]:
+        return scores.astype(np.float64)
+    most, least = scores.max(1, keepdims=True), scores.min(1, keepdims=True)
+    rounding = ROUNDING * np.maximum(1, np.maximum(np.abs(most), np.abs(least)))
     centred = scores.astype(np.float64) - scores.mean(1, keepdims=True, dtype=np.float64)
     deviation = np.sqrt((centred**2).mean(1, keepdims=True))
     scaled: Floats = np.divide(
-        centred, deviation, out=np.zeros_like(centred), where=deviation > 1e-12
+        centred, deviation, out=np.zeros_like(centred), where=most - least > rounding
     )
     return scaled
 

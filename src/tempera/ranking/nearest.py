@@ -25,6 +25,7 @@ Product = Callable[
 _WIDTH = 4096  # most documents at once
 _CACHED = 1 << 20  # scores at once that stay within the processor's cache
 _CELLS = 1 << 22  # most scores at once
+ROUNDING = 1e-6  # of inner products of unit vectors in float32; closer scores are equal
 SPARE = (
     10  # documents beyond the depth of a ranking that may stand within a rounding error of its last
 )
@@ -106,14 +107,24 @@ def nearest(queries: Floats, docs: NDArray[np.floating], k: int) -> Ints:
     return settled(*top(queries, docs, k + SPARE))[:, :k]
 
 
-def settled(scores: Scores, positions: Ints, within: float = 1e-6) -> Ints:
-    """Return positions, [q, k], by falling scores; those whose scores follow each other `within` a
-    rounding error are in order.
+def settled(scores: Scores, positions: Ints, within: float = ROUNDING) -> Ints:
+    """Return positions, [q, k], by falling scores; those whose scores are `within` a rounding error
+    of the first of them are in order.
+
+    A score that is further below begins the next of such groups: each spans a rounding error at
+    most, also where the scores of a collapsed model follow each other closely.
 
     >>> settled(np.array([[0.7, 0.5 + 1e-8, 0.5, 0.1]]), np.array([[4, 9, 3, 0]])).tolist()
     [[4, 3, 9, 0]]
+    >>> settled(np.array([[8e-7, 4e-7, 0.0, -4e-7]]), np.array([[3, 2, 1, 0]])).tolist()
+    [[1, 2, 3, 0]]
     """
-    group = np.cumsum(np.diff(scores, axis=1, prepend=scores[:, :1]) < -within, axis=1)
+    group = np.zeros(scores.shape, np.int64)
+    first = scores[:, :1].copy()
+    for column in range(1, scores.shape[1]):
+        below = first - scores[:, column : column + 1] > within
+        first = np.where(below, scores[:, column : column + 1], first)
+        group[:, column] = group[:, column - 1] + below[:, 0]
     return np.take_along_axis(positions, np.lexsort((positions, group), axis=1), 1)
 
 

@@ -84,6 +84,17 @@ def spread(queries: Floats, docs: Floats, seed: int = 0) -> Spread:
     return Spread((queries * docs).sum(1), (queries * docs[other]).sum(1), (queries, docs))
 
 
+def normalised(vectors: Floats) -> Floats:
+    """Return vectors with length 1, [n, D]; 0 for those that are 0.
+
+    >>> normalised(np.array([[3.0, 4.0], [0.0, 0.0]])).round(2).tolist()
+    [[0.6, 0.8], [0.0, 0.0]]
+    """
+    lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))[:, None]
+    unit: Floats = vectors / np.maximum(lengths, 1e-12)
+    return unit
+
+
 def effective_rank(vectors: Floats) -> float:
     """Return exp of the entropy of the singular values' shares: the number of dimensions that
     vectors, [n, D], occupy.

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..errors import with_article
+from ..errors import article
 from ..io.columns import Columns
 from ..io.reader import IDS, BlockReader, Rows, is_text, missing
 from ..io.tables import TableBlock
@@ -85,7 +85,7 @@ class EventReader(BlockReader):
         """Leave out rows without an id, or refuse them."""
         absent = missing(self.column(role))
         if missing_id == "drop":
-            self.leave_out(f"rows without {with_article(role)}", absent)
+            self.leave_out(f"rows without {article(role)}", absent)
         self.refuse(role, absent, "has no id: set data.missing_id=drop to leave such rows out")
 
     def whole_ids(self, role: str) -> pa.Array:

@@ -23,7 +23,8 @@ from ..io.console import progress_bar
 from ..io.ids import Ids, content_ids, form_ids
 from ..mining.embed import read_by
 from ..ranking.nearest import refuse_not_finite
-from ..towers.saved import TRAINED, Encode, model_folder
+from ..towers.saved import TRAINED, Encode, model_folder, similarity_of
+from ..towers.similarities import Similarity
 
 Vectors = NDArray[np.float32]
 Reading = Literal["auto", "no", "bf16"]  # precisions of texts that are read
@@ -32,7 +33,12 @@ _BLOCK = 10_000  # texts that are encoded at once
 
 
 class Embedder(Protocol):
-    """Functions from texts to unit vectors, [n, D], for each role."""
+    """Functions from texts to vectors, [n, D], for each role; their inner products are the model's
+    similarity."""
+
+    @property
+    def similarity(self) -> Similarity:
+        """Return the similarity that the model compares by."""
 
     @property
     def query(self) -> Encode:
@@ -77,13 +83,18 @@ class Model:
         return 0 if trained is None else int(among_trained(queries, trained).sum())
 
     @cached_property
+    def similarity(self) -> Similarity:
+        """The similarity that the model was saved with."""
+        return similarity_of(self.folder)
+
+    @cached_property
     def query(self) -> Encode:
-        """The function from queries to unit vectors, [n, D]."""
+        """The function from queries to vectors, [n, D]."""
         return read_by(self.folder, "query", self.half, self.device)
 
     @cached_property
     def doc(self) -> Encode:
-        """The function from documents to unit vectors, [n, D]."""
+        """The function from documents to vectors, [n, D]."""
         return read_by(self.folder, "doc", self.half, self.device)
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..arguments import refuse_other_kinds
-from ..errors import ConfigError, DataError, OutputError, quantity
+from ..errors import ConfigError, DataError, OutputError, article, quantity
 from ..io.atomic import new_file, refuse_replacing
 from ..io.console import aligned
 from ..ranking.compare import Comparison
@@ -128,7 +128,7 @@ class Finding:
 
     def per_query(self) -> pa.Table:
         """Return columns task, query, system, metric, value; for graded pairs, query is the row and
-        the metric its cosine."""
+        the metric its similarity."""
         tables = []
         for name, system in self.systems.items():
             for metric, values in system.per_query.items():
@@ -188,8 +188,8 @@ def evaluate(
     for number, task in enumerate(data, 1):
         if not isinstance(task, str | Path | RetrievalTask | Graded):
             raise DataError(
-                f"data {number} to evaluate on is a {type(task).__name__}; expected the path of a table of pairs or of a BEIR "
-                "folder: write rows to a file, such as pairs.jsonl"
+                f"data {number} to evaluate on is {article(type(task).__name__)}; expected the path of a table of pairs or of a "
+                "BEIR folder: write rows to a file, such as pairs.jsonl"
             )
     refuse_other_kinds(evaluate, locals())
     names = resolved(metrics, k)

@@ -20,12 +20,14 @@ from torch import Tensor, nn
 from ..core.abilities import placed
 from ..core.batch import Role
 from ..core.ragged import Ragged
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 from ..io.ids import content_ids, given_ids, places
 from ..io.vector_files import VectorFile, read_vectors
 from ..ranking.nearest import refuse_not_finite
 from ..towers.composed import write_copy, write_routed, write_with_head
 from ..towers.pair import Embed, Tower, Towers
+from ..towers.saved import similarity_of, write_similarity
+from ..towers.similarities import Similarity
 from ..towers.stamp import Kept, Stamp, checksum
 
 _BLOCK = 65_536  # rows that are read at once
@@ -58,11 +60,12 @@ class Frozen(Tower):
 
     @torch.no_grad()
     def encode(self, features: Ragged, role: Role = "doc") -> Tensor:
-        """Unit vectors of rows, [n, D]."""
+        """Vectors of rows as they are compared, [n, D]: of length 1 for cosine."""
         blocks = [
             features[start : start + _BLOCK] for start in range(0, max(1, len(features)), _BLOCK)
         ]
-        return torch.cat([F.normalize(self(block).float(), dim=-1).cpu() for block in blocks])
+        vectors = torch.cat([self(block).float().cpu() for block in blocks])
+        return F.normalize(vectors, dim=-1) if self.normalised else vectors
 
 
 def _keys(file: VectorFile, stamped: bool) -> list[NDArray[np.int64]]:
@@ -101,6 +104,7 @@ class ModelSide(Frozen):
         super().__init__(
             embed(model, role, texts[:1] if role == "query" else texts[-1:], None).vectors
         )
+        self.normalised = similarity_of(model) == "cosine"
 
     def features(
         self, texts: Sequence[str], progress: str | None = None, role: Role = "doc"
@@ -117,7 +121,7 @@ class ModelSide(Frozen):
 
 class HeadTower(ModelSide):
     """A frozen model's query vectors x behind a linear residual, x + W x + b, which is the identity
-    before training.
+    before training. It compares by the similarity of its training, whatever the model's own.
 
     Vectors of another width than the index's D are cut, or filled up with zeros, before W x + b is
     added.
@@ -125,6 +129,7 @@ class HeadTower(ModelSide):
 
     def __init__(self, model: Path, embed: Embed, texts: Sequence[str], width: int) -> None:
         super().__init__(model, "query", embed, texts)
+        self.normalised = True
         self.residual = nn.Linear(super().width, width)
         nn.init.zeros_(self.residual.weight)
         nn.init.zeros_(self.residual.bias)
@@ -139,16 +144,20 @@ class HeadTower(ModelSide):
         residual: Tensor = self.residual(x)
         return F.pad(x, (0, self.width - x.shape[1])) + residual
 
+    def compare_by(self, similarity: Similarity) -> None:
+        """Judge and save by the similarity that training compares by."""
+        self.normalised = similarity == "cosine"
+
     def again(self) -> HeadTower:
         """Return the head before training, on the same vectors."""
         return HeadTower(self.model, self.embed, [], self.width)
 
     def save(self, folder: Path) -> None:
-        """Write one model: the frozen one, one linear layer I + W with b, and normalisation."""
-        weight = self.residual.weight.detach().cpu()
-        write_with_head(
-            self.model, torch.eye(*weight.shape) + weight, self.residual.bias.detach().cpu(), folder
-        )
+        """Write one model: the frozen one, one linear layer I + W with b, and normalisation where
+        it compares by cosine."""
+        weight, bias = self.residual.weight.detach().cpu(), self.residual.bias.detach().cpu()
+        similarity: Similarity = "cosine" if self.normalised else "dot"
+        write_with_head(self.model, torch.eye(*weight.shape) + weight, bias, folder, similarity)
 
 
 class IndexSide(Frozen):
@@ -163,6 +172,7 @@ class IndexSide(Frozen):
         file = read_vectors(path, ids)
         super().__init__(file.vectors)
         self.path, self.stamp = path, Stamp.read(file.metadata, path)
+        self.normalised = self.stamp is None or self.stamp.normalised
         if self.stamp is not None and file.exact:
             self.stamp.refuse_changed(file.vectors, path)
         self.keys = [
@@ -209,7 +219,7 @@ class IndexSide(Frozen):
             notes.append(
                 f"{self.path} holds {self.vectors.dtype} vectors: they are compared in float32"
             )
-        if low < 1 - _UNIT or high > 1 + _UNIT:
+        if self.normalised and (low < 1 - _UNIT or high > 1 + _UNIT):
             notes.append(
                 f"the vectors of {self.path} have lengths from {low:.3g} to {high:.3g} and are compared by cosine here: "
                 "search them by cosine, too, since inner products rank them otherwise"
@@ -258,11 +268,26 @@ class KeptTowers(Towers):
 
     guarded = True
 
+    def compare_by(self, similarity: Similarity) -> None:
+        """Judge and save queries by the similarity that training compares by.
+
+        Raises:
+            ConfigError: kept vectors that are compared otherwise.
+        """
+        if similarity == "cosine" and not self.doc.normalised:
+            raise ConfigError(
+                "objective.similarity is cosine, and the vectors of tower.doc are compared by inner product (dot), as was saved "
+                "with them: set objective.similarity=dot"
+            )
+        self.query.compare_by(similarity)
+
     def save(self, folder: Path) -> None:
         """Write the query model, with a note of its index; or a model with a route for queries and
         one for documents."""
         if isinstance(self.doc, IndexSide):
             self.query.save(folder)
             self.doc.kept.write(folder)
+            if not self.doc.normalised:
+                write_similarity(folder, "dot")
         else:
             write_routed(self.query.save, self.doc.save, folder)

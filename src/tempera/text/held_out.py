@@ -23,7 +23,7 @@ from ..ranking.ranking import Part, Ranking, depth_of
 from ..ranking.resolved import Config
 from ..ranking.sample import Sample, sample_corpus
 from ..ranking.small_vectors import by_precision, widths_of
-from ..ranking.spread import spread
+from ..ranking.spread import normalised, spread
 from ..ranking.verdict import FUSED, TEACHER, SystemScores, Verdict, main_metric
 from .embedder import among_trained, trained_on
 from .hybrid import scores_of_both
@@ -127,7 +127,9 @@ class HeldOutQueries:
         BM25."""
         if self.first is not self:
             return self.first.words
-        return self._tuned() if self.options.bm25 and self.options.queries != 0 else None
+        if not self.options.bm25 or self.options.queries == 0:
+            return None
+        return self._tuned() if len(self.questions["test"].rows) else None
 
     @cached_property
     def fusion(self) -> Fusion:
@@ -180,7 +182,9 @@ class HeldOutQueries:
                 relevant, len(corpus), self.corpus, ranking.ranked, seed=self.seed
             )
             self.bias = self.sample.bias(queries, corpus, options.metrics, relevant)
-        return Verdict(ranking, spread(queries, answers))
+        unit = self.data.tower.normalised
+        cosines = (queries, answers) if unit else (normalised(queries), normalised(answers))
+        return Verdict(ranking, spread(*cosines))
 
     def _queries(self, questions: Questions) -> Floats:
         return self.data.remembered(questions.query_of[questions.rows], "query")
@@ -291,7 +295,9 @@ class HeldOutQueries:
                 "hardest": self.sample.hardest,
                 "bias": self.bias,
             }
-        if self.options.queries != 0 and len(self.questions["test"].rows):
+        # Fewer and coarser numbers are those of unit vectors: inner products need the lengths.
+        has_queries = self.options.queries != 0 and len(self.questions["test"].rows)
+        if has_queries and self.data.tower.normalised:
             about["precisions"] = self._precisions()
         return about
 

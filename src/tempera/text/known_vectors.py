@@ -26,7 +26,7 @@ Floats = NDArray[np.float32]
 
 
 class KnownVectors:
-    """Unit vectors of a run's distinct texts; the weights that have given some give the others
+    """Vectors of a run's distinct texts; the weights that have given some give the others
     only.
 
     While the weights are still those of a saved model, vectors are read from a store and added to
@@ -102,7 +102,8 @@ class KnownVectors:
             next(side.parameters()).device.type,
             "" if side.reads == torch.float32 else "-bf16-products",
         )
-        store = Store(self.folder, f"untrained-{origin}-{device}{precision}")
+        compared = "" if side.normalised else "-dot"
+        store = Store(self.folder, f"untrained-{origin}-{device}{precision}{compared}")
         at = store.fill(keys_of_rows(features[rows]), lambda missing: embed(rows[missing]))
         return np.array(store.vectors[at], np.float32)
 

@@ -27,7 +27,7 @@ from ..mining.guide import CrossEncoder
 from ..mining.hard_negatives import BLOCK, Cross, Mined, Mining, mine_blocks
 from ..mining.search import Ints, Pairs, by_faiss
 from ..mining.shortfall import Report
-from ..towers.saved import fingerprint, model_folder
+from ..towers.saved import fingerprint, model_folder, similarity_of
 from .embedder import Reading, in_half
 from .mining_task import MiningTask
 from .roles import Roles
@@ -100,6 +100,7 @@ def mine(
     cache = Path(cache or output.parent / "vectors")
     half = in_half(mixed_precision)
     plan = [fingerprint(model), task.key(), asdict(options), faiss, BLOCK, half]
+    plan += [] if similarity_of(model) == "cosine" else ["dot"]
     plan.append(None if cross_encoder is None else fingerprint(cross_encoder))
     parts = output.parent / f".{output.name}.{xxhash.xxh3_64_hexdigest(json.dumps(plan).encode())}"
     busy = f"{output}: another process is writing it; wait for it, or give another --output"

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..core.batch import Role
 from ..errors import DataError
 from ..ranking.verdict import TaskScores
+from ..towers.similarities import Similarity
 from .embedder import Embedder, among_trained
 from .known_vectors import KnownVectors
 from .roles import UnsaidScoreError
@@ -26,12 +27,17 @@ class InTraining:
 
     known: KnownVectors
 
+    @property
+    def similarity(self) -> Similarity:
+        """Return the similarity that the tower compares by."""
+        return "cosine" if self.known.tower.normalised else "dot"
+
     def query(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return unit vectors of queries, [n, D]."""
+        """Return vectors of queries, [n, D]."""
         return self._vectors(texts, "query")
 
     def doc(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return unit vectors of documents, [n, D]."""
+        """Return vectors of documents, [n, D]."""
         return self._vectors(texts, "doc")
 
     def _vectors(self, texts: Sequence[str], role: Role) -> NDArray[np.float32]:

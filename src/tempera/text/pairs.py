@@ -146,8 +146,10 @@ class Pairs:
         negatives, [m]. The whole is what a document is made of, or the document itself.
 
         >>> pairs = Pairs.of(["A  b"], ["x"], made_of=[content_id("of x")])
-        >>> pairs.forms["query"][0] == content_id("a b"), pairs.forms["whole"] == pairs.forms["doc"]
-        (True, array([ True]))
+        >>> bool(pairs.forms["query"][0] == content_id("a b"))
+        True
+        >>> pairs.forms["whole"].tolist() == pairs.forms["doc"].tolist()
+        True
         """
         forms = {role: self._forms(role) for role in FORM}
         if GIVEN["query"] in self.table.column_names:

@@ -15,6 +15,7 @@ from ..core.ragged import Ragged
 from ..engine.batches import Sampler
 from ..engine.clock import Phases
 from ..errors import ConfigError
+from ..io.console import logger
 from ..mining.embed import StoredEmbeddings, embed_by
 from ..ranking.ranking import Part
 from ..ranking.resolved import Config
@@ -102,6 +103,7 @@ class TextTask:
                 _read_by, store, config.train.mixed_precision == "bf16", config.train.device
             )
             tower: Tower = config.tower.build(catalogue.trained(split.train), reads)
+            own = tower.normalised
             queries = stored(
                 lambda part: tower.features(part, "reading queries", "query"),
                 catalogue.queries,
@@ -113,7 +115,10 @@ class TextTask:
                 rows = pairs.made.without(split.held_texts)
                 made = _source_rows(tower, rows, cache)
         texts = TextData(split, catalogue, queries, docs, made)
-        return cls(config, texts, sampler, tower, store, versions or cache / "anew")
+        task = cls(config, texts, sampler, tower, store, versions or cache / "anew")
+        if tower.normalised != own:
+            logger.warning(_compared_anew(own))
+        return task
 
     def race(self, config: Config) -> Race:
         """Return the settings that the tower tries on so many pairs."""
@@ -163,6 +168,16 @@ class TextTask:
 
     def _extended(self, part: Part) -> Split:
         return self.data.texts.split.extended(part)
+
+
+def _compared_anew(by_cosine: bool) -> str:
+    """Return that training, and all that follows it, compares by another similarity than the model
+    was saved with."""
+    before, after = ("cosine", "dot") if by_cosine else ("dot", "cosine")
+    return (
+        f"the pretrained model compares by {before}, and this run trains, judges, saves and searches by {after}: set "
+        f"objective.similarity={before} to keep the model's own"
+    )
 
 
 def _source_rows(tower: Tower, rows: Pairs, cache: Path) -> SourceRows:

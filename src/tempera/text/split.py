@@ -145,7 +145,7 @@ def hold_out(
     Where whole groups give less than half of the queries that could be held out one by one, as
     where most rows form one group, queries are drawn one by one, and rows that hold a text of
     theirs are left out. The corpus is every distinct document of the candidate rows, in falling
-    order of their ids.
+    order of their ids. Of rows of any two texts none is drawn.
 
     Args:
         pairs: rows of all parts.
@@ -158,6 +158,8 @@ def hold_out(
         DataError: no row is left to train on or to ask.
     """
     query_ids, doc_ids, part = pairs.ids("query"), pairs.ids("doc"), pairs.part
+    if not pairs.paired:
+        options = _of_named(options, part)
     keeps = options.shared_documents == "keep" or not pairs.paired
     known = np.ones(len(pairs), bool) if keeps else _labels(pairs)
     drawn = _draw(pairs, candidates, known, keeps, options)
@@ -184,6 +186,16 @@ def hold_out(
         split, _count_distinct(query_ids[candidates & (part != RANKED)]), options.queries != 0
     )
     return split
+
+
+def _of_named(options: Evaluation, part: NDArray[np.uint8]) -> Evaluation:
+    """Return options by which only queries are asked that a source has named: any two texts are no
+    question and its answer."""
+    return replace(
+        options,
+        queries=options.queries if (part == TEST).any() else 0,
+        validation=options.validation if (part == VALIDATION).any() else 0,
+    )
 
 
 def _labels(pairs: Pairs) -> _Mask:

@@ -1,4 +1,4 @@
-"""Semantic textual similarity: correlation of cosines with the grades that people gave."""
+"""Semantic textual similarity: correlation of similarities with the grades that people gave."""
 
 from __future__ import annotations
 
@@ -37,25 +37,32 @@ _MEASURES: dict[str, Callable[[Floats, Floats], float]] = {"spearman": spearman,
 
 @dataclass(frozen=True)
 class Agreement:
-    """Cosines of pairs, [n], and the grades that people gave them, [n]."""
+    """Similarities of pairs, [n], and the grades that people gave them, [n].
 
-    cosines: Floats
+    Args:
+        called: the name of the similarity.
+    """
+
+    similarities: Floats
     grades: Floats
+    called: str = "cosine"
 
     @property
     def per_query(self) -> dict[str, Floats]:
-        """The cosine of each pair."""
-        return {"cosine": self.cosines}
+        """The similarity of each pair."""
+        return {self.called: self.similarities}
 
     @property
     def metrics(self) -> dict[str, float]:
         """Spearman's and Pearson's correlation."""
-        return {name: measure(self.cosines, self.grades) for name, measure in _MEASURES.items()}
+        return {
+            name: measure(self.similarities, self.grades) for name, measure in _MEASURES.items()
+        }
 
     def intervals(self) -> dict[str, Difference]:
         """Return intervals by percentile bootstrap over pairs."""
         return {
-            name: interval(measure(self.cosines, self.grades), self._draws(measure, _DRAWS))
+            name: interval(measure(self.similarities, self.grades), self._draws(measure, _DRAWS))
             for name, measure in _MEASURES.items()
         }
 
@@ -63,7 +70,9 @@ class Agreement:
         """Return the correlations less those of another system on the same pairs."""
         comparisons = {}
         for name, measure in _MEASURES.items():
-            mean = measure(self.cosines, self.grades) - measure(other.cosines, other.grades)
+            mean = measure(self.similarities, self.grades) - measure(
+                other.similarities, other.grades
+            )
             deltas = self._draws(measure, draws) - other._draws(
                 measure, draws
             )  # of the same resamples
@@ -74,16 +83,16 @@ class Agreement:
     def _draws(self, measure: Callable[[Floats, Floats], float], draws: int) -> Floats:
         generator, n = np.random.default_rng(0), len(self.grades)
         rows = (generator.integers(0, n, n) for _ in range(draws))
-        return np.array([measure(self.cosines[row], self.grades[row]) for row in rows])
+        return np.array([measure(self.similarities[row], self.grades[row]) for row in rows])
 
     def _scaled(self, name: str) -> tuple[Floats, Floats]:
-        """Return cosines and grades, or their ranks, with mean 0 and deviation 1, so that two
+        """Return similarities and grades, or their ranks, with mean 0 and deviation 1, so that two
         systems may exchange them."""
         sides = (
-            ranks(side) if name == "spearman" else side for side in (self.cosines, self.grades)
+            ranks(side) if name == "spearman" else side for side in (self.similarities, self.grades)
         )
-        cosines, grades = ((side - side.mean()) / (side.std() or 1.0) for side in sides)
-        return cosines, grades
+        similarities, grades = ((side - side.mean()) / (side.std() or 1.0) for side in sides)
+        return similarities, grades
 
 
 def _swapped(a: Floats, grades: Floats, b: Floats, draws: int) -> float:

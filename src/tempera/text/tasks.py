@@ -183,7 +183,8 @@ class RetrievalTask:
         return queries, docs
 
     def by_vectors(self, vectors: tuple[Vectors, Vectors], metrics: tuple[str, ...]) -> Ranking:
-        """Rank the whole corpus by cosine."""
+        """Rank the whole corpus by the inner products of vectors, which are the model's
+        similarity."""
         return self._judged(nearest(*vectors, self._depth(metrics)), metrics)
 
     def by_words(
@@ -248,11 +249,12 @@ class Graded:
         return {"pairs": len(self.grades)}
 
     def judge(self, model: Embedder, metrics: tuple[str, ...] = METRICS) -> Agreement:
-        """Compare cosines of both sentences, embedded as documents, with the grades."""
+        """Compare similarities of both sentences, embedded as documents, with the grades."""
         first, second = (
             encode_all(model.doc, column, "sentences") for column in (self.first, self.second)
         )
-        return Agreement(np.einsum("nd,nd->n", first, second, dtype=np.float64), self.grades)
+        similarities = np.einsum("nd,nd->n", first, second, dtype=np.float64)
+        return Agreement(similarities, self.grades, model.similarity)
 
 
 def read_task(

@@ -30,9 +30,9 @@ TEXTS = Subject(
     """from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("path/to/this/folder")
-queries = model.encode_query(["a question"], normalize_embeddings=True)
-docs = model.encode_document(["a possible answer"], normalize_embeddings=True)
-print(queries @ docs.T)""",
+queries = model.encode_query(["a question"])
+docs = model.encode_document(["a possible answer"])
+print(model.similarity(queries, docs))""",
     {
         "library_name": "sentence-transformers",
         "pipeline_tag": "sentence-similarity",
@@ -54,17 +54,18 @@ print(queries @ docs.T)""",
 )
 
 
-def _for_index(kept: Kept) -> Subject:
+def _for_index(kept: Kept, normalised: bool) -> Subject:
     """Return the words for a model of queries whose documents are the vectors of an index."""
+    as_compared = ", normalize_embeddings=True" if normalised else ""
     maker = f", which the model {kept.model} has made" if kept.model else ""
     return replace(
         TEXTS,
         sentence=f"A model of queries, trained with Tempera for one index: {kept.documents:,} vectors of {kept.dimensions} "
         f"dimensions with the checksum {kept.checksum}{maker}. It embeds no documents, and opens with sentence-transformers alone.",
-        use="""from sentence_transformers import SentenceTransformer
+        use=f"""from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("path/to/this/folder")
-queries = model.encode_query(["a question"], normalize_embeddings=True)  # search the index with these""",
+queries = model.encode_query(["a question"]{as_compared})  # search the index with these""",
     )
 
 
@@ -74,7 +75,9 @@ class TextShowcase:
     def __init__(self, data: TrainingPairs, held_out: HeldOutQueries) -> None:
         self.data, self.held_out, self.texts = data, held_out, data.texts
         doc = data.tower.of("doc")
-        self.subject = _for_index(doc.kept) if isinstance(doc, IndexSide) else TEXTS
+        self.subject = TEXTS
+        if isinstance(doc, IndexSide):
+            self.subject = _for_index(doc.kept, data.tower.normalised)
 
     def facts(self) -> DataFacts:
         """Return counts of the data, and its source with the roles of its columns written down."""
@@ -125,7 +128,8 @@ class TextShowcase:
         """Return every document that is searched with its vector."""
         words = self.held_out.words_of_all()
         tables = {} if words is None else {WORDS: words.table()}
-        return Searched(self.held_out.vectors(), self.texts.catalogue.table(), tables=tables)
+        vectors, documents = self.held_out.vectors(), self.texts.catalogue.table()
+        return Searched(vectors, documents, self.data.tower.normalised, tables)
 
     def trained_on(self) -> dict[str, NDArray[np.int64]]:
         """Return the ids of the forms of all texts of the training rows, in whatever role."""
@@ -180,9 +184,9 @@ class TextShowcase:
         return examples
 
     def _scores(self, queries: Rows, ranked: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return cosines of queries and their ranked documents, [q, k]."""
+        """Return similarities of queries and their ranked documents, [q, k]."""
         questions = self.held_out.questions["test"]
         a = self.data.remembered(questions.query_of[questions.rows[queries]], "query")
         b = self.data.remembered(self.texts.ranked[ranked.ravel()]).reshape(*ranked.shape, -1)
-        cosines: NDArray[np.float32] = np.einsum("qd,qkd->qk", a, b)
-        return cosines
+        similarities: NDArray[np.float32] = np.einsum("qd,qkd->qk", a, b)
+        return similarities

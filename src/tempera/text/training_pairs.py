@@ -16,6 +16,8 @@ from torch import Tensor
 
 from ..core.batch import Batch, Role
 from ..core.ragged import Ragged
+from ..core.similarity import cosine
+from ..core.teacher import Teacher
 from ..engine.batches import Draws, Examples, Sampler, Shuffled
 from ..engine.distributed import ALONE, Group
 from ..engine.training_options import COLUMNS, SELF, Training
@@ -25,6 +27,7 @@ from ..mining.guide import CrossEncoder, Guide
 from ..ranking.nearest import refuse_not_finite
 from ..ranking.resolved import Config
 from ..towers.pair import Tower
+from ..towers.saved import model_folder, similarity_of
 from .catalogue import Catalogue
 from .known_vectors import KnownVectors
 from .made_rows import MadeRows, SourceRows, Spans
@@ -76,6 +79,7 @@ class TrainingPairs:
         versions: Path,
     ) -> None:
         self.texts, self.sampler, self.tower = texts, sampler, tower
+        tower.compare_by("cosine" if config.base.similarity == cosine else "dot")
         catalogue = texts.catalogue
         cross = (
             None
@@ -101,7 +105,8 @@ class TrainingPairs:
         return self.made.batch(self.rows.batch(rows, number), number, progress)
 
     def vectors(self, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
-        """Return unit vectors of chosen queries or documents by the tower as it is now, [.., D]."""
+        """Return vectors of chosen queries or documents by the tower as it is now, [.., D], which
+        are compared by inner products."""
         tokens = self.texts.queries if role == "query" else self.texts.docs
         vectors: NDArray[np.float32] = self.tower.encode(
             tokens[torch.from_numpy(rows)], role
@@ -116,7 +121,7 @@ class TrainingPairs:
 
     @property
     def corpus(self) -> NDArray[np.float32]:
-        """Unit vectors of the documents that evaluation ranks."""
+        """Vectors of the documents that evaluation ranks."""
         return self.remembered(self.texts.ranked, "doc")
 
     def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
@@ -132,7 +137,7 @@ class TrainingPairs:
         return {"mined": asdict(report)}
 
     def _read(self, group: Group, role: Role, rows: Rows) -> NDArray[np.float32]:
-        """Return unit vectors of distinct texts by the tower as it is now; each process reads its
+        """Return vectors of distinct texts by the tower as it is now; each process reads its
         share."""
         if len(rows) < group.size:
             return self.vectors(rows, role)
@@ -183,7 +188,21 @@ def _rows(config: Config, texts: TextData, sampler: Sampler, store: Path) -> Exa
     elif config.base.teacher is not None and config.base.teacher.by == "vectors":
         assert options.teacher is not None
         rows = replace(rows, teacher=read_by(options.teacher, "the teacher"))
+        if note := _teachers_scale(config.base.teacher, options.teacher):
+            logger.warning(note)
     return rows
+
+
+def _teachers_scale(teacher: Teacher, model: str) -> str | None:
+    """Return what to set where a teacher's similarities have another scale than the default
+    temperature is for; None where there is nothing to set."""
+    by_cosine = similarity_of(model_folder(Path(model))) == "cosine"
+    if by_cosine or teacher.loss == "align" or teacher.temperature is not None:
+        return None
+    return (
+        f"train.teacher={model} compares by inner product (dot), and its temperature, {1 / teacher.scales[1]:g}, is one for "
+        "cosines: set objective.teacher.temperature (1 for similarities of some tens), and student_temperature for the student"
+    )
 
 
 def _judge(config: Config, store: Path) -> CrossEncoder | None:

@@ -84,7 +84,8 @@ class Documents:
     Without a rule, each text is in one row of training, whose first text is a query of the log
     where there is one, else a document. Where no real queries are given for validation or test,
     they are made of a tenth of the documents: the title, or else the first sentence, asks for the
-    rest, which is ranked in place of the whole. The index holds all documents as they are.
+    rest, which is ranked in place of the whole. Of single sentences none can be made, and nothing
+    is evaluated. The index holds all documents as they are.
 
     Args:
         path: a folder of .txt, .md, .html and source files, of which long sections are divided; a
@@ -96,7 +97,7 @@ class Documents:
             folder.
         test: likewise; a BEIR folder's split of this name, and a tenth of the queries of a table of
             pairs, unless one is given.
-        text: column of the texts; None is one of a usual name.
+        text: column of the texts; None is one of a usual name, or the only column of texts.
         title: column of the titles; None is one of a usual name, if there is any.
         max_characters: a longer section of a text file is divided.
         rule: what asks for a document in the pairs that are made to train on: "heading" is its
@@ -177,6 +178,12 @@ class Documents:
             for part in _PARTS
             if part in real
         )
+        if TEST not in real:
+            judged = f"{judged}; " if judged else ""
+            judged += (
+                "no test, since there are no questions: too few of the texts have a title, or a second sentence for which "
+                "the first could ask; give real ones with data.test=PAIRS"
+            )
         if self.rule is not None:
             return f"{self.path} holds {docs:,} documents, of which pairs are made to train on: {MADE[self.rule]}; {judged}"
         texts = f"{docs:,} documents and {queries:,} queries without answers"
@@ -290,6 +297,7 @@ def _log(path: Path) -> list[str]:
 def _columns(path: Path, roles: RoleTable, chosen: Mapping[str, str | None]) -> list[list[str]]:
     """Return a column of texts for each role; an empty list where the table lacks it."""
     table = read_table(path)
+    chosen = _with_only_texts(roles, chosen, table)
     columns = roles.columns(
         SimpleNamespace(**chosen, metadata=("*",)), table.column_names, str(path)
     )
@@ -298,6 +306,33 @@ def _columns(path: Path, roles: RoleTable, chosen: Mapping[str, str | None]) -> 
         for role in chosen
     ]
     return [[str(text).strip() for text in cell] for cell in cells]
+
+
+def _with_only_texts(
+    roles: RoleTable, chosen: Mapping[str, str | None], table: pa.Table
+) -> Mapping[str, str | None]:
+    """Return chosen columns by role; where the one that is needed has no usual name, the only
+    column of texts that no other role takes is it."""
+    (needed,) = roles.needed
+    names = table.column_names
+    if chosen[needed] is not None or roles.usual_columns(needed, names):
+        return chosen
+    others = {name for role in chosen for name in roles.usual_columns(role, names)}
+    others |= {name for name in chosen.values() if name is not None}
+    texts = [name for name in names if name not in others and _holds_texts(table[name])]
+    return {**chosen, needed: texts[0]} if len(texts) == 1 else chosen
+
+
+def _holds_texts(column: pa.ChunkedArray) -> bool:
+    """Return True for a column of texts that are not all numbers."""
+    kind = column.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return False
+    try:
+        column.cast(pa.float64())
+    except pa.ArrowException:
+        return True
+    return False
 
 
 def _cast(column: pa.ChunkedArray, name: str, path: Path) -> pa.ChunkedArray:

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from ..io.console import quietly
-from .modules import prompt_of
+from .modules import is_unit, prompt_of
 from .pretrained import open_model
+from .saved import similarity_of
 from .sides import settings_of
+from .similarities import Similarity, compared_by
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -24,28 +26,33 @@ Write = Callable[[Path], None]
 
 def write_copy(model: Path, folder: Path) -> None:
     """Write a saved model as it is, in single precision."""
-    _write(open_model(str(model)), folder)
+    opened = open_model(str(model))
+    with quietly():
+        opened.save(str(folder), create_model_card=False)
 
 
-def write_with_head(model: Path, weight: Tensor, bias: Tensor, folder: Path) -> None:
-    """Write a saved model with a linear layer behind its unit vectors, and normalisation; weight
-    [D, width], bias [D]."""
-    from sentence_transformers import SentenceTransformer
+def write_with_head(
+    model: Path, weight: Tensor, bias: Tensor, folder: Path, similarity: Similarity = "cosine"
+) -> None:
+    """Write a saved model with a linear layer behind the vectors that it compares, and what a
+    similarity needs: normalisation for cosine; weight [D, width], bias [D]."""
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
     opened = open_model(str(model))
     body = _whole(opened)
-    body += [] if isinstance(body[-1], Normalize) else [Normalize()]
+    if not isinstance(body[-1], Normalize) and similarity_of(model) == "cosine":
+        body.append(Normalize())
     head = Dense(
         weight.shape[1], weight.shape[0], True, nn.Identity(), init_weight=weight, init_bias=bias
     )
-    _write(SentenceTransformer(modules=[*body, head, Normalize()], **_settings(opened)), folder)
+    end = [Normalize()] if similarity == "cosine" else []
+    settings = {**_settings(opened), "similarity_fn_name": similarity}
+    _write([*body, head, *end], settings, folder)
 
 
 def write_routed(query: Write, doc: Write, folder: Path) -> None:
     """Write one model with a route for queries and one for documents, from functions that write the
     model of each."""
-    from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Router
 
     with TemporaryDirectory() as place:
@@ -58,8 +65,11 @@ def write_routed(query: Write, doc: Write, folder: Path) -> None:
         "query": prompt_of(models[0], "query") or "",
         "document": prompt_of(models[1], "doc") or "",
     }
-    settings = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"}
-    _write(SentenceTransformer(modules=[router], **{**_settings(models[0]), **settings}), folder)
+    doc_model = models[1]
+    # Whatever the length of a query, the vectors of documents decide how they are to be compared.
+    similarity = compared_by(doc_model.similarity_fn_name, is_unit(doc_model), folder)
+    settings = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": similarity}
+    _write([router], {**_settings(models[0]), **settings}, folder)
 
 
 def _whole(model: SentenceTransformer) -> list[Any]:
@@ -78,13 +88,18 @@ def _whole(model: SentenceTransformer) -> list[Any]:
         nn.Identity(),
         init_weight=torch.eye(model.truncate_dim, width),
     )
-    return [*modules, cut, *([Normalize()] if isinstance(modules[-1], Normalize) else [])]
+    if isinstance(modules[-1], Normalize) and model.similarity_fn_name != "dot":
+        return [*modules, cut, Normalize()]
+    return [*modules, cut]
 
 
 def _settings(model: SentenceTransformer) -> dict[str, Any]:
     return {**settings_of(model), "truncate_dim": None}
 
 
-def _write(model: SentenceTransformer, folder: Path) -> None:
+def _write(modules: list[Any], settings: dict[str, Any], folder: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
     with quietly():
+        model = SentenceTransformer(modules=modules, **settings)
         model.save(str(folder), create_model_card=False)

@@ -1,5 +1,5 @@
-"""A saved model as one module from padded token ids to unit vectors: what other runtimes can take
-over.
+"""A saved model as one module from padded token ids to the vectors that it compares: what other
+runtimes can take over.
 
 Letters in shapes: n rows, w tokens of the longest of them, D width.
 """
@@ -17,7 +17,8 @@ from ..errors import ConfigError
 from ..io.documents import read_json
 from ..io.untrusted import inside, refuse_unsafe
 from .pretrained import open_model
-from .saved import prompts_of, read_static, truncation
+from .saved import prompts_of, read_static, similarity_of, truncation
+from .similarities import Similarity
 
 
 @dataclass(frozen=True)
@@ -30,29 +31,42 @@ class Exportable:
     special_tokens: bool
     pad: int
     prompts: dict[str, str]  # of query and doc
+    similarity: Similarity  # which the inner products of its vectors are
 
 
 class _Static(nn.Module):
-    def __init__(self, table: Tensor) -> None:
+    """The mean of tokens' vectors, of length 1 where the model ends in a normalisation, cut to a
+    width, and again of length 1 where the model compares by cosine."""
+
+    def __init__(
+        self, table: Tensor, normalises: bool, width: int | None, similarity: Similarity
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(table.shape[0], table.shape[1], _weight=table)
+        self.normalises, self.width, self.similarity = normalises, width, similarity
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         mask = attention_mask.unsqueeze(-1).to(self.embedding.weight.dtype)  # [n, w, 1]
         # The mean of a row without tokens is 0, as that of an embedding bag.
-        return F.normalize(
-            (self.embedding(input_ids) * mask).sum(1) / mask.sum(1).clamp(min=1), dim=-1
-        )
+        vectors = (self.embedding(input_ids) * mask).sum(1) / mask.sum(1).clamp(min=1)
+        if self.normalises:
+            vectors = F.normalize(vectors, dim=-1)
+        return _compared(vectors[:, : self.width], self.similarity)
 
 
 class _Text(nn.Module):
-    def __init__(self, model: nn.Module, width: int | None) -> None:
+    def __init__(self, model: nn.Module, width: int | None, similarity: Similarity) -> None:
         super().__init__()
-        self.model, self.width = model, width
+        self.model, self.width, self.similarity = model, width, similarity
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         outputs = self.model({"input_ids": input_ids, "attention_mask": attention_mask})
-        return F.normalize(outputs["sentence_embedding"][:, : self.width], dim=-1)
+        return _compared(outputs["sentence_embedding"][:, : self.width], self.similarity)
+
+
+def _compared(vectors: Tensor, similarity: Similarity) -> Tensor:
+    """Return vectors whose inner products are a similarity, [n, D]."""
+    return F.normalize(vectors, dim=-1) if similarity == "cosine" else vectors
 
 
 def exportable(folder: Path) -> Exportable:
@@ -65,12 +79,13 @@ def exportable(folder: Path) -> Exportable:
     refuse_unsafe(folder)
     modules = read_json(folder / "modules.json")
     kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
-    prompts = prompts_of(folder)
+    prompts, similarity = prompts_of(folder), similarity_of(folder)
     if kinds[0] == "StaticEmbedding" and set(kinds[1:]) <= {"Normalize"}:
         path = inside(folder, modules[0]["path"])
-        table = torch.from_numpy(read_static(path)[1])[:, : truncation(folder)].contiguous()
+        table = torch.from_numpy(read_static(path)[1]).contiguous()
+        module = _Static(table, "Normalize" in kinds, truncation(folder), similarity).eval()
         tokenizer = (path / "tokenizer.json").read_text(encoding="utf-8")
-        return Exportable(_Static(table).eval(), tokenizer, None, False, 0, prompts)
+        return Exportable(module, tokenizer, None, False, 0, prompts, similarity)
     model = open_model(str(folder)).eval()
     fast = getattr(model.tokenizer, "backend_tokenizer", None)
     if fast is None or kinds[0] == "Router":
@@ -79,12 +94,13 @@ def exportable(folder: Path) -> Exportable:
         )
     pad = model.tokenizer.pad_token_id or 0
     return Exportable(
-        _Text(model, model.truncate_dim).eval(),
+        _Text(model, model.truncate_dim, similarity).eval(),
         fast.to_str(),
         model.max_seq_length,
         True,
         pad,
         prompts,
+        similarity,
     )
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 
 from ..errors import DataError
-from ..io.console import quietly
+from ..io.console import logger, quietly
 from ..io.untrusted import refuse_unsafe
-from .saved import Encode, encoder_of, model_folder, opened
+from .saved import Encode, encoder_of, model_folder, opened, similarity_of
+from .similarities import Similarity
 from .stamp import Kept
 
 
@@ -37,6 +38,11 @@ class Merged:
         if self.model.tokenizer.get_vocab() != start.tokenizer.get_vocab():
             raise DataError(
                 f"{both}: their tokenizers differ; give the model that {trained} began with"
+            )
+        if self.model.similarity_fn_name != start.similarity_fn_name:
+            logger.warning(
+                f"{base} compares by {start.similarity_fn_name}, and {trained} by {self.model.similarity_fn_name}: all weights are "
+                f"judged, and the merged model compares, by {self.model.similarity_fn_name}"
             )
         self.ends = [
             {k: v.clone() for k, v in each.state_dict().items()} for each in (start, self.model)
@@ -74,13 +80,18 @@ class Merged:
             self.model.load_state_dict(mixed)
 
     @cached_property
+    def similarity(self) -> Similarity:
+        """The similarity that the trained model compares by, and every model between."""
+        return similarity_of(self.folder)
+
+    @cached_property
     def query(self) -> Encode:
-        """The function from queries to unit vectors by the weights as they are set, [n, D]."""
+        """The function from queries to vectors by the weights as they are set, [n, D]."""
         return encoder_of(self.model.to(self.device), "query", self.folder)
 
     @cached_property
     def doc(self) -> Encode:
-        """The function from documents to unit vectors, [n, D]."""
+        """The function from documents to vectors, [n, D]."""
         return encoder_of(self.model.to(self.device), "doc", self.folder)
 
     def save(self, folder: Path) -> None:

@@ -27,6 +27,7 @@ from ..io.console import progress_bar, quietly
 from .half import lowered
 from .pair import Tower, Towers
 from .prompts import prompt_among
+from .similarities import Similarity
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -88,11 +89,10 @@ class TextTower(Tower):
         origin: str = "",
         task: str | None = None,
     ) -> None:
-        from sentence_transformers.sentence_transformer.modules import Normalize
-
         super().__init__()
         self.model, self.saving, self.task = model, saving, task
-        self.unit = isinstance(model[-1], Normalize) and model.truncate_dim is None
+        self.unit = is_unit(model)
+        self.normalised = self.unit or model.similarity_fn_name != "dot"
         # Two texts of different length show what all rows have in common: padding, and what is no
         # tensor.
         probe = self._read(["", "a a a a a a a a"], role)
@@ -135,6 +135,13 @@ class TextTower(Tower):
             embeddings: Tensor = self.model({**inputs, **self.constants})["sentence_embedding"]
         return embeddings[:, : self.width]
 
+    def compare_by(self, similarity: Similarity) -> None:
+        """Let the model compare, and be saved, by a similarity; where its vectors have length 1,
+        both are one."""
+        if not self.unit:
+            self.model.similarity_fn_name = similarity
+            self.normalised = similarity == "cosine"
+
     @property
     def width(self) -> int:
         """D."""
@@ -144,7 +151,7 @@ class TextTower(Tower):
 
     @torch.no_grad()
     def encode(self, features: Ragged, role: Role = "doc", tokens: int | None = None) -> Tensor:
-        """Unit vectors of rows, [n, D], as the saved model gives them; in blocks of rows of like
+        """Vectors of rows, [n, D], as the saved model compares them; in blocks of rows of like
         length and at most `tokens`."""
         device = next(self.parameters()).device
         on_host = _ENCODED_AT_ONCE if self.reads == torch.float32 else _ENCODED_IN_HALF
@@ -158,9 +165,8 @@ class TextTower(Tower):
                 start = max(0, end - max(1, tokens // int(lengths[end - 1])))
                 rows = order[start:end]
                 try:
-                    vectors[rows] = F.normalize(
-                        self(features[rows].to(device)).float(), dim=-1
-                    ).cpu()
+                    part = self(features[rows].to(device)).float()
+                    vectors[rows] = self._compared(part).cpu()
                 except torch.OutOfMemoryError:
                     if len(rows) == 1:
                         raise
@@ -168,6 +174,10 @@ class TextTower(Tower):
                     continue
                 end = start
         return vectors
+
+    def _compared(self, vectors: Tensor) -> Tensor:
+        """Return vectors whose inner products are the model's similarity."""
+        return F.normalize(vectors, dim=-1) if self.normalised else vectors
 
     def save(self, folder: Path) -> None:
         """Write the folder that `SentenceTransformer(folder)` opens."""
@@ -213,6 +223,20 @@ class TextTower(Tower):
                 "max_length_k": longest,
             },
         }
+
+
+def is_unit(model: SentenceTransformer) -> bool:
+    """Return whether all vectors of a model have length 1: whether it ends in a normalisation, or
+    each of its routes does."""
+    from sentence_transformers.sentence_transformer.modules import Normalize, Router
+
+    if model.truncate_dim is not None:
+        return False
+    last: Any = model[-1]
+    if isinstance(last, Router):
+        routes: list[Any] = list(last.sub_modules.values())
+        return all(isinstance(route[-1], Normalize) for route in routes)
+    return isinstance(last, Normalize)
 
 
 def read_in(tower: nn.Module, dtype: torch.dtype) -> None:

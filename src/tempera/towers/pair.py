@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from ..core.batch import Role
 from ..core.ragged import Ragged
+from .similarities import Similarity
 
-# Unit vectors of texts, [n, T], by index, from a model's folder, the texts' role, the texts and the
-# name of a progress bar.
+# Vectors of texts, [n, T], by index, from a model's folder, the texts' role, the texts and the name
+# of a progress bar; their inner products are the model's similarity.
 Embed = Callable[[Path, Role, Sequence[str], str | None], Any]
 
 
@@ -55,6 +56,13 @@ class Encoder(nn.Module, ABC):
 class Tower(Encoder):
     """A tower of texts."""
 
+    # whether vectors are compared by cosine, and `encode` gives unit vectors; else by inner product
+    normalised = True
+
+    def compare_by(self, similarity: Similarity) -> None:
+        """Judge and save by the similarity that training compares by; a tower that ends in a
+        normalisation has cosines either way."""
+
     @abstractmethod
     def features(
         self, texts: Sequence[str], progress: str | None = None, role: Role = "doc"
@@ -64,8 +72,8 @@ class Tower(Encoder):
 
     @abstractmethod
     def encode(self, features: Ragged, role: Role = "doc") -> Tensor:
-        """Unit vectors as the saved model gives them, [n, D], on the CPU and without gradient; 0
-        for a row of zeros."""
+        """Vectors as the saved model compares them, [n, D], on the CPU and without gradient; 0 for
+        a row of zeros."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -122,6 +130,15 @@ class Towers(Tower):
         self.query = query
         self.doc = query if doc is None else doc
         self.unit = self.query.unit and self.doc.unit
+        self.normalised = getattr(
+            self.doc, "normalised", True
+        )  # documents have lengths that inner products rank by
+
+    def compare_by(self, similarity: Similarity) -> None:
+        """Judge and save both by the similarity that training compares by."""
+        self.doc.compare_by(similarity)
+        self.query.compare_by(similarity)
+        self.normalised = getattr(self.doc, "normalised", True)
 
     def of(self, role: Role) -> Tower:
         """The tower that embeds a role."""
@@ -134,7 +151,7 @@ class Towers(Tower):
         return self.of(role).features(texts, progress, role)
 
     def encode(self, features: Ragged, role: Role = "doc") -> Tensor:
-        """Unit vectors of a role's features, [n, D]."""
+        """Vectors of a role's features, [n, D]."""
         return self.of(role).encode(features, role)
 
     def save(self, folder: Path) -> None:

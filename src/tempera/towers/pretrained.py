@@ -9,19 +9,20 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
 from ..errors import ConfigError
-from ..io.console import quietly
+from ..io.console import logger, quietly
 from ..io.require import require
 from ..io.untrusted import without_panics
 from .lora import Lora, transformers_of
 from .modules import tower_of
 from .pair import Embed, Tower, batch_of, epochs_of
-from .saved import embedded, fingerprint, is_static, said
+from .saved import embedded, fingerprint, holds_whole_numbers, is_static, said, static_model
 from .sides import Sides, divided
+from .similarities import Similarity
 from .static import Static
 
 if TYPE_CHECKING:
@@ -104,6 +105,12 @@ class Pretrained:
             else {"attn_implementation": self.attn_implementation}
         )
         model = open_model(self.model, self.trust_remote_code, attention)
+        if (distance := model.similarity_fn_name) not in get_args(Similarity):
+            logger.warning(
+                f"{self.model} compares by {distance}, by which nothing is trained here: it compares by objective.similarity "
+                "from now on"
+            )
+            model.similarity_fn_name = "cosine"
         if self.max_length is not None:
             _limit(model, self.max_length)
         prompts = {"query": self.query_prompt, "document": self.doc_prompt}
@@ -154,15 +161,13 @@ def _files(name: str) -> Path | None:
 def open_model(
     name: str, trust_remote_code: bool = False, model_options: dict[str, Any] | None = None
 ) -> SentenceTransformer:
-    """A model in single precision on the CPU; one whose vectors have several lengths compares them
-    by cosine from now on.
+    """A model in single precision on the CPU, with the settings that it was saved with.
 
     Raises:
         ConfigError: there is no such model.
     """
     require("text", "a pretrained tower")
     from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Normalize
 
     folder = _place(name)
     if not folder.is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
@@ -187,13 +192,12 @@ def open_model(
                 model_kwargs=model_options or None,
             )
     except Exception as error:  # whatever its modules, the hub or the tokenizer raise
+        files = _files(name)
+        if files is not None and holds_whole_numbers(files):
+            return static_model(files)
         raise ConfigError(
             f"tower.model: sentence-transformers does not open {name}: {said(error)}"
         ) from None
-    if not isinstance(model[-1], Normalize) or model.truncate_dim is not None:
-        model.similarity_fn_name = (
-            "cosine"  # as everything here ranks, whatever the lengths of its vectors
-        )
     return model.float()
 
 

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
 from ..io.console import quietly
-from ..io.documents import read_json
+from ..io.documents import read_json, write_json
 from ..io.require import require
 from ..io.texts import encodable
 from ..io.untrusted import inside, refuse_unsafe, without_panics
 from .prompts import NAMES, prompt_among
+from .similarities import Similarity, compared_by
 from .word_ids import reader
 
 if TYPE_CHECKING:  # it would load torch
@@ -63,15 +64,19 @@ def model_folder(path: Path) -> Path:
 def load(
     folder: Path, role: Role = "query", half: bool = False, device: torch.device | str = "cpu"
 ) -> Encode:
-    """Texts to unit vectors, [n, D], by the model in a sentence-transformers folder and its prompt
-    for queries or documents.
+    """Texts to vectors, [n, D], by the model in a sentence-transformers folder and its prompt for
+    queries or documents.
+
+    The inner product of two vectors is the similarity that the model was saved with
+    (`similarity_of`): they have length 1 for cosine, and are as the model gives them for dot.
 
     A static embedding with normalisation and without prompts needs numpy only, and answers long
     before torch would be loaded; every other model is opened by sentence-transformers on a device,
     and with `half` computes in bf16.
 
     Raises:
-        DataError: no model, a damaged one, or one of which a part lies outside of the folder.
+        DataError: no model, a damaged one, one of which a part lies outside of the folder, or one
+            that compares by a distance.
     """
     refuse_unsafe(folder)
     if role == "doc" and (folder / KEPT).is_file():
@@ -87,7 +92,9 @@ def load(
         raise DataError(f"{folder} is not a saved model: modules.json is missing") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise DataError(f"{folder}/modules.json does not describe a model") from None
-    if kinds == ["StaticEmbedding", "Normalize"] and not _has_prompts(folder):
+    similarity = similarity_of(folder)
+    plain = kinds == ["StaticEmbedding", "Normalize"] and not _has_prompts(folder)
+    if plain and similarity == "cosine":
         return _static(paths[0], truncation(folder))
     return encoder_of(opened(folder).to(device), role, folder, half)
 
@@ -110,6 +117,24 @@ def is_static(folder: Path) -> bool:
     """Return whether a saved model looks vectors up, whatever modules follow, so that nothing is
     multiplied."""
     return kinds_of(folder)[:1] == ["StaticEmbedding"]
+
+
+def similarity_of(folder: Path) -> Similarity:
+    """Return the similarity that a saved model compares by: cosine, also of a model whose vectors
+    all have length 1, or dot.
+
+    Raises:
+        DataError: a model that compares by a distance, or by something else.
+    """
+    whole = truncation(folder) is None
+    unit = whole and kinds_of(folder)[-1:] == ["Normalize"]
+    return compared_by(_about(folder).get("similarity_fn_name"), unit, folder)
+
+
+def write_similarity(folder: Path, similarity: Similarity) -> None:
+    """Write into a saved model by which similarity its vectors are to be compared."""
+    path = folder / "config_sentence_transformers.json"
+    write_json(path, {**read_json(path), "similarity_fn_name": similarity})
 
 
 def prompts_of(folder: Path) -> dict[str, str]:
@@ -260,14 +285,53 @@ def opened(folder: Path) -> SentenceTransformer:
         with quietly(), without_panics():
             return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     except Exception as error:  # whatever its modules raise
+        if holds_whole_numbers(folder):
+            return static_model(folder)
         raise DataError(
             f"{folder} is not a model that sentence-transformers opens: {said(error)}"
         ) from None
 
 
+def holds_whole_numbers(folder: Path) -> bool:
+    """Return whether a saved model is a static embedding with a table of whole numbers, as model2vec
+    (Minish Lab) writes in int8; sentence-transformers does not open it."""
+    if kinds_of(folder) not in (["StaticEmbedding"], ["StaticEmbedding", "Normalize"]):
+        return False
+    from safetensors import SafetensorError, safe_open
+
+    place = inside(folder, read_json(folder / "modules.json")[0]["path"])
+    try:
+        with safe_open(place / "model.safetensors", framework="numpy") as file:
+            return any(file.get_slice(name).get_dtype().startswith("I") for name in [*file.keys()])
+    except (OSError, SafetensorError):
+        return False
+
+
+def static_model(folder: Path) -> SentenceTransformer:
+    """Return a static embedding of which `holds_whole_numbers` is true as a model in single
+    precision, with the settings that it was saved with.
+
+    Raises:
+        DataError: a damaged file.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+
+    place = inside(folder, read_json(folder / "modules.json")[0]["path"])
+    tokenizer, table = read_static(place)
+    parts: list[Any] = [StaticEmbedding(tokenizer, embedding_weights=table)]
+    if "Normalize" in kinds_of(folder):
+        parts.append(Normalize())
+    about = _about(folder)
+    names = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
+    settings: dict[str, Any] = {name: about.get(name) for name in names}
+    with quietly():
+        return SentenceTransformer(modules=parts, device="cpu", **settings)
+
+
 def encoder_of(model: SentenceTransformer, role: Role, folder: Path, half: bool = False) -> Encode:
-    """Return the function from texts of a role to unit vectors, [n, D], of an open model; `folder`
-    is named in errors.
+    """Return the function from texts of a role to vectors, [n, D], of an open model, whose inner
+    products are the model's similarity; `folder` is named in errors.
 
     A tower of token ids reads in blocks of like length, with `half` in bf16, for which its weights
     are cast once, for good. What is none is read by sentence-transformers.
@@ -280,9 +344,12 @@ def encoder_of(model: SentenceTransformer, role: Role, folder: Path, half: bool 
     try:
         tower = TextTower(model, role)
     except ConfigError:
-        return _by_library(model, role, folder)
+        return _by_library(
+            model, role, folder, compared_by(model.similarity_fn_name, False, folder)
+        )
     except Exception as error:  # whatever its modules raise
         raise DataError(f"{folder} is not a model that embeds texts: {said(error)}") from error
+    compared_by(model.similarity_fn_name, tower.unit, folder)  # or refuse it
     tower.eval()  # once: several threads may read by it
     if half:
         lower(tower.float(), torch.bfloat16)
@@ -292,10 +359,12 @@ def encoder_of(model: SentenceTransformer, role: Role, folder: Path, half: bool 
     )
 
 
-def _by_library(model: SentenceTransformer, role: Role, folder: Path) -> Encode:
+def _by_library(
+    model: SentenceTransformer, role: Role, folder: Path, similarity: Similarity
+) -> Encode:
     read: Any = model.encode_query if role == "query" else model.encode_document
     width = model.get_embedding_dimension() or -1
-    options = {"show_progress_bar": False, "normalize_embeddings": True}
+    options = {"show_progress_bar": False, "normalize_embeddings": similarity == "cosine"}
     return _guarded(
         lambda texts: np.asarray(read(list(texts), **options), np.float32).reshape(
             len(texts), width

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..errors import ConfigError
+from ..io.console import quietly
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -41,6 +42,9 @@ def divided(model: SentenceTransformer, sides: Sides) -> SentenceTransformer:
         query = copy.deepcopy(doc)
     else:
         body = doc[:-1] if isinstance(doc[-1], Normalize) else doc
+        # Inner products need the lengths of the vectors.
+        raw = body == doc and model.similarity_fn_name == "dot"
+        end = [] if raw else [Normalize()]
         with model.truncate_embeddings(None):
             width = model.get_embedding_dimension()
         assert width is not None
@@ -48,10 +52,10 @@ def divided(model: SentenceTransformer, sides: Sides) -> SentenceTransformer:
             Dense(width, width, False, nn.Identity(), init_weight=torch.eye(width))
             for _ in range(2)
         ]
-        query, doc = [*body, heads[0], Normalize()], [*body, heads[1], Normalize()]
-    return SentenceTransformer(
-        modules=[Router.for_query_document(query, doc)], **settings_of(model)
-    )
+        query, doc = [*body, heads[0], *end], [*body, heads[1], *copy.deepcopy(end)]
+    router = Router.for_query_document(query, doc)
+    with quietly():
+        return SentenceTransformer(modules=[router], **settings_of(model))
 
 
 def settings_of(model: SentenceTransformer) -> dict[str, Any]:
