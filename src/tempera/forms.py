@@ -16,6 +16,7 @@ from .errors import DataError
 from .io.atomic import is_run
 from .io.columns import headless
 from .io.nested import with_paths
+from .io.profile import profile
 from .io.saved_sets import PART_NAMES, splits
 from .io.separated import is_separated
 from .io.streams import data_sets, stream
@@ -30,6 +31,8 @@ from .text.roles import IDS, Roles, known_by_texts
 from .text.roles import TABLE as PAIRS
 from .text.text_files import is_text_file
 
+_NUMBERED = re.compile(r"column\d+")  # names of columns that have none
+_SHOWN = 200  # letters of a row in a message
 _CALLED = {"query": "queries", "doc": "documents that answer"}
 _SHARD = re.compile(r"\d{5}-of-\d{5}|\d+")  # the number of a shard in the name of its file
 
@@ -227,6 +230,31 @@ def _by_event(block: TableBlock, options: Mapping[str, Any]) -> pa.Table:
     return Sessions(EVENTS, options).flat(with_paths(block, named)).table
 
 
+def _unnamed(path: str, rows: pa.Table) -> str:
+    """Return a message on a table without names: its first row, and names that its values may
+    have."""
+    columns = profile(rows, path).columns
+    texts = [name for name, column in columns.items() if "text" in column.kinds]
+    free = iter(("query", "doc", "negative") if len(texts) > 1 else ("user", "item"))
+    names = list[str]()
+    for number, (name, column) in enumerate(columns.items(), 1):
+        called = ""
+        if len(texts) > 1:
+            called = next(free, "") if name in texts else ""
+        elif "time" in column.kinds and "time" not in names:
+            called = "time"
+        elif "rating" in column.kinds and "rating" not in names:
+            called = "rating"
+        elif "id" in column.kinds and "constant" not in column.kinds:
+            called = next(free, "")
+        names.append(called or f"other{number}")
+    first = ", ".join(str(column[0].as_py()) for column in rows.columns)
+    return (
+        f"{path} has no line of names, and begins with the row {first[:_SHOWN]}: name its columns in their order, "
+        f"such as data.columns=[{','.join(names)}]"
+    )
+
+
 def _by_texts(rows: pa.Table, options: Mapping[str, Any]) -> dict[str, str]:
     """Return columns of pairs that are known by their texts; rows of a user or an item are no
     pairs."""
@@ -252,6 +280,8 @@ def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         return {"source": "interactions", **proposed(rows, options, path)}
     if not names:
         raise DataError(f"{path} holds rows without columns: give each row its values by name")
+    if len(names) > 1 and all(map(_NUMBERED.fullmatch, names)):
+        raise DataError(_unnamed(path, rows))
     missing = [
         name
         for role, name in _CALLED.items()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ..errors import ConfigError, DataError, article, did_you_mean
+from ..errors import ConfigError, DataError, article, did_you_mean, quantity
 from .tables import TableBlock, refuse_repeated
 
 Columns = Mapping[str, tuple[str, ...]]  # of each role that a table has
@@ -263,7 +263,7 @@ class ColumnsSoFar:
         """Return what is unusual in the form of the files, as parts of a sentence."""
         notes = []
         for note, files in self._noted.items():
-            several = f" and {len(files) - 1:,} other files" if len(files) > 1 else ""
+            several = f" and {quantity(len(files) - 1, 'other files')}" if len(files) > 1 else ""
             notes.append(f"{min(files)}{several}: {note}")
         return notes
 
