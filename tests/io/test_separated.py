@@ -108,16 +108,6 @@ def test_many_blocks_of_two_colons(put: Put, monkeypatch: pytest.MonkeyPatch) ->
     assert read(put("\n".join(map("::".join, rows)), "a.dat"))[1:] == rows
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "One, two and three.\nFour, five and six.\n",
-        "Just one line\n",
-        "words here\nand there\n",
-        "\0\1\t\2\n\3\t\4",
-        "a b\nc d e\n",
-    ],
-)
 def test_lines_of_a_user_and_items(put: Put) -> None:
     path = put("0 5 7\n1 5\n 2  7 9 11\n3\n", "train.txt")
     assert separated.is_separated(path)
@@ -141,6 +131,16 @@ def test_files_that_many_have_are_known_by_their_names(put: Put) -> None:
     assert read(path, columns=("id", "name", "tags"))[0] == ["id", "name", "tags"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "One, two and three.\nFour, five and six.\n",
+        "Just one line\n",
+        "words here\nand there\n",
+        "\0\1\t\2\n\3\t\4",
+        "a b\nc d e\n",
+    ],
+)
 def test_texts_are_no_tables(put: Put, text: str) -> None:
     path = put(text, "a.txt")
     assert not separated.is_separated(path)
