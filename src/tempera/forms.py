@@ -243,10 +243,10 @@ def _unnamed(path: str, rows: pa.Table) -> str:
             called = next(free, "") if name in texts else ""
         elif "time" in column.kinds and "time" not in names:
             called = "time"
-        elif "rating" in column.kinds and "rating" not in names:
-            called = "rating"
         elif "id" in column.kinds and "constant" not in column.kinds:
             called = next(free, "")
+        if not called and "rating" in column.kinds and "rating" not in names:
+            called = "rating"
         names.append(called or f"other{number}")
     first = ", ".join(str(column[0].as_py()) for column in rows.columns)
     return (
