@@ -236,6 +236,7 @@ def _unnamed(path: str, rows: pa.Table) -> str:
     columns = profile(rows, path).columns
     texts = [name for name, column in columns.items() if "text" in column.kinds]
     free = iter(("query", "doc", "negative") if len(texts) > 1 else ("user", "item"))
+    grade = "score" if len(texts) > 1 else "rating"
     names = list[str]()
     for number, (name, column) in enumerate(columns.items(), 1):
         called = ""
@@ -245,8 +246,8 @@ def _unnamed(path: str, rows: pa.Table) -> str:
             called = "time"
         elif "id" in column.kinds and "constant" not in column.kinds:
             called = next(free, "")
-        if not called and "rating" in column.kinds and "rating" not in names:
-            called = "rating"
+        if not called and "rating" in column.kinds and grade not in names:
+            called = grade
         names.append(called or f"other{number}")
     first = ", ".join(str(column[0].as_py()) for column in rows.columns)
     return (
