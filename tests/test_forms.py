@@ -129,6 +129,39 @@ def test_a_table_without_a_line_of_names_is_told(put: Put) -> None:
         PairsFile(str(path)).read()
 
 
+@pytest.mark.parametrize(
+    ("row", "columns"),
+    [
+        ("{i},b{j},{r},13000000{i:02d}", "user,item,rating,time"),
+        (
+            "how do I wash thing {i}?,use the brush of number {j} on it,try the stone of kind {i},{r}.5",
+            "query,doc,negative,score",
+        ),
+        ("2011-05-{d:02d}T01:02:03Z\tu{j}\tb{i}", "time,user,item"),
+        (
+            "how do I wash thing {i}?,use the brush of number {j} on it,try the stone of kind {i}",
+            "query,doc,negative",
+        ),
+    ],
+)
+def test_names_are_proposed_for_a_table_without_them(put: Put, row: str, columns: str) -> None:
+    lines = [row.format(i=i, j=i % 13 + 20, r=i % 5 + 1, d=i % 28 + 1) for i in range(60)]
+    path = put("rows.csv", "\n".join(lines))
+    with pytest.raises(DataError, match=r"rows\.csv has no line of names") as error:
+        build(load(path))
+    assert str(error.value).endswith(f"such as data.columns=[{columns}]")
+    assert str(lines[0].replace("\t", ", ").replace(",", ", ")[:9]) in str(error.value).replace(
+        ",  ", ", "
+    )
+
+
+def test_a_table_of_events_may_be_called_txt(put: Put) -> None:
+    path = put("ml.txt", "".join(f"{i % 7} {i % 11}\n" for i in range(60)))
+    with pytest.raises(DataError, match=r"such as data.columns=\[user,item\]"):
+        build(load(path))
+    assert options(path, "data.columns=[user,item]")["source"] == "interactions"
+
+
 def test_ids_are_read_only_if_they_are_named(put: Put) -> None:
     path = put("faq.csv", "question,answer,doc_id\na,b,1\nc,d,\ne,f,1\n")
     assert len(build(load(path)).data.read()[0]) == 3

@@ -15,11 +15,14 @@ import pyarrow as pa
 from .errors import DataError
 from .io.atomic import is_run
 from .io.columns import headless
-from .io.saved_sets import splits
-from .io.streams import stream
+from .io.nested import with_paths
+from .io.profile import profile
+from .io.saved_sets import PART_NAMES, splits
+from .io.separated import is_separated
+from .io.streams import data_sets, stream
 from .io.table_form import table_form
-from .io.tables import blocks, files_of, is_table, visible_files
-from .recommend.event_folder import PARTS, folder_options
+from .io.tables import FEW, TableBlock, blocks, files_of, is_table, visible_files
+from .recommend.event_folder import folder_options
 from .recommend.event_roles import TABLE as EVENTS
 from .recommend.event_roles import proposed
 from .recommend.sessions import Sessions
@@ -28,6 +31,8 @@ from .text.roles import IDS, Roles, known_by_texts
 from .text.roles import TABLE as PAIRS
 from .text.text_files import is_text_file
 
+_NUMBERED = re.compile(r"column\d+")  # names of columns that have none
+_SHOWN = 200  # letters of a row in a message
 _CALLED = {"query": "queries", "doc": "documents that answer"}
 _SHARD = re.compile(r"\d{5}-of-\d{5}|\d+")  # the number of a shard in the name of its file
 
@@ -81,9 +86,10 @@ def source_of(data: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 def _rows_of(data: Any, options: Mapping[str, Any]) -> pa.Table:
     """Return the first rows of an object, one for each event; of those that can be read but once,
     the names of the columns."""
+    data = next(iter(data_sets(data).values()), data)
     if isinstance(data, Sized) and not isinstance(data, Mapping):
         with suppress(DataError):  # which reading reports, by what it expected
-            return Sessions(EVENTS, options).flat(next(stream(data))).table
+            return _by_event(next(stream(data)), options)
     names = getattr(data, "column_names", getattr(data, "columns", ())) or ()
     return pa.table({str(name): pa.nulls(0) for name in names})
 
@@ -130,10 +136,12 @@ def _form(path: Path) -> str | None:
     """Return the form of a file, or that of most files in a folder; read-me files say nothing about
     it."""
     if not path.is_dir():
-        return "texts" if is_text_file(path) else "table"
-    files = (file for file in visible_files(path) if not file.name.lower().startswith("readme"))
+        return "texts" if is_text_file(path) and not is_separated(path) else "table"
+    files = [file for file in visible_files(path) if not file.name.lower().startswith("readme")]
     forms = {"python": lambda file: file.suffix == ".py", "texts": is_text_file, "table": is_table}
     counts = Counter(form for file in files for form, has in forms.items() if has(file))
+    if not counts["table"] and len(files) <= FEW and any(map(is_separated, files)):
+        return "table"
     return max(counts, key=counts.__getitem__, default=None)
 
 
@@ -141,7 +149,7 @@ def _parts(path: str, names: Sequence[str], remedy: str) -> dict[str, str]:
     """Return which splits of a data set are train, validation and test; a single one is train."""
     parts = {
         part: next(name for name in usual if name in names)
-        for part, usual in PARTS.items()
+        for part, usual in PART_NAMES.items()
         if {*usual} & {*names}
     }
     if len(names) == 1:
@@ -161,7 +169,7 @@ def _split_files(folder: Path) -> dict[str, str]:
         DataError: files of a split that one path cannot name, or a file beside them that is named
             for no split.
     """
-    words = {word for usual in PARTS.values() for word in usual}
+    words = {word for usual in PART_NAMES.values() for word in usual}
     splits, others = defaultdict[str, list[Path]](list), list[Path]()
     for file in files_of(folder):
         names = (file.name, *file.relative_to(folder).parts[-2::-1])
@@ -213,7 +221,39 @@ def _interactions(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
 def _first_rows(path: Path, options: Mapping[str, Any]) -> pa.Table:
     read = blocks(path, table_form(options))
     first = next((block for block in read if len(block.table)), None)
-    return pa.table({}) if first is None else Sessions(EVENTS, options).flat(first).table
+    return pa.table({}) if first is None else _by_event(first, options)
+
+
+def _by_event(block: TableBlock, options: Mapping[str, Any]) -> pa.Table:
+    """Return the rows of a block, one for each event, with what options name by a path."""
+    named = [*EVENTS.chosen(options), *PAIRS.chosen(options)]
+    return Sessions(EVENTS, options).flat(with_paths(block, named)).table
+
+
+def _unnamed(path: str, rows: pa.Table) -> str:
+    """Return a message on a table without names: its first row, and names that its values may
+    have."""
+    columns = profile(rows, path).columns
+    texts = [name for name, column in columns.items() if "text" in column.kinds]
+    free = iter(("query", "doc", "negative") if len(texts) > 1 else ("user", "item"))
+    grade = "score" if len(texts) > 1 else "rating"
+    names = list[str]()
+    for number, (name, column) in enumerate(columns.items(), 1):
+        called = ""
+        if len(texts) > 1:
+            called = next(free, "") if name in texts else ""
+        elif "time" in column.kinds and "time" not in names:
+            called = "time"
+        elif "id" in column.kinds and "constant" not in column.kinds:
+            called = next(free, "")
+        if not called and "rating" in column.kinds and grade not in names:
+            called = grade
+        names.append(called or f"other{number}")
+    first = ", ".join(str(column[0].as_py()) for column in rows.columns)
+    return (
+        f"{path} has no line of names, and begins with the row {first[:_SHOWN]}: name its columns in their order, "
+        f"such as data.columns=[{','.join(names)}]"
+    )
 
 
 def _by_texts(rows: pa.Table, options: Mapping[str, Any]) -> dict[str, str]:
@@ -241,6 +281,8 @@ def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         return {"source": "interactions", **proposed(rows, options, path)}
     if not names:
         raise DataError(f"{path} holds rows without columns: give each row its values by name")
+    if len(names) > 1 and all(map(_NUMBERED.fullmatch, names)):
+        raise DataError(_unnamed(path, rows))
     missing = [
         name
         for role, name in _CALLED.items()

@@ -108,6 +108,29 @@ def test_many_blocks_of_two_colons(put: Put, monkeypatch: pytest.MonkeyPatch) ->
     assert read(put("\n".join(map("::".join, rows)), "a.dat"))[1:] == rows
 
 
+def test_lines_of_a_user_and_items(put: Put) -> None:
+    path = put("0 5 7\n1 5\n 2  7 9 11\n3\n", "train.txt")
+    assert separated.is_separated(path)
+    assert read(path) == [
+        ["user", "items"],
+        ["0", ["5", "7"]],
+        ["1", ["5"]],
+        ["2", ["7", "9", "11"]],
+        ["3", []],
+    ]
+
+
+def test_files_that_many_have_are_known_by_their_names(put: Put) -> None:
+    rows = ["1::Am\u00e9lie (2001)::Comedy|Romance", "2::Heat (1995)::Action"]
+    path = put("\n".join(rows).encode("latin-1"), "movies.dat")
+    assert read(path)[0] == ["item", "title", "genres"]
+    assert read(path)[1][1] == "Am\u00e9lie (2001)"
+    assert "as MovieLens describes them" in notes(path)
+    assert read(put("1\t2\t3\t881250949\n", "u.data"))[0] == ["user", "item", "rating", "time"]
+    assert read(put("a\tb\n1\t2\n", "u.data"))[0] == ["a", "b"]  # another file of that name
+    assert read(path, columns=("id", "name", "tags"))[0] == ["id", "name", "tags"]
+
+
 @pytest.mark.parametrize(
     "text",
     [

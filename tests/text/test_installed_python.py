@@ -275,6 +275,20 @@ def test_files_that_cannot_be_decoded_are_left_out(tmp_path: Path) -> None:
     assert pairs.dropped == {"Python files that cannot be read": 4}
 
 
+def test_files_that_do_not_parse_are_counted(tmp_path: Path) -> None:
+    sources: dict[str, str | bytes] = {
+        "python2.py": "print 'no parentheses'\n",
+        "half.py": "def f(:\n",
+        "notes.py": "These are notes, and no code.\n",
+        "zero.py": "x = 1\0\n",
+        "constants.py": "x = 1\n",  # code, of which no function asks
+        "good.py": F,
+    }
+    pairs, _ = read(tree(tmp_path, sources))
+    assert names(pairs) == ["good.f"]
+    assert pairs.dropped == {"Python files that cannot be read": 4}
+
+
 @pytest.mark.parametrize(
     "rest",
     [

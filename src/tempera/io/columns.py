@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ..errors import ConfigError, DataError, article, did_you_mean
+from ..errors import ConfigError, DataError, article, did_you_mean, quantity
 from .tables import TableBlock, refuse_repeated
 
 Columns = Mapping[str, tuple[str, ...]]  # of each role that a table has
@@ -87,6 +87,14 @@ class RoleTable:
         True
         """
         return all(self.has(role, options, names) for role in self.needed)
+
+    def chosen(self, options: Mapping[str, Any]) -> list[str]:
+        """Return the columns that options name for any role.
+
+        >>> RoleTable({"user": ("user",), "item": ("item",)}, ()).chosen({"item": "sku", "path": "a"})
+        ['sku']
+        """
+        return [name for role in self.usual for name in _tuple(options.get(role)) or ()]
 
     def has(self, role: str, options: Mapping[str, Any], names: Sequence[str]) -> bool:
         """Return whether an option or a usual name gives a column to a role."""
@@ -255,7 +263,7 @@ class ColumnsSoFar:
         """Return what is unusual in the form of the files, as parts of a sentence."""
         notes = []
         for note, files in self._noted.items():
-            several = f" and {len(files) - 1:,} other files" if len(files) > 1 else ""
+            several = f" and {quantity(len(files) - 1, 'other files')}" if len(files) > 1 else ""
             notes.append(f"{min(files)}{several}: {note}")
         return notes
 

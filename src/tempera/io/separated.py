@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from ..errors import ConfigError, DataError, quantity
 from .encodings import REMEDY, SAVE, Chunks, encoding_of, opened, opened_as_utf8
 from .json_tables import BLOCK
+from .known_files import known_file
 from .profile import first_line_holds_names, profile
 from .table_form import BY_CONTENT, TableForm
 
@@ -114,9 +115,13 @@ def csv_tables(
     notes = [] if notes is None else notes
     remedy = SAVE if form is None else REMEDY
     form = form or BY_CONTENT
+    encoding = encoding_of(path, form.encoding)
+    known = known_file(path)
+    if known is not None and encoding is None and not _begins_as_utf8(path):
+        encoding = known.encoding
     dialect = Dialect(
         sign or "",
-        encoding_of(path, form.encoding),
+        encoding,
         quoted is not False,
         tuple(names),
         remedy=remedy,
@@ -124,9 +129,15 @@ def csv_tables(
     if dialect.encoding is not None and form.encoding is None:
         notes.append(f"it is in {dialect.encoding.upper()}")
     start = _start(path, dialect)
+    if sign is None and not likely and _are_adjacency_lists(start):
+        notes.append(
+            "each of its lines is a user and the items of that user in their order (data.ordered=false if it has no meaning)"
+        )
+        yield from _adjacency_lists(path, dialect)
+        return
     if sign is None:
         dialect = replace(dialect, sign=_sign_of(start, likely))
-        if dialect.sign != (likely or "\t"):
+        if likely and dialect.sign != likely:
             between = _CALLED.get(dialect.sign, repr(dialect.sign))
             notes.append(f"its values are divided by {between}")
     if dialect.sign in (_COLONS, _SPACES) or not _holds_quotes(path):
@@ -178,7 +189,11 @@ def is_separated(path: Path) -> bool:
         start = _start(path, dialect)
         lines = _lines(start)
         sign = _sign_of(start, "")
-        if re.search("[\0\ufffd]", start) or not _divides(sign, lines[:_SHOWN]) or len(lines) < 2:
+        if re.search("[\0\ufffd]", start) or len(lines) < 2:
+            return False
+        if _are_adjacency_lists(start):
+            return True
+        if not _divides(sign, lines[:_SHOWN]):
             return False
         if sign in ("\t", _COLONS):
             return True
@@ -266,6 +281,37 @@ def _sign_of(start: str, likely: str) -> str:
         if sign != _SPACES and 0 < header.count(sign) == row.count(sign):
             return sign
     return likely or "\t"
+
+
+def _are_adjacency_lists(start: str) -> bool:
+    """Return whether lines hold whole numbers between spaces, not as many in each, as files of
+    users with their items do."""
+    lines = [line.split() for line in _lines(start)[:_SHOWN]]
+    numbers = all(word.isdecimal() for line in lines for word in line)
+    return numbers and len({len(line) for line in lines}) > 1
+
+
+def _adjacency_lists(path: Path, dialect: Dialect) -> Iterator[pa.Table]:
+    """Read lines of a user and items, between spaces.
+
+    Raises:
+        DataError: a line without a number at its beginning.
+    """
+    for lines in _whole_lines(path, dialect):
+        rows = pa.array(_lines(lines.decode("utf-8", "replace")), pa.large_string())
+        words = pc.utf8_split_whitespace(pc.utf8_trim_whitespace(rows))
+        yield pa.table({"user": pc.list_element(words, 0), "items": pc.list_slice(words, 1)})
+
+
+def _begins_as_utf8(path: Path) -> bool:
+    """Return whether the beginning of a file is UTF-8."""
+    with opened(path) as file:
+        start = file.read(_START).rpartition(b"\n")[0]
+    try:
+        start.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _divides(sign: str, lines: Sequence[str]) -> bool:
@@ -411,6 +457,10 @@ def _named(path: Path, start: str, dialect: Dialect, form: TableForm, notes: lis
     if has_names is not False:
         return dialect
     names = tuple(rows.column_names)
+    known = known_file(path)
+    if known is not None and len(known.columns) == len(names):
+        notes.append(f"its columns are called as {known.of} describes them")
+        return replace(dialect, names=known.columns)
     if form.header is None:
         shown = ", ".join(names) if len(names) < 6 else f"{names[0]}, ..., {names[-1]}"
         notes.append(

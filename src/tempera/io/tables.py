@@ -26,7 +26,7 @@ from .untrusted import refuse_irregular
 __all__ = ["TableBlock", "blocks", "blocks_of", "csv_tables", "read_table"]
 
 _ROWS = 1 << 16  # rows of a Parquet file that are held at once
-_FEW = 20  # files of a folder that are looked into, where no name tells of a table
+FEW = 20  # files of a folder that are looked into, where no name tells of a table
 _COMPRESSED = (".gz", ".zst")  # of texts; Parquet and Arrow have compression of their own
 _BESIDE_RUNS = (
     ".partial",
@@ -183,7 +183,7 @@ def files_of(path: Path) -> list[Path]:
         raise DataError(f"{path} is a run, not data: give a table of data, or a folder of tables")
     visible = sorted(file for file in visible_files(path) if file.is_file())
     files = arrow_files(path) or [file for file in visible if is_table(file)]
-    if not files and len(visible) <= _FEW:
+    if not files and len(visible) <= FEW:
         files = [file for file in visible if is_separated(file)]
     if not files:
         raise DataError(f"{path} holds no table: give tables, such as .parquet, .jsonl or .csv")

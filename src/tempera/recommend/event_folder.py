@@ -13,13 +13,9 @@ import pyarrow.compute as pc
 from ..errors import DataError
 from ..io.columns import plain
 from ..io.reader import is_text
+from ..io.saved_sets import PART_NAMES
 from .event_roles import TABLE
 
-PARTS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "val", "dev"),
-    "test": ("test", "testing"),
-}
 _SHOWN = 6  # files that a message names
 _NAMED = ("title", "name")  # words in the name of a column that says what an item is called
 
@@ -80,7 +76,7 @@ def part_of(file: Path) -> str | None:
     ('validation', 'test', None)
     """
     words = re.split(r"[^a-z]+", file.name.lower())
-    return next((part for part, names in PARTS.items() if {*names} & {*words}), None)
+    return next((part for part, names in PART_NAMES.items() if {*names} & {*words}), None)
 
 
 def _parts(events: Sequence[Path]) -> dict[str, Path]:

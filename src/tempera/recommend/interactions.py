@@ -17,6 +17,7 @@ from pydantic import Field
 from ..errors import ConfigError, DataError, article, did_you_mean
 from ..io.arrays import gathered
 from ..io.columns import Columns, ColumnsSoFar
+from ..io.nested import with_paths
 from ..io.profile import TableProfile, profile
 from ..io.proposal import decision_table
 from ..io.streams import stream
@@ -262,8 +263,10 @@ def _timeline(
     read |= {part: blocks(Path(path), options.form) for part, path in _named(options).items()}
     sessions = Sessions(TABLE, vars(options), dropped)
     times = EventTimes(options.missing_time, options.time_format)
+    named = [*TABLE.chosen(vars(options)), *options.context]
     flat: dict[int, Iterator[TableBlock]] = {
-        part: map(sessions.flat, each) for part, each in read.items()
+        part: (sessions.flat(with_paths(block, named)) for block in each)
+        for part, each in read.items()
     }
     of_table, flat[TRAIN] = _looked_at(flat[TRAIN], where)
     tables = (

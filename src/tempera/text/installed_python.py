@@ -10,6 +10,7 @@ stream to standard output.
 
 from __future__ import annotations
 
+import ast
 import gc
 import os
 import re
@@ -257,13 +258,16 @@ def _rows(root: str, path: str, kinds: Sequence[str]) -> Iterator[tuple[str, ...
             .replace(os.sep, ".")
             .removesuffix(".__init__")
         )
-        read = PythonSource(source)
+        read, empty = PythonSource(source), True
         for kind in kinds:
             for name, query, code, line in _KINDS[kind](read):
+                empty = False
                 yield (
                     *map(encodable, (query, code, f"{module}.{name}", f"{path}:{line}", root)),
                     kind,
                 )
+        if empty and "unasked" in kinds:
+            compile(source, path, "exec", ast.PyCF_ONLY_AST)  # tells why nothing was read
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError, OSError):
         # Not Python of this version, or unreadable; of other people's files nobody is told.
         if "unasked" in kinds:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from ..errors import DataError
+from ..io.saved_sets import PART_NAMES
+from ..io.streams import data_sets
 from .pairs import TEST, TRAIN, VALIDATION, Pairs, named_alike
 
 
@@ -36,6 +39,27 @@ def named_parts(
             yield part, name, folder and folder / f"part.{part}"
 
 
+def parts_in_memory(data: Any, folder: Path | None) -> Iterator[tuple[int, Any, Path | None]]:
+    """Return each part of an object, and the folder of its rows: of a DatasetDict its splits, by
+    their names; of another object itself, as training rows.
+
+    Raises:
+        DataError: several splits, none of which is called train.
+    """
+    splits = data_sets(data)
+    if len(splits) <= 1:
+        yield TRAIN, next(iter(splits.values()), data), folder
+        return
+    for part, called in ((TRAIN, "train"), (VALIDATION, "validation"), (TEST, "test")):
+        name = next((name for name in PART_NAMES[called] if name in splits), None)
+        if name is not None:
+            yield part, splits[name], folder and folder / f"part.{part}"
+        elif part == TRAIN:
+            raise DataError(
+                f"data holds the splits {', '.join(splits)}, none of which is called train: hand over one of them"
+            )
+
+
 def joined(parts: Mapping[int, Pairs]) -> Pairs:
     """Return the rows of all parts, with a column `part`; rows that were dropped are added up.
 
@@ -50,6 +74,6 @@ def joined(parts: Mapping[int, Pairs]) -> Pairs:
     dropped: Counter[str] = Counter()
     for pairs in parts.values():
         dropped.update(pairs.dropped)
-    about = "; ".join(pairs.about for pairs in parts.values())
+    about = "; ".join(dict.fromkeys(pairs.about for pairs in parts.values()))
     table = named_alike(pa.concat_tables(tables, promote_options="default"))
     return Pairs(table, dict(dropped), about=about)

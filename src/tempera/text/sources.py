@@ -19,12 +19,13 @@ from ..errors import ConfigError, DataError
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
 from ..io.console import logger
 from ..io.ids import Ids, content_ids, given_ids
+from ..io.nested import with_paths
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks, read_table
 from ..towers.saved import model_folder
 from .beir import UNNAMED, Beir, files_of_set, read_beir
 from .pairs import GIVEN, GRADE, RANKED, TRAIN, Pairs, Source, Text
-from .parts import joined, named_parts
+from .parts import joined, named_parts, parts_in_memory
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL, Roles, grades_in, known_by_texts
 from .round_trip import found_again
 from .rows import docs_of, rows_of
@@ -146,7 +147,11 @@ class _Handed:
     data: Any
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        return _pairs(stream(self.data), self.roles, folder)
+        parts = {
+            part: _pairs(stream(data), self.roles, place)[0]
+            for part, data, place in parts_in_memory(self.data, folder)
+        }
+        return _asked(joined(parts))
 
 
 @dataclass(frozen=True)
@@ -275,6 +280,8 @@ def _pairs(
     read: Iterator[TableBlock], roles: PairsFile | Given, folder: Path | None
 ) -> tuple[Pairs, NDArray[np.bool_]]:
     dropped, where = Counter[str](), roles.path if isinstance(roles, PairsFile) else "data"
+    named = TABLE.chosen(vars(roles))
+    read = (with_paths(block, named) for block in read)
     if "*" in roles.metadata:
         roles, read = _by_texts(read, roles, where)
     so_far = ColumnsSoFar(roles.role_columns, TABLE.needed)
