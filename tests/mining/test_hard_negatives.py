@@ -471,3 +471,19 @@ def test_an_index_that_compresses_scores_exactly_and_no_negative_violates_a_marg
     true, own = whole[rows, mined.positions[rows, columns]], whole[rows, rows]
     assert len(rows) > 300 and (true <= own - 0.05 * np.abs(own) + 1e-6).all()
     np.testing.assert_allclose(mined.scores[rows, columns], true, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("factory", ["IVF16,Flat", "IVF8,SQ8"])
+def test_an_index_that_finds_too_few_is_to_blame_and_not_the_ranks(factory: str) -> None:
+    pytest.importorskip("faiss")
+    docs = np.random.default_rng(0).normal(size=(640, 8)).astype(np.float32)
+    docs /= np.linalg.norm(docs, axis=1, keepdims=True)
+    queries, answers = docs[:50], (np.arange(50), np.arange(50))
+    options = Mining(100, depth=400, relative_margin=None)
+    report = mine(queries, docs, answers, options, search=by_faiss(docs, factory)).report
+    assert report.short == 50 and report.short_by == {"search": 50}
+    assert any("search exactly (no --faiss)" in line for line in report.lines())
+    exact = mine(queries, docs, answers, options).report
+    assert exact.short == 0 and exact.short_by == {}
+    few = mine(queries, docs[:90], answers, options).report
+    assert few.short_by == {"ranks": 50}

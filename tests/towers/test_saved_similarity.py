@@ -226,3 +226,25 @@ def test_a_table_of_whole_numbers_is_a_tower_too(
     assert any(each.grad is not None for each in tower.parameters())
     tower.save(tmp_path / "saved")
     np.testing.assert_allclose(load(tmp_path / "saved")(texts), ours, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_weights_in_half_precision_are_read_as_they_are_trained_and_exported(
+    tiny: Path, texts: list[str], half: torch.dtype, tmp_path: Path
+) -> None:
+    model = opened(tiny).to(half)
+    model.save(str(tmp_path / "half"))
+    assert opened(tmp_path / "half").dtype == half
+    wanted = opened(tmp_path / "half").float().encode(texts, normalize_embeddings=True)
+    tower = Pretrained(str(tmp_path / "half")).build([])
+    np.testing.assert_allclose(load(tmp_path / "half")(texts), wanted, rtol=0, atol=1e-5)
+    ours = tower.encode(tower.features(texts)).numpy()
+    np.testing.assert_allclose(ours, wanted, rtol=0, atol=1e-5)
+    source = exportable(tmp_path / "half")
+    ids = torch.tensor([source_ids(source.tokenizer, "cat on straw")])
+    bare = opened(tmp_path / "half").float()
+    found = source.module(ids, torch.ones_like(ids)).detach().numpy()
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    np.testing.assert_allclose(
+        found, bare(inputs)["sentence_embedding"].detach().numpy(), rtol=0, atol=1e-5
+    )

@@ -183,10 +183,14 @@ def _mine(
     search: Search,
 ) -> Mined:
     right = np.einsum("ed,ed->e", queries[answers[0]], np.asarray(docs[answers[1]], np.float32))
-    scores, positions = search(queries, options.depth, _without(answers, itself))
+    without = _without(answers, itself)
+    scores, positions = search(queries, options.depth, without)
     scores, positions = scores[:, options.skip :], positions[:, options.skip :]  # [q, r]
     live = positions >= 0
     candidates, dropped = live.sum(1), {}
+    excluded = np.unique(without[0] * len(docs) + without[1]) // len(docs)  # each pair once
+    allowed = len(docs) - np.bincount(excluded, minlength=len(queries))
+    ranked = np.clip(np.minimum(allowed, options.depth) - options.skip, 0, None)
     lowest = _lowest(right, answers[0], len(queries))[:, None]
     for name, margin, kind in _margins(options):
         limit = bound(lowest, margin, kind)
@@ -222,6 +226,7 @@ def _mine(
             len(right),
             int((itself >= 0).sum()),
             candidates,
+            ranked,
             dropped,
             live.sum(1),
         ),

@@ -30,9 +30,8 @@ class Report:
     kept: int = 0
     short: int = 0  # queries with fewer negatives than requested
     empty: int = 0  # queries without any negative
-    short_by: dict[str, int] = field(
-        default_factory=dict
-    )  # these queries by the filter that took most of their candidates
+    # these queries by the filter that took most of their candidates, or by what left too few of them
+    short_by: dict[str, int] = field(default_factory=dict)
     left_out: dict[str, int] = field(
         default_factory=dict
     )  # rows of the files that were not read, by reason
@@ -44,26 +43,31 @@ class Report:
         answers: int,
         itself: int,
         candidates: Ints,
+        ranked: Ints,
         dropped: dict[str, Ints],
         good: Ints,
     ) -> Report:
         """Report on one block of queries.
 
-        A query with too few negatives is counted under the filter that took most of its candidates,
-        or under the ranks if it had too few candidates to begin with.
+        A query with too few negatives is counted under the filter that took most of its candidates.
+        If it had too few candidates to begin with, it is counted under the ranks, or under the
+        search where an exact one would have found enough.
 
         Args:
             negatives: how many a query gets.
             answers: pairs of a query and its answer.
             itself: queries that are also a document.
-            candidates: documents in the rank range of each query, [q].
+            candidates: documents that the search found in the rank range of each query, [q].
+            ranked: documents that an exact search finds there, [q].
             dropped: candidates that each filter took, [q] each.
             good: acceptable negatives of each query, [q].
         """
         kept = np.minimum(good, negatives)
         short = kept < negatives
-        few = np.where(candidates < negatives, np.iinfo(np.int64).max, 0)
-        blame = np.argmax(np.stack([few, *dropped.values()]), axis=0)
+        most = np.iinfo(np.int64).max
+        few = np.where(ranked < negatives, most, 0)
+        missed = np.where((candidates < negatives) & (ranked >= negatives), most, 0)
+        blame = np.argmax(np.stack([few, missed, *dropped.values()]), axis=0)
         return cls(
             queries=len(good),
             answers=answers,
@@ -76,7 +80,7 @@ class Report:
             empty=int((kept == 0).sum()),
             short_by={
                 name: n
-                for i, name in enumerate(["ranks", *dropped])
+                for i, name in enumerate(["ranks", "search", *dropped])
                 if (n := int((short & (blame == i)).sum()))
             },
         )
@@ -88,7 +92,11 @@ class Report:
 
     def lines(self) -> list[str]:
         """Return the report as lines of text."""
-        means = {"ranks": "too few documents in the rank range"}
+        means = {
+            "ranks": "too few documents in the rank range",
+            "search": "the approximate search, which found too few documents: search exactly (no --faiss), or by an index that "
+            "visits more, such as HNSW32",
+        }
         lines = [
             *(f"left out: {quantity(count, reason)}" for reason, count in self.left_out.items()),
             f"{self.queries:,} queries with {self.answers:,} answers: {self.kept:,} negatives of {self.candidates:,} candidates",

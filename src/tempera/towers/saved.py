@@ -273,7 +273,8 @@ def embedded(
 
 
 def opened(folder: Path) -> SentenceTransformer:
-    """Open a saved model with sentence-transformers, on the CPU and without a network.
+    """Open a saved model with sentence-transformers, on the CPU and without a network, in single
+    precision, as it is trained and exported, whatever its weights were saved in.
 
     Raises:
         DataError: a folder that it does not open.
@@ -283,7 +284,7 @@ def opened(folder: Path) -> SentenceTransformer:
 
     try:
         with quietly(), without_panics():
-            return SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+            return SentenceTransformer(str(folder), device="cpu", local_files_only=True).float()
     except Exception as error:  # whatever its modules raise
         if holds_whole_numbers(folder):
             return static_model(folder)
