@@ -595,9 +595,27 @@ def test_depths_and_splits_that_mean_nothing(tempera: Any, tiny_run: Path, tmp_p
         tempera("evaluate", tiny_run, table, "--split", "dev"),
         "the split 'dev' is of a BEIR folder, and none is given",
     )
-    refused(
-        tempera("distill", tmp_path / "nope", table, "--output", tmp_path / "out"), "no such folder"
-    )
+    nope, out = tmp_path / "nope", tmp_path / "out"
+    for command in (
+        ("distill", nope, table, "--output", out),
+        ("evaluate", nope, table),
+        ("evaluate", tiny_run, table, "--against", nope),
+        ("mine", nope, table, "--output", out),
+        ("calibrate", nope),
+        ("merge", tiny_run, nope),
+    ):
+        refused(tempera(*command), "no such folder: ")
+
+
+def test_a_merge_takes_one_weight_or_two(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
+    for text, says in (
+        ("0.7,0.4", "--weights is 0.7,0.4, whose sum is 1.1 and not 1: give that of the run"),
+        ("0.2,0.3,0.5", "--weights has 3 weights for two models: give"),
+        ("nan", "--weights is nan: give"),
+        ("1.5", "--weights is 1.5: give"),
+        ("half", "--weights is half: give"),
+    ):
+        refused(tempera("merge", tiny_run, tiny_run, "--weights", text, "-o", tmp_path / "m"), says)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from ..errors import OutputError, TemperaError, one_line
+from ..errors import DataError, OutputError, TemperaError, one_line
 from .options import described, lines, meant
 
 Arguments = Annotated[
@@ -73,6 +73,17 @@ def refuse_split(split: str, usual: str, *paths: Path | None) -> None:
 
     if split != usual and not any(path is not None and is_beir(path) for path in paths):
         raise TemperaError("--split is of a BEIR folder: give one")
+
+
+def refuse_absent(*models: Path | None) -> None:
+    """Refuse folders of models and runs that do not exist, before anything heavy is imported.
+
+    Raises:
+        DataError: the first that does not exist.
+    """
+    for model in models:
+        if model is not None and not model.exists():
+            raise DataError(f"no such folder: {model}; give that of a run or of a saved model")
 
 
 def say(text: str) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..arguments import refuse_other_kinds
 from ..errors import ConfigError, DataError, OutputError, article, quantity
@@ -28,6 +27,7 @@ from .roles import Roles
 from .tasks import Graded, RetrievalTask, read_task
 
 BM25 = "bm25"
+_COPIES = 0.05  # share of documents that have the text of another, above which scores are doubtful
 
 
 class PerQuery(Protocol):
