@@ -309,6 +309,8 @@ def test_behind_a_double_dash_nothing_is_an_option(tempera: Any, tiny_run: Path)
 def test_a_quiet_run_shows_its_answer_only(tempera: Any, tiny: list[str], tmp_path: Path) -> None:
     answer = tempera("train", *tiny, *QUICK, "--output", tmp_path / "run", "--quiet")
     assert answer.code == 0 and answer.err == "" and "ndcg@10" in answer.out
+    rest = [line for line in answer.out.splitlines() if line[:1] not in tuple("┏┃┡│└")]
+    assert all(line.startswith("caution: ") for line in rest[1:]), rest
 
 
 def test_a_verbose_refusal_shows_where(tempera: Any) -> None:
@@ -454,7 +456,7 @@ def test_the_commands_that_are_shown_can_be_copied(capsys: pytest.CaptureFixture
     _print_end(document, "search: tempera search {output}")
     out = capsys.readouterr().out
     assert "tempera search 'runs/with space'" in out and out.startswith(
-        "caution: it may rain\nCPU seconds: train 1.0; 1 s"
+        "caution: it may rain\nCPU seconds: train 1.0; "
     )
 
 
@@ -605,6 +607,24 @@ def test_depths_and_splits_that_mean_nothing(tempera: Any, tiny_run: Path, tmp_p
         ("merge", tiny_run, nope),
     ):
         refused(tempera(*command), "no such folder: ")
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("search", "run", "words"), "--threshold"),
+        (("calibrate", "run"), "--precision"),
+        (("mine", "run", "pairs.csv", "-o", "out.csv"), "--relative-margin"),
+        (("tune", "pairs.csv"), "--lost-after"),
+    ],
+)
+def test_no_number_is_nan_or_infinite(
+    tempera: Any, words: tuple[str, ...], option: str, number: str
+) -> None:
+    answer = tempera(*words, f"{option}={number}")
+    assert answer.code == 2 and answer.err.count("\n") == 1
+    assert option in answer.err and number.strip("-") in answer.err
 
 
 def test_a_merge_takes_one_weight_or_two(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:

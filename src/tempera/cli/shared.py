@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -114,6 +115,13 @@ def answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:
             ) from None
 
 
+def _refuse_not_finite(option: Any, value: Any) -> None:
+    """Refuse NaN and infinity, which no limit of an option excludes."""
+    for number in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(number, float) and not math.isfinite(number):
+            raise TemperaError(f"{option.opts[0]} is {number}; give a finite number")
+
+
 class Command(TyperCommand):
     """A command whose options are explained by the `Args:` of its function, and named after its
     parameters."""
@@ -141,7 +149,10 @@ class Command(TyperCommand):
             if on and off:
                 raise TemperaError(f"{on[0]} and {off[0]} contradict each other: give one of them")
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
+            for each in self.params:
+                _refuse_not_finite(each, ctx.params.get(each.name))
+            return rest
         except typer.BadParameter as error:
             names = set(error.param.opts if error.param else ())
             if values := [after for name, after in pairwise(parts) if name in names]:
