@@ -144,7 +144,8 @@ def _now() -> tuple[float, float]:
 
 def age() -> float:
     """Return the seconds since this process began, its imports included."""
-    return time.time() - psutil.Process().create_time()
+    began: float = psutil.Process().create_time()
+    return time.time() - began
 
 
 def peak_memory_bytes() -> int:
