@@ -3,25 +3,30 @@ options make it again."""
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tempera.build import Config, build
+from tempera.builder import Builder
 from tempera.config import Options, dump, load, of
 from tempera.core.masks import SameId
 from tempera.core.objective import Objective
 from tempera.core.pools import POOLS, Pool
 from tempera.core.similarity import cosine, dot
+from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature
 from tempera.errors import ConfigError, TemperaError
-from tempera.names import PARTS
+from tempera.names import PARTS, PLAIN, hints_of
+from tempera.recommend.history import History
 from tempera.text.installed_python import InstalledPython
 from tempera.text.sources import PairsFile
+from tempera.towers.lora import Lora
 
 PRESETS = list(PARTS[Objective])
 
@@ -599,3 +604,36 @@ def test_a_pretrained_transformer_takes_the_precision_that_pays(tower: str, prec
 def test_an_option_without_its_section_is_told_where_it_is(given: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         build(load(None, [given]))
+
+
+def takes_numbers(hint: Any) -> bool:
+    """Whether a float is among what an annotation names, in a list or a mapping, too."""
+    return hint is float or any(map(takes_numbers, get_args(hint)))
+
+
+def with_numbers() -> list[Any]:
+    """Every option of every registered part that takes a number with decimals."""
+    makers: dict[Any, str] = {
+        part: name
+        for parts in PARTS.values()
+        for name, part in parts.items()
+        if inspect.isclass(part) or inspect.isfunction(part)
+    }
+    makers |= {part: name for name, part in PLAIN.items()}
+    makers |= {Temperature: "temperature", Teacher: "teacher", Lora: "lora", History: "history"}
+    return [
+        pytest.param(hint, id=f"{name}.{option}")
+        for make, name in makers.items()
+        for option, hint in hints_of(make).items()
+        if takes_numbers(hint)
+    ]
+
+
+@pytest.mark.parametrize("hint", with_numbers())
+def test_no_option_is_nan_or_infinite(hint: Any) -> None:
+    """By itself, in a list and as a value of a mapping: one line that names the option."""
+    for number in (math.nan, math.inf, -math.inf):
+        for value in (number, [1.0, number], {"a": number}):
+            with pytest.raises(ConfigError, match=r"^part\.option") as refusal:
+                Builder(Options({})).value(hint, value, "part.option")
+            assert "\n" not in str(refusal.value)

@@ -309,6 +309,8 @@ def test_behind_a_double_dash_nothing_is_an_option(tempera: Any, tiny_run: Path)
 def test_a_quiet_run_shows_its_answer_only(tempera: Any, tiny: list[str], tmp_path: Path) -> None:
     answer = tempera("train", *tiny, *QUICK, "--output", tmp_path / "run", "--quiet")
     assert answer.code == 0 and answer.err == "" and "ndcg@10" in answer.out
+    rest = [line for line in answer.out.splitlines() if line[:1] not in tuple("┏┃┡│└")]
+    assert all(line.startswith("caution: ") for line in rest[1:]), rest
 
 
 def test_a_verbose_refusal_shows_where(tempera: Any) -> None:
@@ -454,7 +456,7 @@ def test_the_commands_that_are_shown_can_be_copied(capsys: pytest.CaptureFixture
     _print_end(document, "search: tempera search {output}")
     out = capsys.readouterr().out
     assert "tempera search 'runs/with space'" in out and out.startswith(
-        "caution: it may rain\nCPU seconds: train 1.0; 1 s"
+        "caution: it may rain\nCPU seconds: train 1.0; "
     )
 
 
@@ -595,9 +597,45 @@ def test_depths_and_splits_that_mean_nothing(tempera: Any, tiny_run: Path, tmp_p
         tempera("evaluate", tiny_run, table, "--split", "dev"),
         "the split 'dev' is of a BEIR folder, and none is given",
     )
-    refused(
-        tempera("distill", tmp_path / "nope", table, "--output", tmp_path / "out"), "no such folder"
-    )
+    nope, out = tmp_path / "nope", tmp_path / "out"
+    for command in (
+        ("distill", nope, table, "--output", out),
+        ("evaluate", nope, table),
+        ("evaluate", tiny_run, table, "--against", nope),
+        ("mine", nope, table, "--output", out),
+        ("calibrate", nope),
+        ("merge", tiny_run, nope),
+    ):
+        refused(tempera(*command), "no such folder: ")
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("search", "run", "words"), "--threshold"),
+        (("calibrate", "run"), "--precision"),
+        (("mine", "run", "pairs.csv", "-o", "out.csv"), "--relative-margin"),
+        (("tune", "pairs.csv"), "--lost-after"),
+    ],
+)
+def test_no_number_is_nan_or_infinite(
+    tempera: Any, words: tuple[str, ...], option: str, number: str
+) -> None:
+    answer = tempera(*words, f"{option}={number}")
+    assert answer.code == 2 and answer.err.count("\n") == 1
+    assert option in answer.err and number.strip("-") in answer.err
+
+
+def test_a_merge_takes_one_weight_or_two(tempera: Any, tiny_run: Path, tmp_path: Path) -> None:
+    for text, says in (
+        ("0.7,0.4", "--weights is 0.7,0.4, whose sum is 1.1 and not 1: give that of the run"),
+        ("0.2,0.3,0.5", "--weights has 3 weights for two models: give"),
+        ("nan", "--weights is nan: give"),
+        ("1.5", "--weights is 1.5: give"),
+        ("half", "--weights is half: give"),
+    ):
+        refused(tempera("merge", tiny_run, tiny_run, "--weights", text, "-o", tmp_path / "m"), says)
 
 
 @pytest.mark.parametrize(

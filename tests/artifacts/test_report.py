@@ -121,6 +121,20 @@ def test_headline_states_ratios(ndcg: float, bm25: float, expected: str) -> None
     assert trained(ndcg, bm25) == expected
 
 
+def test_headline_multiplies_nothing_small_and_says_if_pairs_are_as_random() -> None:
+    systems = {"untrained": {"ndcg@10": 0.01}, "trained": {"ndcg@10": 0.046}}
+    poor = replace(REPORT, systems=systems, spreads={"trained": spread(-0.02)})
+    auc = poor.spreads["trained"].auc
+    assert auc < 0.5
+    said = f"nDCG@10 0.046: the untrained model 0.010; but its pairs are no more alike than random pairs (AUC {auc:.3f})"
+    assert headline(poor) == said
+
+
+def test_names_of_settings_wrap_before_scores_are_pushed_off_a_screen(page: str) -> None:
+    assert "tbody th { min-width: 8em; white-space: normal; overflow-wrap: anywhere; }" in page
+    assert ".pictures > * { min-width: 0; }" in page  # else a table widens its half
+
+
 def test_headline_doubts_an_interval_around_nothing() -> None:
     text = trained(0.408, 0.4, Difference(0.008, -0.01, 0.026, 0.9))
     assert (

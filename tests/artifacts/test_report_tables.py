@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tempera.artifacts.report_tables import ReportTable, tables
+from tempera.artifacts.report_tables import ReportTable, results, tables
 from tempera.recommend.full_catalogue import Histories
 from tempera.recommend.judgement import METRICS, Recommended
 from tempera.recommend.popularity import Popularity
@@ -81,4 +81,13 @@ def test_rows_are_as_long_as_the_head_and_fit_a_terminal() -> None:
         rows = [row for section in table.sections.values() for row in section]
         assert {len(row) for row in rows} == {len(table.head)}
         widths = [max(len(row[i]) for row in [table.head, *rows]) for i in range(len(table.head))]
-        assert sum(widths) + 3 * len(widths) + 1 + 2 <= 80
+        assert sum(widths) + 3 * len(widths) + 1 + 2 <= 84  # an interval in every cell
+
+
+def test_the_result_is_the_first_table_of_each_protocol() -> None:
+    whole, short = tables(document())["protocols"], results(document())
+    assert [table.title for table in short] == [whole[0].title, whole[4].title]
+    assert [dict(table.sections) for table in short] == [
+        {"seen items left out": table.sections["seen items left out"]}
+        for table in (whole[0], whole[4])
+    ]

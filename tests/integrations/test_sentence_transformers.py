@@ -909,3 +909,17 @@ def test_guides_of_models_with_routes(model: Any) -> None:
     )
     with pytest.raises(ConfigError, match="no routes for queries and documents"):
         ContrastiveLoss(model, presets.gist(), guide=named)
+
+
+@pytest.mark.parametrize("names", [["q", "q_2", "q_2_x", "other"], ["a", "b", "negative", "negative_2"]])
+def test_columns_may_begin_with_the_name_of_another(tmp_path: Path, names: list[str]) -> None:
+    """The trainer hands the tokens of `negative_2` over with those of `negative`, too."""
+    columns = list(texts(24, 4).values())
+    losses = []
+    for each in (names, ["one", "two", "three", "four"]):
+        model = tiny()
+        data = dict(zip(each, columns, strict=True))
+        trained = trainer(tmp_path / each[0], model, ContrastiveLoss(model), data)
+        trained.train()
+        losses.append(logged(trained))
+    assert losses[0] == losses[1] and len(losses[0]) == 4

@@ -530,8 +530,24 @@ def test_documents_that_are_mostly_equal_are_cautioned_against(
         tiny_run, file, metrics=["ndcg@10"], roles=Roles(identical="keep", doc_id="doc_id")
     )
     assert finding.cautions() == [
-        "the 5 documents hold only 1 different text; equal ones are ranked by their ids, so these scores say little"
+        "5 of the 5 documents have the text of another (1 different text in all); equal ones are ranked by their ids, so "
+        "that an answer may lose to its copy: leave copies out, or judge all of them"
     ]
+
+
+@pytest.mark.parametrize(("copies", "cautioned"), [(2, False), (8, True)])
+def test_some_equal_documents_are_cautioned_against(
+    tiny_run: Path, tmp_path: Path, copies: int, cautioned: bool
+) -> None:
+    """More than one in twenty, and not only most of them."""
+    file = tmp_path / "some.jsonl"
+    docs = ["lo"] * copies + [f"lo {i}" for i in range(60 - copies)]
+    rows = [{"query": f"ka {i}", "doc": doc, "doc_id": f"d{i}"} for i, doc in enumerate(docs)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    roles = Roles(identical="keep", doc_id="doc_id")
+    (finding,) = evaluate(tiny_run, file, metrics=["ndcg@10"], roles=roles)
+    said = finding.cautions()
+    assert bool(said) == cautioned and all("8 of the 60 documents have" in text for text in said)
 
 
 def test_a_damaged_list_of_training_queries_is_one_line(

@@ -17,6 +17,9 @@ from ..ranking.verdict import MAIN, main_metric
 from .pictures import Records, Scores, label, number, pictures
 from .report_tables import ReportTable
 
+_TOLD = 0.05  # a score of which a multiple says something
+_CHANCE = 0.5  # AUC of scores that tell nothing
+
 
 @dataclass(frozen=True)
 class RunReport:
@@ -107,14 +110,18 @@ def headline(report: RunReport) -> str:
             )
     if "untrained" in scores:
         parts.append(_against(ours, scores["untrained"], "the untrained model"))
-    return f"{label(metric)} {number(ours)}" + (f": {', '.join(parts)}" if parts else "")
+    said = f"{label(metric)} {number(ours)}" + (f": {', '.join(parts)}" if parts else "")
+    spread = report.spreads.get("trained")
+    if spread is None or not len(spread.pairs) or not len(spread.random) or spread.auc >= _CHANCE:
+        return said
+    return f"{said}; but its pairs are no more alike than random pairs (AUC {number(spread.auc)})"
 
 
 def _against(ours: float, theirs: float, name: str) -> str:
     if theirs <= 0:
         return f"{name} {number(theirs)}"
-    if ours >= 2 * theirs:
-        return f"{ours / theirs:.1f}× {name}"
+    if ours >= 2 * theirs:  # so many times next to nothing may still be next to nothing
+        return f"{ours / theirs:.1f}× {name}" if theirs >= _TOLD else f"{name} {number(theirs)}"
     percent = 100 * abs(ours / theirs - 1)
     written = f"{percent:.0f}" if percent >= 0.95 else f"{percent:.1f}"
     return (

@@ -4,7 +4,7 @@ metrics.json."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..ranking.verdict import OURS
@@ -44,16 +44,32 @@ def tables(document: Mapping[str, Any]) -> dict[str, list[ReportTable]]:
     return {name: section for name, section in sections.items() if section}
 
 
-def _protocols(document: Mapping[str, Any]) -> list[ReportTable]:
+def results(document: Mapping[str, Any]) -> list[ReportTable]:
+    """Return the table of each protocol's systems alone, without items that users have seen."""
+    seen = SEEN["excluded"]
+    parts = []
+    for name, systems in _by_protocol(document).items():
+        table = _systems(name, systems[_OURS], systems)
+        parts.append(replace(table, sections={seen: table.sections[seen]}))
+    return parts
+
+
+def _by_protocol(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the systems that were evaluated by each protocol; ours are the last."""
     protocols: Mapping[str, Mapping[str, Any]] = document.get("protocols", {})
     if not protocols:
-        return []
-    order = sorted(
-        protocols, key=lambda system: OURS.index(system) if system in OURS else 0
-    )  # ours are the last
+        return {}
+    order = sorted(protocols, key=lambda system: OURS.index(system) if system in OURS else 0)
+    return {
+        name: {system: protocols[system][name] for system in order if name in protocols[system]}
+        for name in protocols[_OURS]
+    }
+
+
+def _protocols(document: Mapping[str, Any]) -> list[ReportTable]:
     parts = []
-    for name, ours in protocols[_OURS].items():
-        systems = {system: protocols[system][name] for system in order if name in protocols[system]}
+    for name, systems in _by_protocol(document).items():
+        ours = systems[_OURS]
         parts += [
             _systems(name, ours, systems),
             *_leads(name, systems),

@@ -9,7 +9,7 @@ import typer
 
 from ..errors import TemperaError
 from .output import print_run
-from .shared import Json, answer, sorted_out
+from .shared import Json, answer, refuse_absent, sorted_out
 
 _TRIED = 200  # queries by which the speed is measured
 
@@ -33,6 +33,7 @@ def distill(
         output: run folder to write (default: runs/ and the name of the texts).
         overwrite: replace the run in --output.
     """
+    refuse_absent(model)
     from ..engine.devices import start, stop
     from ..experiments.distill import distill as run_distillation
     from ..text.embedder import rates

@@ -9,7 +9,17 @@ from typing import Annotated
 import typer
 
 from ..errors import TemperaError
-from .shared import Arguments, Count, Json, answer, one_with_roles, refuse_split, say, split
+from .shared import (
+    Arguments,
+    Count,
+    Json,
+    answer,
+    one_with_roles,
+    refuse_absent,
+    refuse_split,
+    say,
+    split,
+)
 
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1)]
 
@@ -180,6 +190,7 @@ def calibrate(
         depth: number of hits of each query to use.
         split: split to read from a BEIR folder.
     """
+    refuse_absent(run)
     from ..run.calibrate import calibrate as run_calibration
     from ..text.embedder import Model
 

@@ -10,7 +10,17 @@ import typer
 
 from ..errors import TemperaError
 from .output import print_events, print_findings, print_merge
-from .shared import Count, Json, Output, answer, one_with_roles, refuse_split, say, with_roles
+from .shared import (
+    Count,
+    Json,
+    Output,
+    answer,
+    one_with_roles,
+    refuse_absent,
+    refuse_split,
+    say,
+    with_roles,
+)
 from .shared import split as split_arguments
 
 _FACTS = {  # numbers of an export, in words
@@ -58,6 +68,7 @@ def evaluate(
         mixed_precision: auto reads texts in bf16 where the processor multiplies it fast.
         overwrite: replace the file of --per-query.
     """
+    refuse_absent(model, against)
     from ..recommend.timeline import HISTORIES
     from ..run.held_out_set import evaluate_held_out, inputs_of
     from ..text import evaluate as judge
@@ -225,6 +236,7 @@ def mine(
         mixed_precision: auto reads texts in bf16 where the processor multiplies it fast.
         overwrite: replace the output.
     """
+    refuse_absent(model)
     from dataclasses import asdict
 
     from ..mining.hard_negatives import Mining
@@ -255,7 +267,7 @@ def merge(
     run: Path,
     base: Path,
     also: Annotated[list[str] | None, typer.Argument(metavar="DATA")] = None,
-    weights: Annotated[float | None, typer.Option(min=0, max=1)] = None,
+    weights: Annotated[list[str] | None, typer.Option(metavar="WEIGHT|WEIGHT,WEIGHT")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     overwrite: bool = False,
     as_json: Json = False,
@@ -271,15 +283,44 @@ def merge(
         run: run folder; with --weights also a model folder.
         base: model folder or run folder of the same shape and tokenizer.
         also: other data, as evaluate reads them (default: those of evaluation.also).
-        weights: weight of the run's weights; the base's have the rest.
+        weights: weight of the run's weights, from 0 to 1, the base's have the rest; or both, such as
+            0.7,0.3.
         output: model folder to write.
         overwrite: replace an earlier result in --output.
     """
+    refuse_absent(run, base)
     from ..run.merge import merge as run_merge
 
-    document = run_merge(run, base, also or (), weights, output, overwrite)
+    document = run_merge(run, base, also or (), _weight(weights), output, overwrite)
     written = [] if output is None else [f"written: {output}, with weight {document['weight']:g}"]
     answer(document, as_json, lambda: print_merge(document, written))
+
+
+def _weight(parts: list[str] | None) -> float | None:
+    """Return the weight of the run, from one weight or from that of both models.
+
+    >>> _weight(None), _weight(["0.7"]), _weight(["0.7, 0.3"]), _weight(["0.7", "0.3"])
+    (None, 0.7, 0.7, 0.7)
+    """
+    if not parts:
+        return None
+    text = ",".join(parts)
+    wanted = (
+        "give that of the run, from 0 to 1, or those of the run and of the base, such as 0.7,0.3"
+    )
+    try:
+        weights = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise TemperaError(f"--weights is {text}: {wanted}") from None
+    if len(weights) > 2:
+        raise TemperaError(f"--weights has {len(weights)} weights for two models: {wanted}")
+    if not all(0 <= weight <= 1 for weight in weights):
+        raise TemperaError(f"--weights is {text}: {wanted}")
+    if len(weights) == 2 and abs(sum(weights) - 1) > 1e-9:
+        raise TemperaError(
+            f"--weights is {text}, whose sum is {sum(weights):g} and not 1: {wanted}"
+        )
+    return weights[0]
 
 
 def _depth(text: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -13,6 +14,7 @@ from .shared import say
 if TYPE_CHECKING:  # it takes time to load
     from rich.console import Console
 
+    from ..artifacts.report_tables import ReportTable
     from ..ranking.fusion import Fusion
 
 _WIDEST = 1000  # letters of a line of a table
@@ -21,7 +23,11 @@ _USED = 3  # counts of a task that are of what is judged: queries, documents and
 
 
 def print_run(document: dict[str, Any]) -> None:
-    """Print the metrics of a run, and what to do next."""
+    """Print the metrics of a run, and what to do next; with --quiet the result and cautions
+    alone."""
+    if logging.getLogger("tempera").level >= logging.WARNING:
+        _print_result(document)
+        return
     if "protocols" in document:
         _print_tables(document)
         if "winner" in document:
@@ -47,6 +53,20 @@ def print_run(document: dict[str, Any]) -> None:
         print(
             f"words and vectors together: {_advised(systems, fusion)} ({fusion}; index of words {size:.1f} MB)"
         )
+
+
+def _print_result(document: dict[str, Any]) -> None:
+    """Print the metrics of each system, and the cautions; the report has the rest."""
+    if "protocols" in document:
+        from ..artifacts.report_tables import results
+
+        for table in results(document):
+            _print_table(table)
+        if "winner" in document:
+            say(document["winner"])
+    elif document["metrics"]:
+        _print_metrics(document, document["metrics"])
+    say("\n".join(f"caution: {text}" for text in document["cautions"]))
 
 
 def _advised(systems: Mapping[str, Mapping[str, float]], fusion: Fusion) -> str:
@@ -114,22 +134,26 @@ def _print_tables(
     sections."""
     from itertools import chain
 
-    from rich.table import Table
-
     from ..artifacts.report_tables import tables
 
     parts = tables(document)
     for part in chain.from_iterable(parts[section] for section in sections if section in parts):
-        table = Table(title=part.title, title_justify="left")
-        for name in part.head:
-            table.add_column(name, justify="right" if name else "left", no_wrap=True)
-        for heading, rows in part.sections.items():
-            table.add_section()
-            if heading:
-                table.add_row(heading)
-            for name, *cells in rows:
-                table.add_row(f"  {name}" if heading else name, *cells)
-        _show(table)
+        _print_table(part)
+
+
+def _print_table(part: ReportTable) -> None:
+    from rich.table import Table
+
+    table = Table(title=part.title, title_justify="left")
+    for name in part.head:
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for heading, rows in part.sections.items():
+        table.add_section()
+        if heading:
+            table.add_row(heading)
+        for name, *cells in rows:
+            table.add_row(f"  {name}" if heading else name, *cells)
+    _show(table)
 
 
 def _show(table: Any) -> None:
@@ -156,10 +180,13 @@ def console(**options: Any) -> Console:
 
 def _print_end(document: dict[str, Any], next_command: str) -> None:
     """Print where time and memory went, and what to do next."""
+    from ..engine.clock import age
+
     if document["cautions"]:
         say("\n".join(f"caution: {text}" for text in document["cautions"]))
     seconds = ", ".join(f"{name} {each['cpu']:.1f}" for name, each in document["seconds"].items())
-    wall = sum(each["wall"] for each in document["seconds"].values())
+    phases = sum(each["wall"] for each in document["seconds"].values())
+    wall = max(phases, age())  # imports are in no phase; of a resumed run earlier processes are
     share = document["replaying"]
     cached = (
         f" ({share:.0%} of training embedded texts a second time, to save memory)"

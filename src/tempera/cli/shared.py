@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from ..errors import OutputError, TemperaError, one_line
+from ..errors import DataError, OutputError, TemperaError, one_line
 from .options import described, lines, meant
 
 Arguments = Annotated[
@@ -75,6 +76,17 @@ def refuse_split(split: str, usual: str, *paths: Path | None) -> None:
         raise TemperaError("--split is of a BEIR folder: give one")
 
 
+def refuse_absent(*models: Path | None) -> None:
+    """Refuse folders of models and runs that do not exist, before anything heavy is imported.
+
+    Raises:
+        DataError: the first that does not exist.
+    """
+    for model in models:
+        if model is not None and not model.exists():
+            raise DataError(f"no such folder: {model}; give that of a run or of a saved model")
+
+
 def say(text: str) -> None:
     """Print lines, with control characters escaped."""
     print("\n".join(map(one_line, text.split("\n"))))
@@ -101,6 +113,13 @@ def answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:
             raise OutputError(
                 f"cannot write to standard output: {error.strerror or error}"
             ) from None
+
+
+def _refuse_not_finite(option: Any, value: Any) -> None:
+    """Refuse NaN and infinity, which no limit of an option excludes."""
+    for number in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(number, float) and not math.isfinite(number):
+            raise TemperaError(f"{option.opts[0]} is {number}; give a finite number")
 
 
 class Command(TyperCommand):
@@ -130,7 +149,10 @@ class Command(TyperCommand):
             if on and off:
                 raise TemperaError(f"{on[0]} and {off[0]} contradict each other: give one of them")
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
+            for each in self.params:
+                _refuse_not_finite(each, ctx.params.get(each.name))
+            return rest
         except typer.BadParameter as error:
             names = set(error.param.opts if error.param else ())
             if values := [after for name, after in pairwise(parts) if name in names]:

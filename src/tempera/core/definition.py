@@ -146,8 +146,8 @@ class Definition:
         of its vectors."""
         if teacher.by == "scores":
             own = block[1] == "doc"
-            scores: Tensor = _needed(self._sides["query" if own else block[1]].score).double()
-            return scores[[i] if own else chosen]
+            scores: Tensor = _needed(self._sides["query" if own else block[1]].score)
+            return scores.double()[[i] if own else chosen]
         anchors, candidates = (_needed(self._sides[role].teacher).double() for role in block)
         return anchors[self.places(block[0])[i]] @ candidates[chosen].T  # type: ignore[no-any-return]
 

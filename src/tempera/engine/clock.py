@@ -142,6 +142,12 @@ def _now() -> tuple[float, float]:
     return time.perf_counter(), time.process_time() + ended.children_user + ended.children_system
 
 
+def age() -> float:
+    """Return the seconds since this process began, its imports included."""
+    began: float = psutil.Process().create_time()
+    return time.time() - began
+
+
 def peak_memory_bytes() -> int:
     """Return the most memory that this process has held, and with it the largest of its workers,
     except on Windows."""

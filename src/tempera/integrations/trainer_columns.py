@@ -123,7 +123,7 @@ class ColumnReader:
             raise DataError(
                 f"a contrastive loss needs a query and a document, but the data has {len(columns)} column(s) of texts"
             )
-        columns = [_on_cpu(column) for column in columns]
+        columns = [_on_cpu(column) for column in own_keys(columns)]
         query, doc = self._side(columns[:1], "query"), self._side(columns[1:2], "doc")
         negatives = self._side(columns[2:], "negatives") if columns[2:] else None
         towers: dict[Role, TextTower] = {
@@ -248,6 +248,29 @@ def ids_of(tokens: Ragged) -> Tensor:
     place = torch.arange(len(row)) - tokens.offsets[row]
     mixture = torch.from_numpy(mixed(tokens.values.long().numpy(), place.numpy()))
     return torch.zeros(len(tokens), dtype=torch.int64).index_add_(0, row, mixture)
+
+
+def own_keys(columns: Columns) -> list[dict[str, Any]]:
+    """Return columns without the keys that belong to another one.
+
+    The trainer tells columns apart by how their keys begin: those of `negative_2` begin with
+    `negative_`, too, and come a second time with `negative`, as `2_input_ids`.
+
+    >>> ids = [torch.tensor([[1]]), torch.tensor([[2]])]
+    >>> columns = [{"input_ids": ids[0], "2_input_ids": ids[1], "2_task": "x"}, {"input_ids": ids[1], "task": "x"}]
+    >>> [list(column) for column in columns]
+    [['input_ids'], ['input_ids', 'task']]
+    """
+    tokens = [column.get("input_ids") for column in columns]
+    kept = []
+    for column in columns:
+        others = tuple(
+            key.removesuffix("input_ids")
+            for key, value in column.items()
+            if key.endswith("_input_ids") and any(value is each for each in tokens)
+        )
+        kept.append({key: value for key, value in column.items() if not key.startswith(others)})
+    return kept
 
 
 def _on_cpu(column: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..arguments import refuse_other_kinds
 from ..errors import ConfigError, DataError, OutputError, article, quantity
@@ -28,6 +27,7 @@ from .roles import Roles
 from .tasks import Graded, RetrievalTask, read_task
 
 BM25 = "bm25"
+_COPIES = 0.05  # share of documents that have the text of another, above which scores are doubtful
 
 
 class PerQuery(Protocol):
@@ -101,14 +101,14 @@ class Finding:
         documents that are equal."""
         total, sentences = self.task.counts.get("queries", 0), list[str]()
         if isinstance(self.task, RetrievalTask):
-            documents, texts = (
-                len(self.task.corpus),
-                pc.count_distinct(self.task.corpus["text"]).as_py(),
-            )
-            if 2 * texts < documents:
+            documents = len(self.task.corpus)
+            counts = self.task.corpus["text"].value_counts().field("counts").to_numpy()
+            copies = int(counts[counts > 1].sum())
+            if copies > _COPIES * documents:
                 sentences.append(
-                    f"the {documents:,} documents hold only {quantity(texts, 'different texts')}; equal ones are "
-                    "ranked by their ids, so these scores say little"
+                    f"{copies:,} of the {documents:,} documents have the text of another "
+                    f"({quantity(len(counts), 'different texts')} in all); equal ones are ranked by their ids, so that an "
+                    "answer may lose to its copy: leave copies out, or judge all of them"
                 )
         return sentences + [
             f"{run} was trained on {count:,} of these {total:,} queries, so its scores here, and what compares them, "
@@ -124,7 +124,10 @@ class Finding:
             return "train the model of the index with train.refit=none, and take the index that it makes"
         if judged.is_dir() and not Model(str(judged)).trained_on(self.task.queries["text"]):
             return f"judge {judged}, which has not learned what the run held out"
-        return "give queries that it has not seen, such as those that it held out, whose metrics are in its report.html"
+        return (
+            "give queries that it has not seen; its report.html has the metrics of those that it held out, from before it "
+            "learned them if it did (train.refit)"
+        )
 
     def per_query(self) -> pa.Table:
         """Return columns task, query, system, metric, value; for graded pairs, query is the row and
