@@ -911,7 +911,9 @@ def test_guides_of_models_with_routes(model: Any) -> None:
         ContrastiveLoss(model, presets.gist(), guide=named)
 
 
-@pytest.mark.parametrize("names", [["q", "q_2", "q_2_x", "other"], ["a", "b", "negative", "negative_2"]])
+@pytest.mark.parametrize(
+    "names", [["q", "q_2", "q_2_x", "other"], ["a", "b", "negative", "negative_2"]]
+)
 def test_columns_may_begin_with_the_name_of_another(tmp_path: Path, names: list[str]) -> None:
     """The trainer hands the tokens of `negative_2` over with those of `negative`, too."""
     columns = list(texts(24, 4).values())
