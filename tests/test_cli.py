@@ -507,8 +507,8 @@ def test_an_unknown_key_of_a_file(tempera: Any, tmp_path: Path) -> None:
         (["eval", "runs/first", "pairs.csv"], "eval is now called evaluate"),
         (["tune", "job.yaml", "--space", "space.yaml", "--workers", "2"], "--workers is now called --jobs"),
         (["mine", "run", "x.csv", "-o", "x", "--share=0.9"], "--share is now called --relative-margin, which is 1 - share"),
-        (["mine", "run", "x.csv", "-o", "x", "--relative-margin", "nan"], "relative_margin is nan"),
-        (["mine", "run", "x.csv", "-o", "x", "--relative-margin", "4"], "at most 1"),
+        (["mine", "run", "x.csv", "-o", "x", "--relative-margin", "nan"], "relative-margin is nan"),
+        (["mine", "src", "x.csv", "-o", "x", "--relative-margin", "4"], "at most 1"),
         (["recommend", "none", "--history", ","], "names no item; give ids"),
         (["train", "--nonsense"], "No such option: --nonsense"),
         (["train", "--temperature", "0.1"], "--temperature; options of a configuration are written objective.temperature=0.1"),
@@ -553,8 +553,9 @@ def test_a_file_with_an_equals_sign_in_its_name_is_a_file(
         assert (shown["path"], shown["query"]) == (name, "asked")
         refused(tempera("evaluate", "none", name), "no such folder: none")
     refused(tempera("train", "year=2023.csv"), "year: no such option")
+    Path("model").mkdir()
     refused(
-        tempera("evaluate", "none", "data.query=asked"),
+        tempera("evaluate", "model", "data.query=asked"),
         "give a table of pairs or a BEIR folder with data.query=asked",
     )
 

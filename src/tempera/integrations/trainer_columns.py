@@ -258,7 +258,7 @@ def own_keys(columns: Columns) -> list[dict[str, Any]]:
 
     >>> ids = [torch.tensor([[1]]), torch.tensor([[2]])]
     >>> columns = [{"input_ids": ids[0], "2_input_ids": ids[1], "2_task": "x"}, {"input_ids": ids[1], "task": "x"}]
-    >>> [list(column) for column in columns]
+    >>> [list(column) for column in own_keys(columns)]
     [['input_ids'], ['input_ids', 'task']]
     """
     tokens = [column.get("input_ids") for column in columns]
