@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ..errors import DataError, quantity
 from .atomic import is_run
 from .json_tables import BLOCK, json_tables, opened
+from .manifest import refuse_damaged
 from .saved_sets import arrow_files
 from .untrusted import refuse_irregular
 
@@ -87,6 +88,7 @@ def blocks_of(path: Path, parse: Parse | None = None) -> Iterator[TableBlock]:
         parse: how it is read; None is by its extension.
     """
     refuse_irregular(path)
+    refuse_damaged(path)  # of an export
     if not path.is_file():
         raise DataError(f"no such file: {path}")
     kind = ending(path)
@@ -182,8 +184,14 @@ def joined(tables: Sequence[pa.Table], otherwise: str) -> pa.Table:
 
 def parquet_table(path: Path) -> pa.Table:
     """Read a Parquet file, with pyarrow's own errors; its `read_table` waits for ever for some that
-    are damaged."""
+    are damaged.
+
+    Raises:
+        DataError: the file is not as its manifest has it.
+    """
     import pyarrow.parquet as parquet
+
+    refuse_damaged(path)
 
     with parquet.ParquetFile(path, page_checksum_verification=True) as file:
         return file.read(use_threads=False)

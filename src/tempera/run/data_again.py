@@ -15,6 +15,7 @@ from ..artifacts.index import Index
 from ..artifacts.run_folder import Run
 from ..build import Config, build
 from ..errors import DataError
+from ..io.manifest import refuse_damaged
 from ..io.vector_files import KEY
 from ..text.embedder import trained_on
 from ..text.held_out import HELD_OUT, Questions
@@ -37,7 +38,12 @@ def learned(run: Path) -> list[str]:
 
 def evaluated(run: Path) -> Path:
     """Return the folder of the model whose figures a run has: its own, unless it was trained on the
-    test after that."""
+    test after that.
+
+    Raises:
+        DataError: that model is damaged, or was removed.
+    """
+    refuse_damaged(run / EVALUATED)
     return folder if (folder := run / EVALUATED).is_dir() else run
 
 

@@ -163,7 +163,7 @@ class IndexSide(Frozen):
         file = read_vectors(path, ids)
         super().__init__(file.vectors)
         self.path, self.stamp = path, Stamp.read(file.metadata, path)
-        if self.stamp is not None and file.exact:
+        if self.stamp is not None and file.exact and not file.compared:
             self.stamp.refuse_changed(file.vectors, path)
         self.keys = [
             (keys, np.argsort(keys, kind="stable")) for keys in _keys(file, self.stamp is not None)

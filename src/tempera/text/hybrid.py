@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.console import logger
 from ..io.documents import read_json
+from ..io.manifest import refuse_damaged
 from ..io.tables import parquet_table
 from ..ranking.fusion import USUAL
 from ..ranking.nearest import blocks
@@ -77,6 +78,7 @@ def open_words(run: Path, beginnings: pa.ChunkedArray, model: str) -> BM25:
         DataError: the index is damaged, or is one of another run or of other documents.
     """
     path = run / WORDS
+    refuse_damaged(path)
     if not path.is_file():
         logger.info(f"{run} has no {WORDS}: the beginning of each document is indexed instead")
         return Lexical(beginnings.to_pylist()).index()

@@ -11,8 +11,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
+from ..io.atomic import EXPORTS
 from ..io.console import quietly
 from ..io.documents import read_json
+from ..io.manifest import MANIFEST, refuse_damaged
 from ..io.require import require
 from ..io.texts import encodable
 from ..io.untrusted import inside, refuse_unsafe, without_panics
@@ -36,7 +38,6 @@ MODEL, EVALUATED = "model", "evaluated"
 _KINDS = {
     f"{kind}{bits}": f"<{kind.lower()}{bits // 8}" for kind in "FIU" for bits in (8, 16, 32, 64)
 }
-EXPORTS = "export"  # the folder for other programs, in that of a run or a model
 # of a run and its evaluated model: ids of the contents of the training queries, rising, [u]
 TRAINED = "trained.npy"
 
@@ -50,6 +51,7 @@ def model_folder(path: Path) -> Path:
     """
     for folder in (path / "model", path):
         if (folder / "modules.json").is_file():
+            refuse_damaged(folder)
             return folder
     if (path / "model" / "items.parquet").is_file():
         raise DataError(f"{path} is a recommender, and this command is for models of texts")
@@ -74,6 +76,7 @@ def load(
         DataError: no model, a damaged one, or one of which a part lies outside of the folder.
     """
     refuse_unsafe(folder)
+    refuse_damaged(folder)
     if role == "doc" and (folder / KEPT).is_file():
         raise DataError(
             f"{folder} embeds queries alone, for the index that its {KEPT} describes, and documents are needed here, too: search "
@@ -163,6 +166,8 @@ def read_static(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]]:
         DataError: a damaged file, or fewer rows than tokens.
     """
     from tokenizers import Tokenizer
+
+    refuse_damaged(folder)
 
     try:
         with without_panics():
@@ -254,6 +259,7 @@ def opened(folder: Path) -> SentenceTransformer:
         DataError: a folder that it does not open.
     """
     require("text", f"opening {folder}")
+    refuse_damaged(folder)
     from sentence_transformers import SentenceTransformer
 
     try:
@@ -344,8 +350,8 @@ def fingerprint(folder: Path) -> str:
     """A hash of all files of a saved model that decide its vectors: weights, configuration,
     tokenizer, prompts; 32 hex digits.
 
-    The model card, hidden files, exports, what it was trained on, and the calibration that is made
-    of its vectors are left out.
+    The model card, hidden files, exports, the manifest, what it was trained on, and the calibration
+    that is made of its vectors are left out.
 
     Raises:
         DataError: no such folder, or an empty one.
@@ -355,11 +361,12 @@ def fingerprint(folder: Path) -> str:
     }
     if not files:
         raise DataError(f"{folder} is not a saved model: there is no such folder, or it is empty")
+    refuse_damaged(folder)
     digest = xxhash.xxh3_128()
     for name, path in sorted(files.items()):
         if (
             path.suffix == ".md"
-            or name.startswith((".", "calibration.", TRAINED, f"{EXPORTS}/"))
+            or name.startswith((".", "calibration.", TRAINED, MANIFEST, f"{EXPORTS}/"))
             or "/." in name
         ):
             continue
