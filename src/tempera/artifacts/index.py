@@ -25,6 +25,7 @@ from ..io.vector_files import DOCUMENT, KEY, matrix
 from ..ranking.nearest import top
 from ..ranking.showcase import Searched
 from ..ranking.small_vectors import SmallVectors
+from ..text.hybrid import BEGINNING
 from ..text.pairs import GIVEN
 from ..towers.saved import fingerprint
 from ..towers.stamp import Stamp, beside, checksum
@@ -33,7 +34,6 @@ from . import approximate
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
 
-_PREVIEW = 400
 _VECTORS, _DOCUMENTS, _TABLE = "vectors.npy", "documents.arrow", "vectors.parquet"
 _SCHEMA = pa.schema([*((name, pa.large_string()) for name in DOCUMENT), (KEY, pa.int64())])
 
@@ -75,7 +75,7 @@ def write_index(
             "id": ids,
             "name": documents["name"],
             "place": documents["place"],
-            "preview": pc.utf8_slice_codeunits(documents["doc"], 0, _PREVIEW),
+            "preview": pc.utf8_slice_codeunits(documents["doc"], 0, BEGINNING),
             **keys,
         }
     )
