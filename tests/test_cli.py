@@ -772,7 +772,7 @@ def test_a_stopped_training_leaves_a_checkpoint_and_nothing_else(
     assert [line for line in err.splitlines() if not known(line)] == [
         f"{number.name}: stopping after this step; repeat the signal to stop now",
         f"saved checkpoint {only(folder / 'run.checkpoints')}; run the same command again to resume",
-        f"tempera: stopped by {number.name}",
+        f"tempera: stopped by {number.name}; the same command resumes: {shlex.join(['tempera', *command])}",
     ]
     assert [path.name for path in folder.iterdir()] == ["run.checkpoints"]
 

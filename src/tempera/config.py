@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from .errors import ConfigError
+from .io.manifest import refuse_damaged
 
 COMMAND_LINE = "command line"
 _MOST = 100_000  # largest number of values of a file, with aliases expanded
@@ -149,6 +150,7 @@ def _read(path: Path) -> Options:
     try:
         if not is_yaml(path):
             return Options({"data": {"path": str(path)}}, {"data.path": COMMAND_LINE})
+        refuse_damaged(path)
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"no such file: {path}") from None

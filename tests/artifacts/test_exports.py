@@ -152,6 +152,7 @@ def test_faiss_finds_nearly_the_same(run: Path, kind: str, least: float) -> None
         "documents.arrow",
         "index.faiss",
         "metrics.json",
+        "tempera-manifest.json",
     ]
     same = total = 0
     opened = Run(run)

@@ -15,6 +15,7 @@ from tempera.artifacts import onnx
 from tempera.artifacts.export import export
 from tempera.artifacts.onnx_model import OnnxModel
 from tempera.errors import DataError, OutputError
+from tempera.io.manifest import MANIFEST
 from tempera.towers.saved import load
 from tempera.towers.stamp import Kept
 from tempera.towers.static import StaticTower
@@ -87,7 +88,7 @@ def agrees(model: Path, out: Path, prompted: bool) -> None:
         assert np.allclose(norms[norms > 0], 1, atol=1e-5) and (norms > 0).sum() >= 13
     assert np.allclose(seen["query"], seen["doc"]) != prompted
     assert 0 <= json.loads((out / "metrics.json").read_text())["largest_difference"] < 1e-5
-    names = {"model.onnx", "tokenizer.json", "tempera.json", "metrics.json"}
+    names = {"model.onnx", "tokenizer.json", "tempera.json", "metrics.json", MANIFEST}
     assert {path.name for path in out.iterdir()} == names
 
 

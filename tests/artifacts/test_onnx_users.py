@@ -17,6 +17,7 @@ from tempera.artifacts import onnx
 from tempera.artifacts.onnx_users import OnnxUsers
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError, OutputError
+from tempera.io.manifest import MANIFEST
 from tempera.run.train import train
 
 for library in ("onnx", "onnxscript", "onnxruntime"):
@@ -112,7 +113,7 @@ def test_vectors_are_those_of_the_tower(run: Run, out: Path) -> None:
     np.testing.assert_allclose(exported.encode(histories, users), expected, atol=1e-5)
     for history, user, vector in zip(histories, users, expected):
         np.testing.assert_allclose(exported.encode([history], [user])[0], vector, atol=1e-5)
-    names = {"model.onnx", "tempera.json", "vectors.parquet", "metrics.json"}
+    names = {"model.onnx", "tempera.json", "vectors.parquet", "metrics.json", MANIFEST}
     assert {path.name for path in out.iterdir()} == names
 
 

@@ -147,7 +147,11 @@ def test_a_checkpoint_is_replaced_whole(tmp_path: Path) -> None:
     state.save(folder)
     assert json.loads((folder / "state.json").read_text())["step"] == 2
     assert [path.name for path in folder.parent.iterdir()] == ["checkpoint"]
-    assert {path.name for path in folder.iterdir()} == {"state.json", "state.safetensors"}
+    assert {path.name for path in folder.iterdir()} == {
+        "state.json",
+        "state.safetensors",
+        "tempera-manifest.json",
+    }
 
 
 def test_how_the_towers_were_cut_goes_with_it(

@@ -649,7 +649,7 @@ def test_a_folder_that_is_cleared_in_part_can_be_cleared_again(
     assert (folder / "tune.yaml").is_file()
     (folder / "tune.yaml.partial").write_text("t")
     with claimed(folder, "tune.yaml", "two", "tuning", overwrite=True):
-        assert {path.name for path in folder.iterdir()} == {"lock", "tune.yaml"}
+        assert {path.name for path in folder.iterdir()} == {"lock", "tune.yaml", "unfinished"}
     (folder / "tune.yaml.partial").write_text("t")  # killed in its first write
     with claimed(folder, "tune.yaml", "three", "tuning", overwrite=True):
         assert (folder / "tune.yaml").read_text() == "three"

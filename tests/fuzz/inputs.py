@@ -41,6 +41,7 @@ from tempera.engine.cache import Cache
 from tempera.engine.checkpoint import State
 from tempera.errors import TemperaError
 from tempera.experiments.space import Space
+from tempera.io.manifest import MANIFEST
 from tempera.mining.vectors import Store, keys_of
 from tempera.names import PARTS, SECTIONS
 from tempera.recommend.event_roles import USUAL as INTERACTION_ROLES
@@ -738,7 +739,7 @@ def _state() -> State:
 
 def _read_checkpoint(folder: Path, state: State) -> None:
     found = Checkpoints(folder, {"train": {"seed": 0}})
-    found.begin(anew=False)
+    found.begin()
     found.load(state, "data")
 
 
@@ -762,11 +763,11 @@ CALIBRATION = {
 
 
 def taken(folder: Path, *without: str) -> dict[str, bytes]:
-    """The files of a folder by name."""
+    """The files of a folder by name, without their checksums, for all of them would be refused."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in without
+        if path.is_file() and path.name not in (*without, MANIFEST)
     }
 
 

@@ -21,6 +21,7 @@ from tempera.artifacts.index import write_index
 from tempera.errors import OutputError
 from tempera.io.atomic import MARK, new_file, staged, write_file
 from tempera.io.documents import JsonLines, write_json
+from tempera.io.manifest import MANIFEST
 
 NEW = {"metrics.json": '{"made_by": "tempera"}', "model/weights": "1 2 3", "empty": None}
 OLD = {"metrics.json": '{"made_by": "tempera", "old": 1}', "model/old": "0", "notes.txt": "by hand"}
@@ -39,10 +40,12 @@ def fill(folder: Path, content: Content) -> Path:
 
 
 def holds(folder: Path) -> Content:
-    """All that a folder holds; of folders, only the empty ones."""
+    """All that a folder holds, apart from its manifest; of folders, only the empty ones."""
     assert folder.is_dir()
     found: Content = {}
     for path in folder.rglob("*"):
+        if path.name == MANIFEST:
+            continue
         if path.is_file() or not any(path.iterdir()):
             found[str(path.relative_to(folder))] = path.read_text() if path.is_file() else None
     return found
@@ -272,13 +275,13 @@ def failing(monkeypatch: pytest.MonkeyPatch, moment: str) -> Iterator[None]:
     assert left[0] < 0, f"{moment}: not called so often"
 
 
-# NEW has two files and two folders; the folder itself and then its parent are the fifth and sixth
-# to be synced.
+# NEW has two files, two folders and a manifest; the folder itself and then its parent are the sixth
+# and seventh to be synced.
 MOMENTS = [
     "mkdir",
     "write_text",
     "write_text 1",
-    *(f"fsync {i}" for i in range(6)),
+    *(f"fsync {i}" for i in range(7)),
     "rename 0",
     "rename 1",
 ]

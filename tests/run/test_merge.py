@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from tempera import config, export_held_out
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError, OutputError
+from tempera.io.atomic import write_manifest_again
 from tempera.run.merge import chosen, merge
 from tempera.run.train import train
 from tempera.text.embedder import Model
@@ -206,6 +207,7 @@ def test_a_base_that_has_learned_validation_is_judged_by_the_model_that_had_not(
     base = train(options, tmp_path / "base").folder
     before = torch.zeros_like(weights(base / "evaluated"))
     save_file({"embedding.weight": before}, base / "evaluated" / "model.safetensors")
+    write_manifest_again(base)
     caplog.set_level("INFO")
     at_base = [
         merge(judged / "run", each)["points"][0]["scores"]["validation"]

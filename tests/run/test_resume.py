@@ -535,7 +535,7 @@ def test_files_that_are_no_checkpoints_stay(tmp_path: Path) -> None:
     other.write_bytes(b"of somebody else")
     Path(tmp_path / "run.checkpoints" / "anew-0").mkdir()
     Path(tmp_path / "run.checkpoints" / "step-000000010.partial").mkdir()
-    checkpoints.Checkpoints(tmp_path / "run.checkpoints", {}).begin(anew=True)
+    checkpoints.Checkpoints(tmp_path / "run.checkpoints", {}).begin(overwrite=True)
     assert list(other.parent.iterdir()) == [other]
     other.unlink()
     checkpoints.Checkpoints(tmp_path / "run.checkpoints", {}).forget()
@@ -619,14 +619,6 @@ def test_a_signal_that_comes_while_processes_agree_is_not_lost() -> None:
         assert ended == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def test_the_command_that_resumes_does_not_overwrite(tmp_path: Path) -> None:
-    kept = checkpoints.Checkpoints(tmp_path / "run.checkpoints", {})
-    kept.begin(anew=False)
-    assert kept.command == "the same command again"
-    kept.begin(anew=True)
-    assert kept.command == "the same command without --overwrite"
 
 
 def test_a_longer_wait_and_another_card_are_no_other_run() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from pathlib import Path
 
@@ -11,7 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+from tempera.errors import DataError
 from tempera.ranking.metrics import Relevant, evaluate
+from tempera.text import lexical
+from tempera.text.hybrid import open_words
 from tempera.text.lexical import _GRID, BM25, Lexical, Settings, WordCounts, stemmer, words
 
 CORPUS = [
@@ -224,3 +228,47 @@ def test_tuning_finds_the_planted_best(option: str, expected: float) -> None:
     assert lexical.settings == chosen
     assert score(chosen) >= score(Settings())
     assert np.array_equal(lexical.rank(queries, 10), lexical.rank(queries, 10, chosen))
+
+
+class OtherStemmer:
+    """As an earlier Snowball, which leaves university and universal one stem."""
+
+    def stemWords(self, words: list[str]) -> list[str]:  # PyStemmer's name
+        return [word[:7] for word in words]
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_an_index_of_words_that_were_stemmed_otherwise_is_made_again_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, long: bool
+) -> None:
+    docs = ["the university of organizations", "an emergency", "a map" + " of roads" * 60 * long]
+    settings = lexical.Settings(stem=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(lexical, "stemmer", OtherStemmer)
+        lexical.stemming.cache_clear()
+        table = lexical.Lexical(docs).index(settings).table()
+        assert lexical.BM25.read(table).scores(["university"]).any()
+    lexical.stemming.cache_clear()
+    parquet.write_table(table, tmp_path / "words.parquet")
+    beginnings = pa.chunked_array([pa.array([doc[:400] for doc in docs], pa.large_string())])
+    caplog.set_level("INFO", "tempera")
+    if long:
+        with pytest.raises(DataError, match=r"stems otherwise, so that some would not be found"):
+            open_words(tmp_path, beginnings, "model")
+        return
+    words = open_words(tmp_path, beginnings, "model")
+    assert "and PyStemmer" in caplog.text and "they are indexed anew" in caplog.text
+    assert words.settings == settings
+    expected = lexical.Lexical(docs).index(settings).scores(["universities", "organization"])
+    np.testing.assert_array_equal(words.scores(["universities", "organization"]), expected)
+    assert expected.any(1).all()
+
+
+def test_unstemmed_words_and_indexes_of_earlier_versions_need_no_stemmer() -> None:
+    docs = ["the university", "an emergency"]
+    assert lexical.BM25.read(lexical.Lexical(docs).index().table()).size == 2
+    stemmed = lexical.Lexical(docs).index(lexical.Settings(stem=True)).table()
+    about = json.loads(stemmed.schema.metadata[b"tempera"])
+    assert about.pop("stemming") == lexical.stemming()
+    old = stemmed.replace_schema_metadata({b"tempera": json.dumps(about)})
+    assert lexical.BM25.read(old).scores(["university"]).any()

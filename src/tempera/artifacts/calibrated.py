@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError, quantity
-from ..io.atomic import write_file
+from ..io.atomic import adding, write_file
 from ..io.documents import read_json
+from ..io.manifest import refuse_damaged
 from ..ranking.calibration import BASE, Bin, FittedMap, Judgement, Scored, Threshold, bins, doubt
 from ..ranking.compare import Difference
 from ..ranking.probability import Isotonic, Logistic, Map
@@ -125,6 +126,7 @@ def read_calibration(folder: Path) -> Calibration:
         DataError: there is none, or it is not readable.
     """
     path = folder / FILE
+    refuse_damaged(path)
     try:
         document: dict[str, Any] = read_json(path)
         numbers: dict[str, Any] = {
@@ -172,8 +174,9 @@ def write_calibration(folder: Path, calibration: Calibration, picture: Mapping[s
     parts = {f"calibration.{end}": content for end, content in picture.items()} | {
         FILE: text.encode()
     }
-    for name, content in parts.items():
-        write_file(folder / name, content)
+    with adding(folder, list(parts)):
+        for name, content in parts.items():
+            write_file(folder / name, content)
 
 
 def picture(pairs: Scored, fitted: FittedMap) -> dict[str, bytes]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, DataError, OutputError, did_you_mean, is_whole, refuse_other
-from ..io.atomic import staged, write_mark
-from ..towers.saved import EVALUATED, EXPORTS, MODEL, model_folder
+from ..io.atomic import EXPORTS, staged, write_mark
+from ..towers.saved import EVALUATED, MODEL, model_folder
 from .index import Index, write_approximate, write_parquet
 
 BEIR = "beir"

@@ -17,12 +17,15 @@ import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..io.checked import mapped_rows
+from ..io.manifest import is_recorded, refuse_damaged
 from ..io.tables import parquet_table
 from ..io.untrusted import refuse_unsafe
 from ..io.vector_files import DOCUMENT, KEY, matrix
 from ..ranking.nearest import top
 from ..ranking.showcase import Searched
 from ..ranking.small_vectors import SmallVectors
+from ..text.hybrid import BEGINNING
 from ..text.pairs import GIVEN
 from ..towers.saved import fingerprint
 from ..towers.stamp import Stamp, beside, checksum
@@ -31,7 +34,6 @@ from . import approximate
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
 
-_PREVIEW = 400
 _VECTORS, _DOCUMENTS, _TABLE = "vectors.npy", "documents.arrow", "vectors.parquet"
 _SCHEMA = pa.schema([*((name, pa.large_string()) for name in DOCUMENT), (KEY, pa.int64())])
 
@@ -73,7 +75,7 @@ def write_index(
             "id": ids,
             "name": documents["name"],
             "place": documents["place"],
-            "preview": pc.utf8_slice_codeunits(documents["doc"], 0, _PREVIEW),
+            "preview": pc.utf8_slice_codeunits(documents["doc"], 0, BEGINNING),
             **keys,
         }
     )
@@ -116,6 +118,8 @@ class Index:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         refuse_unsafe(folder)
+        for name in (_DOCUMENTS, approximate.FILE):
+            refuse_damaged(folder / name)
         if folder.is_file():
             raise DataError(
                 f"{folder} is not a readable index: it is a file; give the folder of an index, or of an export"
@@ -143,8 +147,13 @@ class Index:
             raise DataError(
                 f"{folder} is damaged: {self.vectors.shape} vectors for {len(self.documents)} documents"
             )
-        if self.stamp is not None and isinstance(self.vectors, np.ndarray):
+        if self.stamp is not None and not self.is_approximate and not _is_recorded(folder):
             self.stamp.refuse_changed(self.vectors, folder)
+
+    @property
+    def is_approximate(self) -> bool:
+        """True for an index of FAISS, whose vectors are not kept one by one."""
+        return isinstance(self.vectors, approximate.Approximate)
 
     def search(self, query: Vectors, k: int = 10, model: str | None = None) -> list[Found]:
         """Return the k documents nearest to a query vector, [D], best first.
@@ -153,10 +162,10 @@ class Index:
             DataError: the query has another width, or is by another model than the index, if
                 `model` (its fingerprint) is given.
         """
-        if isinstance(self.vectors, np.ndarray):
-            scores, positions = self.nearest(query[None], k, model)
-        else:
+        if self.is_approximate:
             scores, positions = self.vectors.top(self._fitted(query, model)[None], k)
+        else:
+            scores, positions = self.nearest(query[None], k, model)
         return self.hits(scores[0], positions[0])
 
     def nearest(
@@ -188,7 +197,7 @@ class Index:
         Raises:
             DataError: as `search` does, or the index is approximate.
         """
-        query, vectors = self._fitted(query, model), _exact(self)
+        query, vectors = self._fitted(query, model), np.asarray(_exact(self))
         scores: Vectors = np.asarray(
             vectors @ query if query.ndim == 1 else query @ vectors.T, np.float32
         )
@@ -274,7 +283,7 @@ def _opened(folder: Path) -> tuple[pa.Table, Any]:
     if (folder / approximate.FILE).exists():
         vectors: Any = approximate.Approximate(folder / approximate.FILE)
     else:
-        vectors = np.lib.format.open_memmap(folder / _VECTORS, mode="r")
+        vectors = mapped_rows(folder / _VECTORS)
         if vectors.dtype != np.float32:
             raise ValueError(f"{_VECTORS} holds {vectors.dtype}; expected float32")
     return pa.ipc.open_file(pa.memory_map(str(folder / _DOCUMENTS))).read_all(), vectors
@@ -308,9 +317,16 @@ def write_approximate(folder: Path, index: Index, kind: str) -> float:
     return approximate.overlap(folder / approximate.FILE, vectors)
 
 
+def _is_recorded(folder: Path) -> bool:
+    """Return whether the vectors of an index have their checksums in a manifest."""
+    return is_recorded(folder / _VECTORS) or is_recorded(folder / _TABLE)
+
+
 def _exact(index: Index) -> Vectors:
-    if not isinstance(index.vectors, np.ndarray):
+    """Return the vectors of an exact index; those of a large file are compared as they are read."""
+    if index.is_approximate:
         raise DataError(
             f"{index.folder} is approximate; give the exact index that it was built from"
         )
-    return index.vectors
+    vectors: Vectors = index.vectors
+    return vectors

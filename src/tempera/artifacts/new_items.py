@@ -16,6 +16,7 @@ from .. import config as configuration
 from ..core.frame import Frame
 from ..errors import DataError
 from ..io.atomic import staged
+from ..io.manifest import MANIFEST, refuse_not_whole
 from ..io.reader import is_text, reads_as
 from ..io.tables import blocks
 from ..ranking.showcase import Searched
@@ -51,6 +52,7 @@ def add_items(run: Path, path: Path) -> dict[str, Any]:
         OutputError: a run that cannot be written.
     """
     Recommender(run)  # refuses what is none before anything is written beside it
+    refuse_not_whole(run)  # what is damaged would be copied, and have a right checksum then
     with staged(run, overwrite=True) as folder:
         return _added(run, path, folder)
 
@@ -73,6 +75,7 @@ def _added(run: Path, path: Path, folder: Path) -> dict[str, Any]:
     if (counting := recommender.counts) is not None:
         tables[COUNTS] = counting.table()
     shutil.copytree(run, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("index"))
+    (folder / MANIFEST).unlink(missing_ok=True)  # of the run without them
     write_searched(folder, Searched(vectors, documents_of(items), tower.normalised, tables))
     return {
         "run": str(run),

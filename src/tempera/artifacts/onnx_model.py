@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..io.documents import read_json
+from ..io.manifest import refuse_damaged
 from ..io.require import require
 from ..io.texts import encodable
 from ..io.untrusted import refuse_unsafe, without_panics
@@ -38,6 +39,7 @@ def opened(folder: Path, what: str) -> Iterator[tuple[dict[str, Any], Any]]:
     import onnxruntime
 
     refuse_unsafe(folder)
+    refuse_damaged(folder)
     try:
         about = read_json(folder / ABOUT)
         yield (

@@ -13,6 +13,7 @@ from ..arguments import refuse_other_kinds
 from ..errors import DataError
 from ..io.console import logger
 from ..io.documents import parsed
+from ..io.manifest import refuse_damaged
 from ..io.texts import encodable
 from ..ranking.fusion import fused
 from ..ranking.nearest import top_of
@@ -52,6 +53,7 @@ class Run(RunFolder):
     @cached_property
     def document(self) -> dict[str, Any]:
         """Content of metrics.json: metrics, differences, seconds, memory."""
+        refuse_damaged(self.folder / "metrics.json")
         try:
             document: Any = parsed((self.folder / "metrics.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):

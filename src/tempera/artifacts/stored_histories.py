@@ -18,6 +18,7 @@ import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..io.checked import checked_file
 from ..io.tables import parquet_table
 from ..recommend.full_catalogue import Histories
 from ..recommend.past_events import PastEvents, nothing
@@ -46,7 +47,7 @@ class StoredHistories:
     def of(self, user: pa.Scalar) -> PastEvents:
         """Return what one user has done; only the part of the file with that user is read in
         full."""
-        with self._readable(), parquet.ParquetFile(self.path) as file:
+        with self._readable(), parquet.ParquetFile(checked_file(self.path)) as file:
             refuse_foreign(file.schema_arrow.metadata, self.model, self.path)
             names = [
                 "items",

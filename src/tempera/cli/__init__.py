@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from ..errors import TemperaError
 from ..io.signals import heard_signals
 from .distilling import distill
 from .laboratory import calibrate, learn, sweep, tune
-from .models import evaluate, export, merge, mine
+from .models import check, evaluate, export, merge, mine
 from .planning import plan
 from .recommending import add_items, recommend
 from .searching import search
@@ -31,7 +32,7 @@ app = typer.Typer(
 )
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(train, distill, search, evaluate, recommend, add_items),
-    *(mine, merge, calibrate, sweep, tune, learn, export, plan, verify),
+    *(mine, merge, calibrate, sweep, tune, learn, export, check, plan, verify),
 )
 for command in COMMANDS:
     app.command(
@@ -43,6 +44,7 @@ RENAMED = {
     "mine --share": "--relative-margin, which is 1 - share",
     "tune --workers": "--jobs",
 }
+RESUMED = ("train", "distill", "sweep", "tune", "learn")  # commands that go on where they stopped
 EVERYWHERE = (
     "--quiet",
     "-q",
@@ -117,7 +119,7 @@ def main() -> None:
         code = end.exit_code
     except (Exception, SystemExit) as error:
         if signals:  # where a class is made, Python 3.11 turns the end into a RuntimeError
-            print(f"tempera: stopped by {signal.Signals(signals[0]).name}", file=sys.stderr)
+            print(f"tempera: {_stopped(signals[0], sys.argv[1:])}", file=sys.stderr)
             code = 128 + signals[0]
         elif isinstance(error, SystemExit):
             raise
@@ -125,6 +127,21 @@ def main() -> None:
             logging.getLogger("tempera").debug("traceback of the error", exc_info=error)
             code = _fail(error)
     sys.exit(code or 0)
+
+
+def _stopped(number: int, arguments: list[str]) -> str:
+    """Return the last line of a command that a signal has stopped: what goes on with its work.
+
+    >>> _stopped(15, ["train", "my pairs.jsonl", "--overwrite"])
+    "stopped by SIGTERM; the same command resumes: tempera train 'my pairs.jsonl' --overwrite"
+    >>> _stopped(15, ["search", "runs/a", "tables"])
+    'stopped by SIGTERM'
+    """
+    line = f"stopped by {signal.Signals(number).name}"
+    command = next((each for each in arguments if not each.startswith("-")), "")
+    if command in RESUMED:
+        line += f"; the same command resumes: {shlex.join(['tempera', *arguments])}"
+    return line
 
 
 def _arguments(arguments: list[str]) -> list[str]:

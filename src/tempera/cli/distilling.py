@@ -31,7 +31,7 @@ def distill(
         model: model folder or run folder that teaches.
         arguments: texts, and options of a configuration.
         output: run folder to write (default: runs/ and the name of the texts).
-        overwrite: replace the run in --output.
+        overwrite: replace the run in --output; an interrupted one is resumed.
     """
     refuse_absent(model)
     from ..engine.devices import start, stop

@@ -52,7 +52,7 @@ def sweep(
         metric: metric to compare by (default: ndcg@10, else the first one measured).
         jobs: number of runs at once, each in a process of its own; they share the cores.
         yes: make more than 1,000 runs.
-        overwrite: discard the sweep in --output.
+        overwrite: discard the sweep in --output; an interrupted one is resumed.
     """
     from ..experiments.sweep import sweep as run_sweep
 
@@ -104,7 +104,7 @@ def tune(
         study: name of the study in the storage.
         prune: stop unpromising trials early.
         lost_after: seconds of silence after which a worker counts as lost.
-        overwrite: discard the tuning in --output.
+        overwrite: discard the tuning in --output; an interrupted one is resumed.
     """
     from ..experiments.tune import tune as run_tuning
 
@@ -153,7 +153,7 @@ def learn(
             learning curve in it is resumed.
         metric: the score (default: ndcg@10, else the first one measured).
         jobs: number of runs at once, each in a process of its own; they share the cores.
-        overwrite: discard the learning curve in --output.
+        overwrite: discard the learning curve in --output; an interrupted one is resumed.
     """
     from ..experiments.learn import learn as run_learning
 

@@ -323,6 +323,23 @@ def _weight(parts: list[str] | None) -> float | None:
     return weights[0]
 
 
+def check(run: Path, accept: bool = False, as_json: Json = False) -> None:
+    """Compare every file of a run with its checksum.
+
+    Names each damaged, missing or unknown file; exit code 2 if one is damaged or missing.
+
+    Args:
+        run: run folder, export, merged model, or folder of checkpoints.
+        accept: record the files as they are now, after a change of your own.
+    """
+    from ..artifacts.integrity import check as run_check
+
+    result = run_check(run, accept)
+    answer(result.json(), as_json, lambda: say(str(result)))
+    if not result.is_whole:
+        raise typer.Exit(2)
+
+
 def _depth(text: str) -> int:
     if not text.strip().isdecimal() or not int(text):
         raise TemperaError(f"--k has {text!r}; give depths such as 1,10")

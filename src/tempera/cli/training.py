@@ -27,7 +27,7 @@ def train(
 
     Args:
         output: run folder to write (default: runs/ and the name of the file).
-        overwrite: replace the run in --output.
+        overwrite: replace the run in --output; an interrupted one is resumed.
         print_config: print all options with their values, as YAML, and exit.
         dry_run: read the data, show what would be trained, and exit.
     """

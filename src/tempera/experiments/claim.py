@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import OutputError
-from ..io.atomic import as_output_error, refuse_read, write_file
+from ..io.atomic import as_output_error, refuse_inside_run, refuse_read, write_file
+from ..io.console import logger
 from ..io.lock import alone
 
-_LOCK = "lock"
+_LOCK, _UNFINISHED = "lock", "unfinished"
 _PATIENCE = 3.0  # seconds for what a killed process has started to end
 
 
@@ -31,24 +32,30 @@ def claimed(
     """Make the folder, or take up what it holds, and keep it for this process; the lock ends with
     it, however it ends.
 
+    A process that is stopped or killed leaves a mark, by which the same command goes on with what
+    it has made, also with `overwrite`.
+
     Args:
         name: of the file that says what the folder is of.
         about: its content.
         what: is to be in the folder, in words.
-        overwrite: forget what it holds.
+        overwrite: forget what it holds, unless that is the same and was interrupted.
         read: files and folders that are read: none may lie in a folder that is forgotten.
         check: is called before anything is forgotten, and may refuse.
         of: what `about` tells, in words.
 
     Raises:
-        OutputError: it holds something else, or what is read, or another process has it.
+        OutputError: it holds something else, or what is read, lies in a finished run, or another
+            process has it.
     """
-    known = folder / name
+    refuse_inside_run(folder)
+    known, unfinished = folder / name, folder / _UNFINISHED
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"--output {folder} is a file; give a folder")
     if (
         folder.is_dir()
-        and {path.name for path in folder.iterdir()} - {_LOCK, f"{name}.partial"}
+        and {path.name for path in folder.iterdir()}
+        - {_LOCK, f"{name}.partial", f"{_UNFINISHED}.partial"}
         and not known.is_file()
     ):
         raise OutputError(
@@ -58,21 +65,33 @@ def claimed(
     with ExitStack() as stack:
         with as_output_error(folder):
             stack.enter_context(alone(folder / _LOCK, busy, _PATIENCE))
-        if overwrite:
+        same = known.is_file() and known.read_text(encoding="utf-8") == about
+        if overwrite and same and unfinished.is_file():
+            logger.info(
+                f"going on with the {what} in {folder}, which was interrupted; remove that folder to begin anew"
+            )
+        elif overwrite:
             refuse_read(folder, list(read))
             check()
             _clear(folder, name)
-        elif known.is_file() and known.read_text(encoding="utf-8") != about:
+        elif known.is_file() and not same:
             raise OutputError(
                 f"--output {folder} holds a {what} of another {of} ({known}); give another folder, or --overwrite"
             )
         write_file(known, about.encode())
+        write_file(unfinished, b"")
         try:
             yield
+        except Exception:
+            unfinished.unlink(missing_ok=True)  # it has ended, and was not interrupted
+            raise
+        else:
+            unfinished.unlink(missing_ok=True)
         finally:
             with suppress(OSError):
-                if {path.name for path in folder.iterdir()} == {_LOCK, name}:  # nothing was made
-                    known.unlink()
+                if not {path.name for path in folder.iterdir()} - {_LOCK, name, _UNFINISHED}:
+                    known.unlink()  # nothing was made
+                    unfinished.unlink(missing_ok=True)
 
 
 def named_in(*options: Any) -> Iterator[str | Path]:

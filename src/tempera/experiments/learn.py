@@ -57,7 +57,7 @@ def learn(
             name of the file, and -learn.
         overrides: dotted.key=value, as on the command line.
         metric: the score; None is ndcg@10 if it is measured, else the first one.
-        overwrite: forget an earlier learning curve in `output`.
+        overwrite: forget an earlier learning curve in `output`; an interrupted one goes on.
         jobs: runs at once, each in a process of its own; the processes share the cores, and each of
             them reads the data.
 
@@ -79,7 +79,7 @@ def learn(
     template = Template.of(config, overrides, metric)
     axis = Axis.of(PAIRS, _sizes(template.base, sizes))
     plan, folder = SweepPlan.of(template, (axis,), seeds), template.folder(output, config, "learn")
-    runner = Runner(folder, jobs, template.metric, "test", overwrite)
+    runner = Runner(folder, jobs, template.metric, "test")
     read = [*template.base.read, *named_in(config)]
     with claimed(
         folder, "learn.yaml", plan.about, "learning curve", overwrite, read

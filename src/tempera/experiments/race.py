@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from statistics import mean
 from typing import Any
 
@@ -20,13 +20,16 @@ import torch
 
 from ..artifacts.pictures import setting
 from ..build import with_options
+from ..engine.digest import digest
 from ..engine.distributed import Group
 from ..engine.faults import NotFinite
+from ..errors import quantity
 from ..io.console import logger, progress_bar
 from ..ranking.compare import Floats, bootstrap
 from ..ranking.ranking import LEAST_TO_CHOOSE, Part
 from ..ranking.verdict import main_metric
 from ..run.prepare import CACHE, Prepared, move_tower, reading_of, settle_objective
+from ..run.resume import Checkpoints
 from ..run.task import RunTask
 from ..run.time_limit import short_run, step_seconds
 from ..towers.rounds import LEARNING_RATE, TEMPERATURE, Race, Setting, Values
@@ -38,6 +41,7 @@ LEAST_STEPS = 16  # of a run, for a sixth of it to tell anything
 # of a run, of which a part tells settings apart: on more data they differ by more than chance
 # sooner
 MOST_STEPS = 6_000
+_RACE = "race"  # the name of its scores among the notes of a run
 _MEASURED, _SHARE = (
     3,
     0.02,
@@ -74,7 +78,10 @@ class Tried:
 
 
 def settle(
-    prepared: Prepared, free: Sequence[str], known: Mapping[str, Any] | None = None
+    prepared: Prepared,
+    free: Sequence[str],
+    known: Mapping[str, Any] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Prepared:
     """Choose the options of `free` by a race and return the run with them, before its training; all
     processes call.
@@ -82,6 +89,7 @@ def settle(
     Args:
         free: the options that the configuration leaves open.
         known: the record of the race that an interrupted run has left; it is not run again.
+        checkpoints: keep the scores of the race as far as it has come; None keeps none.
     """
     if not free:
         return prepared
@@ -106,7 +114,8 @@ def settle(
     record = dict(known or {})
     if not record and group.main:
         with prepared.phases("race"):
-            tried, winner = run_race(prepared, race, min(steps, MOST_STEPS))
+            progress = RaceProgress.of(prepared, checkpoints)
+            tried, winner = run_race(prepared, race, min(steps, MOST_STEPS), progress)
         record = {
             "metric": main_metric(config.evaluation.metrics),
             "tried": [asdict(each) for each in tried],
@@ -157,30 +166,77 @@ def with_setting(prepared: Prepared, values: Values) -> Prepared:
     return replace(prepared, config=config, task=task)
 
 
-def run_race(prepared: Prepared, race: Race, steps: int) -> tuple[list[Tried], Setting]:
+@dataclass
+class RaceProgress:
+    """Hold the scores of a race as far as it has come, and keep them for a process that goes on.
+
+    Args:
+        checkpoints: where they are kept; None keeps none.
+        data: digest of what is trained on: scores on other data are of no use.
+        known: the scores of each setting after some steps.
+    """
+
+    checkpoints: Checkpoints | None = None
+    data: str = ""
+    known: Known = field(default_factory=Known)
+
+    @classmethod
+    def of(cls, prepared: Prepared, checkpoints: Checkpoints | None) -> RaceProgress:
+        """Return the progress that an interrupted run on the same data has kept, or none."""
+        if checkpoints is None:
+            return cls()
+        task = prepared.task.data
+        data = f"{digest((*task.tower.parameters(), *task.content())):016x}"
+        kept = checkpoints.notes.get(_RACE, {})
+        known = Known()
+        if kept.get("data") == data:
+            for place, (kind, scores, seconds) in kept["known"].items():
+                known[place] = np.array(scores, kind), seconds
+        if known:
+            logger.info(f"the race goes on: {quantity(len(known), 'settings have')} been tried")
+        return cls(checkpoints, data, known)
+
+    def add(self, place: str, scores: Floats, seconds: float) -> None:
+        """Add the scores of a setting after some steps, and keep them."""
+        self.known[place] = scores, seconds
+        if self.checkpoints is not None:
+            known = {
+                place: (scores.dtype.str, scores.tolist(), seconds)
+                for place, (scores, seconds) in self.known.items()
+            }
+            self.checkpoints.note(_RACE, {"data": self.data, "known": known})
+
+
+def run_race(
+    prepared: Prepared, race: Race, steps: int, progress: RaceProgress | None = None
+) -> tuple[list[Tried], Setting]:
     """Train the settings of each round for their part of the run's steps, and go on with the best;
     return the winner, too.
 
     A lead that may be chance counts: to keep the default unless it is shown to be worse loses on
     the test (docs/towers.md). Where the best value is at an edge, and shown to be the best, the
     race goes on beyond it. One process calls.
+
+    Args:
+        progress: settings that have been tried already; None has none.
     """
     alone = replace(
         prepared,
         devices=replace(prepared.devices, group=Group(device=prepared.devices.group.device)),
     )
-    tried, kept, known = list[Tried](), [Setting(race.start)], Known()
+    tried, kept = list[Tried](), [Setting(race.start)]
+    progress = progress or RaceProgress()
     for each in race.rounds:
         kept, part = each.settings(kept), max(1, steps // each.part)
         if len(kept) > 1:
-            best = best_first(scores := compare(alone, race, kept, part, known))
+            best = best_first(scores := compare(alone, race, kept, part, progress))
             while (
                 each.beyond
                 and best[1].high < 0
                 and (more := each.next(*(one.setting for one in best)))
             ):
                 best = best_first(
-                    scores := compare(alone, race, kept := [*kept, more], part, known)
+                    scores := compare(alone, race, kept := [*kept, more], part, progress)
                 )
             tried += scores
             kept = [one.setting for one in best[: each.keep]]
@@ -193,10 +249,11 @@ def best_first(scores: Sequence[Tried]) -> list[Tried]:
 
 
 def compare(
-    prepared: Prepared, race: Race, settings: Sequence[Setting], steps: int, known: Known
+    prepared: Prepared, race: Race, settings: Sequence[Setting], steps: int, progress: RaceProgress
 ) -> list[Tried]:
     """Train settings of a race for so many steps, unless their scores are known, and compare each
     with the best of them."""
+    known = progress.known
     places = [f"{steps} {json.dumps(each.values, sort_keys=True)}" for each in settings]
     new = {place: each for place, each in zip(places, settings, strict=True) if place not in known}
     trials = {place: race.trial(each.values) for place, each in new.items()}
@@ -214,10 +271,8 @@ def compare(
         for place, values in trials.items():
             began = time.process_time()
             try:
-                known[place] = (
-                    score(trained(prepared, values, steps)),
-                    round(time.process_time() - began, 3),
-                )
+                scores = score(trained(prepared, values, steps))
+                progress.add(place, scores, round(time.process_time() - began, 3))
             except NotFinite as error:
                 failed[place] = error, round(time.process_time() - began, 3)
             bar.update()
@@ -225,13 +280,13 @@ def compare(
         if not known:
             raise fault
         logger.info(f"{setting({'values': new[place].values})} diverges")
-        known[place] = np.zeros_like(next(iter(known.values()))[0]), cpu
-    scores = [known[place] for place in places]
-    best = max((values for values, _ in scores), key=lambda values: float(values.mean()))
-    gaps = [bootstrap(values, best, draws=2000) for values, _ in scores]
+        progress.add(place, np.zeros_like(next(iter(known.values()))[0]), cpu)
+    tried = [known[place] for place in places]
+    best = max((values for values, _ in tried), key=lambda values: float(values.mean()))
+    gaps = [bootstrap(values, best, draws=2000) for values, _ in tried]
     return [
         Tried(each.name, each.values, steps, float(values.mean()), gap.low, gap.high, cpu)
-        for each, (values, cpu), gap in zip(settings, scores, gaps, strict=True)
+        for each, (values, cpu), gap in zip(settings, tried, gaps, strict=True)
     ]
 
 

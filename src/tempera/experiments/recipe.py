@@ -42,8 +42,8 @@ def train(
         output: the folder to make: model/, index/, config.yaml, metrics.json, log.jsonl,
             report.html; None is runs/ and the name of the file, or else runs/first.
         overrides: dotted.key=value, as on the command line.
-        overwrite: replace a run that `output` holds, once the new one is complete; forget one that
-            was interrupted.
+        overwrite: replace a run that `output` holds, once the new one is complete. One that was
+            interrupted is resumed; of another configuration, it is forgotten.
         data: rows to train on, in place of a source: a datasets.Dataset, a frame of pandas or
             polars, a table of pyarrow. With columns such as user_id and item_id they are
             interactions. The options of `data:` name other columns.

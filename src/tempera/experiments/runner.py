@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError, OutputError, quantity
+from ..io.atomic import is_run, write_manifest
 from ..io.console import logger
 from ..io.documents import parsed
 from ..ranking.ranking import Part
@@ -120,25 +121,15 @@ class Runner:
         jobs: runs at once, each by a worker process that reads the data once.
         metric: by which runs are compared.
         part: of what is held out, on which they are.
-        overwrite: whether this call has forgotten an earlier one, as the next would forget this
-            one.
 
     Raises:
         ConfigError: `jobs` is below 1.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        jobs: int,
-        metric: str,
-        part: Part = "validation",
-        overwrite: bool = False,
-    ) -> None:
+    def __init__(self, folder: Path, jobs: int, metric: str, part: Part = "validation") -> None:
         if jobs < 1:
             raise ConfigError(f"--jobs is {jobs}; give at least 1")
         self.folder, self.metric, self.part = folder, metric, part
-        self.again = "the same command without --overwrite" if overwrite else "the same command"
         self.elsewhere = "give another folder, or --overwrite"  # where the data have changed
         self.threads = None if jobs == 1 else max(1, cores() // jobs)
         self.workers = [Worker() for _ in range(jobs)]
@@ -157,7 +148,7 @@ class Runner:
                     ended.result()
             except (KeyboardInterrupt, SystemExit):
                 logger.info(
-                    f"finished runs stay in {self.folder}: {self.again} goes on with the others"
+                    f"finished runs stay in {self.folder}: the same command goes on with the others"
                 )
                 raise
             finally:
@@ -235,6 +226,8 @@ class Runner:
                 folder.with_suffix(".txt").unlink()
         if not publish:
             shutil.rmtree(folder)
+        elif is_run(folder):
+            write_manifest(folder)
         return replace(record, on_the_way=way)
 
     def refuse_other_data(self, record: Record) -> None:

@@ -65,7 +65,7 @@ def sweep(
         learned: first values of temperatures that are learned, beside the grid.
         scheduled: first and last values of temperatures that follow a schedule, beside the grid.
         metric: by which points are compared; None is ndcg@10 if it is measured, else the first one.
-        overwrite: forget an earlier sweep in `output`.
+        overwrite: forget an earlier sweep in `output`; an interrupted one goes on.
         jobs: runs at once, each in a process of its own; the processes share the cores, and each of
             them reads the data.
         yes: make more than 1,000 runs.
@@ -85,7 +85,7 @@ def sweep(
         template, axes, seeds, learned, [(first, last) for first, last in scheduled], yes
     )
     folder = template.folder(output, config, "sweep")
-    runner = Runner(folder, jobs, plan.template.metric, overwrite=overwrite)
+    runner = Runner(folder, jobs, plan.template.metric)
     read = [*template.base.read, *named_in(config, [axis.domain for axis in axes])]
     with claimed(
         folder,

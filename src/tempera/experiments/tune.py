@@ -71,7 +71,7 @@ def tune(
         prune: stop bad trials on the way.
         lost_after: seconds without a heartbeat after which another worker is taken for lost, and
             its trial is repeated.
-        overwrite: forget an earlier tuning in `output`.
+        overwrite: forget an earlier tuning in `output`; an interrupted one goes on.
 
     Raises:
         TemperaError: wrong options, in any corner of the space; an output of something else; every
@@ -112,7 +112,7 @@ def tune(
     if storage is not None:  # a folder has runs of one study
         own = configuration.dump({"storage": public(storage), "study": study}) + about
         of = "configuration, storage or study"
-    runner = Runner(folder, jobs, template.metric, overwrite=overwrite)
+    runner = Runner(folder, jobs, template.metric)
     if storage is not None:
         runner.elsewhere = "the trials of all workers are in --storage: give another --study"
     read = [*template.base.read, *named_in(config, space, fields.written)]

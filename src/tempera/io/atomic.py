@@ -14,10 +14,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, OutputError
-from .documents import read_json, write_json
+from ..errors import OutputError
+from .documents import parsed, write_json
 from .lock import alone
+from .manifest import MANIFEST, Manifest
 
+_PATIENCE = 30.0  # seconds that a file to add waits for another one
+EXPORTS = "export"  # the folder for other programs, in that of a run or a model
 MARK = "metrics.json"  # the file that tells a finished run from other folders
 _MADE_BY = {"made_by": "tempera"}  # in it, for other programs call a file so, too
 _RUN = (
@@ -80,6 +83,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """Give a folder to fill that replaces `folder` when the block ends without an error; otherwise
     it is removed.
 
+    A manifest of all its files is written last.
+
     Raises:
         OutputError: the folder cannot be written (disk full, no permission), or somebody removed it
             meanwhile.
@@ -96,6 +101,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
                 raise OutputError(
                     f"{partial} was removed while it was written; run the same command again"
                 )
+            (partial / MANIFEST).write_bytes(Manifest.of(partial).content())
             for path in (*partial.rglob("*"), partial):
                 _to_disk(path)
             _swap(partial, folder)
@@ -103,31 +109,93 @@ def new_folder(folder: Path) -> Iterator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
 
 
+def write_manifest(folder: Path) -> None:
+    """Write the manifest of a folder that was made otherwise, of all files that lie in it now."""
+    write_file(folder / MANIFEST, Manifest.of(folder).content())
+
+
+@contextmanager
+def adding(folder: Path, names: Sequence[str]) -> Iterator[None]:
+    """Let the block write files into a finished folder, whose manifest then has them; one process
+    at a time.
+
+    Args:
+        folder: of a run or a model, or one in it; without a manifest around it nothing is recorded.
+        names: of the files that the block writes, each whole or not at all.
+
+    Raises:
+        OutputError: another process writes there, or the manifest cannot be written.
+    """
+    manifest = Manifest.around(folder)
+    if manifest is None:
+        yield
+        return
+    place = manifest.folder
+    with _only_writer(place):
+        manifest = Manifest.of_folder(place)  # as it is now that no other process writes
+        own = [manifest.name_of(folder / name) for name in names]
+        # A process that is killed meanwhile leaves files that nothing is known of, and none that
+        # seem to be damaged.
+        write_file(place / MANIFEST, manifest.without_files(own).content())
+        try:
+            yield
+        except BaseException:
+            write_file(place / MANIFEST, manifest.content())
+            raise
+        write_file(place / MANIFEST, manifest.with_files(own).content())
+
+
+def write_manifest_again(folder: Path) -> None:
+    """Write the manifest of a finished folder anew, of its files as they are.
+
+    Raises:
+        OutputError: another process writes there, or the manifest cannot be written.
+    """
+    with _only_writer(Path(os.path.realpath(folder))):
+        write_manifest(folder)
+
+
+@contextmanager
+def _only_writer(folder: Path) -> Iterator[None]:
+    """Hold the lock of a finished folder."""
+    busy = f"another process is writing to {folder}; run the command again when it has ended"
+    with as_output_error(folder), alone(_lock(folder), busy, _PATIENCE):
+        yield
+
+
 @contextmanager
 def staged(
-    output: Path, overwrite: bool = False, read: Sequence[str | Path] = ()
+    output: Path,
+    overwrite: bool = False,
+    read: Sequence[str | Path] = (),
+    unfinished: Path | None = None,
 ) -> Iterator[Path]:
     """Give a folder to fill that becomes the run folder `output`; only one process at a time writes
     there.
 
     Args:
         read: files and folders that the block reads: `output` is none of them, and none lies in it.
+        unfinished: where an interrupted run that goes on in the block has its checkpoints, for the
+            message.
 
     Raises:
-        OutputError: `output` holds something and may not be replaced, another process writes there,
-            or it cannot be written.
+        OutputError: `output` holds something and may not be replaced, lies in a finished run,
+            another process writes there, or it cannot be written.
     """
     output, partial = _places(output)
     busy = f"{partial}: another process is writing there; wait for it, or give another --output"
     with as_output_error(output, partial):
-        _refuse(output, overwrite, read)
-        with alone(output.with_name(f".{output.name}.lock"), busy):
+        refuse_inside_run(output)
+        _refuse(output, overwrite, read, unfinished)
+        with alone(_lock(output), busy):
             if (old := _replaced(output)).exists() and not _is_ours(old):
                 raise OutputError(
                     f"{old}, where an earlier result would wait, is none of Tempera: move it, or give another folder"
                 )
             _finish(partial, output)
-            _refuse(output, overwrite, read)  # another process may have finished in between
+            _refuse(
+                output, overwrite, read, unfinished
+            )  # another process may have finished in between
             with new_folder(output) as folder:
                 yield folder
 
@@ -135,10 +203,8 @@ def staged(
 def refuse_replacing(
     output: Path, overwrite: bool, *read: str | Path, models: Sequence[str | Path] = ()
 ) -> None:
-    """Raise OutputError for a file of a run or a model, and for one that is there and may not be
-    replaced, or is read.
-
-    A new file may stand beside the files of a run, but in none of its folders.
+    """Raise OutputError for a file in the folder of a run or a model, and for one that is there and
+    may not be replaced, or is read.
 
     Args:
         read: files and folders of data; what is in a folder is read, and another file may be added.
@@ -146,7 +212,7 @@ def refuse_replacing(
     """
     place, used = output.resolve(), [Path(model).resolve() for model in models]
     whole = next((folder for folder in place.parents if folder in used or is_run(folder)), None)
-    if whole and (output.exists() or whole != place.parent or not is_run(whole)):
+    if whole:
         raise OutputError(
             f"{output} is in {whole}, whose files belong together; give a file outside it"
         )
@@ -212,7 +278,21 @@ def as_output_error(path: Path, partial: Path | None = None) -> Iterator[None]:
         raise OutputError(f"cannot write {path}: {why} ({where}){kept}") from error
 
 
-def _refuse(output: Path, overwrite: bool, read: Sequence[str | Path]) -> None:
+def refuse_inside_run(output: Path) -> None:
+    """Raise OutputError for an output in the folder of a finished run, whose files belong together;
+    its exports alone have a place there."""
+    place = Path(os.path.realpath(output))
+    for folder in place.parents:
+        if is_run(folder) and EXPORTS not in place.relative_to(folder).parts[:-1]:
+            raise OutputError(
+                f"--output {output} is in {folder}, a finished run, whose files belong together; give a place "
+                "outside it"
+            )
+
+
+def _refuse(
+    output: Path, overwrite: bool, read: Sequence[str | Path], unfinished: Path | None = None
+) -> None:
     if not output.exists():
         return
     if not output.is_dir():
@@ -228,6 +308,11 @@ def _refuse(output: Path, overwrite: bool, read: Sequence[str | Path]) -> None:
         raise OutputError(
             f"--output {output} holds files that are not a run of Tempera; give another folder"
         )
+    if not overwrite and unfinished is not None:
+        raise OutputError(
+            f"--output {output} holds an earlier result, and {unfinished} an interrupted run that was to replace it: "
+            "the same command with --overwrite resumes that run"
+        )
     if not overwrite:
         raise OutputError(
             f"--output {output} holds an earlier result; give another folder, or --overwrite to replace it"
@@ -237,12 +322,16 @@ def _refuse(output: Path, overwrite: bool, read: Sequence[str | Path]) -> None:
 def _is_ours(folder: Path) -> bool:
     """Return whether Tempera has written a folder."""
     try:
-        document = read_json(folder / MARK)
-    except (OSError, ValueError, DataError):
+        document = parsed((folder / MARK).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return False
     return isinstance(document, dict) and (
         _MADE_BY.items() <= document.items() or all((folder / name).is_file() for name in _RUN)
     )
+
+
+def _lock(place: Path) -> Path:
+    return place.with_name(f".{place.name}.lock")
 
 
 def _replaced(place: Path) -> Path:

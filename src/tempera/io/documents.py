@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
+from .manifest import refuse_damaged
 from .untrusted import refuse_irregular
 
 
@@ -36,15 +37,17 @@ def read_json(path: Path) -> Any:
     Raises:
         OSError: the file cannot be read.
         ValueError: it is not JSON in UTF-8.
-        DataError: it is a pipe or a device.
+        DataError: it is a pipe or a device, or is not as its manifest has it.
     """
     refuse_irregular(path)
+    refuse_damaged(path)
     return parsed(path.read_text(encoding="utf-8"))
 
 
 def read_json_lines(path: Path) -> list[Any]:
     """Return what each line of a file of JSON lines holds; raises the errors of `read_json`."""
     refuse_irregular(path)
+    refuse_damaged(path)
     return [parsed(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 

@@ -18,6 +18,7 @@ from ..errors import ConfigError, DataError
 from .arrow_types import decoded
 from .atomic import is_run
 from .json_tables import json_tables
+from .manifest import refuse_damaged
 from .saved_sets import arrow_files
 from .separated import csv_tables, is_separated, typed_tables
 from .table_form import BY_CONTENT, TableForm
@@ -90,6 +91,7 @@ def blocks_of(
         parse: how it is read; None is by its extension, and its form.
     """
     refuse_irregular(path)
+    refuse_damaged(path)  # of an export
     if not path.is_file():
         raise DataError(f"no such file: {path}")
     kind = ending(path)
@@ -161,8 +163,14 @@ def joined(tables: Sequence[pa.Table], otherwise: str) -> pa.Table:
 
 def parquet_table(path: Path) -> pa.Table:
     """Read a Parquet file, with pyarrow's own errors; its `read_table` waits for ever for some that
-    are damaged."""
+    are damaged.
+
+    Raises:
+        DataError: the file is not as its manifest has it.
+    """
     import pyarrow.parquet as parquet
+
+    refuse_damaged(path)
 
     with parquet.ParquetFile(path, page_checksum_verification=True) as file:
         return file.read(use_threads=False)

@@ -17,8 +17,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from .checked import mapped_rows
 from .columns import RoleTable
 from .documents import read_lines
+from .manifest import is_recorded, refuse_damaged
 from .require import require
 from .tables import parquet_table
 from .untrusted import refuse_unsafe
@@ -46,6 +48,7 @@ class VectorFile:
     keys: NDArray[np.int64] | None = (
         None  # [c] what a run has told the documents apart by, where it is not the id
     )
+    compared: bool = False  # with the manifest of their folder, as they are read
 
 
 def read_vectors(path: Path, ids: Path | None = None) -> VectorFile:
@@ -85,9 +88,16 @@ def _folder(path: Path) -> VectorFile:
         return _parquet(folder / "vectors.parquet")
     graph = folder / "index.faiss"
     file = _faiss(graph) if graph.exists() else _numpy(folder / "vectors.npy")
+    refuse_damaged(folder / "documents.arrow")
     table = pa.ipc.open_file(pa.memory_map(str(folder / "documents.arrow"))).read_all()
     table.validate(full=True)
-    return replace(file, ids=_texts(table["id"]), metadata=table.schema.metadata, keys=_keys(table))
+    return replace(
+        file,
+        ids=_texts(table["id"]),
+        metadata=table.schema.metadata,
+        keys=_keys(table),
+        compared=is_recorded(folder / "vectors.npy"),
+    )
 
 
 def _file(path: Path) -> VectorFile:
@@ -135,13 +145,14 @@ def matrix(column: pa.ChunkedArray, where: str) -> NDArray[np.floating[Any]]:
 
 
 def _numpy(path: Path) -> VectorFile:
-    vectors = np.lib.format.open_memmap(path, mode="r")
+    vectors: Any = mapped_rows(path)
     if not np.issubdtype(vectors.dtype, np.floating):
         raise DataError(f"{path} holds {vectors.dtype}; expected floating-point vectors")
     return VectorFile(vectors, _texts(np.arange(len(vectors))))
 
 
 def _faiss(path: Path) -> VectorFile:
+    refuse_damaged(path)
     if not path.is_file():
         raise FileNotFoundError(path)
     require("faiss", f"reading {path}")

@@ -19,6 +19,7 @@ from scipy import sparse
 
 from ..errors import DataError
 from ..io.documents import parsed
+from ..io.manifest import refuse_damaged
 from ..io.tables import parquet_table
 from ..ranking.fusion import Fusion, fused, standard_error, standardised
 from ..towers.stamp import refuse_foreign
@@ -142,6 +143,7 @@ def open_counts(run: Path, items: int, model: str) -> Counting | None:
         DataError: the table is damaged, or is one of another run.
     """
     path = run / COUNTS
+    refuse_damaged(path)
     if not path.is_file():
         return None
     try:

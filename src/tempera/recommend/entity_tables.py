@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as tensors_of
 
 from ..errors import DataError
+from ..io.manifest import refuse_damaged
 from ..io.tables import parquet_table, valid
 from .encoders import Entities
 from .features import Features, FeatureTowers
@@ -74,6 +75,7 @@ def opened(
     Raises:
         DataError: weights that are of other towers, or no weights.
     """
+    refuse_damaged(weights)
     try:
         tower = options.build(users, items, contexts)
         tower.load_state_dict(tensors_of(weights.read_bytes()))

@@ -14,6 +14,7 @@ from ..artifacts.index import Index
 from ..artifacts.run_folder import Run
 from ..build import Config, build
 from ..errors import DataError
+from ..io.manifest import refuse_damaged
 from ..io.vector_files import KEY
 from ..text.embedder import among_trained, trained_on
 from ..text.held_out import BY_TEXT, HELD_OUT, Questions
@@ -36,7 +37,12 @@ def learned(run: Path) -> list[str]:
 
 def evaluated(run: Path) -> Path:
     """Return the folder of the model whose figures a run has: its own, unless it was trained on the
-    test after that."""
+    test after that.
+
+    Raises:
+        DataError: that model is damaged, or was removed.
+    """
+    refuse_damaged(run / EVALUATED)
     return folder if (folder := run / EVALUATED).is_dir() else run
 
 

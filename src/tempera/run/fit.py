@@ -36,7 +36,7 @@ from ..ranking.verdict import main_metric
 from ..towers.pair import Encoder
 from .alarms import Alarms, explained
 from .prepare import Prepared
-from .resume import Checkpoints, Interruption, Position, Weights, interruptible
+from .resume import AGAIN, Checkpoints, Interruption, Position, Weights, interruptible
 
 # Options of each process: files, whose contents are compared, what fits its machine, and what the
 # first one alone does.
@@ -99,7 +99,10 @@ def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) ->
     )
     if checkpoints is not None and state.step:
         prepared.log.go_on(records)
-        logger.info(f"resuming after step {state.step:,} of {steps:,}, from {checkpoints.latest}")
+        logger.info(
+            f"resuming after step {state.step:,} of {steps:,}, from {checkpoints.latest}; remove "
+            f"{checkpoints.folder} to begin anew"
+        )
     course = _Course(
         prepared, state, steps, position, checkpoints, looks, best, began - position.training
     )
@@ -430,9 +433,7 @@ class _Course:
         self.position.spent = self.prepared.phases.seconds()
         self.checkpoints.save(self.state, self.position, records[:count], self.best)
         if self.group.main:
-            logger.info(
-                f"saved checkpoint {self.checkpoints.latest}; run {self.checkpoints.command} to resume"
-            )
+            logger.info(f"saved checkpoint {self.checkpoints.latest}; run {AGAIN} to resume")
 
     def announce(self) -> None:
         """Say what the run is about to do, before its first step."""

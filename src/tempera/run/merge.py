@@ -15,7 +15,7 @@ from ..artifacts.pictures import draw_merge
 from ..build import Config
 from ..engine.devices import named
 from ..errors import ConfigError, DataError, OutputError
-from ..io.atomic import staged, write_file, write_mark
+from ..io.atomic import adding, staged, write_file, write_mark
 from ..io.console import logger
 from ..ranking.ranking import LEAST_TO_CHOOSE
 from ..ranking.verdict import main_metric
@@ -211,6 +211,8 @@ def _validation(split: Split, run: Path) -> RetrievalTask:
 
 
 def _drawn(run: Path, document: dict[str, Any]) -> dict[str, Any]:
-    for end, content in draw_merge(document["points"], document["weight"]).items():
-        write_file(run / f"merge.{end}", content)
+    pictures = draw_merge(document["points"], document["weight"])
+    with adding(run, [f"merge.{end}" for end in pictures]):
+        for end, content in pictures.items():
+            write_file(run / f"merge.{end}", content)
     return {**document, "picture": str(run / "merge.svg")}

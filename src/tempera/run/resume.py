@@ -1,7 +1,7 @@
 """The checkpoints of a run, in OUTPUT.checkpoints/ beside the folder that it will leave.
 
 The same command resumes from the latest one, and ends with the same bits as a run that was never
-stopped.
+stopped. What was found out before the first checkpoint lies beside them as notes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ from torch import Tensor
 from ..engine.checkpoint import State
 from ..engine.training_options import OF_A_MACHINE
 from ..errors import DataError, OutputError
-from ..io.atomic import as_output_error
+from ..io.atomic import as_output_error, write_file
 from ..io.console import logger
 from ..io.documents import first_event, parsed, read_json, read_json_lines
+from ..io.manifest import first_fault
 from ..io.signals import hearing
 from ..io.untrusted import refuse_unsafe
 
 EVERY = 600.0  # seconds from one checkpoint to the next, where no number of steps is given
+AGAIN = "the same command again"  # resumes, whatever its options are
 _POSITION, _LOG, _BEST = "run.json", "log.jsonl", "best.safetensors"
+_NOTES = "notes.json"
 _VECTORS = "anew-{}"
 _OWN = (
     "step-?????????*",
@@ -76,36 +79,103 @@ class Checkpoints:
     ) -> None:
         self.folder, self.config, self.keep, self.steps = folder, _lasting(config), keep, steps
         self.saved = time.monotonic()  # the latest, or the beginning
-        self.command = "the same command again"  # to resume
+        self.notes: dict[str, Any] = {}  # by name, from before the first checkpoint
 
     @property
     def latest(self) -> Path | None:
         """Return the checkpoint to resume from; None if there is none."""
         return max(self.folder.glob("step-?????????"), default=None)
 
-    def begin(self, anew: bool) -> None:
+    def begin(self, overwrite: bool = False) -> None:
         """Check that the run can be resumed, or clear the folder for a new one.
 
+        A run of this configuration is resumed in any case.
+
         Args:
-            anew: remove all checkpoints.
+            overwrite: forget checkpoints of another configuration, or damaged ones.
 
         Raises:
             OutputError: the checkpoints are of another configuration.
             DataError: the latest is damaged, or a link leads out of the folder.
         """
         latest = self.latest
-        if anew:
-            self.command = "the same command without --overwrite"
-        if anew or latest is None:  # without a checkpoint, what lies there is of no use
-            self.forget()
+        if latest is None:
+            self._begin_with_notes()
             return
         refuse_unsafe(self.folder)
+        try:
+            self._refuse_other(latest)
+        except (DataError, OutputError) as error:
+            if not overwrite:
+                raise
+            logger.info(f"{error}; it is forgotten (--overwrite)")
+            self.forget()
+            return
+        self.notes = self._read_notes()
+
+    @property
+    def unfinished(self) -> Path | None:
+        """The folder of an interrupted run of this configuration; None if there is none."""
+        latest = self.latest
+        if latest is None:
+            return self.folder if self._read_notes() else None
+        try:
+            self._refuse_other(latest)
+        except (DataError, OutputError):
+            return None
+        return self.folder
+
+    def _refuse_other(self, latest: Path) -> None:
+        """Raise OutputError or DataError unless a checkpoint is whole, and of this configuration."""
+        if (fault := first_fault(latest)) is not None:
+            raise _damaged(latest, fault)
         config = self._about(latest).get("config")
         if config != self.config:
             raise OutputError(
                 f"{self.folder} holds an interrupted run of another configuration ({_difference(config, self.config)}); "
                 "give another --output, or --overwrite to forget it"
             )
+
+    def _begin_with_notes(self) -> None:
+        """Keep the notes of this configuration; without a checkpoint, what else lies there is of no
+        use."""
+        self.notes = self._read_notes()
+        if self.notes:
+            logger.info(f"going on with what {self.folder} has; remove it to begin anew")
+        elif (self.folder / _NOTES).is_file():
+            logger.info(f"{self.folder} has notes of another configuration, which are forgotten")
+        self._remove(notes=not self.notes)
+
+    def note(self, name: str, value: Any) -> None:
+        """Keep something that was found out before the first checkpoint, for a process that goes on
+        after this one; one process calls.
+
+        Raises:
+            OutputError: the folder cannot be written.
+        """
+        self.notes[name] = value
+        self._write_notes()
+
+    def _write_notes(self) -> None:
+        written = json.dumps({"config": self.config, "notes": self.notes}, sort_keys=True)
+        document = {"xxh3": _checksum(written.encode()), "written": written}
+        write_file(self.folder / _NOTES, json.dumps(document).encode())
+
+    def _read_notes(self) -> dict[str, Any]:
+        """Return the notes of this configuration; none if they are of another one, or damaged:
+        what they say is then found out again."""
+        try:
+            document = parsed((self.folder / _NOTES).read_text(encoding="utf-8"))
+            if document["xxh3"] != _checksum(document["written"].encode()):
+                raise ValueError("its checksum differs")
+            content = parsed(document["written"])
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            logger.warning(f"{self.folder / _NOTES} is damaged and not used: {error}")
+            return {}
+        notes: dict[str, Any] = content["notes"]
+        return notes if content["config"] == self.config else {}
 
     def record(self, event: str) -> dict[str, Any] | None:
         """Return the first record of an event in the log of the run to resume; None if there is
@@ -178,7 +248,7 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
         except OutputError as error:
             left = "from the beginning" if self.latest is None else f"from {self.latest}"
-            raise OutputError(f"{error}; run {self.command} to resume {left}") from None
+            raise OutputError(f"{error}; run {AGAIN} to resume {left}") from None
         self.saved = time.monotonic()
 
     def load(
@@ -206,17 +276,23 @@ class Checkpoints:
             raise _damaged(folder, error) from None
         if position.data != data:
             raise DataError(
-                f"{folder} belongs to a run on other data, although the options are the same; "
-                "start again with --overwrite"
+                f"{folder} belongs to a run on other data, although the options are the same; remove "
+                f"{self.folder} to begin anew"
             )
         state.load(folder)
         return position, log, best
 
     def forget(self) -> None:
         """Remove all checkpoints, and the folder if it holds nothing else."""
+        self.notes = {}
+        self._remove()
+
+    def _remove(self, notes: bool = True) -> None:
         for path in [path for name in _OWN for path in self.folder.glob(name)]:
             shutil.rmtree(path, ignore_errors=True)
         with suppress(OSError):
+            if notes:
+                (self.folder / _NOTES).unlink(missing_ok=True)
             self.folder.rmdir()
 
     def _about(self, folder: Path) -> dict[str, Any]:
@@ -240,7 +316,7 @@ def _checksum(content: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(content)
 
 
-def _damaged(folder: Path, error: Exception) -> DataError:
+def _damaged(folder: Path, error: Exception | str) -> DataError:
     return DataError(
         f"{folder} is a damaged checkpoint: {error}; remove it, or start again with --overwrite"
     )

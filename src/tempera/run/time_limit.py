@@ -18,6 +18,7 @@ from ..io.documents import JsonLines
 from .fit import fit
 from .prepare import Prepared, prepare
 from .refit import Refit
+from .resume import Checkpoints
 from .task import RunTask
 
 TIME_LIMIT = "time limit"  # event of the log
@@ -34,6 +35,7 @@ def limited(
     prepared: Prepared,
     known: Mapping[str, Any] | None = None,
     settle: Callable[[Prepared], Prepared] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Prepared:
     """Return the run with at most as many steps as `train.max_time` allows it and its training
     again, if there is one.
@@ -44,11 +46,13 @@ def limited(
         known: what an interrupted run has recorded of its limit, which then stands.
         settle: chooses options that are still open, within the limit of the run as it is. Where the
             tower is another one after that, its steps are measured anew.
+        checkpoints: keep what was measured before that, so that a run which is interrupted in
+            between goes on with the same limit; None keeps nothing.
     """
     options, settle = prepared.config.train, settle or (lambda run: run)
     if options.max_time is None:
         return settle(prepared)
-    record = dict(known or measure(prepared, options.max_time))
+    record = dict(known or _measured(prepared, options.max_time, checkpoints))
     settled = settle(_within(prepared, record))
     train = replace(settled.config.train, max_time=options.max_time, max_steps=None)
     settled = replace(settled, config=replace(settled.config, train=train))
@@ -62,6 +66,18 @@ def limited(
     within = _within(settled, record)
     within.task.held_out.afford(within.config)  # fewer steps leave less for looks
     return within
+
+
+def _measured(
+    prepared: Prepared, limit: float, checkpoints: Checkpoints | None
+) -> dict[str, float]:
+    """Return what `measure` does, or what an interrupted run has measured."""
+    record: dict[str, float] | None = checkpoints and checkpoints.notes.get(TIME_LIMIT)
+    if record is None:
+        record = measure(prepared, limit)
+        if checkpoints is not None and prepared.devices.group.main:
+            checkpoints.note(TIME_LIMIT, record)
+    return record
 
 
 def measure(prepared: Prepared, limit: float) -> dict[str, float]:

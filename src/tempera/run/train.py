@@ -54,8 +54,8 @@ def train(
         output: the folder to make, beside which checkpoints are kept until it is complete; None is
             runs/ and the name of the file, or else runs/first.
         overrides: dotted.key=value, as on the command line.
-        overwrite: replace a run that `output` holds, once the new one is complete; forget one that
-            was interrupted.
+        overwrite: replace a run that `output` holds, once the new one is complete. One that was
+            interrupted is resumed; of another configuration, it is forgotten.
         data: rows to train on, in place of a source.
         settle: chooses options of a run whose data have been read; it is given what an earlier
             process of the same run has recorded of its choice.
@@ -72,9 +72,6 @@ def train(
     options = resolved.train
     devices = start(options.mixed_precision, options.device, options.ddp_timeout)
     resolved.train.check(devices)
-    folders = (
-        staged(output, overwrite, resolved.read) if devices.group.main else TemporaryDirectory()
-    )
     place, training = output.resolve(), resolved.train
     settled = {**resolved.resolved["train"], "mixed_precision": devices.mixed_precision}
     checkpoints = Checkpoints(
@@ -83,12 +80,17 @@ def train(
         training.save_total_limit,
         training.save_steps,
     )
+    folders = (
+        staged(output, overwrite, resolved.read, unfinished=checkpoints.unfinished)
+        if devices.group.main
+        else TemporaryDirectory()
+    )
     with (
         one_voice(devices.group),
         _agreed(folders, devices.group) as folder,
         within_memory(checkpoints),
     ):
-        checkpoints.begin(anew=overwrite)
+        checkpoints.begin(overwrite)
         names = training.report_to if devices.group.main else ()
         with (
             tracked(
@@ -170,8 +172,12 @@ def _run(
     prepared = prepare(
         config, devices, folder, log, vectors, checkpoints.vectors(devices.group.rank)
     )
-    choose = None if settle is None else partial(settle, known=checkpoints.record("recipe"))
-    prepared = limited(prepared, checkpoints.record(TIME_LIMIT), choose)
+    choose = (
+        None
+        if settle is None
+        else partial(settle, known=checkpoints.record("recipe"), checkpoints=checkpoints)
+    )
+    prepared = limited(prepared, checkpoints.record(TIME_LIMIT), choose, checkpoints)
     main, again = devices.group.main, Refit(prepared)
     before = judge(prepared) if main else None
     fitted = fit(prepared, checkpoints)

@@ -21,6 +21,7 @@ from ..engine.distributed import Group
 from ..errors import ConfigError, DataError
 from ..io.console import progress_bar
 from ..io.ids import Ids, content_ids, form_ids
+from ..io.manifest import refuse_damaged
 from ..mining.embed import read_by
 from ..ranking.nearest import refuse_not_finite
 from ..towers.saved import TRAINED, Encode, model_folder, similarity_of
@@ -122,6 +123,7 @@ def trained_on(folder: Path) -> Ids | None:
         DataError: a file that cannot be read.
     """
     path = folder / TRAINED
+    refuse_damaged(path)
     if not path.is_file():
         return None
     try:

@@ -173,7 +173,7 @@ class IndexSide(Frozen):
         super().__init__(file.vectors)
         self.path, self.stamp = path, Stamp.read(file.metadata, path)
         self.normalised = self.stamp is None or self.stamp.normalised
-        if self.stamp is not None and file.exact:
+        if self.stamp is not None and file.exact and not file.compared:
             self.stamp.refuse_changed(file.vectors, path)
         self.keys = [
             (keys, np.argsort(keys, kind="stable")) for keys in _keys(file, self.stamp is not None)

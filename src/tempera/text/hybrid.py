@@ -12,19 +12,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..io.console import logger
 from ..io.documents import read_json
+from ..io.manifest import refuse_damaged
 from ..io.tables import parquet_table
 from ..ranking.fusion import USUAL
 from ..ranking.nearest import blocks
 from ..towers.saved import EVALUATED, MODEL
 from ..towers.stamp import refuse_foreign
-from .lexical import BM25, Floats, Lexical
+from .lexical import BM25, Floats, Lexical, OtherStems, stemming
 
 WORDS = "words.parquet"  # of a run: the index of its documents' words
+BEGINNING = 400  # letters of a document that an index keeps
 _ROOM = 4  # arrays of scores that are held together
 
 
@@ -74,9 +77,11 @@ def open_words(run: Path, beginnings: pa.ChunkedArray, model: str) -> BM25:
         model: fingerprint of the run's model.
 
     Raises:
-        DataError: the index is damaged, or is one of another run or of other documents.
+        DataError: the index is damaged, is one of another run or of other documents, or has words
+            that this version of the stemmer would not find.
     """
     path = run / WORDS
+    refuse_damaged(path)
     if not path.is_file():
         logger.info(f"{run} has no {WORDS}: the beginning of each document is indexed instead")
         return Lexical(beginnings.to_pylist()).index()
@@ -84,6 +89,8 @@ def open_words(run: Path, beginnings: pa.ChunkedArray, model: str) -> BM25:
         table = parquet_table(path)
         refuse_foreign(table.schema.metadata, model, path)
         words = BM25.read(table)
+    except OtherStems as other:
+        return _stemmed_again(path, other, beginnings)
     except (
         pa.ArrowException,
         OSError,
@@ -100,3 +107,22 @@ def open_words(run: Path, beginnings: pa.ChunkedArray, model: str) -> BM25:
             f"{path} is damaged: it indexes {words.size:,} documents, and the run has {len(beginnings):,}"
         )
     return words
+
+
+def _stemmed_again(path: Path, other: OtherStems, beginnings: pa.ChunkedArray) -> BM25:
+    """Return the index of words made anew, where the beginnings of all documents are the whole of
+    them.
+
+    Raises:
+        DataError: they are not, so that words would be lost.
+    """
+    now = stemming()["version"]
+    what = f"{path} has words that PyStemmer {other.version} has stemmed, and PyStemmer {now} stems otherwise"
+    longest = pc.max(pc.utf8_length(beginnings)).as_py() or 0
+    if longest >= BEGINNING:
+        raise DataError(
+            f"{what}, so that some would not be found: install pystemmer=={other.version}, train again, or "
+            "search by vectors alone"
+        )
+    logger.info(f"{what}: they are indexed anew")
+    return Lexical(beginnings.to_pylist()).index(other.settings)

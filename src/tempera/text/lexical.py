@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 from numpy.typing import NDArray
 
 from ..io.console import progress_bar
@@ -48,6 +49,21 @@ _GRID: dict[str, tuple[Any, ...]] = {
 }
 _BLOCK = 5000  # documents whose words are in memory at once
 _KEY = b"tempera"
+# Words of many endings, by whose stems versions of Snowball are told apart; the first twelve are
+# among those that Snowball 3 stems otherwise than Snowball 2.
+_ENDINGS = (
+    "university universities organization organizations organizer emergency emergencies "
+    "emerge geologist generously international internationally past paste skies dying news "
+    "evening relational conditional rationally hopefulness goodness decisiveness formality "
+    "sensitivity sensibility triplicate formative formalize electricity electrical hopeful "
+    "revival allowance inference airliner gyroscopic adjustable defensible irritant "
+    "replacement adjustment dependent adoption homologous communism activate angularity "
+    "effective bowdlerize probate rate cease controlling rolling happy by say cries ties dies "
+    "flies hopping hoping failing filing agreed feed plastered bled motoring sing conflated "
+    "troubled sized tanned meetings singly early only gently idly ugly howe atlas cosmos bias "
+    "andes inning outing canning herring exceed proceed succeed yes employ exploring "
+    "exploitation addition additives reading's users' can't data"
+)
 
 
 @cache
@@ -103,6 +119,20 @@ def stemmer() -> Any:
     return Stemmer.Stemmer("english")
 
 
+@cache
+def stemming() -> dict[str, str]:
+    """Return what an index of stemmed words needs of the stemmer: a checksum of the stems of some
+    words, and the version that made them.
+
+    >>> sorted(stemming())
+    ['stems', 'version']
+    """
+    import Stemmer
+
+    stems = " ".join(stemmer().stemWords(_ENDINGS.split())).encode()
+    return {"stems": xxhash.xxh3_64_hexdigest(stems), "version": str(Stemmer.version())}
+
+
 @dataclass(frozen=True)
 class Settings:
     """Term saturation k1, length normalisation b, and whether words are stemmed (Snowball,
@@ -111,6 +141,19 @@ class Settings:
     k1: float = 1.5
     b: float = 0.75
     stem: bool = False
+
+
+class OtherStems(Exception):
+    """An index of words was stemmed by another version of PyStemmer.
+
+    Args:
+        version: which.
+        settings: of the index.
+    """
+
+    def __init__(self, version: str, settings: Settings) -> None:
+        super().__init__(f"its words were stemmed by PyStemmer {version}")
+        self.version, self.settings = version, settings
 
 
 @dataclass(frozen=True)
@@ -262,21 +305,27 @@ class BM25:
             pa.LargeListArray.from_arrays(pa.array(self.offsets, pa.int64()), pa.array(values))
             for values in (self.docs.astype(np.int32), self.parts)
         )
-        about = json.dumps({"documents": self.size, **asdict(self.settings)}).encode()
+        about = {"documents": self.size, **asdict(self.settings)}
+        if self.settings.stem:
+            about["stemming"] = stemming()
         return pa.table(
             {"word": pa.array(self.number), "docs": docs, "scores": parts}
-        ).replace_schema_metadata({_KEY: about})
+        ).replace_schema_metadata({_KEY: json.dumps(about).encode()})
 
     @classmethod
     def read(cls, table: pa.Table) -> BM25:
         """Return the index that `table` has written.
 
         Raises:
+            OtherStems: its words were stemmed otherwise than queries would be.
             ValueError, KeyError, TypeError, pyarrow.ArrowException: another table, or a damaged
                 one.
         """
         about = parsed((table.schema.metadata or {})[_KEY])
         size = int(about.pop("documents"))
+        made_by = about.pop("stemming", None)  # None: not stemmed, or of an earlier version
+        if made_by is not None and made_by["stems"] != stemming()["stems"]:
+            raise OtherStems(str(made_by["version"]), Settings(**about))
         table.validate(full=True)
         docs, parts = (table[name].combine_chunks() for name in ("docs", "scores"))
         offsets, positions = (

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from ..errors import ConfigError
 from ..io.console import logger, quietly
+from ..io.manifest import refuse_damaged
 from ..io.require import require
 from ..io.untrusted import without_panics
 from .lora import Lora, transformers_of
@@ -181,6 +182,7 @@ def open_model(
         raise ConfigError(
             f"tower.model: there is no folder {name}; {folder.parent} has {', '.join(beside)}"
         )
+    refuse_damaged(folder)
     # Whole, for an adapter that is saved alone names what it belongs to.
     source = str(folder.resolve()) if folder.is_dir() else name
     try:

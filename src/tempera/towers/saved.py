@@ -11,8 +11,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
+from ..io.atomic import EXPORTS
 from ..io.console import quietly
 from ..io.documents import read_json, write_json
+from ..io.manifest import MANIFEST, refuse_damaged
 from ..io.require import require
 from ..io.texts import encodable
 from ..io.untrusted import inside, refuse_unsafe, without_panics
@@ -37,7 +39,6 @@ MODEL, EVALUATED = "model", "evaluated"
 _KINDS = {
     f"{kind}{bits}": f"<{kind.lower()}{bits // 8}" for kind in "FIU" for bits in (8, 16, 32, 64)
 }
-EXPORTS = "export"  # the folder for other programs, in that of a run or a model
 # of a run and its evaluated model: ids of the contents of the training queries, rising, [u]
 TRAINED = "trained.npy"
 
@@ -51,6 +52,7 @@ def model_folder(path: Path) -> Path:
     """
     for folder in (path / "model", path):
         if (folder / "modules.json").is_file():
+            refuse_damaged(folder)
             return folder
     if (path / "model" / "items.parquet").is_file():
         raise DataError(f"{path} is a recommender, and this command is for models of texts")
@@ -79,6 +81,7 @@ def load(
             that compares by a distance.
     """
     refuse_unsafe(folder)
+    refuse_damaged(folder)
     if role == "doc" and (folder / KEPT).is_file():
         raise DataError(
             f"{folder} embeds queries alone, for the index that its {KEPT} describes, and documents are needed here, too: search "
@@ -189,6 +192,8 @@ def read_static(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]]:
     """
     from tokenizers import Tokenizer
 
+    refuse_damaged(folder)
+
     try:
         with without_panics():
             tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -280,6 +285,7 @@ def opened(folder: Path) -> SentenceTransformer:
         DataError: a folder that it does not open.
     """
     require("text", f"opening {folder}")
+    refuse_damaged(folder)
     from sentence_transformers import SentenceTransformer
 
     try:
@@ -414,8 +420,8 @@ def fingerprint(folder: Path) -> str:
     """A hash of all files of a saved model that decide its vectors: weights, configuration,
     tokenizer, prompts; 32 hex digits.
 
-    The model card, hidden files, exports, what it was trained on, and the calibration that is made
-    of its vectors are left out.
+    The model card, hidden files, exports, the manifest, what it was trained on, and the calibration
+    that is made of its vectors are left out.
 
     Raises:
         DataError: no such folder, or an empty one.
@@ -425,11 +431,12 @@ def fingerprint(folder: Path) -> str:
     }
     if not files:
         raise DataError(f"{folder} is not a saved model: there is no such folder, or it is empty")
+    refuse_damaged(folder)
     digest = xxhash.xxh3_128()
     for name, path in sorted(files.items()):
         if (
             path.suffix == ".md"
-            or name.startswith((".", "calibration.", TRAINED, f"{EXPORTS}/"))
+            or name.startswith((".", "calibration.", TRAINED, MANIFEST, f"{EXPORTS}/"))
             or "/." in name
         ):
             continue

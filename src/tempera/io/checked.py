@@ -1,0 +1,158 @@
+"""Large files of a folder with a manifest, of which each block is compared when it is first read."""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from .manifest import BLOCK, WHOLE, Manifest
+
+
+class Blocks:
+    """The blocks of a large file, each compared when it is first asked for."""
+
+    def __init__(self, manifest: Manifest, name: str) -> None:
+        self.manifest, self.name, self.expected = manifest, name, manifest.files[name]
+        path, expected = manifest.folder / name, self.expected
+        size = path.stat().st_size
+        if size != expected.size:
+            fault = f"it has {size:,} bytes, and {expected.size:,} were written"
+            raise manifest.damaged(name, fault)
+        self.right = bytearray(len(expected.sums))  # 1 for each block that was compared
+        with path.open("rb") as file:
+            self.content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def compare(self, numbers: Iterable[int]) -> None:
+        """Compare blocks, by number, that have not been compared yet."""
+        for number in numbers:
+            if self.right[number]:
+                continue
+            part = memoryview(self.content)[number * BLOCK : (number + 1) * BLOCK]
+            if xxhash.xxh3_64_hexdigest(part) != self.expected.sums[number]:
+                fault = f"the checksum of its block {number:,} differs"
+                raise self.manifest.damaged(self.name, fault)
+            self.right[number] = 1
+
+    def bytes_compared(self, start: int, stop: int) -> None:
+        """Compare the blocks of the bytes from `start` up to `stop`."""
+        if start < stop:
+            self.compare(range(start // BLOCK, (stop - 1) // BLOCK + 1))
+
+
+def _blocks(path: Path) -> Blocks | None:
+    """Return the blocks of a large file of a manifest; None for another, after it was compared."""
+    manifest = Manifest.around(path)
+    if manifest is not None:
+        name = manifest.name_of(path)
+        expected = manifest.files.get(name)
+        if expected is not None and expected.size > WHOLE and path.is_file():
+            return Blocks(manifest, name)
+        manifest.refuse_damaged(path)
+    return None
+
+
+class CheckedRows:
+    """Rows of an array in a large file, of which each block is compared when it is first read.
+
+    It is indexed as an array is, by rows; as a whole, by NumPy, all of it is compared first.
+    """
+
+    def __init__(self, rows: NDArray[Any], start: int, blocks: Blocks) -> None:
+        self.rows, self.start, self.blocks = rows, start, blocks
+        self.shape, self.dtype, self.ndim, self.size = rows.shape, rows.dtype, rows.ndim, rows.size
+        self.nbytes = rows.nbytes
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, key: Any) -> Any:
+        self._compare(key[0] if isinstance(key, tuple) else key)
+        return self.rows[key]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        self._compare(slice(None))
+        if copy:
+            return np.array(self.rows, dtype)
+        return np.asarray(self.rows, dtype)
+
+    def _compare(self, rows: Any) -> None:
+        stride = self.rows.strides[0]
+        if isinstance(rows, slice) and rows.step in (None, 1):
+            start, stop, _ = rows.indices(len(self.rows))
+            self.blocks.bytes_compared(self.start + start * stride, self.start + stop * stride)
+            return
+        first = self.start + np.arange(len(self.rows))[rows] * stride
+        touched = np.unique([first // BLOCK, (first + stride - 1) // BLOCK])
+        for number in touched.tolist():  # a row of more than two blocks has those between, too
+            self.blocks.compare([number])
+        if stride > BLOCK:
+            for at in np.atleast_1d(first).tolist():
+                self.blocks.bytes_compared(at, at + stride)
+
+
+def mapped_rows(path: Path) -> NDArray[Any] | CheckedRows:
+    """Map the array of a .npy file into memory, compared with the manifest that it belongs to.
+
+    Raises:
+        DataError: the file is not as it was written.
+        OSError: there is none.
+        ValueError: it is no .npy file.
+    """
+    blocks = _blocks(path)
+    if blocks is not None:
+        blocks.compare([0])  # with the shape
+    rows = np.lib.format.open_memmap(path, mode="r")
+    if blocks is None:
+        return rows
+    if not rows.flags.c_contiguous or rows.ndim == 0:
+        blocks.compare(range(len(blocks.right)))
+        return rows
+    return CheckedRows(rows, rows.offset, blocks)
+
+
+class _CheckedFile(io.RawIOBase):
+    """A large file whose blocks are compared when they are first read."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self.blocks, self.at = blocks, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self.at, os.SEEK_END: self.blocks.expected.size}
+        self.at = max(0, start[whence] + offset)
+        return self.at
+
+    def readinto(self, buffer: Any) -> int:
+        stop = min(self.at + len(buffer), self.blocks.expected.size)
+        self.blocks.bytes_compared(self.at, stop)
+        size = max(0, stop - self.at)
+        buffer[:size] = self.blocks.content[self.at : self.at + size]
+        self.at += size
+        return size
+
+
+def checked_file(path: Path) -> Path | io.RawIOBase:
+    """Return a file that is read in parts: its path, once it was compared, or where it is large an
+    open file that compares each block when it is first read.
+
+    Raises:
+        DataError: the file is not as it was written; also while it is read.
+    """
+    blocks = _blocks(path)
+    return path if blocks is None else _CheckedFile(blocks)

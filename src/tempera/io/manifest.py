@@ -1,0 +1,290 @@
+"""The manifest of a folder: the size and the checksum of each of its files, compared by whatever
+reads one of them.
+
+Files of up to 64 MiB are compared as a whole when they are opened. Of larger ones that are mapped
+into memory, or read in parts, each block of 4 MiB is compared when it is first read. This is against
+disks and copies that change a bit in silence, not against people, who can write a manifest, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from shlex import quote
+from typing import Any
+
+import xxhash
+
+from ..errors import DataError
+
+MANIFEST = "tempera-manifest.json"
+FORMAT = 1
+WHOLE = 64 << 20  # bytes of the largest file with one checksum
+BLOCK = 4 << 20  # bytes with a checksum of their own in a larger file
+_PART = 1 << 18  # bytes read at once, which stay in the processor's cache
+_FOR_PEOPLE = (".md", ".html", ".svg", ".png")  # of no influence on any answer
+# Of no influence on a model's vectors either; what reads them compares them.
+_BESIDE_MODELS = ("calibration.", "trained.npy")
+# A file that was written a moment ago may be written again within one tick of the clock of the
+# disk: only of an older one does an unchanged time say that its content is the same.
+_SETTLED = 2_000_000_000  # nanoseconds
+# Files that this process has found whole, and manifests that it has read, each as it was then.
+_compared: dict[str, tuple[Any, ...]] = {}
+_manifests: dict[Path, tuple[Any, ...]] = {}
+
+
+@dataclass(frozen=True)
+class FileSum:
+    """The size of a file, and its checksum (xxh3), or those of its blocks."""
+
+    size: int
+    sums: tuple[str, ...]  # one, or one for each block of a file that is larger than `WHOLE`
+
+    @classmethod
+    def of(cls, path: Path) -> FileSum:
+        """Return the size and the checksums of a file."""
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            return cls(size, tuple(_sum(file, step) for step in _steps(size)))
+
+    def fault(self, path: Path) -> str | None:
+        """Return in what a file differs from the one that was written; None if it does not."""
+        try:
+            size = path.stat().st_size
+            if size != self.size:
+                return f"it has {size:,} bytes, and {self.size:,} were written"
+            with path.open("rb") as file:
+                for expected, step in zip(self.sums, _steps(size), strict=True):
+                    if _sum(file, step) != expected:
+                        return "its checksum differs"
+        except (FileNotFoundError, NotADirectoryError):
+            return "it is missing"
+        except OSError as error:
+            return f"it cannot be read: {error.strerror or error}"
+        return None
+
+
+def _steps(size: int) -> Iterator[int]:
+    """Yield the number of bytes behind each checksum of a file."""
+    if size <= WHOLE:
+        yield size
+        return
+    for start in range(0, size, BLOCK):
+        yield min(BLOCK, size - start)
+
+
+def _sum(file: Any, size: int) -> str:
+    """Return the checksum of the next bytes of a file."""
+    digest = xxhash.xxh3_64()
+    while size and (part := file.read(min(_PART, size))):
+        digest.update(part)
+        size -= len(part)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of a folder, by their names in it, apart from folders in it with a manifest of
+    their own."""
+
+    folder: Path
+    files: Mapping[str, FileSum]
+
+    @classmethod
+    def of(cls, folder: Path) -> Manifest:
+        """Return the manifest of a folder as it is now."""
+        return cls(folder, {name: FileSum.of(folder / name) for name in names_in(folder)})
+
+    @classmethod
+    def around(cls, path: Path) -> Manifest | None:
+        """Return the manifest that a file or folder belongs to: the nearest at it or above it; None
+        if there is none.
+
+        Raises:
+            DataError: it is damaged, or of a later version.
+        """
+        place = Path(os.path.realpath(path))
+        for folder in (place, *place.parents):
+            if (state := _state(folder / MANIFEST)) is None:
+                continue
+            known = _manifests.get(folder)
+            if known is not None and known[0] == state:
+                return known[1]
+            manifest = _read(folder)
+            if _is_settled(state):
+                _manifests[folder] = state, manifest
+            return manifest
+        return None
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> Manifest:
+        """Return the manifest that lies in a folder; raises DataError as `around` does, or for a
+        folder without one."""
+        return _read(Path(os.path.realpath(folder)))
+
+    def name_of(self, path: Path) -> str:
+        """Return the name of a file or folder in this folder; "" for the folder itself."""
+        name = Path(os.path.realpath(path)).relative_to(self.folder).as_posix()
+        return "" if name == "." else name
+
+    def within(self, name: str) -> list[str]:
+        """Return the names of the files in a folder in this one; "" is all."""
+        return [each for each in self.files if not name or each.startswith(f"{name}/")]
+
+    def with_files(self, names: Iterable[str]) -> Manifest:
+        """Return the manifest with some files as they are now; those that are gone are left out."""
+        files = dict(self.files)
+        for name in names:
+            files.pop(name, None)
+            if (path := self.folder / name).is_file():
+                files[name] = FileSum.of(path)
+        return Manifest(self.folder, files)
+
+    def without_files(self, names: Iterable[str]) -> Manifest:
+        """Return the manifest without some files."""
+        left_out = set(names)
+        files = {name: each for name, each in self.files.items() if name not in left_out}
+        return Manifest(self.folder, files)
+
+    def content(self) -> bytes:
+        """Return the content of its file, whose last entry is the checksum of the files."""
+        files = {
+            name: {"size": each.size, "xxh3": each.sums[0]}
+            if each.size <= WHOLE
+            else {"size": each.size, "blocks": each.sums}
+            for name, each in sorted(self.files.items())
+        }
+        own = xxhash.xxh3_64_hexdigest(json.dumps(files, sort_keys=True).encode())
+        about = {"made_by": "tempera", "format": FORMAT, "files": files, "xxh3": own}
+        return (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode(
+            "utf-8", "surrogateescape"
+        )
+
+    def refuse_damaged(self, path: Path) -> None:
+        """Raise DataError if a file is not as it was written, or one of a folder that answers
+        depend on."""
+        name = self.name_of(path)
+        if name in self.files:
+            self._refuse(name)
+            return
+        for each in self.within(name):
+            beside = PurePosixPath(each).name.startswith(_BESIDE_MODELS)
+            if not beside and not each.endswith(_FOR_PEOPLE):
+                self._refuse(each)
+
+    def damaged(self, name: str, fault: str) -> DataError:
+        """Return the error for a file that is not as it was written."""
+        return DataError(
+            f"{self.folder / name} is damaged ({fault}): restore it from a copy, or make {self.folder} "
+            f"again; if you have changed it yourself: tempera check {quote(str(self.folder))} --accept"
+        )
+
+    def _refuse(self, name: str) -> None:
+        path, expected = self.folder / name, self.files[name]
+        known = _compared.get(str(path))
+        state = _state(path)
+        if known is not None and known == (state, expected):
+            return
+        if (fault := expected.fault(path)) is not None:
+            raise self.damaged(name, fault)
+        if state is not None and _is_settled(state):
+            _compared[str(path)] = state, expected
+
+
+def _is_settled(state: tuple[int, ...]) -> bool:
+    return time.time_ns() - state[0] > _SETTLED
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """Return the time, the size and the place on disk of a file; None for none."""
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_mtime_ns, about.st_ctime_ns, about.st_size, about.st_ino
+
+
+def _read(folder: Path) -> Manifest:
+    """Read a manifest."""
+    path = folder / MANIFEST
+    try:
+        content = path.read_bytes()
+        about = json.loads(content.decode("utf-8", "surrogateescape"))
+        version = about["format"]
+        if type(version) is int and version > FORMAT:
+            raise DataError(
+                f"{path} is of a later version of Tempera (format {version}; this one reads {FORMAT}): "
+                "upgrade tempera"
+            )
+        files = {
+            name: FileSum(each["size"], tuple(each.get("blocks") or [each["xxh3"]]))
+            for name, each in about["files"].items()
+        }
+        manifest = Manifest(folder, files)
+        if manifest.content() != content:
+            raise ValueError("its own checksum differs")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(
+            f"{path} is damaged ({error or type(error).__name__}): restore it from a copy; without it the "
+            "folder is opened, and nothing in it is compared"
+        ) from None
+    return manifest
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names of all files in a folder, sorted, apart from its manifest, from folders with
+    one of their own, and from files that are being written."""
+    names = list[str]()
+    for here, folders, files in os.walk(folder):
+        folders[:] = [each for each in folders if not Path(here, each, MANIFEST).is_file()]
+        written = [each for each in files if each != MANIFEST and not each.endswith(".partial")]
+        names += [Path(here, each).relative_to(folder).as_posix() for each in written]
+    return sorted(names)
+
+
+def refuse_damaged(*paths: Path) -> None:
+    """Compare files and folders with the manifest that they belong to; those without one are
+    opened as they are.
+
+    Of a folder, pages and pictures for people are left out, and what lies beside a model without an
+    influence on its vectors.
+
+    Raises:
+        DataError: a file is missing, or is not as it was written; says which.
+    """
+    for path in paths:
+        if (manifest := Manifest.around(path)) is not None:
+            manifest.refuse_damaged(path)
+
+
+def first_fault(folder: Path) -> str | None:
+    """Return the first file of a folder that is not as its manifest has it, and why; None if there
+    is none."""
+    manifest = Manifest.around(folder)
+    if manifest is None:
+        return None
+    for name in manifest.within(manifest.name_of(folder)):
+        if (fault := manifest.files[name].fault(manifest.folder / name)) is not None:
+            return f"{name}: {fault}"
+    return None
+
+
+def refuse_not_whole(folder: Path) -> None:
+    """Compare every file of a folder with its manifest, also pages and pictures.
+
+    Raises:
+        DataError: a file is missing, or is not as it was written; says which.
+    """
+    if (manifest := Manifest.around(folder)) is not None:
+        for name in manifest.within(manifest.name_of(folder)):
+            manifest.refuse_damaged(manifest.folder / name)
+
+
+def is_recorded(path: Path) -> bool:
+    """Return whether a file has its checksum in a manifest."""
+    manifest = Manifest.around(path)
+    return manifest is not None and manifest.name_of(path) in manifest.files
