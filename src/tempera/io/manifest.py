@@ -113,7 +113,8 @@ class Manifest:
                 continue
             known = _manifests.get(folder)
             if known is not None and known[0] == state:
-                return known[1]
+                remembered: Manifest = known[1]
+                return remembered
             manifest = _read(folder)
             if _is_settled(state):
                 _manifests[folder] = state, manifest

@@ -72,7 +72,9 @@ def _measured(
     prepared: Prepared, limit: float, checkpoints: Checkpoints | None
 ) -> dict[str, float]:
     """Return what `measure` does, or what an interrupted run has measured."""
-    record: dict[str, float] | None = checkpoints and checkpoints.notes.get(TIME_LIMIT)
+    record: dict[str, float] | None = None
+    if checkpoints is not None:
+        record = checkpoints.notes.get(TIME_LIMIT)
     if record is None:
         record = measure(prepared, limit)
         if checkpoints is not None and prepared.devices.group.main:
