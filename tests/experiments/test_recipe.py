@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -494,3 +495,53 @@ def test_a_sweep_names_the_defaults_that_it_does_not_vary(
         template.tell()
     (line,) = (record.message for record in caplog.records if record.message.startswith("no race"))
     assert "train.learning_rate=0.003" in line and "temperature" not in line
+
+
+def test_an_interrupted_race_goes_on_after_its_last_setting(
+    raced: Any, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained, many = racing.trained, list[Any]()
+
+    def stopping(prepared: Any, values: Any, steps: int) -> Any:
+        if len(many) == stops:
+            raise KeyboardInterrupt
+        many.append(values)
+        return trained(prepared, values, steps)
+
+    monkeypatch.setattr(racing, "trained", stopping)
+    for stops in (2, 4):
+        with pytest.raises(KeyboardInterrupt):
+            train(options, tmp_path / "run")
+        assert len(many) == stops and not (tmp_path / "run").exists()
+    stops = -1
+    run = train(options, tmp_path / "run")
+    assert len(many) == 5  # each setting once, over three starts
+    ours, theirs = tried(run.folder), tried(raced.folder)
+    for each in (*ours["tried"], *theirs["tried"]):
+        each.pop("seconds")
+    assert ours == theirs and run.document["metrics"] == raced.document["metrics"]
+    assert not (tmp_path / "run.checkpoints").exists()
+
+
+def test_a_race_on_other_data_begins_anew(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(options["data"]["path"])
+    mine = Path(shutil.copy(path, tmp_path / "mine.jsonl"))
+    options["data"]["path"] = str(mine)
+    trained, many, stops = racing.trained, list[Any](), 2
+
+    def stopping(prepared: Any, values: Any, steps: int) -> Any:
+        if len(many) == stops:
+            raise KeyboardInterrupt
+        many.append(values)
+        return trained(prepared, values, steps)
+
+    monkeypatch.setattr(racing, "trained", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        train(options, tmp_path / "run")
+    rows = mine.read_text().splitlines(keepends=True)
+    mine.write_text("".join([*rows[1:], rows[0]]))
+    stops = -1
+    train(options, tmp_path / "run")
+    assert len(many) == 2 + 5

@@ -28,6 +28,7 @@ from tempera.core.temperature import Temperature
 from tempera.engine.training_options import Training
 from tempera.errors import ConfigError, DataError, OutputError, TemperaError
 from tempera.experiments import one_run
+from tempera.experiments.claim import claimed
 from tempera.experiments.figures import figures
 from tempera.experiments.grid import axes_of
 from tempera.experiments.points import SweepPlan
@@ -665,3 +666,33 @@ def test_the_command_answers(tempera: Any, small: dict[str, Any], tmp_path: Path
     ):
         answer = tempera(*wrong)
         assert answer.code == 2 and says in answer.err and "Traceback" not in answer.err
+
+
+def test_an_interrupted_folder_goes_on_with_overwrite_and_a_finished_one_does_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same for sweeps, tunings and learning curves."""
+    caplog.set_level("INFO", "tempera")
+    folder = tmp_path / "out"
+
+    def made(error: BaseException | None = None, about: str = "one") -> bool:
+        """Whether what an earlier call has made is there."""
+        with claimed(folder, "sweep.yaml", about, "sweep", overwrite=True):
+            there = (folder / "points.jsonl").is_file()
+            (folder / "points.jsonl").write_text("{}")
+            if error is not None:
+                raise error
+        return there
+
+    for stop in (KeyboardInterrupt(), SystemExit(143)):
+        with pytest.raises(type(stop)):
+            made(stop)
+        assert made() and "going on with the sweep in" in caplog.text
+    assert not made()  # it had ended
+    with pytest.raises(OutputError):
+        made(OutputError("the data have changed"))  # which is no interruption
+    assert not made()
+    with pytest.raises(KeyboardInterrupt):
+        made(KeyboardInterrupt())
+    assert not made(about="another")
+    assert {path.name for path in folder.iterdir()} == {"sweep.yaml", "points.jsonl"}

@@ -162,7 +162,7 @@ def test_best_weights_that_were_changed_are_refused(
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"best\.safetensors is not as it was written"):
+    with pytest.raises(DataError, match=r"best\.safetensors: its checksum differs"):
         train(options, tmp_path / "run")
 
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -22,7 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 import torch
+import yaml
 
+from tempera.artifacts.run_folder import Run
 from tempera.core.abilities import seeded
 from tempera.engine.cache import Cache
 from tempera.errors import DataError, OutputError
@@ -625,3 +629,147 @@ def test_a_longer_wait_and_another_card_are_no_other_run() -> None:
     one = {"train": {"ddp_timeout": 1800.0, "seed": 1}, "card": {"language": "en"}}
     other = {"train": {"ddp_timeout": 7200.0, "seed": 1}, "card": {}}
     assert checkpoints._lasting(one) == checkpoints._lasting(other) == {"train": {"seed": 1}}
+
+
+def test_a_run_that_replaces_another_goes_on_too(
+    options_of: dict[str, dict[str, Any]],
+    whole_of: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    options, run = options_of["static"], tmp_path / "run"
+    train(options, run, ["train.max_steps=1"])
+    before = left(run)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 7)
+        with pytest.raises(Stopped):
+            train(options, run, overwrite=True)
+    assert left(run) == before
+    with pytest.raises(
+        OutputError,
+        match=r"an interrupted run that was to replace it: the same command with --overwrite resumes",
+    ):
+        train(options, run)
+    caplog.set_level("INFO", "tempera")
+    assert left(train(options, run, overwrite=True).folder) == whole_of("static")
+    assert f"resuming after step 5 of 24, from {run}.checkpoints" in caplog.text
+    assert f"remove {run}.checkpoints to begin anew" in caplog.text
+    assert not (tmp_path / "run.checkpoints").exists()
+
+
+def test_an_interrupted_run_of_another_configuration_is_forgotten_with_a_word(
+    options_of: dict[str, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    options = options_of["static"]
+    with monkeypatch.context() as patch:
+        stop_after(patch, 7)
+        with pytest.raises(Stopped):
+            train(options, tmp_path / "run")
+    caplog.set_level("INFO", "tempera")
+    train(options, tmp_path / "run", ["train.max_steps=2"], overwrite=True)
+    assert "(train.max_steps was null, now 2)" in caplog.text and "it is forgotten" in caplog.text
+    assert "resuming" not in caplog.text
+
+
+def test_every_file_of_a_checkpoint_is_compared(
+    options_of: dict[str, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = options_of["static"]
+    with monkeypatch.context() as patch:
+        stop_after(patch, 7)
+        with pytest.raises(Stopped):
+            train(options, tmp_path / "run")
+    (latest,) = (tmp_path / "run.checkpoints").glob("step-*")
+    for path in latest.iterdir():
+        content = path.read_bytes()
+        path.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+        with pytest.raises(DataError, match=r"(is a damaged checkpoint|manifest\.json is damaged)"):
+            train(options, tmp_path / "run")
+        path.write_bytes(content)
+    assert len(list(latest.iterdir())) >= 4
+
+
+def test_notes_are_of_one_configuration_and_damaged_ones_are_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tempera")
+    folder = tmp_path / "run.checkpoints"
+    kept = checkpoints.Checkpoints(folder, {"a": 1})
+    kept.begin()
+    kept.note("race", {"x": 0.1})
+    assert kept.unfinished == folder
+    again = checkpoints.Checkpoints(folder, {"a": 1})
+    again.begin()
+    assert again.notes == {"race": {"x": 0.1}} and "going on with what" in caplog.text
+    other = checkpoints.Checkpoints(folder, {"a": 2})
+    assert other.unfinished is None
+    content = (folder / "notes.json").read_bytes()
+    (folder / "notes.json").write_bytes(content.replace(b"0.1", b"0.2"))
+    again.begin()
+    assert not again.notes and "is damaged and not used" in caplog.text
+    kept.begin()
+    kept.note("race", 1)
+    other.begin()
+    assert "has notes of another configuration, which are forgotten" in caplog.text
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("place", ["model/x", "x", "index/a/b", "export"])
+def test_nothing_is_made_in_a_finished_run(
+    tiny_run: Path, pairs_file: Path, tempera: Any, place: str
+) -> None:
+    before = set(tiny_run.rglob("*"))
+    output = tiny_run / place
+    file = output.with_suffix(".parquet")
+    for command in (
+        ("train", pairs_file, "-o", output),
+        ("distill", tiny_run, pairs_file, "-o", output),
+        ("sweep", pairs_file, "--over", "objective.temperature=0.1,0.2", "-o", output),
+        ("learn", pairs_file, "-o", output),
+        ("merge", tiny_run, tiny_run, "--weights", "0.5", "-o", output),
+        ("export", tiny_run, "--to", "faiss", "-o", output),
+        ("mine", tiny_run, pairs_file, "-o", file),
+    ):
+        answer = tempera(*map(str, command))
+        assert answer.code == 2 and answer.err.splitlines()[-1].startswith("tempera: "), answer
+        assert f"{output}" in answer.err or f"{file}" in answer.err
+        assert set(tiny_run.rglob("*")) == before, command
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_line_that_a_stopped_command_leaves_resumes_it(
+    pairs_file: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """By real processes, over an earlier run: the last line after SIGTERM, and the refusal of the
+    next start after SIGKILL."""
+    options = yaml.safe_dump(text_options(pairs_file, num_train_epochs=200, save_steps=20))
+    (tmp_path / "job.yaml").write_text(options)
+    command = ["train", "job.yaml", "--output", "run"]
+    started = [sys.executable, "-m", "tempera"]
+    subprocess.run([*started, *command, "train.num_train_epochs=1"], cwd=tmp_path, check=True)
+    process = subprocess.Popen(
+        [*started, *command, "--overwrite"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    while not list((tmp_path / "run.checkpoints").glob("step-?????????")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, messages = process.communicate()
+    if number == signal.SIGKILL:
+        refused = subprocess.run([*started, *command], cwd=tmp_path, capture_output=True, text=True)
+        assert refused.returncode == 2
+        assert "the same command with --overwrite resumes that run" in refused.stderr
+        resumed = ["tempera", *command, "--overwrite"]
+    else:
+        assert process.returncode == 143
+        _, _, line = messages.splitlines()[-1].partition("the same command resumes: ")
+        resumed = shlex.split(line)
+    assert resumed[0] == "tempera"
+    done = subprocess.run([*started, *resumed[1:]], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "resuming after step" in done.stderr and Run(tmp_path / "run").document["steps"] > 1000

@@ -169,7 +169,7 @@ class Checkpoints:
             if document["xxh3"] != _checksum(document["written"].encode()):
                 raise ValueError("its checksum differs")
             content = parsed(document["written"])
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return {}
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             logger.warning(f"{self.folder / _NOTES} is damaged and not used: {error}")
