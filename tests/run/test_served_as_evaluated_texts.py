@@ -25,6 +25,7 @@ from tempera.artifacts.index import Index
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError
 from tempera.ranking.nearest import top
+from tempera.ranking.spread import normalised
 from tempera.run.train import train
 from tempera.text.hybrid import weight_of
 from tempera.towers.static import Static
@@ -140,10 +141,8 @@ class Served:
 
     def asked(self, vectors: Any) -> np.ndarray:
         """Vectors of queries as the metric of the run's index wants them."""
-        vectors = np.asarray(vectors, np.float32)
-        if self.metric == "dot":
-            return vectors
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        raw: np.ndarray = np.asarray(vectors, np.float32)
+        return raw if self.metric == "dot" else normalised(raw)
 
     @cached_property
     def vectors(self) -> np.ndarray:

@@ -86,14 +86,12 @@ def test_inner_products_are_the_similarities_of_sentence_transformers(
         side: Any = tower.of(role)
         return np.asarray(side.encode(side.features(some, None, role), role))
 
-    ways = {
+    sides: tuple[tuple[Role, list[str]], ...] = (("query", ASKED), ("doc", texts))
+    ways: dict[str, tuple[np.ndarray, ...]] = {
         "read": (load(folder, "query")(ASKED), load(folder, "doc")(texts)),
         "as a tower": (trained("query", ASKED), trained("doc", texts)),
         "with routes": (load(routed, "query")(ASKED), load(routed, "doc")(texts)),
-        "kept": tuple(
-            embed_by(folder, role, some, tmp_path / "kept")[:]
-            for role, some in (("query", ASKED), ("doc", texts))
-        ),
+        "kept": tuple(embed_by(folder, role, some, tmp_path / "kept")[:] for role, some in sides),
         "as a guide": (guide.query[:], guide.doc[:]),
     }
     for name, (queries, docs) in ways.items():
