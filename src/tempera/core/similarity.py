@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .abilities import widest
-
 # Lengths between which the squares of an embedding's numbers neither overflow in float32 nor vanish
 # so that it would show in their sum.
 _SHORT, _LONG = 2.0**-50, 2.0**60
@@ -62,12 +60,14 @@ def scaled(embeddings: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     are 1.
 
     A division by a power of 2 rounds nothing: the direction of an embedding of an ordinary length
-    has the same bits with it and without it. A CPU leaves it out where all lengths are ordinary;
-    other devices would have to be waited for, and the cosine of many has a shorter way there.
+    has the same bits with it and without it. It is left out where all lengths are ordinary, and on
+    other devices than a CPU, where it would double the launches of the loss.
     """
     x = exact(embeddings)
     sizes: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)
-    if x.device.type == "cpu" and _are_ordinary(sizes):
+    if x.device.type != "cpu":  # where each further operation costs a launch
+        return x, sizes.masked_fill(sizes == 0, math.inf), None
+    if _are_ordinary(sizes):
         return x, sizes, None
     with torch.no_grad():
         limits = torch.finfo(x.dtype)
@@ -89,32 +89,18 @@ def _are_ordinary(sizes: Tensor) -> bool:
 
 
 def _unit(embeddings: Tensor) -> Tensor:
-    x = exact(embeddings)
-    if x.device.type != "cpu":
-        return x / _lengths_on_device(x)
-    x, sizes, _ = scaled(x)
+    x, sizes, _ = scaled(embeddings)
     return x / sizes
 
 
 def _unit_pullback(embeddings: Tensor, vectors: Tensor, grad: Tensor) -> Tensor:
     """(g - u (u . g)) / |e|, in place of g; 0 where the embedding has no direction."""
     along = torch.linalg.vecdot(vectors, grad)[:, None]  # [n, 1]
-    if grad.device.type == "cpu":
-        _, sizes, powers = scaled(embeddings)
-        inverse = sizes.reciprocal()
-        if powers is not None:
-            inverse /= powers
-    else:  # u . e is |e|, and no square is in it
-        sizes = torch.linalg.vecdot(vectors, exact(embeddings))[:, None]
-        inverse = sizes.reciprocal().masked_fill_(sizes == 0, 0)
+    _, sizes, powers = scaled(embeddings)
+    inverse = sizes.reciprocal()
+    if powers is not None:
+        inverse /= powers
     return grad.addcmul_(vectors, along, value=-1).mul_(inverse).to(embeddings.dtype)
-
-
-def _lengths_on_device(x: Tensor) -> Tensor:
-    """Return what embeddings are divided by, [n, 1], with few launches: squares are added in
-    float64 where the device has it, which ends at numbers of 1e37."""
-    sizes: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=widest(x.device))
-    return sizes.clamp_min_(torch.finfo(torch.float32).tiny).to(x.dtype)
 
 
 # The inner product of embeddings as they are.
