@@ -653,7 +653,7 @@ def test_a_run_that_replaces_another_goes_on_too(
         train(options, run)
     caplog.set_level("INFO", "tempera")
     assert left(train(options, run, overwrite=True).folder) == whole_of("static")
-    assert f"resuming after step 5 of 24, from {run}.checkpoints" in caplog.text
+    assert f"resuming after step 5 of 27, from {run}.checkpoints" in caplog.text
     assert f"remove {run}.checkpoints to begin anew" in caplog.text
     assert not (tmp_path / "run.checkpoints").exists()
 

@@ -83,7 +83,7 @@ def test_steps_are_measured_anew_where_open_options_make_another_tower(
             inner(prepared, count)
         )
 
-    def wider(prepared: Any, checkpoints: Any = None) -> Any:
+    def wider(prepared: Any, known: Any = None, checkpoints: Any = None) -> Any:
         limits.append(prepared.config.train.max_steps)
         return with_setting(prepared, {"tower.dimensions": 32, "train.num_train_epochs": 9.0})
 
