@@ -154,15 +154,16 @@ class Guided:
         candidates = self._vectors(block, block.candidate)
         # Numbers that are not finite make these NaN, and with them the losses: no comparison with
         # such a number is true, so that the candidate would be left out in silence.
-        minus = bound.mul(0).sub_(1)  # [b, 1] -1 or NaN
-        plus = candidates.sum(1).mul_(0).add_(1)  # [c] 1 or NaN
+        minus = torch.rsub(bound, -1, alpha=0)  # [b, 1] -1 - 0 bound: -1 or NaN
+        plus = torch.rsub(candidates.sum(1), 1, alpha=0)  # [c] 1 - 0 sum: 1 or NaN
 
         def closer(tile: slice) -> Tensor:
             similarities = anchors[tile] @ candidates.T
             kept = torch.le(
                 similarities, bound[tile], out=similarities
             )  # 1 or 0: several times as fast as booleans
-            return kept.reciprocal_().mul_(minus[tile]).add_(plus)  # 0, -inf or NaN
+            kept.reciprocal_()  # 1 or infinity
+            return torch.addcmul(plus, kept, minus[tile], out=kept)  # 0, -inf or NaN
 
         return (closer,)
 

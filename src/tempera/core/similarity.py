@@ -13,6 +13,7 @@ from torch import Tensor
 # Lengths between which the squares of an embedding's numbers neither overflow in float32 nor vanish
 # so that it would show in their sum.
 _SHORT, _LONG = 2.0**-50, 2.0**60
+_SHORTEST = torch.finfo(torch.float32).tiny  # length in place of 0
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,10 @@ def _are_ordinary(sizes: Tensor) -> bool:
 
 
 def _unit(embeddings: Tensor) -> Tensor:
+    if embeddings.device.type != "cpu":  # where a comparison with 0 costs a launch
+        x = exact(embeddings)
+        sizes: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+        return x / sizes.clamp_min_(_SHORTEST)
     x, sizes, _ = scaled(embeddings)
     return x / sizes
 

@@ -288,8 +288,10 @@ class Checkpoints:
         self._remove()
 
     def _remove(self, notes: bool = True) -> None:
-        for path in [path for name in _OWN for path in self.folder.glob(name)]:
-            shutil.rmtree(path, ignore_errors=True)
+        for name in _OWN:
+            with suppress(FileNotFoundError):  # the other processes of a run remove it, too
+                for path in list(self.folder.glob(name)):
+                    shutil.rmtree(path, ignore_errors=True)
         with suppress(OSError):
             if notes:
                 (self.folder / _NOTES).unlink(missing_ok=True)
