@@ -227,8 +227,13 @@ def test_objects_of_other_libraries() -> None:
         assert shown(Given.of(one).read()[0]) == expected
     chosen = Given.of(data.select([3, 1])).read()[0]
     assert chosen.texts("query") == ["a3", "a1"]
-    with pytest.raises(DataError, match=r"holds several data sets \(train\)"):
-        Given.of(datasets.DatasetDict(train=data)).read()
+    several = datasets.DatasetDict(train=data.select([0, 1, 2]), test=data.select([3, 4]))
+    pairs, _ = Given.of(several).read()
+    assert shown(pairs) == expected and pairs.part.tolist() == [0, 0, 0, 2, 2]
+    with pytest.raises(
+        DataError, match=r"several data sets \(a, b\), none of which is called train"
+    ):
+        Given.of(datasets.DatasetDict(a=data, b=data)).read()
     with pytest.raises(DataError, match="data is list, which gives no Arrow stream"):
         Given.of(rows).read()
 

@@ -27,6 +27,7 @@ from ..ranking.metrics import Relevant
 from ..text.beir import is_beir
 from ..text.embedder import Model, Vectors, encode_all
 from ..text.pairs import GIVEN, Pairs, Rows, Text
+from ..text.proposed_roles import log_proposed
 from ..text.roles import UNTRAINED, Roles, refuse_roles
 from ..text.sources import PairsFile, read_table
 from ..text.split import Split
@@ -97,6 +98,7 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
     roles = roles or UNTRAINED
     pairs, _ = PairsFile(**{**vars(roles), "path": str(path), "min_score": _ALL}).read()
     assert isinstance(pairs.source, PairsFile)
+    log_proposed(pairs.about)
     roles = replace(roles, query=pairs.source.query, doc=pairs.source.doc)
     if pairs.source.score is not None:
         return _labelled(model, pairs, path, roles, pairs.source.score)

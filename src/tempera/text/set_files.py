@@ -104,11 +104,11 @@ class SetFiles:
                 unnamed.append(path)
         if not beir and not (files["corpus"] and (files["queries"] or files["qrels"])):
             return None
-        if not beir and not all(_suits(paths[0], part) for part, paths in files.items() if paths):
+        if not beir and not all(suits(paths[0], part) for part, paths in files.items() if paths):
             return None
         if not beir:
             _refuse_several(folder, files["corpus"])
-        judged = [path for path in unnamed if not files["qrels"] and _suits(path, "qrels")]
+        judged = [path for path in unnamed if not files["qrels"] and suits(path, "qrels")]
         return cls(
             beir or tuple(files["corpus"]),
             _alike(folder, "queries", files["queries"]) if beir else tuple(files["queries"]),
@@ -139,7 +139,7 @@ def part_blocks(path: Path, part: Part) -> Iterator[tuple[TableBlock, Columns]]:
                 f"{path} has no line of names and {len(names)} columns; expected {many} for {part}, "
                 f"or a first line such as {_first_line(part)}"
             )
-        spaced = "\t" not in _first_text(path)
+        spaced = "\t" not in first_text(path)
         parse = (
             partial(_spaced, names=unnamed)
             if spaced
@@ -190,7 +190,7 @@ def _is_separated(path: Path) -> bool:
     return any(end in ending(path) for end in (".tsv", ".csv", ".tab", *_JUDGED))
 
 
-def _first_text(path: Path) -> str:
+def first_text(path: Path) -> str:
     """Return the first line of a file that is not blank; nothing of a file that is damaged, which
     its reader tells."""
     with suppress(OSError, EOFError, zlib.error), opened(path) as file:
@@ -202,7 +202,7 @@ def _first_text(path: Path) -> str:
 
 def _names(path: Path) -> list[str]:
     """Return the names of a table's columns; of separated values, the cells of the first line."""
-    first = _first_text(path) if _is_separated(path) or _is_lines(path) else ""
+    first = first_text(path) if _is_separated(path) or _is_lines(path) else ""
     if _is_lines(path):
         with suppress(ValueError, RecursionError):
             row = parsed(first)
@@ -234,14 +234,16 @@ def _columns(names: list[str], part: Part) -> Columns:
     return columns
 
 
-def _suits(path: Path, part: Part) -> bool:
+def suits(path: Path, part: Part) -> bool:
     """Return whether the columns of a table do not speak against a part."""
     names = _names(path)
     columns = _columns(names, part)
     if all(role in columns for role in _NEEDED[part]):
         return True
     named = any(_columns(names, each) for each in _WORDS)
-    return _is_separated(path) and not named and len(names) in _UNNAMED[part]
+    if not _is_separated(path) or named or len(names) not in _UNNAMED[part]:
+        return False
+    return part != "qrels" or names[-1].strip().lstrip("-").isdigit()
 
 
 def _first_line(part: Part) -> str:

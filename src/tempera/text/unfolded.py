@@ -1,0 +1,254 @@
+"""Columns inside of columns: fields of records, elements of lists and rounds of chats, each named by
+a path such as `messages.0.content`.
+
+Letters in shapes: r rows of a table, e elements of all of its lists.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from ..io.arrow_types import is_list, is_text
+from ..io.tables import TableBlock
+
+# Who speaks in a chat, by the names that chats give them.
+SPEAKERS = {
+    "user": ("user", "human", "prompter"),
+    "assistant": ("assistant", "gpt", "bot", "model"),
+}
+_SPEAKER, _WORDS = ("role", "from", "speaker"), ("content", "value", "text")
+FIRST, REST = "0", "1:"  # the steps to the first element of a list, and to the others
+_DEEPEST = 4  # records inside one another that are looked into
+_RANGE = re.compile(r"(\d+):")
+
+
+@dataclass(frozen=True)
+class Unfolding:
+    """The columns of a table that are divided, in order.
+
+    Args:
+        repeated: columns of lists of records, of which each is made a row.
+        paths: columns that are added, by their paths.
+    """
+
+    repeated: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, table: pa.Table, named: Sequence[str], query_names: Sequence[str], whole: bool
+    ) -> Unfolding:
+        """Return how to unfold a table.
+
+        Args:
+            table: its first rows.
+            named: columns that options name, among them paths.
+            query_names: usual names of queries, which tell lists of records that are rows, as those
+                of SQuAD's questions are.
+            whole: whether to look into all records, lists of texts and chats, where no column is a
+                query by its name.
+        """
+        repeated = list[str]()
+        while whole and (name := _records(table, query_names)) is not None:
+            repeated.append(name)
+            table = _exploded(table, name)[0]
+        paths = [name for name in named if name not in table.column_names and "." in name]
+        if whole:
+            for field in table.schema:
+                paths += _paths_in(field.name, field.type, _DEEPEST)
+        return cls(tuple(repeated), tuple(dict.fromkeys(paths)))
+
+    def used(self, columns: Sequence[str]) -> Unfolding:
+        """Return the unfolding that adds no other paths than those of some columns."""
+        return replace(self, paths=tuple(path for path in self.paths if path in columns))
+
+    def __call__(self, block: TableBlock) -> TableBlock:
+        """Return a block with its columns divided; paths that it does not have are left out."""
+        table, rows = block.table, np.arange(len(block.table))
+        for name in self.repeated:
+            if name in table.column_names:
+                table, parents = _exploded(table, name)
+                rows = rows[parents]
+        for path in self.paths:
+            column = column_at(table, path)
+            if column is not None and path not in table.column_names:
+                table = table.append_column(path, column)
+        if self.repeated:
+            origin = rows if block.origin is None else block.origin[rows]
+            return replace(block, table=table, origin=origin)
+        return replace(block, table=table)
+
+
+def column_at(table: pa.Table, path: str) -> pa.ChunkedArray | None:
+    """Return the values at a path, [r]; None if the table has nothing there.
+
+    A path has the name of a column, and then of fields of records, numbers of elements counted from
+    0, a number and a colon for those from there on, or user and assistant for the first question of
+    a chat and the answer to it. The field of a list of records is a list.
+
+    >>> chats = [[{"role": "user", "content": "why?"}, {"role": "assistant", "content": "so"}]]
+    >>> table = pa.table({"messages": chats, "data": [{"title": "a"}], "set": [["x", "y", "z"]]})
+    >>> for path in ("messages.1.content", "messages.user", "messages.content", "data.title", "set.1:", "set.x"):
+    ...     column = column_at(table, path)
+    ...     print(None if column is None else column.to_pylist())
+    ['so']
+    ['why?']
+    [['why?', 'so']]
+    ['a']
+    [['y', 'z']]
+    None
+    """
+    name, *steps = path.split(".")
+    for whole in table.column_names:  # names may hold points, too
+        if path == whole or path.startswith(f"{whole}."):
+            name, steps = whole, path[len(whole) + 1 :].split(".") if path != whole else []
+    if name not in table.column_names:
+        return None
+    values = table[name].combine_chunks()
+    if isinstance(values, pa.ChunkedArray):
+        values = pa.concat_arrays(values.chunks)
+    for step in steps:
+        inner = _at(values, step)
+        if inner is None:
+            return None
+        values = inner
+    return pa.chunked_array([values])
+
+
+def _at(values: pa.Array, step: str) -> pa.Array | None:
+    """Return what one step of a path leads to, [r]."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        return pc.struct_field(values, [step]) if kind.get_field_index(step) >= 0 else None
+    if not is_list(kind):
+        return None
+    counts = pc.fill_null(pc.list_value_length(values), 0).to_numpy().astype(np.int64)
+    starts = np.concatenate([[0], counts.cumsum()])
+    inside = pc.list_flatten(values)
+    if step.isdigit():
+        at = starts[:-1] + int(step)
+        return inside.take(pa.array(at, mask=int(step) >= counts))
+    if begin := _RANGE.fullmatch(step):
+        kept = np.arange(len(inside)) - np.repeat(starts[:-1], counts) >= int(begin[1])
+        rest = np.maximum(counts - int(begin[1]), 0)
+        return _lists(rest, inside.filter(pa.array(kept)))
+    if not pa.types.is_struct(kind.value_type):
+        return None
+    if step in SPEAKERS and (said := _rounds(kind.value_type)) is not None:
+        return _spoken(step, inside, counts, *said)
+    if kind.value_type.get_field_index(step) < 0:
+        return None
+    return _lists(counts, pc.struct_field(inside, [step]))
+
+
+def _lists(counts: NDArray[np.int64], values: pa.Array) -> pa.Array:
+    """Return lists of so many values, [r]."""
+    if is_list(values.type):  # lists of lists are one list
+        inner = pc.fill_null(pc.list_value_length(values), 0).to_numpy().astype(np.int64)
+        ends = np.concatenate([[0], inner.cumsum()])
+        offsets = ends[np.concatenate([[0], counts.cumsum()])]
+        return pa.LargeListArray.from_arrays(pa.array(offsets), pc.list_flatten(values))
+    offsets = np.concatenate([[0], counts.cumsum()])
+    return pa.LargeListArray.from_arrays(pa.array(offsets), values)
+
+
+def _rounds(kind: pa.DataType) -> tuple[str, str] | None:
+    """Return the fields of who speaks and of what is said in the records of a chat; None if they
+    are no chat."""
+    names = [field.name for field in kind]
+    who = next((name for name in _SPEAKER if name in names), None)
+    what = next((name for name in _WORDS if name in names), None)
+    if who is None or what is None or not is_text(kind.field(what).type):
+        return None
+    return (who, what) if is_text(kind.field(who).type) else None
+
+
+def _spoken(
+    step: str, rounds: pa.Array, counts: NDArray[np.int64], who: str, what: str
+) -> pa.Array:
+    """Return the first text of a user in each chat, or of the assistant after it, [r]."""
+    speakers = pc.utf8_lower(pc.struct_field(rounds, [who]))
+    texts, row_of = pc.struct_field(rounds, [what]), np.repeat(np.arange(len(counts)), counts)
+
+    def first(speaker: str, after: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the position of the first round of a speaker after others, [r]; e if there is
+        none."""
+        said = pc.is_in(speakers, value_set=pa.array(SPEAKERS[speaker], speakers.type))
+        at = np.flatnonzero(said.to_numpy(zero_copy_only=False))
+        at = at[at > after[row_of[at]]]
+        place = np.full(len(counts), len(rounds))
+        rows, head = np.unique(row_of[at], return_index=True)
+        place[rows] = at[head]
+        return place
+
+    place = first("user", np.full(len(counts), -1))
+    if step == "assistant":
+        place = first("assistant", place)
+    return texts.take(pa.array(place, mask=place == len(rounds)))
+
+
+def _records(table: pa.Table, query_names: Sequence[str]) -> str | None:
+    """Return the first column of lists of records that hold queries; None if there is none."""
+    for field in table.schema:
+        if is_list(field.type) and _holds_queries(field.type.value_type, query_names, _DEEPEST):
+            return str(field.name)
+    return None
+
+
+def _holds_queries(kind: pa.DataType, names: Sequence[str], depth: int) -> bool:
+    if not pa.types.is_struct(kind) or not depth or _rounds(kind) is not None:
+        return False
+    inner = (field.type.value_type for field in kind if is_list(field.type))
+    return any(field.name.lower() in names and is_text(field.type) for field in kind) or any(
+        _holds_queries(each, names, depth - 1) for each in inner
+    )
+
+
+def _exploded(table: pa.Table, name: str) -> tuple[pa.Table, NDArray[np.int64]]:
+    """Return a table with a row for each record of a column of lists, and the row that each is of,
+    [e]; the fields are columns called by their paths."""
+    lists = table[name].combine_chunks()
+    if isinstance(lists, pa.ChunkedArray):
+        lists = pa.concat_arrays(lists.chunks)
+    rows = pc.list_parent_indices(lists).to_numpy().astype(np.int64)
+    records, at = pc.list_flatten(lists), pa.array(rows)
+    columns = {other: table[other].take(at) for other in table.column_names if other != name}
+    for field in records.type:
+        columns[f"{name}.{field.name}"] = pc.struct_field(records, [field.name])
+    return pa.table(columns), rows
+
+
+def _paths_in(name: str, kind: pa.DataType, depth: int) -> list[str]:
+    """Return the paths of texts, and of lists of texts or numbers, inside of a column."""
+    paths = list[str]()
+    if not depth:
+        return paths
+    if pa.types.is_struct(kind):
+        for field in kind:
+            path = f"{name}.{field.name}"
+            if _is_plain(field.type):
+                paths.append(path)
+            paths += _paths_in(path, field.type, depth - 1)
+    elif is_list(kind) and pa.types.is_struct(kind.value_type):
+        if _rounds(kind.value_type) is not None:
+            paths += [f"{name}.{speaker}" for speaker in SPEAKERS]
+        elif "text" not in [field.name for field in kind.value_type]:
+            plain = [field.name for field in kind.value_type if _is_plain(field.type)]
+            paths += [f"{name}.{field}" for field in plain]
+    elif is_list(kind) and is_text(kind.value_type):
+        paths += [f"{name}.{FIRST}", f"{name}.{REST}"]
+    return paths
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Return whether values are texts, numbers, or lists of them."""
+    if is_list(kind):
+        return _is_plain(kind.value_type)
+    return is_text(kind) or not (pa.types.is_nested(kind) or pa.types.is_null(kind))
