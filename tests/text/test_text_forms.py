@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,6 @@ N = [*D[5:], *D[:5]]  # what does not answer
 Row = dict[str, Any] | list[Any]
 
 
-def passage(i: int, **more: Any) -> dict[str, Any]:
-    return {"title": f"Part {i}", "text": D[i % COUNT], **more}
-
-
 def chat(i: int, who: str = "role", what: str = "content") -> list[dict[str, str]]:
     names = ("system", "user", "assistant") if who == "role" else ("system", "human", "gpt")
     return [
@@ -37,36 +35,88 @@ def chat(i: int, who: str = "role", what: str = "content") -> list[dict[str, str
     ]
 
 
+def rows_of(make: Callable[[int], Row]) -> list[Row]:
+    return [make(i) for i in range(COUNT)]
+
+
+def dpr(i: int) -> Row:
+    """A row as DPR has it, whose titles are empty."""
+    hard = (i + 5) % COUNT
+    return {
+        "question": Q[i],
+        "answers": ["x"],
+        "positive_ctxs": [{"title": "", "text": D[i], "score": 1000, "psg_id": str(i)}],
+        "hard_negative_ctxs": [{"title": "", "text": N[i], "score": 3, "psg_id": str(hard)}],
+        "negative_ctxs": [],
+    }
+
+
+def tevatron(i: int) -> Row:
+    return {
+        "query_id": f"q{i}",
+        "query": Q[i],
+        "positive_passages": [{"docid": f"d{i}", "text": D[i]}],
+        "negative_passages": [{"docid": f"n{i}", "text": N[i]}],
+    }
+
+
+def selected(i: int) -> Row:
+    passages = {"is_selected": [0, 1], "passage_text": [N[i], D[i]], "url": ["a", "b"]}
+    return {"query": Q[i], "passages": passages, "query_type": "x"}
+
+
+def preferred(i: int) -> Row:
+    said = {"role": "user", "content": Q[i]}
+    chats = ([said, {"role": "assistant", "content": text}] for text in (D[i], N[i]))
+    return {"prompt": Q[i], **dict(zip(("chosen", "rejected"), chats))}
+
+
+def squad(i: int) -> Row:
+    answers = [{"text": "x", "answer_start": 0}]
+    question = {"question": Q[i], "id": f"s{i}", "is_impossible": False, "answers": answers}
+    return {"title": f"T{i}", "paragraphs": [{"context": D[i], "qas": [question]}]}
+
+
+def code(i: int) -> Row:
+    about = {"repo": "own/repo", "func_name": f"part_{i}", "partition": "train"}
+    return {**about, "code": D[i], "docstring": Q[i], "docstring_tokens": Q[i].split()}
+
+
+def response(i: int) -> Row:
+    asked = {"timestamp": f"2026-01-{1 + i:02d}", "session_id": f"s{i}"}
+    return {**asked, "user_query": Q[i], "response": D[i]}
+
+
 FORMS: dict[str, list[Row]] = {
-    "flag": [{"query": Q[i], "pos": [D[i]], "neg": [N[i]], "pos_scores": [0.9], "neg_scores": [0.2], "type": "x"} for i in range(COUNT)],
-    "tevatron": [{"query_id": f"q{i}", "query": Q[i], "positive_passages": [{"docid": f"d{i}", "text": D[i]}], "negative_passages": [{"docid": f"n{i}", "text": N[i]}]} for i in range(COUNT)],
-    "dpr": [{"question": Q[i], "answers": ["x"], "positive_ctxs": [{**passage(i, psg_id=f"{i}"), "title": ""}], "hard_negative_ctxs": [{**passage(i + 5, psg_id=f"{(i + 5) % COUNT}"), "title": ""}], "negative_ctxs": []} for i in range(COUNT)],
-    "ntuple": [{"anchor": Q[i], "positive": D[i], "negative_1": N[i]} for i in range(COUNT)],
-    "labelled lists": [{"query": Q[i], "docs": [N[i], D[i]], "labels": [0, 1]} for i in range(COUNT)],
-    "is_selected": [{"query": Q[i], "passages": {"is_selected": [0, 1], "passage_text": [N[i], D[i]], "url": ["a", "b"]}, "query_type": "x"} for i in range(COUNT)],
-    "preferences": [{"prompt": Q[i], "chosen": D[i], "rejected": N[i]} for i in range(COUNT)],
-    "chats of preference": [{"prompt": Q[i], "chosen": [{"role": "user", "content": Q[i]}, {"role": "assistant", "content": D[i]}], "rejected": [{"role": "user", "content": Q[i]}, {"role": "assistant", "content": N[i]}]} for i in range(COUNT)],
-}  # fmt: skip
+    "flag": rows_of(lambda i: {"query": Q[i], "pos": [D[i]], "neg": [N[i]], "pos_scores": [0.9]}),
+    "tevatron": rows_of(tevatron),
+    "dpr": rows_of(dpr),
+    "ntuple": rows_of(lambda i: {"anchor": Q[i], "positive": D[i], "negative_1": N[i]}),
+    "labelled": rows_of(lambda i: {"query": Q[i], "docs": [N[i], D[i]], "labels": [0, 1]}),
+    "is_selected": rows_of(selected),
+    "preferences": rows_of(lambda i: {"prompt": Q[i], "chosen": D[i], "rejected": N[i]}),
+    "chats of preference": rows_of(preferred),
+}
 # Of which each row is a question and its answer, without negatives.
 ANSWERS: dict[str, list[Row]] = {
-    "query and pos": [{"query": Q[i], "pos": [D[i]]} for i in range(COUNT)],
-    "set": [{"set": [Q[i], D[i]]} for i in range(COUNT)],
-    "texts": [{"texts": [Q[i], D[i]]} for i in range(COUNT)],
-    "of any name": [{"group": [Q[i], D[i]], "id": i} for i in range(COUNT)],
-    "messages": [{"messages": chat(i)} for i in range(COUNT)],
-    "conversations": [{"conversations": chat(i, "from", "value"), "id": f"c{i}"} for i in range(COUNT)],
-    "alpaca": [{"instruction": Q[i], "input": "", "output": D[i]} for i in range(COUNT)],
-    "completion": [{"prompt": Q[i], "completion": D[i]} for i in range(COUNT)],
-    "response": [{"user_query": Q[i], "response": D[i], "timestamp": f"2026-01-{1 + i:02d}", "session_id": f"s{i}"} for i in range(COUNT)],
-    "SQuAD": [{"title": f"T{i}", "paragraphs": [{"context": D[i], "qas": [{"question": Q[i], "id": f"s{i}", "is_impossible": False, "answers": [{"text": "x", "answer_start": 0}]}]}]} for i in range(COUNT)],
-    "SQuAD, flat": [{"id": f"s{i}", "title": f"T {i}", "context": D[i], "question": Q[i], "answers": {"text": ["x"], "answer_start": [0]}} for i in range(COUNT)],
-    "records": [{"data": {"question": Q[i], "answer": D[i]}, "meta": {"year": 2000 + i}} for i in range(COUNT)],
-    "lists of records": [{"page": f"p{i}", "faq": [{"question": Q[i], "answer": D[i]}]} for i in range(COUNT)],
-    "answers": [{"question": Q[i], "answer": [D[i]], "kind": None} for i in range(COUNT)],
-    "code": [{"repo": "own/repo", "func_name": f"part_{i}", "code": D[i], "docstring": Q[i], "docstring_tokens": Q[i].split(), "partition": "train"} for i in range(COUNT)],
-    "papers": [{"title": Q[i], "abstract": D[i], "citations": [Q[i - 1]], "year": 2000 + i} for i in range(COUNT)],
-    "nomic": [{"query": Q[i], "document": D[i], "metadata": {"objective": {"paired": [["query", "document"]]}}} for i in range(COUNT)],
-    "a label that is 1": [{"query": Q[i], "passage": D[i], "label": 1} for i in range(COUNT)],
+    "query and pos": rows_of(lambda i: {"query": Q[i], "pos": [D[i]]}),
+    "set": rows_of(lambda i: {"set": [Q[i], D[i]]}),
+    "texts": rows_of(lambda i: {"texts": [Q[i], D[i]]}),
+    "of any name": rows_of(lambda i: {"group": [Q[i], D[i]], "id": i}),
+    "messages": rows_of(lambda i: {"messages": chat(i)}),
+    "conversations": rows_of(lambda i: {"conversations": chat(i, "from", "value"), "id": f"c{i}"}),
+    "alpaca": rows_of(lambda i: {"instruction": Q[i], "input": "", "output": D[i]}),
+    "completion": rows_of(lambda i: {"prompt": Q[i], "completion": D[i]}),
+    "response": rows_of(response),
+    "SQuAD": rows_of(squad),
+    "SQuAD, flat": rows_of(lambda i: {"id": f"s{i}", "title": f"T {i}", "context": D[i], "question": Q[i]}),
+    "records": rows_of(lambda i: {"data": {"question": Q[i], "answer": D[i]}, "meta": {"n": i}}),
+    "lists of records": rows_of(lambda i: {"page": f"p{i}", "faq": [{"question": Q[i], "answer": D[i]}]}),
+    "answers": rows_of(lambda i: {"question": Q[i], "answer": [D[i]], "kind": None}),
+    "code": rows_of(code),
+    "papers": rows_of(lambda i: {"title": Q[i], "abstract": D[i], "citations": [Q[i - 1]], "year": 2000 + i}),
+    "nomic": rows_of(lambda i: {"query": Q[i], "document": D[i], "metadata": {"pairs": [["x"]]}}),
+    "a label that is 1": rows_of(lambda i: {"query": Q[i], "passage": D[i], "label": 1}),
 }  # fmt: skip
 
 
@@ -126,11 +176,12 @@ def test_a_set_pairs_its_first_text_with_each_other_one(tmp_path: Path) -> None:
 
 
 def test_records_become_rows_that_messages_name(tmp_path: Path) -> None:
-    questions = [{"question": Q[i], "answers": []} for i in (0, 1)]
+    q = [{"question": text, "answers": []} for text in Q]
+    first = [{"context": D[0], "qas": q[:2]}, {"context": D[2], "qas": [q[2]]}]
     rows: list[Row] = [
-        {"title": "t", "paragraphs": [{"context": D[0], "qas": questions}, {"context": D[2], "qas": [{"question": Q[2], "answers": []}]}]},
-        {"title": "u", "paragraphs": [{"context": D[3], "qas": [{"question": Q[3], "answers": []}]}]},
-    ]  # fmt: skip
+        {"title": "t", "paragraphs": first},
+        {"title": "u", "paragraphs": [{"context": D[3], "qas": [q[3]]}]},
+    ]
     pairs = read(path := lines(tmp_path / "a.jsonl", rows))
     assert list(zip(pairs.texts("query"), pairs.texts("doc"))) == [
         (Q[0], D[0]),
@@ -175,7 +226,7 @@ def test_lists_with_grades_need_a_bound_and_rows_without_an_answer_are_counted(
         {"query": Q[i], "docs": [D[i], N[i]], "scores": [4.5, 0.5 + i]} for i in range(6)
     ]
     path = lines(tmp_path / "a.jsonl", rows)
-    with pytest.raises(DataError, match=r"'scores' holds .* give .*data.min_score"):
+    with pytest.raises(DataError, match=r"'scores' holds .*: give data.min_score=5, the upper"):
         read(path)
     pairs = read(path, "data.min_score=4")
     assert len(pairs) == 8 and negatives(pairs)[0] == [N[0]]
@@ -192,7 +243,7 @@ def test_lists_with_grades_need_a_bound_and_rows_without_an_answer_are_counted(
     [
         ([{"query_id": 7, "document_ids": [1, 2], "scores": [9.0, 1.0]}], "ids or numbers alone"),
         ([{"qid": 7, "pos": [1], "neg": {"bm25": [2], "mpnet": [3]}}], "ids or numbers alone"),
-        ([{"instruction": "add the numbers that follow", "input": "1, 2", "output": "they make three"}], "'instruction' and 'input' ask together: write both as one column"),
+        ([{"instruction": "add these", "input": "1, 2", "output": "three"}], "'instruction' and 'input' ask together: write both"),
         ([{"query": Q[0], "answer": {"value": "x", "aliases": ["y"]}}], "name a field, data.doc=answer.value, answer.aliases"),
     ],
 )  # fmt: skip
@@ -215,8 +266,8 @@ def test_lists_that_are_written_as_text_are_told(
     tmp_path: Path, cells: list[str], column: str
 ) -> None:
     rows = {"query": Q, "doc": D, column: cells}
-    text = [",".join(rows), *(",".join(f'"{c}"' for c in (x.replace('"', '""') for x in row)) for row in zip(*rows.values()))]  # fmt: skip
-    (tmp_path / "a.csv").write_text("\n".join(text) + "\n")
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([[*rows], *zip(*rows.values())])
     with pytest.raises(DataError, match="holds lists that are written as text"):
         read(tmp_path / "a.csv")
 

@@ -360,9 +360,10 @@ def _holds_texts(column: ColumnProfile) -> bool:
         if pa.types.is_struct(inner):
             return "text" in [each.name for each in inner]
         return is_text(inner)
-    if not is_text(kind) or column.kinds & {"time", "url", "constant", "boolean"}:
+    if not is_text(kind) or column.kinds & {"time", "url", "boolean"}:
         return False
-    return column.scale is None and column.rows > column.blanks
+    values = column.rows - column.blanks
+    return column.scale is None and (column.distinct > 1 or values == 1)
 
 
 def _is_used(name: str) -> bool:

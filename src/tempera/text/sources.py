@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ..errors import ConfigError, DataError
+from ..io.arrow_types import is_list
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
 from ..io.console import logger
 from ..io.ids import Ids, content_ids, given_ids
-from ..io.profile import TableProfile
+from ..io.profile import TableProfile, profile
 from ..io.proposal import decision_table
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks, read_table, refuse_repeated
@@ -304,7 +305,7 @@ def _pairs(
     unfolding = unfolding.used(_named_columns(roles))
     constants = _constants(roles, proposal.of_table) if guessed else {}
     roles = replace(roles, metadata=(*roles.metadata, *constants))
-    _refuse_unsaid(roles, proposal.of_table, where)
+    _refuse_unsaid(roles, proposal.of_table, rows, where)
     so_far = ColumnsSoFar(roles.role_columns, TABLE.needed)
     tables = _constant(so_far.of(map(unfolding, read)), constants, where)
     pairs = Pairs.distinct_of(
@@ -361,8 +362,12 @@ def _typed(proposed: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refuse_unsaid(roles: Roles, of_table: TableProfile, where: str) -> None:
-    """Refuse a table with labels or grades of which no option says which are those of pairs."""
+def _refuse_unsaid(roles: Roles, of_table: TableProfile, rows: pa.Table, where: str) -> None:
+    """Refuse a table with labels or grades of which no option says which are those of pairs.
+
+    Args:
+        rows: the first ones, which the profile is of.
+    """
     if roles.says_labels:
         return
     names = list(of_table.columns)
@@ -372,6 +377,9 @@ def _refuse_unsaid(roles: Roles, of_table: TableProfile, where: str) -> None:
         column = of_table.columns.get(name)
         if column is None:
             continue
+        if is_list(column.type):
+            inside = pa.table({name: pc.list_flatten(rows[name])})
+            column = profile(inside, where).columns[name]
         values = ", ".join(sorted(column.values)) if column.distinct <= _SHOWN else "scores"
         if column.scale is not None and column.distinct > _SHOWN:
             values = f"scores from {column.scale[0]:g} to {column.scale[1]:g}"

@@ -294,7 +294,7 @@ def read_task(data: Any, split: str = "test", roles: Roles | None = None) -> Ret
         refuse_roles(data, roles)
         return RetrievalTask.beir(data, split)
     where = str(data) if is_path else "data"
-    read = blocks(Path(data), (roles or UNTRAINED).form) if is_path else stream(data)
+    read = blocks(Path(data)) if is_path else stream(data)
     first = next((block.table for block in read if len(block.table)), pa.table({}))
     name = Path(data).name if is_path else where
     if roles is None and (columns := graded_columns(first, where)) is not None:
