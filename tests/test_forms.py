@@ -113,7 +113,6 @@ def test_columns_that_are_known_by_their_texts(
         f"user_id,title,review\nada,how to read,{LONG}\n",  # events of an item that is not known
         f"a,b,c\n{LONG},{LONG},{LONG}\n",
         f"a,b\ntwo words,{LONG}\n",
-        f"{LONG} and more,how to read\n{LONG},how to read\n",  # a line of data in place of names
     ],
 )
 def test_columns_that_are_not_known_by_their_texts(put: Put, content: str) -> None:
@@ -152,19 +151,20 @@ def test_interactions(put: Put, time: str, split: str) -> None:
     config = build(load(put("events.csv", f"user_id,movieId,{time},device\n1,2,3,x\n")))
     assert isinstance(config.data, Interactions) and config.resolved["tower"]["kind"] == "features"
     assert split in describe(config.data.read().source)["interactions"]["split"]
-    assert (
-        config.data.read().about.endswith(
-            f"user = user_id, item = movieId, time = {time}; not read: device"
-        )
-        or split[0] == "l"
-    )
+    lines = [" ".join(line.split()) for line in config.data.read().about.split("\n")]
+    assert lines[1:] == [
+        "user_id read as user by its name; such as 1",
+        "movieId read as item by its name; such as 2",
+        f"{time} read as {'time' if time == 'timestamp' else time} by its name; always 3",
+        "device not read always x",
+    ]
 
 
 def test_ratings_need_an_option(put: Put) -> None:
     with pytest.raises(
-        DataError, match=r"add data.metadata=\[rating\] to take all rows, data.min_rating=4"
+        DataError, match=r"add data.min_rating=4 .*, data.metadata=\[rating\] to take all rows"
     ):
-        build(load(put("events.csv", "user_id,item_id,rating\n1,2,3\n"))).data.read()
+        build(load(put("events.csv", "user_id,item_id,rating\n1,2,3\n1,3,5\n"))).data.read()
 
 
 def test_a_beir_folder_and_its_splits(put: Put) -> None:
@@ -264,6 +264,11 @@ def test_tables_of_items_and_users_beside_the_interactions(put: Put, tmp_path: P
         "people.csv",
     ]
     put("more.csv", "user,item,time\n2,a,3\n")
+    with pytest.raises(
+        DataError, match=r"has 2 tables of interactions \(log.csv, more.csv\): give"
+    ):
+        options(tmp_path)
+    (tmp_path / "things.csv").unlink(), (tmp_path / "people.csv").unlink()
     assert "items" not in options(tmp_path) and options(tmp_path)["path"] == str(tmp_path)
 
 

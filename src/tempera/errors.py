@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -81,6 +82,15 @@ def quantity(count: int, what: str) -> str:
     return f"{count:,} {what}"
 
 
+def with_article(noun: str) -> str:
+    """Return a noun with its article.
+
+    >>> with_article("item"), with_article("time")
+    ('an item', 'a time')
+    """
+    return f"an {noun}" if noun[:1] in "aeio" else f"a {noun}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the nearest known word as a question, or an empty text.
 
@@ -128,6 +138,19 @@ def is_whole(value: object) -> bool:
     (True, False, False)
     """
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def refuse_not_a_number(name: str, value: float) -> None:
+    """Refuse a number that is NaN or infinite.
+
+    Raises:
+        ConfigError: such a number.
+
+    >>> refuse_not_a_number("margin: margin", float("nan"))
+    Traceback (most recent call last):
+    tempera.errors.ConfigError: margin: margin is a finite number, not nan
+    """
+    refuse_other(name, value, math.isfinite(value), "a finite number")
 
 
 def refuse_other(name: str, value: object, fits: bool, expected: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,25 @@ import pyarrow as pa
 from .errors import DataError
 from .io.atomic import is_run
 from .io.columns import headless
+from .io.nested import with_paths
 from .io.profile import TableProfile
-from .io.saved_sets import splits
-from .io.tables import TableBlock, blocks, files_of, is_table, visible_files
-from .recommend.interactions import TABLE as EVENTS
+from .io.saved_sets import PART_NAMES, splits
+from .io.separated import is_separated
+from .io.streams import data_sets, stream
+from .io.table_form import table_form
+from .io.tables import FEW, TableBlock, blocks, files_of, is_table, visible_files
+from .recommend.event_folder import folder_options
+from .recommend.event_roles import TABLE as EVENTS
+from .recommend.event_roles import proposed
 from .recommend.sessions import Sessions
 from .text.beir import is_beir, split_names
 from .text.proposed_roles import proposed_roles, refuse_ids_alone, unfolding_of
 from .text.roles import IDS, Roles
 from .text.roles import TABLE as PAIRS
-from .text.set_files import first_text, suits
+from .text.set_files import are_judgements, first_text
 from .text.text_files import is_text_file
 
 _CALLED = {"query": "queries", "doc": "documents that answer"}
-_USUAL = {
-    "train": ("train",),
-    "validation": ("validation", "valid", "val", "dev", "eval"),
-    "test": ("test",),
-}
 _SHARD = re.compile(r"\d{5}-of-\d{5}|\d+")  # the number of a shard in the name of its file
 
 
@@ -54,7 +56,8 @@ def with_source(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     detected = _detected(path, options)
     if "metadata" in detected and isinstance(named := options.get("metadata"), list | tuple):
-        return {**detected, **options, "metadata": [*named, *detected["metadata"]]}
+        metadata = [*dict.fromkeys([*named, *detected["metadata"]])]
+        return {**detected, **options, "metadata": metadata}
     return {**detected, **options}
 
 
@@ -66,19 +69,29 @@ def source_of(data: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 
     >>> import pyarrow as pa
     >>> source_of(pa.table({"user_id": [1], "item_id": [7]}), {})
-    {'metadata': ['*'], 'source': 'interactions'}
+    {'source': 'interactions', 'metadata': ['*']}
     """
-    if isinstance(data, Mapping) and data:  # splits, of which each has the same columns
-        data = next(iter(data.values()))
-    names = [str(name) for name in getattr(data, "column_names", getattr(data, "columns", ()))]
     if "source" in options:
         return {
             **options,
             "source": "interactions" if options["source"] == "interactions" else "given",
         }
+    rows = _rows_of(data, options)
+    names = [str(name) for name in rows.column_names]
     if PAIRS.suits(options, names) or not EVENTS.suits(options, names):
         return {**options, "source": "given", "metadata": _unnamed(options, names)}
-    return {"metadata": ["*"], **options, "source": "interactions"}
+    return {**options, "source": "interactions", **proposed(rows, options, "data")}
+
+
+def _rows_of(data: Any, options: Mapping[str, Any]) -> pa.Table:
+    """Return the first rows of an object, one for each event; of those that can be read but once,
+    the names of the columns."""
+    data = next(iter(data_sets(data).values()), data)
+    if isinstance(data, Sized) and not isinstance(data, Mapping):
+        with suppress(DataError):  # which reading reports, by what it expected
+            return _by_event(next(stream(data)), options)
+    names = getattr(data, "column_names", getattr(data, "columns", ())) or ()
+    return pa.table({str(name): pa.nulls(0) for name in names})
 
 
 def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,7 +124,7 @@ def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         if of_table["source"] == "pairs":
             paths = {part: files[name] for part, name in parts.items()}
             return {**_renamed(paths, "path"), **of_table}
-    if form == "texts":
+    if form != "python":
         _refuse_trec(place)
     if form == "python":
         return {"source": "installed_python", "roots": [path]}
@@ -124,10 +137,13 @@ def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
 def _refuse_trec(path: Path) -> None:
     """Refuse topics, documents and judgements in the forms of TREC, which look like texts."""
     files = visible_files(path) if path.is_dir() else iter([path])
-    for file in sorted(file for file in files if not file.name.lower().startswith("readme")):
+    plain = [
+        file for file in files if not (is_table(file) or file.name.lower().startswith("readme"))
+    ]
+    for file in sorted(plain)[:FEW]:
         start = first_text(file).strip()
         is_trec = start.lower().startswith(("<top>", "<doc>"))
-        if is_trec or (file.suffix == ".txt" and suits(file, "qrels")):
+        if is_trec or are_judgements(file):
             what = "judgements" if not is_trec else "topics or documents"
             raise DataError(
                 f"{file} holds {what} of TREC: give a folder of tables called corpus (of _id, title, text), queries (of _id, text) "
@@ -139,10 +155,12 @@ def _form(path: Path) -> str | None:
     """Return the form of a file, or that of most files in a folder; read-me files say nothing about
     it."""
     if not path.is_dir():
-        return "texts" if is_text_file(path) else "table"
-    files = (file for file in visible_files(path) if not file.name.lower().startswith("readme"))
+        return "texts" if is_text_file(path) and not is_separated(path) else "table"
+    files = [file for file in visible_files(path) if not file.name.lower().startswith("readme")]
     forms = {"python": lambda file: file.suffix == ".py", "texts": is_text_file, "table": is_table}
     counts = Counter(form for file in files for form, has in forms.items() if has(file))
+    if not counts["table"] and len(files) <= FEW and any(map(is_separated, files)):
+        return "table"
     return max(counts, key=counts.__getitem__, default=None)
 
 
@@ -150,7 +168,7 @@ def _parts(path: str, names: Sequence[str], remedy: str) -> dict[str, str]:
     """Return which splits of a data set are train, validation and test; a single one is train."""
     parts = {
         part: next(name for name in usual if name in names)
-        for part, usual in _USUAL.items()
+        for part, usual in PART_NAMES.items()
         if {*usual} & {*names}
     }
     if len(names) == 1:
@@ -170,7 +188,7 @@ def _split_files(folder: Path) -> dict[str, str]:
         DataError: files of a split that one path cannot name, or a file beside them that is named
             for no split.
     """
-    words = {word for usual in _USUAL.values() for word in usual}
+    words = {word for usual in PART_NAMES.values() for word in usual}
     splits, others = defaultdict[str, list[Path]](list), list[Path]()
     for file in files_of(folder):
         names = (file.name, *file.relative_to(folder).parts[-2::-1])
@@ -210,35 +228,25 @@ def _one_path(folder: Path, files: Sequence[Path]) -> str:
 
 
 def _interactions(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options for one table of interactions beside tables of features; nothing if a
-    folder holds others."""
-    columns = {str(file): _columns(file, options) for file in files_of(folder)}
-    events = [file for file, names in columns.items() if EVENTS.suits(options, names)]
-    if len(columns) == 1 or len(events) != 1:
+    """Return the options for a table of interactions, or its parts, beside tables of features;
+    nothing if a folder holds others."""
+    tables = {file: _first_rows(file, options) for file in files_of(folder)}
+    if any(PAIRS.suits(options, rows.column_names) for rows in tables.values()):
         return {}
-    features = {
-        f"{role}s": file
-        for role in EVENTS.needed
-        for file in columns
-        if _is_about(role, columns[file])
-    }
-    return {"path": events[0], **features, **_of_table(events[0], options)}
-
-
-def _is_about(role: str, names: Sequence[str]) -> bool:
-    """Return whether a table has ids of users or items, and not of both."""
-    return [each for each in EVENTS.needed if EVENTS.usual_columns(each, names)] == [role]
-
-
-def _columns(path: Path, options: Mapping[str, Any]) -> list[str]:
-    """Return the names of the columns of a table, of whose rows some may be sessions."""
-    names: list[str] = _first_rows(path, options).column_names
-    return names
+    files = folder_options(tables, options, folder)
+    return {**files, **_of_table(files["path"], options)} if files else {}
 
 
 def _first_rows(path: Path, options: Mapping[str, Any]) -> pa.Table:
-    first = next((block for block in blocks(path) if len(block.table)), None)
-    return pa.table({}) if first is None else Sessions(EVENTS, options).flat(first).table
+    read = blocks(path, table_form(options))
+    first = next((block for block in read if len(block.table)), None)
+    return pa.table({}) if first is None else _by_event(first, options)
+
+
+def _by_event(block: TableBlock, options: Mapping[str, Any]) -> pa.Table:
+    """Return the rows of a block, one for each event, with what options name by a path."""
+    named = [*EVENTS.chosen(options), *PAIRS.chosen(options)]
+    return Sessions(EVENTS, options).flat(with_paths(block, named)).table
 
 
 def _pair(path: str, rows: pa.Table, options: Mapping[str, Any]) -> tuple[TableProfile, bool]:
@@ -276,7 +284,7 @@ def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     if are_pairs and not are_events:  # texts are told apart by their content
         return {"source": "pairs", "metadata": _unnamed({**options, "metadata": None}, names)}
     if are_events:
-        return {"source": "interactions", "metadata": ["*"]}
+        return {"source": "interactions", **proposed(rows, options, path)}
     if not names:
         raise DataError(f"{path} holds rows without columns: give each row its values by name")
     refuse_ids_alone(of_table, path)

@@ -4,7 +4,6 @@ precision of the inputs."""
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import replace
 
 import examples
@@ -307,18 +306,3 @@ def test_a_second_derivative_is_an_error_and_not_0() -> None:
         torch.autograd.functional.hvp(
             lambda rows: Objective()(rows, docs).mean(), queries.detach(), torch.ones(4, 3).double()
         )
-
-
-@pytest.mark.parametrize("role", ["query", "doc"])
-@pytest.mark.parametrize("wrong", [math.nan, math.inf])
-def test_a_guide_that_is_not_finite_shows_in_the_loss(role: str, wrong: float) -> None:
-    """It would leave out every candidate that it compares, and nothing would be learned."""
-    rows = {each: torch.eye(4, requires_grad=True) for each in ("query", "doc")}
-    guide = {each: torch.eye(4) for each in rows}
-    objective = Objective(masks=[Guided()])
-    assert (
-        objective(Batch(*(Side(rows[each], guide=guide[each]) for each in rows))).isfinite().all()
-    )
-    guide[role][2, 1] = wrong
-    losses = objective(Batch(*(Side(rows[each], guide=guide[each]) for each in rows)))
-    assert losses.isnan().all()

@@ -171,9 +171,9 @@ class Planted:
             table = torch.zeros(tile.stop - tile.start, len(block.candidates), device=block.device)
             if self.plant == "wait":
                 table.sum().item()  # planted wait
-            return (
-                table + torch.zeros(len(block.candidates)) if self.plant == "mixed" else table
-            )  # planted mixed
+            if self.plant == "mixed":
+                return table + torch.zeros(len(block.candidates))  # planted mixed
+            return table
 
         return (nobody,)
 

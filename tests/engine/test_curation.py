@@ -292,3 +292,14 @@ def test_what_the_curator_lacks_is_told() -> None:
     bare = replace(batch, doc=replace(batch.doc, guide=None))
     with pytest.raises(DataError, match=r"doc has none: give train\.guide=FOLDER"):
         curated(towers(False, 0.0, torch.float64), presets.mnr(), bare, 0.5, "guide", Cache())
+
+
+def test_a_guide_that_is_not_finite_chooses_no_rows() -> None:
+    modules, objective = made("symmetric", torch.float64)
+    batch = whole(LAYOUT, 0)
+    assert batch.negatives is not None and batch.negatives.guide is not None
+    batch.negatives.guide[1, 0] = math.nan
+    with pytest.raises(
+        DataError, match="those of 1 negatives rows are not finite, the first is row 1"
+    ):
+        curated(modules, objective, batch, 0.5, "guide", Cache())

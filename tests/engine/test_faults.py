@@ -10,6 +10,9 @@ import torch
 from worlds import LAYOUTS, Pair, begun, faulty, whole, world
 
 from tempera.core import presets
+from tempera.core.masks import Guided
+from tempera.core.pools import docs
+from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature
 from tempera.engine import loop
 from tempera.engine.devices import Devices
@@ -79,6 +82,30 @@ def test_a_frequency_that_is_not_finite() -> None:
     state = loop.begin(Pair(), presets.sampled_softmax(), OPTIONS)  # type: ignore[arg-type]
     found = trace(state, [(batch, None)], "loss", Devices())
     assert found.cause == "the frequencies (logq) of doc rows are not finite: look at the data"
+
+
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [("negatives", "guide"), ("doc", "guide"), ("query", "teacher"), ("sampled", "guide")],
+)
+def test_what_is_known_of_a_row_and_not_finite_names_the_row(role: str, name: str) -> None:
+    """Every row of the batch is compared with it, but one brought it along."""
+    batch = whole(LAYOUT, 0, torch.float32)
+    side: Any = batch.sides()[role]  # type: ignore[index]
+    getattr(side, name)[2, 0] = math.nan
+    parts: dict[str, Any] = {
+        "guide": {"masks": [Guided(0.1)]},
+        "teacher": {"teacher": Teacher(0.5, pools=(docs,))},
+    }[name]
+    state = loop.begin(Pair(), presets.mnr(**parts), OPTIONS)  # type: ignore[arg-type]
+    found = trace(state, [(batch, None)], "loss", Devices())
+    first = " (the first is row 2)" if role == "sampled" else ""
+    assert found.cause == (
+        f"the vectors of the {name} of {role} rows{first} are not finite: look at the data"
+    )
+    if role != "sampled":
+        owner = int(side.owner[2]) if role == "negatives" else 2
+        assert found.rows == ((owner,),)
 
 
 def test_a_step_that_is_left_out_changes_no_weight() -> None:

@@ -43,7 +43,7 @@ from tempera.errors import TemperaError
 from tempera.experiments.space import Space
 from tempera.mining.vectors import Store, keys_of
 from tempera.names import PARTS, SECTIONS
-from tempera.recommend.interactions import USUAL as INTERACTION_ROLES
+from tempera.recommend.event_roles import USUAL as INTERACTION_ROLES
 from tempera.recommend.interactions import Interactions
 from tempera.run.resume import Checkpoints
 from tempera.text.beir import read_beir

@@ -7,7 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from tempera.ranking.compare import Comparison, Difference, bootstrap, bootstrap_columns
+from tempera.ranking.compare import (
+    GAPS,
+    SCORES,
+    Bounds,
+    Comparison,
+    Difference,
+    bootstrap,
+    bootstrap_columns,
+    bootstrap_metrics,
+    widened,
+)
 from tempera.ranking.spread import Spread, spread
 
 T_95 = 1.97196  # the 0.975 quantile of Student's t with 199 degrees of freedom
@@ -76,6 +86,67 @@ def test_as_many_draws_as_asked_for_in_blocks() -> None:
 def test_a_single_query() -> None:
     found = bootstrap(np.array([0.5]), np.array([0.25]))
     assert (found.mean, found.low, found.high) == (0.25, 0.25, 0.25)
+
+
+def held(interval: Difference, truth: float) -> bool:
+    return interval.low <= truth + 1e-12 and truth - 1e-12 <= interval.high
+
+
+@pytest.mark.parametrize("n", [5, 10, 30, 100])
+@pytest.mark.parametrize("p", [0.5, 0.9, 0.99])
+def test_few_queries_that_are_right_or_wrong_hold_the_truth(n: int, p: float) -> None:
+    """All numbers of right answers, each with its probability."""
+    covered = 0.0
+    for right in range(n + 1):
+        values = np.repeat([1.0, 0.0], [right, n - right])
+        found = bootstrap(values, draws=300, bounds=SCORES)
+        assert 0 <= found.low <= found.mean <= found.high <= 1 and found.high - found.low > 0
+        covered += held(found, p) * math.comb(n, right) * p**right * (1 - p) ** (n - right)
+    assert covered >= 0.93
+
+
+@pytest.mark.parametrize("n", [5, 10, 30, 100])
+@pytest.mark.parametrize("p", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("bounds", [SCORES, GAPS], ids=["a metric", "a difference"])
+def test_few_values_between_bounds_hold_the_truth(n: int, p: float, bounds: Bounds) -> None:
+    """Reciprocal ranks, and their differences from a system that is right with a chance of 0.9."""
+    generator = np.random.default_rng(0)
+    places = np.arange(2, 11)
+    truth = p + (1 - p) * float((1 / places).mean())
+    covered = 0
+    for _ in range(1000):
+        values = np.where(generator.random(n) < p, 1.0, 1 / generator.choice(places, n))
+        if bounds is GAPS:
+            values -= generator.random(n) < 0.9
+        mean, half = values.mean(), 1.96 * values.std() / math.sqrt(n)  # as resamples have it
+        found = widened(Difference(mean, mean - half, mean + half, 0.95), values, bounds=bounds)
+        covered += held(found, truth - (0.9 if bounds is GAPS else 0))
+    assert covered / 1000 >= 0.93
+
+
+def test_systems_that_never_differ_may_differ_on_the_next_query() -> None:
+    for n in (5, 10, 100):
+        found = bootstrap_metrics({"hit@1": np.ones(n)}, {"hit@1": np.ones(n)})["hit@1"]
+        assert found.mean == 0 and found.low == pytest.approx(-found.high)
+        assert found.high > 1 - 0.2 ** (1 / n)  # one such gain in so many is missed by 1 in 5
+
+
+def test_many_queries_have_the_interval_of_the_resamples() -> None:
+    values = np.random.default_rng(0).beta(1, 2, 5000)
+    plain, found = bootstrap(values), bootstrap(values, bounds=SCORES)
+    assert found.low == plain.low
+    assert found.high == pytest.approx(plain.high, abs=0.1 * (plain.high - plain.low) / 2)
+
+
+def test_queries_of_one_user_are_worth_one_when_intervals_are_widened() -> None:
+    right, users = np.ones((40, 1)), np.repeat(np.arange(4), 10)
+    (alone,) = bootstrap_columns(right, bounds=SCORES)
+    (together,) = bootstrap_columns(right, users, bounds=SCORES)
+    (four,) = bootstrap_columns(right[:4], bounds=SCORES)
+    assert together.low == pytest.approx(four.low) and together.low < alone.low < 1
+    uneven = np.r_[users[:39], 9]
+    (other,) = bootstrap_columns(right, uneven, bounds=SCORES)  # sizes alone are no noise
+    assert other.low == pytest.approx(bootstrap_columns(right[:5], bounds=SCORES)[0].low)
 
 
 def chance(pairs: np.ndarray, random: np.ndarray) -> float:

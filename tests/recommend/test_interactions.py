@@ -233,11 +233,22 @@ def test_categories_are_ids() -> None:
     assert rows_of(Interactions.of(frame).read()) == {"a": [(2, 2)], "b": [(1, 1), (3, 3)]}
 
 
+def test_rows_without_a_user_or_an_item_can_be_left_out(put) -> None:
+    path = put("user,item,time\na,x,1\n,x,2\nb,,3\nb,y,4\n,y,5\n")
+    assert refused(path) == (
+        "a.csv, row 2: column 'user' has no id (2 such rows): set data.missing_id=drop to leave such rows out"
+    )
+    timeline = Interactions(path=path, missing_id="drop").read()
+    assert rows_of(timeline) == {"a": [("x", 1)], "b": [("y", 4)]}
+    assert timeline.dropped == {"rows without a user": 2, "rows without an item": 1}
+
+
 def test_ratings_are_never_taken_for_weights(put) -> None:
     path = put({"user_id": [1, 1, 2], "item_id": [1, 2, 3], "rating": [3, 5, 4], "time": [1, 2, 3]})
     assert refused(path) == (
-        "a.parquet: column 'rating' holds ratings, and low ones would train as positives, too: add data.metadata=[rating] "
-        "to take all rows, data.min_rating=4 to take those of 4 and more, or data.weight=rating to count rows by their rating"
+        "a.parquet: column 'rating' holds ratings, and low ones would train as positives, too: add data.min_rating=NUMBER "
+        "to take those of at least so much (4 of 1 to 5), data.metadata=[rating] to take all rows, or data.weight=rating to "
+        "count rows by their rating"
     )
     assert Interactions(path=path, metadata=("rating",)).read().weight is None
     assert Interactions(path=path, weight="rating").read().weight.tolist() == [3, 5, 4]
@@ -282,11 +293,11 @@ def test_what_is_missing_is_named_or_counted(put) -> None:
         ),
         (
             {"user": [1, 2], "item": [1, 2], "time": ["3", "soon"]},
-            "a.parquet, row 2: column 'time' is 'soon'; expected numbers or ISO dates, of one kind in all rows",
+            "a.parquet, row 2: column 'time' is 'soon'; expected numbers or dates of one form",
         ),
         (
             {"user": [1, 2], "item": [1, 2], "time": [True, False]},
-            "a.parquet: column 'time' holds bool; expected numbers or ISO dates",
+            "a.parquet: column 'time' holds bool; expected numbers or dates",
         ),
         (
             {"user": [1, 2], "item": [1, 2], "weight": [1.0, -1.0]},
@@ -328,8 +339,8 @@ def test_what_is_missing_is_named_or_counted(put) -> None:
         ),
         (
             {"item": [1], "who": [1]},
-            "a.parquet has no column that is usual for a user (user, userid, uid, customer, customerid, visitorid, "
-            "reviewerid, session, sessionid); it has item, who: name one with data.user=COLUMN",
+            "a.parquet has no column that is usual for a user (user, userid, useridx, uid, username, customer, "
+            "customerid, visitorid, reviewerid, ...); it has item, who: name one with data.user=COLUMN",
         ),
     ],
 )
@@ -377,9 +388,10 @@ def test_a_column_is_taken_once(put) -> None:
     )
 
 
-def test_columns_that_two_signs_divide_are_told(put) -> None:
-    message = refused(put("a::b::c\n1::2::3\n"))
-    assert message.startswith("a.csv: its columns are divided by '::': write it with commas")
+def test_columns_that_two_colons_divide_are_read(put) -> None:
+    timeline = Interactions(path=put("user::item::time\n1::x::3\n1::y::2\n")).read()
+    assert timeline.item_ids.take(timeline.item).to_pylist() == ["y", "x"]
+    assert "its values are divided by '::'" in timeline.about
 
 
 @pytest.mark.parametrize("sign", [";", "\t", "|", "::"])
@@ -536,12 +548,12 @@ def test_histories_are_what_stands_strictly_before(strict: bool) -> None:
         (
             "events.csv",
             'user,item,time\n"c","h","2020-01-01"\n"c","1","3"',
-            "events.csv, row 2: column 'time' is '3'; expected numbers or ISO dates, of one kind in all rows",
+            "events.csv, row 2: column 'time' is '3'; expected an ISO date",
         ),
         (
             "events.csv",
             "user,item,time\nc,h,2020-01-01\nc,1,soon",
-            "events.csv, row 2: column 'time' is 'soon'; expected numbers or ISO dates, of one kind in all rows",
+            "events.csv, row 2: column 'time' is 'soon'; expected an ISO date",
         ),
         (
             "events.jsonl",
@@ -638,14 +650,14 @@ def test_repeated_rows_without_times_are_counted_and_said_and_left_out_where_the
 
     kept, left = read(rows), read(rows, repeated="drop")
     assert len(kept) == 120 and len(left) == once < 120
-    assert f"; {120 - once} rows repeat a user and an item, and are kept" in kept.about
+    assert f"\n{120 - once} rows repeat a user and an item, and are kept" in kept.about
     assert left.dropped == {"repeated interactions": 120 - once}
     distinct = sorted({*rows})
     for copied in (distinct * 2, [row for row in distinct for _ in range(3)]):
         timeline = read(copied)
         assert len(timeline) == once and "every row has a copy" in timeline.about
         assert len(read(copied, repeated="keep")) == len(copied)
-    assert read(distinct).about.endswith("item = item")
+    assert read(distinct).about.endswith("such as 16")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tempera.errors import ConfigError, DataError
-from tempera.ranking.compare import bootstrap, compare
+from tempera.ranking.compare import SCORES, bootstrap, compare
 from tempera.recommend.baselines import BASELINES, Observed, by_history
 from tempera.recommend.full_catalogue import Histories, rank
 from tempera.recommend.judgement import Recommended
@@ -64,7 +64,7 @@ def test_systems_that_answer_alike_are_named_together() -> None:
         "] over EASE; EASE 0.133, popularity 0.133"
     )
     assert winner({"a": trained, "b": judged(0)}, "next").endswith(
-        "+0.000 [+0.000, +0.000] over b; b 0.233"
+        "+0.000 [-0.043, +0.043] over b; b 0.233"
     )
 
 
@@ -120,7 +120,7 @@ def test_intervals_are_of_queries_or_of_users() -> None:
     )
     assert alone.metrics == {name: values.mean() for name, values in alone.per_query.items()}
     for name, found in alone.intervals().items():
-        one = bootstrap(alone.per_query[name], draws=1000)
+        one = bootstrap(alone.per_query[name], draws=1000, bounds=SCORES)
         assert (found.mean, found.low, found.high) == pytest.approx((one.mean, one.low, one.high))
         other = together.intervals()[name]
         assert other.mean == pytest.approx(found.mean) and (other.low, other.high) != (

@@ -36,7 +36,7 @@ def test_every_row_of_items_is_a_session_of_nobody(tmp_path: Path) -> None:
     assert taken(timeline) == {1: LISTS[0], 2: LISTS[1], 4: LISTS[3]}
     assert timeline.dropped == {"rows without an item": 1} and timeline.time is not None
     assert timeline.time.tolist() == [9] * 3 + [8] * 2 + [6] * 4
-    assert "user = session, item = items" in timeline.about
+    assert "  session   read as user      each row is one of a user of its own" in timeline.about
     assert LeaveLastOut()(timeline).test["last"].tolist() == [2, 8]
     assert len(GlobalTime(0.3, 0)(timeline).test["rolling"]) == 2
     again = timeline.source.read()  # the source with its roles decided, as a run saves it
@@ -163,3 +163,82 @@ def test_a_file_of_recbole_needs_types(tmp_path: Path) -> None:
     ):
         Interactions(path=str(tmp_path / "a.inter")).read()
     assert np.array_equal(Interactions.of(pa.table({"items": [["a", "b"]]})).read().item, [0, 1])
+
+
+@pytest.mark.parametrize(("longest_first", "window"), [(False, 2), (False, 50), (True, 50)])
+def test_a_history_and_the_item_after_it_are_events_once(
+    longest_first: bool, window: int, tmp_path: Path
+) -> None:
+    whole = {"7": ["a", "b", "c", "a", "d"], "8": ["c", "b"], "9": ["d", "d", "a"]}
+    rows = [
+        f"{user}\t{' '.join(items[max(0, k - window) : k])}\t{items[k]}\n"
+        for user, items in whole.items()
+        for k in sorted(range(1, len(items)), reverse=longest_first)
+    ]
+    path = tmp_path / "a.inter"
+    path.write_text("user_id:token\titem_id_list:token_seq\titem_id:token\n" + "".join(rows))
+    options = with_source(str(path), {})
+    timeline = Interactions(**{k: v for k, v in options.items() if k != "source"}).read()
+    assert taken(timeline) == whole and timeline.time is None
+    again = timeline.source.read()
+    assert taken(again) == whole
+
+
+def test_parts_of_running_histories_ask_for_what_follows(tmp_path: Path) -> None:
+    head = "user_id:token\titem_id_list:token_seq\titem_id:token\n"
+    parts = {"train": "1\ta\tb\n1\ta b\tc\n", "valid": "1\ta b c\td\n", "test": "1\ta b c d\te\n"}
+    for name, rows in parts.items():
+        (tmp_path / f"x.{name}.inter").write_text(head + rows)
+    options = with_source(str(tmp_path), {})
+    assert {name: Path(options[name]).name for name in ("path", "validation", "test")} == {
+        "path": "x.train.inter",
+        "validation": "x.valid.inter",
+        "test": "x.test.inter",
+    }
+    timeline = Interactions(**{k: v for k, v in options.items() if k != "source"}).read()
+    assert taken(timeline) == {"1": ["a", "b", "c", "d", "e"]}
+    assert timeline.part is not None and timeline.part.tolist() == [0, 0, 0, 1, 2]
+
+
+def test_running_histories_out_of_order_are_refused() -> None:
+    table = pa.table({"user": [1, 1], "items": [["a", "b"], ["b", "x"]], "item": ["c", "d"]})
+    with pytest.raises(
+        DataError, match=r"data, row 2: column 'items' does not go on from .*: sort"
+    ):
+        Interactions.of(table).read()
+    timed = table.append_column("time", pa.array([3, 4]))
+    with pytest.raises(DataError, match=r"column 'time' tells the time of 'item' and not those of"):
+        Interactions.of(timed).read()
+    alone = Interactions.of(timed, item="item", metadata=["*"]).read()
+    assert taken(alone) == {1: ["c", "d"]}
+
+
+@pytest.mark.parametrize("form", ["['{}', '{}']", '["{}", "{}"]', "[{}, {}]", "[{} {}]"])
+def test_lists_that_are_written_as_texts(form: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    lines = ["user,items"]
+    for user, items in (("u", ("a", "b")), ("v", ("c", "a"))):
+        lines.append(f'{user},"{form.format(*items).replace(chr(34), chr(34) * 2)}"')
+    path.write_text("\n".join([*lines, "w,[]"]) + "\n")
+    timeline = Interactions(path=str(path)).read()
+    assert taken(timeline) == {"u": ["a", "b"], "v": ["c", "a"]}
+    assert timeline.dropped == {"rows without an item": 1}
+    with path.open("a") as file:
+        file.write("x,one\n")
+    with pytest.raises(DataError, match=r"a.csv, row 4: column 'items' is 'one', and other rows"):
+        Interactions(path=str(path)).read()
+
+
+def test_lists_of_objects_are_sessions() -> None:
+    events = [[{"aid": 3, "ts": 20}, {"aid": 1, "ts": 10}], [{"aid": 1, "ts": 5}], []]
+    table = pa.table({"session": [7, 8, 9], "events": events})
+    timeline = Interactions.of(table).read()
+    assert taken(timeline) == {7: [1, 3], 8: [1]}
+    lists = pa.table(
+        {
+            "name": ["x"],
+            "tracks": [[{"track_uri": "t2", "name": "s"}, {"track_uri": "t1", "name": "s"}]],
+        }
+    )
+    playlists = Interactions.of(lists, metadata=("*",)).read()
+    assert taken(playlists) == {1: ["t2", "t1"]} and playlists.anonymous

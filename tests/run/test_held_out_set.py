@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tempera import evaluate, evaluate_held_out, export_held_out
 from tempera.artifacts.index import Index
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError, OutputError
-from tempera.io.ids import content_id
+from tempera.io.ids import content_id, content_ids
 from tempera.ranking.fusion import USUAL
 from tempera.run.calibrate import calibrate
 from tempera.run.train import train
 from tempera.text.beir import read_beir, write_beir
+from tempera.text.embedder import among_trained
 from tempera.text.hybrid import weight_of
 from tempera.text.roles import Roles
 from tempera.towers.saved import TRAINED, fingerprint
@@ -152,12 +154,23 @@ def test_models_that_have_learned_the_queries_are_told(run: Path, tmp_path: Path
     assert judged.trained == {str(run): 40}
     rows = [json.loads(line) for line in (run.parent / "rows.jsonl").open(encoding="utf-8")]
     whole, part = (set(np.load(folder / TRAINED).tolist()) for folder in (run, run / "evaluated"))
-    assert whole == {content_id(row["query"]) for row in rows} and part < whole
+    assert whole == {content_id(row[role].lower()) for row in rows for role in ("query", "doc")}
+    assert part < whole
     for split in ("test", "dev"):
         asked = read_beir(tmp_path / "set", split).queries["text"].to_pylist()
         assert not {content_id(text) for text in asked} & part
     (judged,) = evaluate(run / "evaluated", write_pairs(tmp_path / "rows.jsonl", rows))
-    assert judged.trained == {str(run / "evaluated"): len(part)}
+    queries, docs = (
+        {content_id(row[role].lower()) for row in rows} & part for role in ("query", "doc")
+    )
+    assert judged.trained == {str(run / "evaluated"): len(queries)} and len(docs) > 200
+    turned = [{"query": row["doc"].upper(), "doc": row["query"]} for row in rows]
+    (judged,) = evaluate(run / "evaluated", write_pairs(tmp_path / "turned.jsonl", turned))
+    assert judged.trained == {str(run / "evaluated"): len(docs)}  # whatever their role
+    texts = [row["query"].title() for row in rows[:2]]
+    known = content_ids(texts)  # as runs of earlier versions have it
+    column = pa.chunked_array([[f" {texts[0]}\n", texts[1], "another"]])
+    assert among_trained(column, known).tolist() == [True, True, False]
     assert "was trained on" in judged.cautions()[0]
     before = fingerprint(run / "evaluated")
     (run / "evaluated" / TRAINED).rename(tmp_path / "aside")
@@ -212,6 +225,11 @@ def test_what_has_no_held_out_queries(run: Path, options: dict[str, Any], tmp_pa
     with data.open("a") as file:
         file.write(json.dumps({"query": "one", "doc": "more", "sku": "900"}) + "\n")
     with pytest.raises(DataError, match=r"the data of .* have changed since"):
+        export_held_out(changed / "run", tmp_path / "set")
+    document = json.loads((changed / "run" / "metrics.json").read_text())
+    del document["held_out_by_text"]  # as runs of earlier versions are
+    (changed / "run" / "metrics.json").write_text(json.dumps(document))
+    with pytest.raises(DataError, match=r"is of an earlier version, .*\(pairs: 320 then, 321 now"):
         export_held_out(changed / "run", tmp_path / "set")
     assert not (tmp_path / "set").exists()
 

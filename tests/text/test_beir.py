@@ -143,7 +143,7 @@ FAULTS: list[tuple[dict[str, bytes], str]] = [
     ({"test": b""}, "qrels/test.tsv is empty"),
     (
         {"test": HEADER.encode() + b"q1\td\xff\t1\n"},
-        "qrels/test.tsv, row 1: column 'corpus-id' is not UTF-8: save it in that encoding",
+        "qrels/test.tsv, row 1: column 'corpus-id' is not UTF-8: save it as UTF-8",
     ),
     (
         {"corpus": jsonl([*CORPUS, CORPUS[1]])},
@@ -181,7 +181,7 @@ FAULTS: list[tuple[dict[str, bytes], str]] = [
     ),
     (
         {"queries": b'{"_id": "a", "text": "\xe4"}\n'},
-        "queries.jsonl, row 1: not UTF-8",
+        "queries.jsonl, row 1: not UTF-8: save it as UTF-8",
     ),
     ({"queries": b""}, "queries.jsonl is empty"),
 ]

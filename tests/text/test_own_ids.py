@@ -212,7 +212,7 @@ def test_no_row_learns_a_held_out_document_as_a_negative(
         len(catalogue.negatives) == 40
         and np.isin(whole.doc_ids[catalogue.negatives.values], ids[~want]).all()
     )
-    more, all_of_it = split.extended("validation", False), split.extended("test", False)
+    more, all_of_it = split.extended("validation"), split.extended("test")
     assert (
         not leaks(replace(more, validation=more.test))
         and more.withheld.sum() < split.withheld.sum()
@@ -220,33 +220,3 @@ def test_no_row_learns_a_held_out_document_as_a_negative(
     assert not all_of_it.withheld.any() and HELD_OUT not in all_of_it.dropped
     kept = hold_out(pairs, candidates, replace(options, shared_documents="keep"))
     assert not kept.withheld.any() and HELD_OUT not in kept.dropped
-
-
-def test_held_out_negatives_are_told_by_their_text_in_any_case() -> None:
-    rows = pa.table(
-        {
-            "query": ["a", "b", "c"],
-            "doc": ["One", "two", "three"],
-            "query_id": np.arange(3),
-            "doc_id": np.arange(3),
-            "negatives": pa.array(
-                [["two"], ["ONE", "four"], ["one ", "three"]], pa.large_list(pa.large_string())
-            ),
-            "negative_ids": pa.array([[1], [7, 8], [9, 2]], pa.large_list(pa.int64())),
-        }
-    )
-    assert Pairs(rows).negatives_among(np.array([True, False, False])).tolist() == [
-        False,
-        True,
-        False,
-        False,
-        False,
-    ]
-    named = rows.append_column("given_doc_id", pa.array(["x", "y", "z"], pa.large_string()))
-    assert Pairs(named).negatives_among(np.array([False, True, False])).tolist() == [
-        True,
-        False,
-        False,
-        False,
-        False,
-    ]

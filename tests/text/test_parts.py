@@ -73,7 +73,7 @@ def test_the_same_file_twice_leaves_nothing_to_train_on_and_says_why(put: Put) -
     path = put("train.jsonl", *(pair(f"q{i}", f"d{i}") for i in range(4)))
     with pytest.raises(
         DataError,
-        match=r"no pairs are left to train on: .* 4 are pairs that share a query with validation",
+        match=r"no pairs are left to train on: .* 4 are pairs that hold a query of validation",
     ):
         hold_out(*PairsFile(path, test=path).read(), Evaluation())
 

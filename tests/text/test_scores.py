@@ -72,9 +72,7 @@ def test_scores_stay_with_negatives_where_others_are_held_out(tmp_path: Path) ->
         {*data.texts.split.pairs.texts("doc", data.texts.split.test)},
     )
     left_out = sum(text in held for i in data.texts.split.train for text in table[i]["neg"])
-    assert (
-        left_out and data.dropped["negatives that are documents of validation or test"] == left_out
-    )
+    assert left_out and data.dropped["negatives that are texts of validation or test"] == left_out
     texts = dict(zip(catalogue.doc_ids.tolist(), catalogue.docs[:], strict=True))
     for number, chosen in enumerate(data.sampler(0, 3)):
         batch, own = data.batch(chosen, number), data.texts.split.train[chosen.numpy()]

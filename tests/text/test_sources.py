@@ -17,7 +17,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tempera.errors import ConfigError, DataError
-from tempera.io import json_tables
+from tempera.io import json_tables, separated
 from tempera.io import tables as readers
 from tempera.io.ids import given_ids
 from tempera.text.pairs import Pairs
@@ -29,7 +29,9 @@ KINDS = [".parquet", ".arrow"] + [
     kind + end for kind in (".jsonl", ".json", ".csv", ".tsv") for end in ("", ".gz", ".zst")
 ]
 OTHERS = [
-    kind + end for kind in (".tab", ".inter", ".user", ".item") for end in ("", ".gz", ".zst")
+    kind + end
+    for kind in (".tab", ".dat", ".data", ".inter", ".user", ".item")
+    for end in ("", ".gz", ".zst")
 ]
 
 
@@ -121,7 +123,7 @@ def test_a_block_may_end_anywhere(
     put, monkeypatch: pytest.MonkeyPatch, kind: str, block: int
 ) -> None:
     monkeypatch.setattr(json_tables, "BLOCK", block)
-    monkeypatch.setattr(readers, "BLOCK", block)
+    monkeypatch.setattr(separated, "BLOCK", block)
     rows = [(f"query,\n\n{i}", f'"doc"\n{i}\n') for i in range(50)]
     pairs = read(put("a" + kind, encode(rows, kind)))
     assert list(zip(pairs.texts("query"), pairs.texts("doc"))) == rows
@@ -214,16 +216,33 @@ def test_the_separator_within_quotes_does_not_hide_it(put, row: str, query: str)
     assert read(put("a.csv", f"query;doc\n{row}\n".encode())).texts("query") == [query]
 
 
-def test_utf_16_is_told(put) -> None:
-    said = refused(put("a.csv", "query,doc\nwhat,that\n".encode("utf-16")))
-    assert said == "a.csv is in UTF-16: save it as UTF-8"
+@pytest.mark.parametrize("kind", [".csv", ".jsonl"])
+def test_other_encodings_are_read(put, kind: str) -> None:
+    rows = [("wo ist das Caf\u00e9?", "drau\u00dfen, \u201edort\u201c")]
+    line = json.dumps(dict(zip(("query", "doc"), rows[0])), ensure_ascii=False)
+    text = encode(rows, kind).decode() if kind == ".csv" else line
+    marked = read(put("a" + kind, text.encode("utf-16")))
+    assert (marked.texts("query"), marked.texts("doc")) == ([rows[0][0]], [rows[0][1]])
+    assert "a" + kind + ": it is in UTF-16" in marked.about
+    named = read(put("b" + kind, text.encode("cp1252")), encoding="cp1252")
+    assert (named.texts("query"), named.texts("doc")) == ([rows[0][0]], [rows[0][1]])
+    assert "data.encoding=latin-1" in refused(put("c" + kind, f"{text}\u00e9".encode("cp1252")))
+    assert refused(put("d" + kind, text.encode("cp1252")), encoding="ascii")
+    wrong = refused(put("e" + kind, text.encode("cp1252") + b"\xff"), encoding="shift_jis")
+    assert " is not in shift_jis: " in wrong
+    with pytest.raises(ConfigError, match="no encoding is called 'latin-99'"):
+        read(put("f" + kind, text.encode()), encoding="latin-99")
 
 
 @pytest.mark.parametrize(
     ("header", "options", "message"),
     [
         ("qery,doc", {}, NAMES.format("query", ", ".join(QUERY_NAMES), "qery, doc", "query")),
-        ("query,reply", {}, NAMES.format("doc", ", ".join(DOC_NAMES), "query, reply", "doc")),
+        (
+            "query,reply",
+            {},
+            NAMES.format("doc", ", ".join(DOC_NAMES[:9]) + ", ...", "query, reply", "doc"),
+        ),
         (
             "title,body",
             {"query": "titel"},
@@ -332,8 +351,8 @@ def test_columns_that_are_not_there(
         ("a.jsonl", b'{"query":"a","doc":', ", row 1: not JSON: "),
         (
             "a.jsonl",
-            b'[{"query":"a","doc":"b"}]',
-            ", row 1: expected an object of columns, not '[{",
+            b'[["a","b"],\n{"query":"a","doc":"b"}]',
+            ", row 2: expected an array, as the first row is, not '{",
         ),
         (
             "a.json",
@@ -415,13 +434,13 @@ def test_a_parquet_file_without_rows(put) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a.txt", "a", "a.gz", "a.parquet.gz", "a.tar.gz", "csv", "a.csv.zip"]
+    "name", ["a.txt", "a", "a.gz", "a.parquet.gz", "a.tar.gz", "csv", "a.csv.zip", "a.xls"]
 )
 def test_extensions_that_are_not_known(put, name: str) -> None:
-    kind = {"a.txt": ".txt", "a.gz": ".gz", "a.csv.zip": ".zip"}.get(name, name[1:] or "")
+    kind = {"a.gz": ".gz", "a.csv.zip": ".zip"}.get(name, name[1:] or "")
     kind = "a file without extension" if name in ("a", "csv") else kind
     assert (
-        refused(put(name, b"query,doc\na,b\n"))
+        refused(put(name, b"one, two\nand three, or four, lines\n"))
         == f"{name}: cannot read {kind}; give one of {', '.join(KINDS + OTHERS)}"
     )
 

@@ -1,5 +1,5 @@
 """Pairs divided by query: no leak into training, sizes that suit the data, and a choice that has a
-seed of its own."""
+seed of its own. What counts as the same text is in test_held_out_texts."""
 
 from __future__ import annotations
 
@@ -63,45 +63,6 @@ def docs_of(split: Split, part: str) -> set[str]:
     return set(split.pairs.texts("doc", getattr(split, part)))
 
 
-def divided(pairs: Pairs, candidates: np.ndarray, queries: int, seed: int) -> dict[str, list[int]]:
-    """Two parts without validation, by a definition of their own; the draw is numpy's."""
-    query, doc = pairs.ids("query"), pairs.ids("doc")
-    distinct = np.unique(query[candidates])
-    chosen = set(
-        np.random.default_rng(seed)
-        .permutation(distinct)[: min(queries, len(distinct) // 2)]
-        .tolist()
-    )
-    test = [i for i in range(len(pairs)) if candidates[i] and query[i] in chosen]
-    docs, first = {doc[i] for i in test}, dict[int, int]()
-    for i in np.flatnonzero(candidates):
-        first.setdefault(doc[i], int(i))
-    return {
-        "train": [i for i in range(len(pairs)) if query[i] not in chosen and doc[i] not in docs],
-        "validation": [],
-        "test": test,
-        "corpus": [
-            row for _, row in sorted(first.items(), key=lambda each: str(each[0]), reverse=True)
-        ],
-    }
-
-
-@settings(deadline=None)
-@given(TABLES, st.integers(1, 6), st.integers(0, 5))
-def test_without_validation_the_split_is_the_two_parts_of_before(
-    rows, queries: int, seed: int
-) -> None:
-    pairs, candidates = table(rows)
-    expected = divided(pairs, candidates, queries, seed)
-    options = Evaluation(queries=queries, validation=0, seed=seed)
-    if not expected["test"] or not expected["train"]:
-        with pytest.raises(DataError):
-            hold_out(pairs, candidates, options)
-        return
-    split = hold_out(pairs, candidates, options)
-    assert {part: getattr(split, part).tolist() for part in PARTS} == expected
-
-
 def may_fail(pairs: Pairs, candidates: np.ndarray, queries: int) -> bool:
     """Return True if some choice of at most so many queries leaves nothing to ask or to train
     on."""
@@ -138,7 +99,7 @@ def test_no_training_row_shares_a_text_with_a_held_out_row(
     assert len(parts[2]) <= queries and len(parts[1]) <= validation
     held = docs_of(split, "validation") | docs_of(split, "test")
     shares = [i for i in split.train if pairs.texts("doc", np.array([i]))[0] in held]
-    assert split.shared == len(shares) and (shared == "keep" or not shares)
+    assert split.shared == len(shares) and (split.known.all() or not shares)
     left_out = len(pairs) - len(split.train) - len(split.validation) - len(split.test)
     assert sum(split.dropped.values()) == left_out
     query = pairs.texts("query")
@@ -227,36 +188,45 @@ def test_shares_are_of_all_queries_and_at_most_a_quarter_of_the_candidates(
     assert max(split.test.max(), split.validation.max()) < candidates == len(split.corpus)
 
 
-def test_validation_and_test_may_share_documents() -> None:
+def test_parts_that_are_drawn_share_no_text_and_named_ones_may() -> None:
     pairs = Pairs.of(
         [f"q{i}" for i in range(40)],
         [f"d{i % 5}" for i in range(20)] + [f"e{i}" for i in range(20)],
     )
     split = hold_out(pairs, np.ones(40, bool), Evaluation(queries=10, validation=10, seed=1))
-    assert docs_of(split, "validation") & docs_of(split, "test")
-    assert not docs_of(split, "train") & (docs_of(split, "validation") | docs_of(split, "test"))
+    parts = [docs_of(split, part) for part in ("train", "validation", "test")]
+    assert sum(map(len, parts)) == 25 and not split.dropped
+    split = hold_out(
+        *named(
+            [
+                ("q", "d", TEST),
+                ("r", "d", VALIDATION),
+                *((f"t{i}", f"e{i}", TRAIN) for i in range(4)),
+            ]
+        ),
+        Evaluation(),
+    )
+    assert docs_of(split, "validation") == docs_of(split, "test") == {"d"}
 
 
-def test_what_the_test_costs_is_counted_and_said_and_may_be_kept() -> None:
+def test_pairs_that_share_a_text_are_held_out_together_and_it_is_said() -> None:
     pairs, every = two_to_one(600)
     split = hold_out(pairs, every, Evaluation(queries=60, validation=60))
-    lost = split.dropped[SHARES_DOCUMENT]
-    assert (
-        0 < lost <= 120
-        and len(split.train) == 480 - lost
-        and split.dropped == {SHARES_DOCUMENT: lost}
-    )
+    assert len(split.train) == 480 and split.dropped == {}
     assert split.lines() == [
-        f"600 pairs: {480 - lost} for training, 60 validation and 60 test queries against 300 documents"
+        "600 pairs: 480 for training, 60 validation and 60 test queries against 300 documents",
+        "120 of the held-out pairs share a text with a pair of another query: such pairs are held out together",
     ]
     kept = hold_out(pairs, every, Evaluation(queries=60, validation=60, shared_documents="keep"))
-    assert (len(kept.train), kept.shared, kept.dropped) == (480, lost, {})
-    assert kept.lines()[0].endswith(
-        f"; {lost} of the training pairs share a document with them (evaluation.shared_documents)"
+    shared = sum(
+        doc in docs_of(kept, "test") | docs_of(kept, "validation")
+        for doc in pairs.texts("doc", kept.train)
     )
-    assert np.array_equal(kept.test, split.test) and np.array_equal(
-        kept.validation, split.validation
-    )
+    assert (len(kept.train), kept.shared, kept.dropped) == (480, shared, {}) and shared > 60
+    assert kept.lines() == [
+        "600 pairs: 480 for training, 60 validation and 60 test queries against 300 documents; "
+        f"{shared} of the training pairs share a document with them"
+    ]
 
 
 def test_pairs_of_a_held_out_query_that_are_no_candidates_are_counted() -> None:
@@ -347,7 +317,7 @@ def test_what_is_not_named_is_drawn_from_the_others() -> None:
             "aaaa",
             "1111",
             "no pairs are left to train on: of 4 pairs with 4 distinct queries and 1 distinct document, 0 validation and 1 test "
-            "query are held out, and 3 are pairs that share a document with validation or test: give more data, hold out "
+            "query are held out, and 3 are pairs that hold a document of validation or test: give more data, hold out "
             "fewer queries (evaluation.queries, evaluation.validation), or set evaluation.shared_documents=keep",
         ),
     ],

@@ -279,6 +279,34 @@ def test_documents_that_hold_their_query_are_told(tmp_path: Path) -> None:
     assert "caution" not in read(lines(tmp_path / "b.jsonl", ANSWERS["answers"])).about
 
 
+def test_topics_documents_and_judgements_of_trec_are_told_and_events_are_not(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "x").mkdir()
+    topics = "".join(f"<top>\n<num> Number: {i}\n<title> {q}\n</top>\n" for i, q in enumerate(Q))
+    docs = "".join(
+        f"<DOC>\n<DOCNO> F-{i} </DOCNO>\n<TEXT>{d}</TEXT>\n</DOC>\n" for i, d in enumerate(D)
+    )
+    judged = "".join(f"{i} 0 F-{i} 1\n" for i in range(COUNT))
+    for name, content in (("topics.txt", topics), ("docs.trec", docs), ("judged.txt", judged)):
+        (tmp_path / "x" / name).write_text(content)
+        with pytest.raises(DataError, match=f"{name} holds .* of TREC: give a folder of tables"):
+            build(load(tmp_path / "x" / name))
+    with pytest.raises(DataError, match=r"x/docs\.trec holds topics or documents of TREC"):
+        build(load(tmp_path / "x"))
+    events = "".join(f"{i % 4} {i} {1 + i % 5} {881250949 + i}\n" for i in range(COUNT))
+    (tmp_path / "events.txt").write_text(events)
+    with pytest.raises(DataError) as error:
+        build(load(tmp_path / "events.txt"))
+    assert "TREC" not in str(error.value)
+
+
+def test_ids_in_place_of_texts_are_told(tmp_path: Path) -> None:
+    rows: list[Row] = [{"query": f"q{i}", "pos": [f"d{i}"]} for i in range(COUNT)]
+    about = read(lines(tmp_path / "a.jsonl", rows)).about
+    assert "caution: queries and documents look like ids, and texts are needed" in about
+
+
 SENTENCES = {"sentence1": Q, "sentence2": D}
 
 

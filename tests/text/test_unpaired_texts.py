@@ -245,13 +245,14 @@ def test_texts_that_differ_in_white_space_are_one(tmp_path: Path, rule: Rule | N
 
 def test_an_answer_is_known_whatever_its_white_space(tmp_path: Path) -> None:
     (tmp_path / "qrels").mkdir()
-    docs = [{"_id": str(i), "title": f"T{i} ", "text": f"  One {i}.  Two {i}."} for i in range(40)]
+    docs = [{"_id": str(i), "title": f"T{i} ", "text": f"  One {i}.  Two {i}."} for i in range(80)]
     (tmp_path / "corpus.jsonl").write_text("\n".join(map(json.dumps, docs)))
     (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "asked"}))
     judged = "".join(f"q\t{i}\t1\n" for i in range(39))
     (tmp_path / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
     pairs, _ = split_of(Documents(str(tmp_path), rule="heading"))
-    assert [query for query, _ in rows(pairs, VALIDATION)] == ["T39"]
+    made = [int(query[1:]) for query, _ in rows(pairs, VALIDATION)]
+    assert made and min(made) >= 39
 
 
 def test_names_and_titles_stay_with_what_is_asked_for(tmp_path: Path) -> None:

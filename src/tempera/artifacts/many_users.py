@@ -24,9 +24,9 @@ from ..io.streams import stream
 from ..io.tables import blocks
 from ..ranking.small_vectors import SmallVectors
 from ..recommend.entity_tables import entities
+from ..recommend.event_roles import USUAL
 from ..recommend.feature_tables import KEY, keyed
 from ..recommend.full_catalogue import query_blocks
-from ..recommend.interactions import USUAL
 from ..recommend.past_events import PastEvents
 from ..recommend.timeline import ITEMS, USERS
 from .recommender import Recommender, ids_of, refuse_out_of_range

@@ -22,8 +22,8 @@ from ..ranking.showcase import Searched
 from ..recommend.counts import COUNTS
 from ..recommend.encoders import Entities, Id
 from ..recommend.entity_tables import documents_of, entities, with_counts
+from ..recommend.event_roles import USUAL
 from ..recommend.feature_tables import KEY, by_id
-from ..recommend.interactions import USUAL
 from ..recommend.timeline import HISTORIES, ITEMS
 from .index import write_searched
 from .recommender import Recommender

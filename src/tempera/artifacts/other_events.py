@@ -279,7 +279,7 @@ def _described(
     }
     tests = ", ".join(f"{count:,}{of[name]} {name}" for name, count in queries.items())
     text = "{interactions:,} interactions of {users:,} users, {known_users:,} of whom the run knows; test queries: "
-    lines = [later.about, text.format(**counts) + tests]
+    lines = [*later.about.split("\n"), text.format(**counts) + tests]
     lines += [f"left out: {quantity(count, reason)}" for reason, count in left_out.items()]
     cautions = []
     untimed = later.time is None or recommender.stored.latest(ids) is None

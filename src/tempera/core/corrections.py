@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..errors import DataError, refuse_unknown
+from ..errors import DataError, refuse_not_a_number, refuse_unknown
 from .matches import match, on_device
 from .pools import Block
 
@@ -73,6 +73,7 @@ class LogQ:
 
     def __post_init__(self) -> None:
         refuse_unknown("log_q: kind", self.kind, "classic", "refined")
+        refuse_not_a_number("log_q: weight", self.weight)
 
     def __call__(self, block: Block) -> Addition:
         logq = block.candidates.logq
@@ -173,6 +174,7 @@ class Hardness:
 
     def __post_init__(self) -> None:
         refuse_unknown("hardness: on", self.on, "others", "own", "all")
+        refuse_not_a_number("hardness: strength", self.strength)
 
     def __call__(self, block: Block) -> Addition:
         if block.direction != "query>doc":
@@ -210,6 +212,9 @@ class Margin:
     """
 
     margin: float
+
+    def __post_init__(self) -> None:
+        refuse_not_a_number("margin: margin", self.margin)
 
     def __call__(self, block: Block) -> Addition:
         return Addition(

@@ -126,14 +126,19 @@ class Definition:
                 ]
             u, v = torch.cat(student), torch.cat(target)
             if teacher.loss == "kl":
-                losses.append(torch.sum(v.softmax(0) * (v.log_softmax(0) - u.log_softmax(0))))
+                loss = torch.sum(v.softmax(0) * (v.log_softmax(0) - u.log_softmax(0)))
             else:
                 own, others = (
                     positive.index(True),
                     [c for c, held in enumerate(positive) if not held],
                 )
                 squares = [((u[own] - u[c]) - (v[own] - v[c])) ** 2 for c in others]
-                losses.append(sum(squares, 0 * u.sum()) / max(1, len(others)))
+                loss = sum(squares, 0 * u.sum()) / max(1, len(others))
+            for block in blocks:
+                unsaid = self.unsaid(block)[i]
+                compared = self.listed(block, teacher.own)[i] - self.pair(block)[i]
+                loss = loss + unsaid[sorted(compared)].sum()
+            losses.append(loss)
         return torch.stack(losses)
 
     def said(self, teacher: Teacher, block: Block, i: int, chosen: list[int]) -> Tensor:
@@ -141,9 +146,8 @@ class Definition:
         of its vectors."""
         if teacher.by == "scores":
             own = block[1] == "doc"
-            return _needed(self._sides["query" if own else block[1]].score).double()[
-                [i] if own else chosen
-            ]  # type: ignore[no-any-return]
+            scores: Tensor = _needed(self._sides["query" if own else block[1]].score).double()
+            return scores[[i] if own else chosen]
         anchors, candidates = (_needed(self._sides[role].teacher).double() for role in block)
         return anchors[self.places(block[0])[i]] @ candidates[chosen].T  # type: ignore[no-any-return]
 
@@ -169,16 +173,20 @@ class Definition:
     def compared(self, block: Block, own: bool) -> list[list[int]]:
         """List the candidates that a teacher compares with each row's anchor: all, or its own, but
         itself and what is masked."""
-        count, masked = len(self._sides[block[1]]), self.masked(block)
-        pair = [{place} if holds_positive(block) else set() for place in self.places(block[1])]
+        masked, pair = self.masked(block), self.pair(block)
         itself = [{place} if block[0] == block[1] else set() for place in self.places(block[1])]
-        listed = (
-            (pair if block[1] == "doc" else self.own(block[1]))
-            if own
-            else [set(range(count))] * len(self.batch)
-        )
-        rows = zip(listed, masked, pair, itself, strict=True)
+        rows = zip(self.listed(block, own), masked, pair, itself, strict=True)
         return [sorted(all_of - (out - kept) - anchor) for all_of, out, kept, anchor in rows]
+
+    def pair(self, block: Block) -> list[set[int]]:
+        """Find each row's positive among the candidates of a block that holds it."""
+        return [{place} if holds_positive(block) else set() for place in self.places(block[1])]
+
+    def listed(self, block: Block, own: bool) -> list[set[int]]:
+        """Find the candidates of each row before any is left out: all, or its own."""
+        if not own:
+            return [set(range(len(self._sides[block[1]])))] * len(self.batch)
+        return self.pair(block) if block[1] == "doc" else self.own(block[1])
 
     def softmaxes(self) -> list[list[Block]]:
         """List the blocks of each softmax; a block whose candidates the batch does not have is left
@@ -197,16 +205,19 @@ class Definition:
         positives = {block: self.positives(block, several=block == held) for block in blocks}
         negatives = {block: self.negatives(block, positives[block]) for block in blocks}
         tables = {block: (self.logits(block, True), self.logits(block, False)) for block in blocks}
+        unsaid = {block: self.unsaid(block) for block in blocks}
         losses = []
         for i in range(len(self.batch)):
             positive = {block: tables[block][0][i, sorted(positives[block][i])] for block in blocks}
             negative = torch.cat([tables[block][1][i, negatives[block][i]] for block in blocks])
             if self.objective.hardest is not None:
                 negative = negative.topk(min(self.objective.hardest, len(negative))).values
-            losses.append(
-                _log_sum_exp(torch.cat([*positive.values(), negative]))
-                - _NUMERATORS[self.objective.numerator](positive[held])
-            )
+            loss = _log_sum_exp(torch.cat([*positive.values(), negative]))
+            loss = loss - _NUMERATORS[self.objective.numerator](positive[held])
+            for block in blocks:
+                others = set(range(len(self._sides[block[1]]))) - positives[block][i]
+                loss = loss + unsaid[block][i, sorted(others)].sum()
+            losses.append(loss)
         return torch.stack(losses)
 
     def similarities(self, block: Block) -> Tensor:
@@ -329,6 +340,22 @@ class Definition:
     def guided(self, block: Block, mask: Guided) -> list[set[int]]:
         """Find the candidates that a guide places closer to the anchor than the row's pair; a tie
         is not closer."""
+        similarities, bounds = self.judged(block, mask)
+        closer = similarities > bounds
+        return [{c for c, is_closer in enumerate(row) if is_closer} for row in closer.tolist()]
+
+    def unsaid(self, block: Block) -> Tensor:
+        """Find the comparisons of which a guide says nothing, [n, c]: NaN there, and 0 elsewhere."""
+        unsaid = torch.zeros(len(self.batch), len(self._sides[block[1]]), dtype=torch.float64)
+        for mask in self.objective.masks:
+            if isinstance(mask, Guided):
+                similarities, bounds = self.judged(block, mask)
+                unsaid = unsaid + 0 * similarities + 0 * bounds
+        return unsaid
+
+    def judged(self, block: Block, mask: Guided) -> tuple[Tensor, Tensor]:
+        """Find a guide's similarities, [n, c], and the bounds above which a candidate is closer,
+        [n, 1]."""
         own = mask.by == "self"
         sides = {
             role: _needed(side.rows if own else side.guide) for role, side in self._sides.items()
@@ -337,8 +364,7 @@ class Definition:
         anchors = {role: vectors[role][self.places(role)] for role in ("query", "doc")}
         pairs = _similarities(anchors["query"], anchors["doc"], own).diagonal()
         bounds = pairs - mask.margin * (pairs.abs() if mask.kind == "relative" else 1.0) + 1e-12
-        closer = _similarities(anchors[block[0]], vectors[block[1]], own) > bounds[:, None]
-        return [{c for c, is_closer in enumerate(row) if is_closer} for row in closer.tolist()]
+        return _similarities(anchors[block[0]], vectors[block[1]], own), bounds[:, None]
 
     @cached_property
     def _sides(self) -> Mapping[Role, Side[Tensor]]:

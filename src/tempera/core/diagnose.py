@@ -19,6 +19,7 @@ from .matryoshka import Matryoshka
 from .objective import Objective, autocast_off, base_of
 from .pools import Block
 from .row_losses import Tile
+from .similarity import cosine
 from .tiles import Term, Vectors, leave_out, tiles
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -166,7 +167,7 @@ def _diagnosis(objective: Objective, batch: Batch[Tensor], seed: int) -> Diagnos
     n = len(doc)
     generator = torch.Generator().manual_seed(seed)
     other = (torch.arange(n) + torch.randint(1, max(2, n), (n,), generator=generator)) % n
-    units = [torch.nn.functional.normalize(side, dim=1) for side in (query, doc)]
+    units = [cosine(side) for side in (query, doc)]
     far = (units[1] - units[1][other]).square().sum(1)
     return Diagnosis(
         rank=rank,
@@ -187,12 +188,22 @@ def _diagnosis(objective: Objective, batch: Batch[Tensor], seed: int) -> Diagnos
 
 def _refuse_not_finite(batch: Batch[Tensor]) -> None:
     for role, side in batch.sides().items():
-        wrong = ~side.rows.isfinite().flatten(1).all(1)
-        if wrong.any():
-            raise DataError(
-                f"the {role} embeddings are not finite ({int(wrong.sum()):,} of {len(wrong):,} rows, the first is row "
-                f"{int(wrong.int().argmax())}), and cannot be ranked: diagnose a batch of before the model has diverged"
-            )
+        _refuse_lost(
+            side.rows, f"the {role} embeddings", "diagnose a batch of before the model has diverged"
+        )
+        for name in ("guide", "logq"):
+            values = getattr(side, name)
+            if values is not None:
+                _refuse_lost(values, f"{name} of {role}", "look at what is known of these rows")
+
+
+def _refuse_lost(values: Tensor, what: str, advice: str) -> None:
+    wrong = ~values.isfinite().flatten(1).all(1) if values.dim() > 1 else ~values.isfinite()
+    if wrong.any():
+        raise DataError(
+            f"{what} are not finite ({int(wrong.sum()):,} of {len(wrong):,} rows, the first is row "
+            f"{int(wrong.int().argmax())}), and cannot be ranked: {advice}"
+        )
 
 
 def _hardest_similarity(group: Sequence[Term], vectors: Vectors, tile: Tile) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..errors import DataError, refuse_unknown
+from ..errors import DataError, refuse_not_a_number, refuse_unknown
 from .abilities import sent
 from .matches import Matches, match
 from .pools import Block, Exclusion
@@ -115,7 +115,8 @@ class Guided:
         margin 0.05)
 
     A tie, up to rounding, is not above: a copy of the row's document stays unless `same_id` leaves
-        it out.
+        it out. A guide's vector that is not finite makes the loss of every row that it is compared
+        with NaN.
 
     Args:
         margin: how much less similar than the pair a candidate has to be.
@@ -140,6 +141,7 @@ class Guided:
     def __post_init__(self) -> None:
         refuse_unknown("guided: kind", self.kind, "absolute", "relative")
         refuse_unknown("guided: by", self.by, "guide", "self")
+        refuse_not_a_number("guided: margin", self.margin)
 
     def __call__(self, block: Block) -> tuple[Exclusion, ...]:
         local = block.batch.local
@@ -148,20 +150,19 @@ class Guided:
         pair = (query * doc).sum(1, keepdim=True)  # [b, 1]
         bound = pair - (self.margin if self.kind == "absolute" else self.margin * pair.abs())
         bound += TIE * torch.finfo(bound.dtype).eps
-        anchors, candidates = (
-            query if block.anchor == "query" else doc,
-            self._vectors(block, block.candidate),
-        )
-        minus = bound.sum().clamp_(
-            -1, -1
-        )  # or NaN, as what the guide says of the pairs: the loss shows it
+        anchors = query if block.anchor == "query" else doc
+        candidates = self._vectors(block, block.candidate)
+        # Numbers that are not finite make these NaN, and with them the losses: no comparison with
+        # such a number is true, so that the candidate would be left out in silence.
+        minus = bound.mul(0).sub_(1)  # [b, 1] -1 or NaN
+        plus = candidates.sum(1).mul_(0).add_(1)  # [c] 1 or NaN
 
         def closer(tile: slice) -> Tensor:
             similarities = anchors[tile] @ candidates.T
             kept = torch.le(
                 similarities, bound[tile], out=similarities
             )  # 1 or 0: several times as fast as booleans
-            return kept.reciprocal_().mul_(minus).add_(1)  # 0 or -inf
+            return kept.reciprocal_().mul_(minus[tile]).add_(plus)  # 0, -inf or NaN
 
         return (closer,)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import product
 from numbers import Integral, Real
@@ -26,14 +27,14 @@ class Matryoshka(nn.Module):
     Args:
         objective: any objective; its parts are shared by all widths.
         widths: how many numbers of the embeddings; each must be there. None is all of them.
-        weights: of each width's loss; None is 1 for all.
+        weights: of each width's loss, 0 or more; None is 1 for all.
         precisions: "int8", "binary" or both, beside float32, with a straight-through gradient; in a
             configuration `objective.precisions`, which stands beside `objective.matryoshka` or
             alone.
 
     Raises:
-        ConfigError: no objective, no width, one below 1, not one weight for each, or an unknown
-            precision.
+        ConfigError: no objective, no width, one below 1, not one weight for each, a weight below 0
+            or not finite, no weight above 0, or an unknown precision.
         DataError: embeddings that are narrower than a width.
 
     >>> nested = Matryoshka(Objective(temperature=1.0), widths=(2, 3), precisions=("binary",))
@@ -73,6 +74,12 @@ class Matryoshka(nn.Module):
         ):
             raise ConfigError(
                 f"matryoshka: one weight for each width of at least 1, not {self.widths} and {self.weights}"
+            )
+        if not all(math.isfinite(weight) and weight >= 0 for weight in self.weights) or not any(
+            self.weights
+        ):
+            raise ConfigError(
+                f"matryoshka: weights are finite, 0 or more, and one of them above 0, not {list(self.weights)}"
             )
         if unknown := [each for each in self.precisions if each not in ROUNDED]:
             raise ConfigError(

@@ -354,7 +354,7 @@ class Objective(nn.Module):
         """Return the same of each row's own candidates alone, which no sampling has brought."""
         assert self.teacher is not None
         lists = sent(block.lists, block.device)
-        filling = torch.zeros(lists.shape, device=lists.device).masked_fill_(lists < 0, -torch.inf)
+        filling = lists < 0
         lists = lists.clamp_min(0)
         positive = (
             None
@@ -365,7 +365,8 @@ class Objective(nn.Module):
         masked = [
             P.within(exclusion, lists, len(block.candidates)) for exclusion in term.exclusions
         ]
-        exclusions = (filling.__getitem__, *masked)
+        # Last, for what a mask says of the column that fills up a list is nothing to the row.
+        exclusions = (*masked, filling.__getitem__)
         return replace(
             term, exclusions=exclusions, lists=lists, teacher=self.teacher.logits(block, lists)
         )
@@ -414,19 +415,20 @@ class Objective(nn.Module):
         )
 
     def _exclusions(self, block: P.Block, own: Sequence[Matches]) -> list[P.Exclusion]:
-        """Return all that is left out of a block, `own` in any case; on a device, all matches as
-        one."""
+        """Return all that is left out of a block, `own` in any case: matches first, and on a device
+        as one.
+
+        What follows is added, and so a mask that says NaN is heard in whichever order masks are.
+        """
         exclusions: list[P.Exclusion] = [
             *own,
             *(exclusion for mask in self.masks for exclusion in mask(block)),
         ]
         matches = [each for each in exclusions if isinstance(each, Matches)]
+        added = [each for each in exclusions if not isinstance(each, Matches)]
         if block.device.type == "cpu" or not matches:
-            return exclusions
-        return [
-            Listed(tuple(matches), block.device),
-            *(each for each in exclusions if not isinstance(each, Matches)),
-        ]
+            return [*matches, *added]
+        return [Listed(tuple(matches), block.device), *added]
 
 
 def _are(parts: object, fits: Callable[[Any], bool]) -> bool:

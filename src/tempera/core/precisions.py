@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from .similarity import exact
+from .similarity import exact, lengths
 
 FLOAT32 = "float32"
 
@@ -23,7 +23,7 @@ def _int8(rows: Tensor) -> Tensor:
 
 
 def _binary(rows: Tensor) -> Tensor:
-    sizes = torch.linalg.vector_norm(rows, dim=1, keepdim=True) / math.sqrt(rows.shape[1])
+    sizes = lengths(rows) / math.sqrt(rows.shape[1])
     return torch.where(rows > 0, sizes, -sizes)
 
 

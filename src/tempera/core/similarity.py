@@ -3,13 +3,16 @@ ones are the similarity."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-SHORTEST = 1e-12  # an embedding shorter than this has no direction
+# Lengths between which the squares of an embedding's numbers neither overflow in float32 nor vanish
+# so that it would show in their sum.
+_SHORT, _LONG = 2.0**-50, 2.0**60
 
 
 @dataclass(frozen=True)
@@ -40,26 +43,66 @@ def _exact_pullback(embeddings: Tensor, vectors: Tensor, grad: Tensor) -> Tensor
     return grad.to(embeddings.dtype)
 
 
-def _lengths(embeddings: Tensor) -> Tensor:
-    lengths: Tensor = torch.linalg.vector_norm(exact(embeddings), dim=1, keepdim=True)
-    return lengths
+def lengths(embeddings: Tensor) -> Tensor:
+    """Return the lengths of embeddings, [n, 1], also of those whose squares overflow or vanish.
+
+    >>> round(float(lengths(torch.tensor([[3e30, 4e30]]))) / 1e30, 3)
+    5.0
+    """
+    x, _, powers = scaled(embeddings)
+    sizes: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    return sizes if powers is None else sizes * powers
+
+
+def scaled(embeddings: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return embeddings over powers of 2, [n, D], so that their squares can be added; the lengths
+    that they have then, infinity in place of 0, [n, 1]; and the powers, [n, 1], or None if all
+    are 1.
+
+    A division by a power of 2 rounds nothing: the direction of an embedding of an ordinary length
+    has the same bits with it and without it. A CPU leaves it out where all lengths are ordinary;
+    other devices would have to be waited for.
+    """
+    x = exact(embeddings)
+    sizes: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    if x.device.type == "cpu" and _are_ordinary(sizes):
+        return x, sizes, None
+    with torch.no_grad():
+        limits = torch.finfo(x.dtype)
+        largest = torch.linalg.vector_norm(x, math.inf, dim=1, keepdim=True)
+        exponents = largest.clamp_min_(limits.tiny).log2_().floor_()
+        powers = exponents.clamp_max_(math.frexp(limits.max)[1] - 1).exp2_()
+    x = x / powers
+    sizes = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    return x, sizes.masked_fill(sizes == 0, math.inf), powers
+
+
+def _are_ordinary(sizes: Tensor) -> bool:
+    """Return True if the lengths of all embeddings, on a CPU, are ordinary."""
+    sizes = sizes.detach()
+    if not len(sizes) or type(sizes) is not Tensor:  # a plan on paper has no numbers
+        return True
+    shortest, longest = sizes.aminmax()
+    return shortest.item() > _SHORT and longest.item() < _LONG
 
 
 def _unit(embeddings: Tensor) -> Tensor:
-    unit: Tensor = exact(embeddings) / _lengths(embeddings).clamp_min_(SHORTEST)
-    return unit
+    x, sizes, _ = scaled(embeddings)
+    return x / sizes
 
 
 def _unit_pullback(embeddings: Tensor, vectors: Tensor, grad: Tensor) -> Tensor:
     """(g - u (u . g)) / |e|, in place of g; 0 where the embedding has no direction."""
     along = torch.linalg.vecdot(vectors, grad)[:, None]  # [n, 1]
-    lengths = _lengths(embeddings)
-    inverse = lengths.reciprocal().masked_fill_(lengths <= SHORTEST, 0)
+    _, sizes, powers = scaled(embeddings)
+    inverse = sizes.reciprocal()
+    if powers is not None:
+        inverse /= powers
     return grad.addcmul_(vectors, along, value=-1).mul_(inverse).to(embeddings.dtype)
 
 
 # The inner product of embeddings as they are.
 dot = Similarity("dot", exact, _exact_pullback)
-# The inner product of embeddings scaled to length 1; a zero embedding stays zero and gets no
-# gradient.
+# The inner product of embeddings scaled to length 1, however long they are; a zero embedding stays
+# zero and gets no gradient.
 cosine = Similarity("cosine", _unit, _unit_pullback)

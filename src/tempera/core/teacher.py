@@ -7,7 +7,6 @@ Letters in shapes: b rows, c candidates, k candidates of a row's list, D width o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -19,7 +18,7 @@ from ..errors import ConfigError, DataError, refuse_unknown
 from . import pools as P
 from .abilities import placed, sent
 from .batch import Batch, Role
-from .similarity import SHORTEST, exact
+from .similarity import exact, scaled
 from .temperature import refuse_temperature
 
 OVER = (P.docs, P.negatives, P.sampled, P.queries, P.back_queries, P.back_docs)
@@ -240,9 +239,8 @@ class Teacher:
                 f"a teacher aligns embeddings of width {x.shape[1]} with vectors of width {vectors.shape[1]}: give the "
                 "objective both widths, Objective.settle(width, teacher_width)"
             )
-        lengths = torch.linalg.vector_norm(x, dim=1)
-        lengths = lengths.masked_fill(lengths <= SHORTEST, math.inf)
-        distance: Tensor = 1 - torch.linalg.vecdot(x, vectors.to(x.dtype)) / lengths
+        x, sizes, _ = scaled(x)
+        distance: Tensor = 1 - torch.linalg.vecdot(x, vectors.to(x.dtype)) / sizes[:, 0]
         return distance
 
     def _of(self, batch: Batch[Tensor], role: str, field: str) -> Tensor:

@@ -54,11 +54,12 @@ def curated(
         The rows, and their places in the batch of all processes, [k]; None if these are all.
 
     Raises:
-        DataError: a side without the guide's vectors.
+        DataError: a side without the guide's vectors, or one of them that is not finite.
     """
     if share == 1:
         return batch, None
     scores, everyone = scored(towers, objective, batch, by, cache, group)
+    _refuse_not_finite(everyone)
     if everyone.weight is not None:
         scores[everyone.weight.cpu() == 0] = -torch.inf
     best = torch.zeros(len(scores), dtype=torch.bool)
@@ -128,6 +129,17 @@ def guides_of(batch: Batch[Any]) -> dict[Role, Tensor]:
                 f"train.select chooses rows by a guide's vectors, and {role} has none: give train.guide=FOLDER"
             )
     return {role: side.guide for role, side in batch.sides().items() if side.guide is not None}
+
+
+def _refuse_not_finite(everyone: Batch[Tensor]) -> None:
+    """Refuse vectors of the guide that are not finite, by which every row would be chosen or none."""
+    for role, side in everyone.sides().items():
+        lost = ~side.rows.isfinite().all(1)
+        if lost.any():
+            raise DataError(
+                f"train.select chooses rows by a guide's vectors, and those of {int(lost.sum()):,} {role} rows are not "
+                f"finite, the first is row {int(lost.int().argmax())} of its batch: look at the guide"
+            )
 
 
 @contextmanager

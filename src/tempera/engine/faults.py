@@ -23,6 +23,12 @@ from .shards import part
 _HUGE = 1e15  # weights of a tower that still learns are far below
 _SHORT = 1e-6  # lengths of embeddings
 _RATE = "lower train.learning_rate"
+_KNOWN = {
+    "logq": "frequencies (logq)",
+    "guide": "vectors of the guide",
+    "teacher": "vectors of the teacher",
+    "score": "scores of the teacher",
+}  # what is known of rows before they are embedded
 
 
 @dataclass(frozen=True)
@@ -89,10 +95,14 @@ def _look(state: State, batch: Batch[Any], devices: Devices) -> tuple[Tensor, st
     lost = {role: ~rows.isfinite().all(1) for role, rows in sides.items()}
     if any(bool(flags.any()) for flags in lost.values()):
         return _pairs(everyone, lost), _of_embeddings(state.modules, lost, devices)
-    losses = objective.propagate(objective.recall(everyone), everyone.shares())
+    remembering = objective.recall(everyone)
+    losses = objective.propagate(remembering, everyone.shares())
     wrong = _everyones(~losses.isfinite(), group)
     if wrong.any():
-        return wrong, _of_losses(objective, everyone)
+        known, cause = _of_known(remembering)
+        if cause is None:
+            return wrong, _of_losses(objective, everyone)
+        return (known if known.any() else wrong), cause
     grads = {role: ~grad.isfinite().all(1) for role, grad in group.reduce_scatter(everyone).items()}
     pulled = {role: _everyones(flags, group) for role, flags in grads.items()}
     if not any(bool(flags.any()) for flags in pulled.values()):
@@ -147,15 +157,32 @@ def _of_temperature(objective: Any) -> str | None:
     return f"{cause}: raise objective.temperature" if value < epsilon else None
 
 
+def _of_known(batch: Batch[Tensor]) -> tuple[Tensor, str | None]:
+    """Return the pairs, [n], of which something is known that is not finite, and what that is: a
+    frequency, or what a guide or a teacher says of them or of their negatives."""
+    sides = batch.sides()
+    for name, what in _KNOWN.items():
+        values = {role: getattr(side, name) for role, side in sides.items()}
+        lost = {
+            role: torch.zeros(len(sides[role]), dtype=torch.bool)
+            if each is None
+            else ~each.isfinite().reshape(len(each), -1).all(1).cpu()
+            for role, each in values.items()
+        }
+        wrong = []
+        for role, flags in lost.items():
+            if not flags.any():
+                continue
+            first = f" (the first is row {int(flags.int().argmax())})"
+            wrong.append(f"{role} rows{first if role in ('sampled', 'memory') else ''}")
+        if wrong:
+            cause = f"the {what} of {' and '.join(wrong)} are not finite: look at the data"
+            return _pairs(batch, lost), cause
+    return torch.zeros(len(batch), dtype=torch.bool), None
+
+
 def _of_losses(objective: Any, batch: Batch[Tensor]) -> str:
     sides = batch.sides()
-    unlikely = [
-        role
-        for role, side in sides.items()
-        if side.logq is not None and not side.logq.isfinite().all()
-    ]
-    if unlikely:
-        return f"the frequencies (logq) of {' and '.join(unlikely)} rows are not finite: look at the data"
     largest = max(float(side.rows.detach().abs().max()) for side in sides.values() if len(side))
     cause = f"products of embeddings with numbers up to {largest:.1g} overflow"
     return _of_temperature(objective) or f"{cause}: {_RATE}, or take similarity cosine"

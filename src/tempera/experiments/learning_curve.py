@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..artifacts.pictures import label, number
 from ..errors import quantity
 from ..io.console import aligned
-from ..ranking.compare import Difference, interval, resampled
+from ..ranking.compare import GAPS, Difference, interval, resampled, widened
 from .figures import CONFIDENCE, errors_and_cautions, figures, squared
 from .record import Record
 from .result import Point
@@ -189,10 +189,19 @@ class LearningCurve:
             [np.array([run.per_query for run in point.done]) for _, point in self.measured]
         )
 
+    @property
+    def _asked(self) -> list[Floats]:
+        """Return the mean score of each query over the seeds, [q], at each size."""
+        return [
+            np.array([run.per_query for run in point.done]).mean(0) for _, point in self.measured
+        ]
+
     @cached_property
     def intervals(self) -> list[Difference]:
         """Return the mean score at each size with its interval over queries and seeds."""
-        return [_interval(column) for column in self.scores.T]
+        return [
+            widened(_interval(column), asked) for column, asked in zip(self.scores.T, self._asked)
+        ]
 
     @cached_property
     def law(self) -> PowerLaw | None:
@@ -215,7 +224,9 @@ class LearningCurve:
         """Return what the last step has brought, as measured, and what more pairs would bring."""
         lines, sizes = [], self.sizes
         if len(sizes) > 1:
+            before, after = self._asked[-2:]
             step = _interval(self.scores[:, -1] - self.scores[:, -2])
+            step = widened(step, after - before, bounds=GAPS)
             lines.append(f"measured: {self._gained(sizes[-2], sizes[-1], step)}")
         gain, end = self.gain, sizes[-1] + self.more
         lines.append(

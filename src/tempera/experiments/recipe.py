@@ -13,6 +13,8 @@ from ..arguments import refuse_other_kinds
 from ..artifacts.run_folder import Run
 from ..build import kind_of_tower
 from ..config import Options
+from ..errors import ConfigError
+from ..io.streams import described
 from ..names import AUTO, RECIPE
 from ..run.train import default_output, with_rows
 from ..run.train import train as train_resolved
@@ -53,6 +55,10 @@ def train(
     >>> list(run.metrics)
     ['untrained', 'bm25', 'trained', 'trained + BM25']
     """
+    if hasattr(config, "__arrow_c_stream__"):
+        raise ConfigError(
+            f"train: config is options or a path, not {described(config)}: hand over rows as train(data=...)"
+        )
     refuse_other_kinds(train, locals())
     options, free = opened(with_rows(configuration.of(config, overrides), data))
     if output is None and isinstance(config, str | Path):

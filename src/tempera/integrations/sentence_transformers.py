@@ -354,12 +354,10 @@ class ContrastiveLoss(nn.Module):
             longest = self._reader.longest(_LONG_WIDTH)
             rows = Ragged.of([[0] * min(_SHORT_WIDTH, longest)] * _SHORT + [[0] * longest])
             owner = torch.zeros(len(rows), dtype=torch.int64)
-            cache.plan(
-                towers,
-                Batch(
-                    *(Side(rows, owner=owner) if role in towers.towers else None for role in _ROLES)
-                ),
-            )  # type: ignore[arg-type]
+            sides: dict[str, Any] = {}
+            for role in _ROLES:
+                sides[role] = Side(rows, owner=owner) if role in towers.towers else None
+            cache.plan(towers, Batch(**sides))
         return cache
 
     def _propagate(

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ..errors import ConfigError, DataError, did_you_mean
+from ..errors import ConfigError, DataError, did_you_mean, with_article
 from .tables import TableBlock, refuse_repeated
 
 Columns = Mapping[str, tuple[str, ...]]  # of each role that a table has
 # letters that the name of a column has at most; longer ones are the first row of a table without
 # names
 _NAME = 40
+_SHOWN = 9  # usual names that a message has
 _INDEX = re.compile(
     r"__index_level_\d+__"
 )  # the numbers of rows that pandas keeps where it has left some out
@@ -87,6 +88,14 @@ class RoleTable:
         """
         return all(self.has(role, options, names) for role in self.needed)
 
+    def chosen(self, options: Mapping[str, Any]) -> list[str]:
+        """Return the columns that options name for any role.
+
+        >>> RoleTable({"user": ("user",), "item": ("item",)}, ()).chosen({"item": "sku", "path": "a"})
+        ['sku']
+        """
+        return [name for role in self.usual for name in _tuple(options.get(role)) or ()]
+
     def has(self, role: str, options: Mapping[str, Any], names: Sequence[str]) -> bool:
         """Return whether an option or a usual name gives a column to a role."""
         return bool(options.get(role) or self.usual_columns(role, names))
@@ -125,7 +134,7 @@ class RoleTable:
             return (*usual, *(name for name in free if pattern.fullmatch(name)))
         if len(usual) > 1:
             raise DataError(
-                f"{where} has {len(usual)} columns that are usual for a {role}: {', '.join(usual)}; "
+                f"{where} has {len(usual)} columns that are usual for {with_article(role)}: {', '.join(usual)}; "
                 f"choose with data.{role}={usual[0]} data.metadata=[{','.join(usual[1:])}]"
             )
         return tuple(usual)
@@ -145,8 +154,9 @@ class RoleTable:
                 )
                 + f", or name one with data.{role}=COLUMN"
             )
+        shown = ", ".join(usual[:_SHOWN]) + (", ..." if len(usual) > _SHOWN else "")
         raise DataError(
-            f"{where} has no column that is usual for a {role} ({', '.join(usual)}); {has}: "
+            f"{where} has no column that is usual for {with_article(role)} ({shown}); {has}: "
             f"name one with data.{role}=COLUMN{headless(names)}"
         )
 
@@ -202,10 +212,13 @@ class ColumnsSoFar:
         self.files: list[str] = []
         self.names: list[str] = []
         self.columns: Columns = {}
+        self._noted: dict[str, set[str]] = {}  # files by what is unusual in their form
 
     def of(self, blocks: Iterable[TableBlock]) -> Iterator[TableBlock]:
         """Pass on the blocks whose files hold rows; `columns` are those of the latest."""
         for block in blocks:
+            for note in block.notes:
+                self._noted.setdefault(note, set()).add(block.file)
             if not len(block.table) and block.origin is None:
                 continue
             names = block.table.column_names
@@ -245,6 +258,15 @@ class ColumnsSoFar:
             name for name in self.names if not any(name in names for names in self.columns.values())
         ]
 
+    @property
+    def notes(self) -> list[str]:
+        """Return what is unusual in the form of the files, as parts of a sentence."""
+        notes = []
+        for note, files in self._noted.items():
+            several = f" and {len(files) - 1:,} other files" if len(files) > 1 else ""
+            notes.append(f"{min(files)}{several}: {note}")
+        return notes
+
     def sentence(self, file: str, rows: str) -> str:
         """Return a sentence on which column has which role, and which are not read.
 
@@ -254,9 +276,8 @@ class ColumnsSoFar:
         """
         roles = ", ".join(f"{role} = {', '.join(names)}" for role, names in self.columns.items())
         unread = [name or "a column without a name" for name in self.unread]
-        return f"{file} holds {rows}: {roles}" + (
-            f"; not read: {', '.join(unread)}" if unread else ""
-        )
+        not_read = [f"not read: {', '.join(unread)}"] if unread else []
+        return "; ".join([f"{file} holds {rows}: {roles}", *not_read, *self.notes])
 
 
 def _tuple(columns: str | tuple[str, ...] | None) -> tuple[str, ...] | None:

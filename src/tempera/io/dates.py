@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 ISO = "iso"  # 2024-01-15, with or without a time, a zone, or " UTC"
 UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
@@ -24,6 +28,7 @@ _HOURS = (
 _FURTHER = (
     "%a %b %d %H:%M:%S %z %Y",  # of Twitter
     "%a, %d %b %Y %H:%M:%S %z",  # of mails
+    "%a, %d %b %Y %H:%M:%S",
     "%d/%b/%Y:%H:%M:%S %z",  # of web servers
     "%a %b %d %H:%M:%S %Y",
     "%Y%m%d%H%M%S",
@@ -64,11 +69,11 @@ def dates(texts: pa.Array, form: str) -> pa.Array:
     >>> dates(pa.array(["2024-01-15T12:00:00+01:00", "15.1.2024"]), ISO).to_pylist()
     [datetime.datetime(2024, 1, 15, 11, 0), None]
     """
-    if form != ISO:
-        times = pc.strptime(texts, format=form, unit="us", error_is_null=True)
-        in_range = _in_years(times)
-        return pc.if_else(in_range, times, None).cast(_DATES[0])
     plain = pc.replace_substring_regex(texts, r"\s*(UTC|GMT)$", "")
+    if form != ISO:
+        times = pc.strptime(plain, format=form, unit="us", error_is_null=True).cast(_DATES[0])
+        valid = pc.and_(_in_years(times), pc.invert(_is_carried(plain, times, form)))
+        return pc.if_else(valid, times, None)
     for kind in (*_DATES, *_FINER):
         try:
             return plain.cast(kind).cast(_DATES[0], safe=False)
@@ -86,13 +91,23 @@ def epoch_unit(numbers: pa.Array) -> str | None:
     ('seconds', 'milliseconds')
     >>> epoch_unit(pa.array([1, 2, 3]))
     """
-    numbers = numbers.drop_null()
-    for unit, per_second in UNITS.items():
-        low, high = float(_EARLIEST * per_second), float(_LATEST * per_second)
-        within = pc.and_(pc.greater_equal(numbers, low), pc.less(numbers, high))
-        if len(numbers) and 10 * pc.sum(within).as_py() >= 9 * len(numbers):
+    values = numbers.drop_null().to_numpy(zero_copy_only=False)
+    for unit in UNITS:
+        if len(values) and is_of_unit(values, unit).mean() >= 0.9:
             return unit
     return None
+
+
+def is_of_unit(numbers: NDArray[Any], unit: str) -> NDArray[np.bool_]:
+    """Return which numbers count time since 1970 in a unit, to a time between 1990 and 2100.
+
+    >>> is_of_unit(np.array([1_300_000_000, 7]), "seconds").tolist()
+    [True, False]
+    """
+    per_second = UNITS[unit]
+    within: NDArray[np.bool_] = numbers >= _EARLIEST * per_second
+    within &= numbers < _LATEST * per_second
+    return within
 
 
 def _forms(text: str) -> Iterator[str]:
@@ -109,6 +124,26 @@ def _in_years(times: pa.Array) -> pa.Array:
     """Return which times are of a year from 1900 to 2200: %Y takes 24 for a year, too."""
     years = pc.year(times)
     return pc.and_(pc.greater_equal(years, 1900), pc.less_equal(years, 2200))
+
+
+def _is_carried(texts: pa.Array, times: pa.Array, form: str) -> pa.Array:
+    """Return which times are of a day that their month does not have: Arrow takes 31 February for
+    3 March."""
+    early = pc.fill_null(pc.less_equal(pc.day(times), 3), False)
+    carried = np.zeros(len(texts), bool)
+    for row in np.flatnonzero(early.to_numpy(zero_copy_only=False)):
+        carried[row] = not _is_date(texts[row].as_py(), form)
+    return pa.array(carried)
+
+
+def _is_date(text: str, form: str) -> bool:
+    for each in (form, form.replace("%b", "%B")):  # Arrow's %b reads whole names, too
+        try:
+            datetime.strptime(text.strip(), each)
+        except ValueError:
+            continue
+        return True
+    return False
 
 
 def _iso(text: str | None) -> int | None:

@@ -11,8 +11,12 @@ from ..errors import DataError
 from .untrusted import refuse_irregular
 
 
-def parsed(text: str | bytes) -> Any:
+def parsed(text: str | bytes, constant: Callable[[str], Any] | None = None) -> Any:
     """Return what a JSON text holds.
+
+    Args:
+        constant: returns the value of NaN, Infinity and -Infinity, which are no JSON, by name; None
+            is a number.
 
     Raises:
         ValueError: it is not JSON, or nested too deeply to be read.
@@ -21,7 +25,7 @@ def parsed(text: str | bytes) -> Any:
     [1, 2]
     """
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=constant)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -1,19 +1,24 @@
-"""JSON as tables: lines of objects, or one array of them."""
+"""JSON as tables: lines of objects or of arrays, or a document that holds them."""
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from ..errors import DataError
+from ..errors import ConfigError, DataError, quantity
 from .documents import parsed
+from .encodings import REMEDY, SAVE, encoding_of, opened, opened_as_utf8
+from .json_documents import documents, rows_of_document
+from .table_form import BY_CONTENT, TableForm
+
+__all__ = ["BLOCK", "json_tables", "opened"]
 
 BLOCK = 1 << 24  # bytes that are parsed at once
 _LONGEST = 1 << 28  # bytes of a row
@@ -26,34 +31,161 @@ _ROW = re.compile(r"in row\s*(\d+)")
 _KINDS = re.compile(r"Column\(/(.+)\) changed from (\w+) to (\w+)")
 
 
-def opened(path: Path) -> BinaryIO:
-    """Open a file's bytes, decompressed by its extension, .gz or .zst."""
-    kind = path.suffix.lower()
-    if kind == ".zst":
-        return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
-    return gzip.open(path) if kind == ".gz" else path.open("rb")  # type: ignore[return-value]
-
-
-def json_tables(path: Path, schema: pa.Schema | None = None) -> Iterator[pa.Table]:
-    """Read a file some rows at a time.
+@dataclass(frozen=True)
+class JsonForm:
+    """The form of one file of JSON.
 
     Args:
+        encoding: of the file; None is UTF-8.
+        rows: of a document, which is in memory; None where each line is a row.
+        arrays: whether rows are arrays of values.
+    """
+
+    encoding: str | None = None
+    rows: list[Any] | None = None
+    arrays: bool = False
+
+
+def json_tables(
+    path: Path,
+    form: TableForm | None = None,
+    notes: list[str] | None = None,
+    *,
+    schema: pa.Schema | None = None,
+) -> Iterator[pa.Table]:
+    """Read a file some rows at a time: a row on each line, one after the other over several lines,
+    or a document that holds them. Rows are objects, or arrays, whose values stand in column1,
+    column2, ...
+
+    Args:
+        form: what the user says of the file; None if no option says anything of it.
+        notes: what is unusual in the file is added as parts of a sentence.
         schema: the columns to read, and their types; None reads all, and infers their types.
 
     Raises:
-        DataError: by row, what is not JSON, not UTF-8, no object, too long or too deep, or of
-            several types.
+        DataError: by row, what is not JSON, not UTF-8, no row, too long or too deep, or of several
+            types.
     """
-    first = 1
-    for lines in _array(path) if _is_array(path) else _whole_lines(path):
+    notes = [] if notes is None else notes
+    remedy = SAVE if form is None else REMEDY
+    form = form or BY_CONTENT
+    encoding = encoding_of(path, form.encoding)
+    of_file = _form(path, encoding) if schema is None else JsonForm(encoding)
+    if of_file.encoding is not None and form.encoding is None:
+        notes.append(f"it is in {of_file.encoding.upper()}")
+    if form.columns is not None and not of_file.arrays:
+        raise ConfigError(
+            f"data.columns names the columns of files without names, and {path} names its own: leave it out"
+        )
+    first, infinite = 1, False
+    for lines in _blocks(path, of_file):
         try:
             lines.decode("utf-8")
+            if of_file.arrays:
+                lines = _named(lines, form.columns, path, first)
             _refuse_fatal(lines, path, first)
             table = _table(lines, schema)
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-            _refuse_row(path, lines, first, error, schema)
+            if (finite := _finite(lines)) is None:
+                _refuse_row(path, lines, first, error, schema, remedy)
+            if not infinite:
+                notes.append("NaN and Infinity are read as missing values")
+            infinite = True
+            try:
+                table = _table(finite, schema)
+            except pa.ArrowInvalid as other:
+                _refuse_row(path, finite, first, other, schema, remedy)
         yield table
         first += len(table)
+
+
+def _form(path: Path, encoding: str | None) -> JsonForm:
+    """Return the form of a file, from its first line, and from the whole file where that is no
+    row."""
+    with opened_as_utf8(path, encoding) as file:
+        line = next((line for line in file if line.strip()), b"")
+        more = any(line.strip() for line in file)
+    value = _value(line)
+    is_document = path.name.lower().rpartition(".json")[2] in ("", ".gz", ".zst")
+    if isinstance(value, dict):
+        rows = rows_of_document(value, is_document and not more)
+        return JsonForm(encoding, None if more or rows == [value] else rows)
+    if isinstance(value, list) and (more or not any(isinstance(x, dict | list) for x in value)):
+        return JsonForm(encoding, arrays=True)
+    if isinstance(value, list):
+        return _of_rows(value, encoding)
+    if not line.lstrip().startswith((b"{", b"[")):
+        return JsonForm(encoding)  # of which a line will be refused
+    try:
+        with opened_as_utf8(path, encoding) as file:
+            values = documents(file.read().removeprefix(b"\xef\xbb\xbf").decode("utf-8"))
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8: {REMEDY}") from None
+    except ValueError as error:
+        if is_document and line.lstrip().startswith(b"["):
+            raise DataError(f"{path}: not JSON: {error}") from None
+        return JsonForm(encoding)
+    if len(values) == 1:
+        values = rows_of_document(values[0], is_document)
+    return _of_rows(values, encoding)
+
+
+def _of_rows(rows: list[Any], encoding: str | None) -> JsonForm:
+    """Return the form of rows in memory."""
+    return JsonForm(encoding, rows, bool(rows) and isinstance(rows[0], list))
+
+
+def _value(line: bytes) -> Any:
+    """Return what a line holds; None for nothing that is JSON."""
+    try:
+        return parsed(line.removeprefix(b"\xef\xbb\xbf").decode("utf-8"))
+    except ValueError:
+        return None
+
+
+def _blocks(path: Path, form: JsonForm) -> Iterator[bytes]:
+    """Yield rows as lines of JSON, many at once."""
+    if form.rows is None:
+        yield from _whole_lines(path, form.encoding)
+        return
+    for start in range(0, len(form.rows), _ROWS):
+        yield "\n".join(map(json.dumps, form.rows[start : start + _ROWS])).encode()
+
+
+def _named(lines: bytes, names: Sequence[str] | None, path: Path, first: int) -> bytes:
+    """Write lines of arrays as lines of objects."""
+    rows = []
+    for row, line in enumerate(_rows(lines), first):
+        try:
+            values = parsed(line)
+        except ValueError as error:
+            raise DataError(f"{path}, row {row}: not JSON: {error}") from None
+        if not isinstance(values, list):
+            text = line.decode("utf-8", "replace")[:40]
+            raise DataError(
+                f"{path}, row {row}: expected an array, as the first row is, not {text!r}"
+            )
+        if names is not None and len(values) > len(names):
+            raise ConfigError(
+                f"data.columns names {quantity(len(names), 'columns')}, and row {row} of {path} has "
+                f"{quantity(len(values), 'values')}: name each column once, in their order"
+            )
+        called = names or [f"column{i}" for i in range(1, len(values) + 1)]
+        rows.append(json.dumps(dict(zip(called, values, strict=False))))
+    return "\n".join(rows).encode()
+
+
+def _finite(lines: bytes) -> bytes | None:
+    """Write lines with null in place of NaN and Infinity; None if they hold none, or are not
+    JSON."""
+    if b"NaN" not in lines and b"Infinity" not in lines:
+        return None
+    names: list[str] = []
+    try:
+        rows = [parsed(line, names.append) for line in _rows(lines)]
+    except ValueError:
+        return None
+    return "\n".join(map(json.dumps, rows)).encode() if names else None
 
 
 def _table(lines: bytes, schema: pa.Schema | None) -> pa.Table:
@@ -81,28 +213,10 @@ def _rows(lines: bytes) -> list[bytes]:
     return [line for line in lines.split(b"\n") if line.strip()]
 
 
-def _is_array(path: Path) -> bool:
-    if ".json" not in (suffix.lower() for suffix in path.suffixes[-2:]):
-        return False
-    with opened(path) as file:
-        return file.read(1 << 10).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
-
-
-def _array(path: Path) -> Iterator[bytes]:
-    """Write the objects of an array as lines."""
-    try:
-        with opened(path) as file:
-            rows = parsed(file.read())
-        for start in range(0, len(rows), _ROWS):
-            yield "\n".join(map(json.dumps, rows[start : start + _ROWS])).encode()
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not JSON: {error}") from None
-
-
-def _whole_lines(path: Path) -> Iterator[bytes]:
+def _whole_lines(path: Path, encoding: str | None) -> Iterator[bytes]:
     """Read blocks that end with a line's end; blank ones are left out."""
     rest, first = b"", True
-    with opened(path) as file:
+    with opened_as_utf8(path, encoding) as file:
         while block := file.read(BLOCK):
             if first:
                 block, first = block.removeprefix(b"\xef\xbb\xbf"), False
@@ -142,7 +256,12 @@ def _refuse_fatal(lines: bytes, path: Path, first: int) -> None:
 
 
 def _refuse_row(
-    path: Path, lines: bytes, first: int, error: Exception, schema: pa.Schema | None
+    path: Path,
+    lines: bytes,
+    first: int,
+    error: Exception,
+    schema: pa.Schema | None,
+    remedy: str,
 ) -> NoReturn:
     """Name the row that is wrong; reading line by line is slow, and only for blocks with a
     fault."""
@@ -151,9 +270,11 @@ def _refuse_row(
             text = line.decode("utf-8")
             parsed(text).items()
         except UnicodeDecodeError:
-            raise DataError(f"{path}, row {row}: not UTF-8") from None
+            raise DataError(f"{path}, row {row}: not UTF-8: {remedy}") from None
         except ValueError as fault:
-            raise DataError(f"{path}, row {row}: not JSON: {fault}") from None
+            python = re.match(r"\{\s*u?'", text)
+            hint = "; it is as Python writes a dict: write rows with json.dumps" if python else ""
+            raise DataError(f"{path}, row {row}: not JSON: {fault}{hint}") from None
         except AttributeError:
             raise DataError(
                 f"{path}, row {row}: expected an object of columns, not {text[:40]!r}"

@@ -29,6 +29,7 @@ _FREQUENT = 12  # values that are told, and that a label has at most
 _GRADES = 21  # whole numbers that a scale has at most: 0 to 20, or 0.0 to 10.0 by halves
 _WIDEST = 100.0  # that a scale reaches, to either side
 _LONGEST_ID = 64  # letters
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _LISTED = re.compile(r"\[.*\]", re.DOTALL)
 _OF_LISTS = re.compile(r"""['",]|\[\s*\]""")  # at least one of many lists holds
 _LINK = r"^(https?|ftp)://\S+$|^www\.\S+$"
@@ -129,7 +130,11 @@ def profile(table: pa.Table, where: str) -> TableProfile:
 
 def _sample(table: pa.Table) -> tuple[pa.ChunkedArray, bool]:
     """Return values from all over the only column of a table, and whether they are all."""
-    values = decoded(table).column(0)
+    return _some(decoded(table).column(0))
+
+
+def _some(values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, bool]:
+    """Return values from all over a column, and whether they are all."""
     if len(values) <= _SAMPLE:
         return values, True
     rows = np.linspace(0, len(values) - 1, _SAMPLE).astype(np.int64)
@@ -142,16 +147,55 @@ def _sample(table: pa.Table) -> tuple[pa.ChunkedArray, bool]:
 def headless(columns: Sequence[ColumnProfile]) -> bool:
     """Return whether the names of columns look like a row of them.
 
-    A column of numbers or dates whose name is none has a line of names. Else one of these says that
-    there is none: a name that is a number or a date as its column's values are, of the same pattern
-    as they are (user_000001, hashes, codes), frequent among them, or a sentence as they are.
-
     >>> columns = profile(pa.table({"7": ["8", "9"], "2024-01-01": ["2024-02-01", "2024-02-07"]}), "a").columns
     >>> headless([*columns.values()])
     True
     """
+    return _are_names(columns) is False
+
+
+def first_line_holds_names(
+    header: Sequence[str], rows: pa.Table, thorough: bool = False
+) -> bool | None:
+    """Return whether the first line of a file holds names, from the rows after it; None if nothing
+    tells.
+
+    Args:
+        header: the values of the first line.
+        rows: as many columns of texts.
+        thorough: whether to look at values whatever the names are, which takes some milliseconds.
+
+    >>> rows = pa.table({"a": ["2", "3"], "b": ["7", "7"]})
+    >>> first_line_holds_names(["1", "8"], rows), first_line_holds_names(["user", "item"], rows, thorough=True)
+    (False, True)
+    """
+    if len(header) > 1 and all(map(_NUMBER.fullmatch, header)):
+        return False
+    columns = list(zip(header, rows.columns, strict=True))
+    if not thorough and not any(_may_be_data(name, column) for name, column in columns):
+        return None
+    return _are_names([_column(name, *_some(column)) for name, column in columns])
+
+
+def _are_names(columns: Sequence[ColumnProfile]) -> bool | None:
+    """Return whether the names of columns are names; None if nothing tells.
+
+    A column of numbers or dates whose name is none has a line of names. Else one of these says that
+    there is none: a name that is a number or a date as its column's values are, of the same pattern
+    as they are (user_000001, hashes, codes), frequent among them, or a sentence as they are.
+    """
     evidence = [_named(column) for column in columns]
-    return "name" not in evidence and "data" in evidence
+    if "name" in evidence:
+        return True
+    return False if "data" in evidence else None
+
+
+def _may_be_data(name: str, column: pa.ChunkedArray) -> bool:
+    """Return False for a name that is no number, date, code, link, list or sentence, and that the
+    column does not repeat."""
+    if re.search(r"\d|://|[\[]", name) or len(name.split()) > 2:
+        return True
+    return bool(name) and pc.sum(pc.equal(column, name)).as_py() not in (None, 0, 1)
 
 
 def _column(name: str, values: pa.ChunkedArray, whole: bool) -> ColumnProfile:

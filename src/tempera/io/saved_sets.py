@@ -11,6 +11,11 @@ from ..errors import DataError
 from .documents import read_json
 from .untrusted import inside
 
+PART_NAMES = {  # usual names of the parts of a data set
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing"),
+}
 _FILES, _SPLITS = "state.json", "dataset_dict.json"
 
 

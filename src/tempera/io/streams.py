@@ -4,12 +4,12 @@ Face."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from typing import Any
 
 import pyarrow as pa
 
-from ..errors import DataError
+from ..errors import DataError, quantity, with_article
 from .arrow_types import decoded
 from .tables import TableBlock, valid
 
@@ -41,6 +41,24 @@ def is_frame(data: Any) -> bool:
     return hasattr(data, "__arrow_c_stream__")
 
 
+def described(data: Any) -> str:
+    """Return what to call an object in memory.
+
+    >>> described(pa.table({"a": range(1000)}))
+    'a pyarrow Table of 1,000 rows'
+    """
+    kind = type(data)
+    library = kind.__module__.partition(".")[0]
+    rows = f" of {quantity(len(data), 'rows')}" if isinstance(data, Sized) else ""
+    return f"{with_article(library)} {kind.__name__}{rows}"
+
+
+def data_sets(data: Any) -> dict[str, Any]:
+    """Return the data sets of an object that holds several by name, as a DatasetDict does; of
+    another, nothing."""
+    return {str(name): each for name, each in data.items()} if isinstance(data, dict) else {}
+
+
 def _tables(data: Any) -> Iterator[pa.Table]:
     library = sys.modules.get(
         "datasets"
@@ -48,10 +66,11 @@ def _tables(data: Any) -> Iterator[pa.Table]:
     if library is not None and isinstance(data, library.Dataset | library.IterableDataset):
         yield from data.with_format("arrow").iter(_ROWS)
         return
-    if isinstance(data, dict):
+    if several := data_sets(data):
         raise DataError(
-            f"data holds several data sets ({', '.join(map(str, data))}): hand over one of them"
+            f"data holds several data sets ({', '.join(several)}): hand over one of them"
         )
+    data = _without_wide_integers(data)
     try:
         reader = pa.RecordBatchReader.from_stream(data)
     except (pa.ArrowException, ValueError, OverflowError) as error:
@@ -69,14 +88,34 @@ def _tables(data: Any) -> Iterator[pa.Table]:
     yield from (pa.Table.from_batches([batch]) for batch in reader)
 
 
+def _without_wide_integers(data: Any) -> Any:
+    """Return a frame of polars with integers of 128 bits as texts, since Arrow has no such type,
+    and a lazy one with its rows; anything else as it is.
+
+    Raises:
+        DataError: a column of objects, of which Arrow would see addresses.
+    """
+    polars = sys.modules.get("polars")
+    if polars is None or not isinstance(data, polars.DataFrame | polars.LazyFrame):
+        return data
+    frame = data.lazy().collect()
+    kinds = frame.schema
+    if objects := next((name for name, kind in kinds.items() if kind == polars.Object), None):
+        raise DataError(
+            f"data: column {objects!r} holds objects of Python; expected texts or numbers"
+        )
+    wide = {getattr(polars, name) for name in ("Int128", "UInt128") if hasattr(polars, name)}
+    names = [name for name, kind in kinds.items() if kind in wide]
+    return frame.with_columns(polars.col(name).cast(polars.String) for name in names)
+
+
 def _mixed(frame: Any) -> str:
     """Return the first value of a frame of pandas that is of another type than those before it,
     with its row; else nothing."""
-    columns = (
-        (name, frame[name])
-        for name in getattr(frame, "columns", ())
-        if str(frame.dtypes[name]) == "object"
-    )
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(frame, pandas.DataFrame):
+        return ""
+    columns = ((name, frame[name]) for name in frame.columns if str(frame.dtypes[name]) == "object")
     for name, column in columns:
         kinds = [type(value) for value in column]
         at = next(

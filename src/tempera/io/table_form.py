@@ -26,18 +26,22 @@ class TableForm:
     columns: tuple[str, ...] | None = None
     encoding: str | None = None
 
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> "TableForm":
-        """Return the form that options name, among them others.
-
-        >>> TableForm.of({"query": "q", "header": False}).header
-        False
-        """
-        form = {each.name: options.get(each.name) for each in fields(TableForm)}
-        columns = form["columns"]
-        return TableForm(**{**form, "columns": None if columns is None else tuple(columns)})
-
     @property
     def form(self) -> "TableForm":
         """Return these options alone, of a source that has others."""
-        return TableForm.of(vars(self))
+        return table_form(vars(self))
+
+
+def table_form(options: Mapping[str, Any]) -> TableForm:
+    """Return the form that options name, among them others.
+
+    >>> table_form({"query": "q", "header": False, "columns": ["q", "d"]})
+    TableForm(header=False, columns=('q', 'd'), encoding=None)
+    """
+    form: dict[str, Any] = {each.name: options.get(each.name) for each in fields(TableForm)}
+    if form["columns"] is not None:
+        form["columns"] = tuple(form["columns"])
+    return TableForm(**form)
+
+
+BY_CONTENT = TableForm()  # all is told by the content

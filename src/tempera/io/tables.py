@@ -3,36 +3,31 @@ or a folder of shards."""
 
 from __future__ import annotations
 
-import codecs
-import csv
-import io
 import os
-import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..errors import DataError, quantity
+from ..errors import ConfigError, DataError
 from .arrow_types import decoded
 from .atomic import is_run
-from .json_tables import BLOCK, json_tables, opened
+from .json_tables import json_tables
 from .saved_sets import arrow_files
+from .separated import csv_tables, is_separated, typed_tables
+from .table_form import BY_CONTENT, TableForm
 from .untrusted import refuse_irregular
 
+__all__ = ["TableBlock", "blocks", "blocks_of", "csv_tables", "read_table"]
+
 _ROWS = 1 << 16  # rows of a Parquet file that are held at once
+FEW = 20  # files of a folder that are looked into, where no name tells of a table
 _COMPRESSED = (".gz", ".zst")  # of texts; Parquet and Arrow have compression of their own
-_START = 1 << 16  # bytes that show what divides columns
-_SEPARATORS = ("::", ";", "\t", "|")  # that other programs write in place of commas
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
-_TYPES = ("token", "float", "token_seq", "float_seq")  # of columns of RecBole's files
 _BESIDE_RUNS = (
     ".partial",
     ".replaced",
@@ -51,6 +46,7 @@ class TableBlock:
     origin: NDArray[np.int64] | None = (
         None  # row of the file, from `first` on, that each row is of; None: in order
     )
+    notes: tuple[str, ...] = ()  # on the form of the file so far, as parts of a sentence
 
     def number(self, row: int) -> int:
         """Return the number in its file of a row of this block."""
@@ -62,45 +58,48 @@ class TableBlock:
 
 
 Parse = Callable[[Path], Iterator[pa.Table]]  # a file some rows at a time
+Reader = Callable[[Path, TableForm, list[str]], Iterator[pa.Table]]  # and what is unusual in it
 
 
-def blocks(path: Path) -> Iterator[TableBlock]:
+def blocks(path: Path, form: TableForm = BY_CONTENT) -> Iterator[TableBlock]:
     """Read a file, or every file in a folder by name, in order; all texts are valid UTF-8.
+
+    Args:
+        form: what the user says of the files.
 
     Raises:
         DataError: a file that is missing, empty, damaged, of another format or not UTF-8; names the
             file and the row.
+        ConfigError: the form is not one that such a file has.
     """
     empty = True
     for file in files_of(path):
-        for block in blocks_of(file):
+        for block in blocks_of(file, form=form):
             empty = empty and not len(block.table)
             yield block
     if empty:
         raise DataError(f"{path} holds no rows")
 
 
-def blocks_of(path: Path, parse: Parse | None = None) -> Iterator[TableBlock]:
+def blocks_of(
+    path: Path, parse: Parse | None = None, form: TableForm = BY_CONTENT
+) -> Iterator[TableBlock]:
     """Read one file; raises as `blocks` does.
 
     Args:
-        parse: how it is read; None is by its extension.
+        parse: how it is read; None is by its extension, and its form.
     """
     refuse_irregular(path)
     if not path.is_file():
         raise DataError(f"no such file: {path}")
     kind = ending(path)
-    if parse is None and kind not in _PARSERS:
-        raise DataError(
-            f"{path}: cannot read {kind or 'a file without extension'}; give one of {', '.join(_PARSERS)}"
-        )
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty")
-    first = 1
+    first, notes = 1, list[str]()
     try:
-        for table in (parse or _PARSERS[kind])(path):
+        for table in parse(path) if parse else _reader(path)(path, form, notes):
             _ = str(table.schema)  # names are read when they are asked for
-            yield TableBlock(decoded(table), str(path), first)
+            yield TableBlock(decoded(table), str(path), first, notes=tuple(notes))
             first += len(table)
     except UnicodeDecodeError:  # texts of rows have been looked at
         raise DataError(f"{path}: the names of its columns are not UTF-8") from None
@@ -109,6 +108,22 @@ def blocks_of(path: Path, parse: Parse | None = None) -> Iterator[TableBlock]:
         raise DataError(
             f"{path}: not a readable {kind.lstrip('.')} file{after}: {str(error).splitlines()[0]}"
         ) from None
+
+
+def _reader(path: Path) -> Reader:
+    """Return how a file is read, by its extension, or by its content if that is unknown.
+
+    Raises:
+        DataError: no table.
+    """
+    kind = ending(path)
+    if kind in _PARSERS:
+        return _PARSERS[kind]
+    if is_separated(path):
+        return _PLAIN
+    raise DataError(
+        f"{path}: cannot read {kind or 'a file without extension'}; give one of {', '.join(_PARSERS)}"
+    )
 
 
 def read_table(path: Path) -> pa.Table:
@@ -166,9 +181,10 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     if is_run(path):
         raise DataError(f"{path} is a run, not data: give a table of data, or a folder of tables")
-    files = arrow_files(path) or sorted(
-        file for file in visible_files(path) if is_table(file) and file.is_file()
-    )
+    visible = sorted(file for file in visible_files(path) if file.is_file())
+    files = arrow_files(path) or [file for file in visible if is_table(file)]
+    if not files and len(visible) <= FEW:
+        files = [file for file in visible if is_separated(file)]
     if not files:
         raise DataError(f"{path} holds no table: give tables, such as .parquet, .jsonl or .csv")
     return files
@@ -191,6 +207,11 @@ def is_table(path: Path) -> bool:
     return ending(path) in _PARSERS
 
 
+def is_written_as_text(path: Path) -> bool:
+    """Return whether a file is text, which has an encoding, by its extension."""
+    return ending(path) not in (".parquet", ".arrow")
+
+
 def ending(path: Path) -> str:
     """Return the extension by which a file is read, with that of its compression.
 
@@ -202,9 +223,10 @@ def ending(path: Path) -> str:
     ).lower()
 
 
-def _parquet(path: Path) -> Iterator[pa.Table]:
+def _parquet(path: Path, form: TableForm, _notes: list[str]) -> Iterator[pa.Table]:
     import pyarrow.parquet as parquet
 
+    _refuse_form(path, form)
     first = 1
     with parquet.ParquetFile(path, memory_map=True) as file:
         for batch in file.iter_batches(_ROWS):
@@ -214,8 +236,18 @@ def _parquet(path: Path) -> Iterator[pa.Table]:
             first += len(table)
 
 
-def _arrow(path: Path) -> Iterator[pa.Table]:
+def _refuse_form(path: Path, form: TableForm) -> None:
+    """Refuse options of texts for a file that has its own names and encoding."""
+    for name, value in vars(form).items():
+        if value is not None:
+            raise ConfigError(
+                f"data.{name} is for tables that are written as text, and {path} holds it itself: leave it out"
+            )
+
+
+def _arrow(path: Path, form: TableForm, _notes: list[str]) -> Iterator[pa.Table]:
     """Read an Arrow file in either form: a file with an index, or a stream."""
+    _refuse_form(path, form)
     with pa.memory_map(str(path)) as file:
         indexed = file.read(6) == b"ARROW1"
         file.seek(0)
@@ -248,149 +280,16 @@ def valid(table: pa.Table, file: str, first: int = 1) -> None:
         raise
 
 
-def csv_tables(
-    path: Path, names: Sequence[str] = (), sign: str = ",", quoted: bool = True
-) -> Iterator[pa.Table]:
-    """Read separated values, all of them texts; an empty one is null.
-
-    Args:
-        names: of the columns; without any, the first row holds them, unless all its values are
-            numbers: columns are then called column1, column2, ...
-        sign: what stands between values; in place of the comma, another one that divides the first
-            two rows.
-        quoted: whether double quotes enclose a value.
-    """
-    import pyarrow.csv as reader
-
-    packed = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix.lower())
-    with opened(path) as file:
-        start = file.read(BLOCK)
-        while packed and file.read(
-            BLOCK
-        ):  # the parser takes a gzip file that is cut short for a whole one
-            pass
-    sign = _separator(path, start[:_START]) if sign == "," else sign
-    read = reader.ReadOptions(block_size=BLOCK, column_names=list(names))
-    parse = reader.ParseOptions(
-        delimiter=sign, quote_char='"' if quoted else False, newlines_in_values=quoted
-    )
-    try:
-        with pa.input_stream(str(path), compression=packed) as stream:
-            names = reader.open_csv(stream, read, parse).schema.names
-        if not read.column_names and _are_numbers(names):
-            read.column_names = names = [f"column{i}" for i in range(1, len(names) + 1)]
-        texts = reader.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()),
-            strings_can_be_null=True,
-            null_values=[""],
-        )
-        with pa.input_stream(str(path), compression=packed) as stream:
-            for batch in reader.open_csv(stream, read, parse, texts):
-                yield pa.Table.from_batches([batch])
-    except pa.ArrowInvalid as error:
-        _refuse_row(path, read.column_names, sign, quoted)
-        if "UTF8" in str(error):
-            raise DataError(f"{path} is not UTF-8: save it in that encoding") from None
-        raise
-
-
-def typed_tables(path: Path) -> Iterator[pa.Table]:
-    """Read one of RecBole's files: values between tabs, columns called NAME:TYPE, and lists with
-    spaces between values.
-
-    Values are texts and lists of texts, as those of separated values are.
-
-    Raises:
-        DataError: a column without a type.
-    """
-    for table in csv_tables(path, sign="\t", quoted=False):
-        for i, header in enumerate(table.column_names):
-            name, _, kind = header.rpartition(":")
-            if not name or kind not in _TYPES:
-                raise DataError(
-                    f"{path}: column {header!r} has no type: call it NAME:TYPE, with one of {', '.join(_TYPES)}"
-                )
-            values = table.column(i)
-            table = table.set_column(
-                i, name, pc.split_pattern(values, " ") if kind.endswith("_seq") else values
-            )
-        yield table
-
-
-def _separator(path: Path, start: bytes) -> str:
-    """Return what divides the columns of a table: the comma, or another sign that the first two
-    rows hold equally often.
-
-    Args:
-        start: of the file.
-
-    Raises:
-        DataError: a table in UTF-16.
-    """
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise DataError(f"{path} is in UTF-16: save it as UTF-8")
-    text = start.decode("utf-8", "replace")
-    beginnings = (
-        [*each.split("\n", 2), ""][:2] for each in (text, re.sub(r'"[^"]*"', "", text))
-    )  # values may be quoted
-    signs = (
-        sign
-        for header, row in beginnings
-        for sign in _SEPARATORS
-        if "," not in header and 0 < header.count(sign) == row.count(sign)
-    )
-    if (sign := next(signs, ",")) == "::":
-        raise DataError(
-            f"{path}: its columns are divided by '::': write it with commas, or hand over what pandas.read_csv reads"
-        )
-    return sign
-
-
-def _are_numbers(names: Sequence[str]) -> bool:
-    return len(names) > 1 and all(map(_NUMBER.fullmatch, names))
-
-
-def _refuse_row(path: Path, names: Sequence[str], sign: str, quoted: bool) -> None:
-    """Refuse a file with its first row that is not UTF-8 or too long or short; none behind a value
-    too long for Python's reader."""
-    with opened(path) as file:
-        lines = io.TextIOWrapper(file, encoding="utf-8", errors="surrogateescape", newline="")
-        rows = filter(
-            None,
-            csv.reader(
-                lines, delimiter=sign, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-            ),
-        )
-        with suppress(csv.Error):
-            header = names or next(rows, [])
-            for row, cells in enumerate(rows, 2 if not names and _are_numbers(header) else 1):
-                for name, cell in zip(header, cells):
-                    if not cell.isascii() and any(
-                        "\udc80" <= letter <= "\udcff" for letter in cell
-                    ):
-                        raise DataError(
-                            f"{path}, row {row}: column {name!r} is not UTF-8: save it in that encoding"
-                        )
-                if len(cells) != len(header):
-                    what = (
-                        f"{quantity(len(cells), 'values')} for {quantity(len(header), 'columns')}"
-                    )
-                    advice = (
-                        f", and enclose those that hold {sign!r} in double quotes" if quoted else ""
-                    )
-                    raise pa.ArrowInvalid(
-                        f"row {row} has {what}: give each row {len(header)}{advice}"
-                    )
-
-
-_TEXTS: dict[str, Parse] = {
+_PLAIN: Reader = partial(csv_tables, likely="")
+_TEXTS: dict[str, Reader] = {
     ".jsonl": json_tables,
     ".json": json_tables,
     ".csv": csv_tables,
-    **dict.fromkeys((".tsv", ".tab"), partial(csv_tables, sign="\t")),
+    **dict.fromkeys((".tsv", ".tab"), partial(csv_tables, likely="\t")),
+    **dict.fromkeys((".dat", ".data"), _PLAIN),
     **dict.fromkeys((".inter", ".user", ".item"), typed_tables),
 }
-_PARSERS: dict[str, Parse] = {
+_PARSERS: dict[str, Reader] = {
     ".parquet": _parquet,
     ".arrow": _arrow,
     **{kind + packed: parse for kind, parse in _TEXTS.items() for packed in ("", *_COMPRESSED)},

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,10 @@ from numpy.typing import NDArray
 from ..errors import quantity
 
 Floats = NDArray[np.float64]
+Bounds = tuple[float, float]
+SCORES: Bounds = (0.0, 1.0)  # of a metric of one query
+GAPS: Bounds = (-1.0, 1.0)  # of the difference of two
+_SQUARE = 0.5  # mean square of a coin's 0 or 1, and of the difference of two coins
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,12 @@ class Comparison:
 
 
 def bootstrap(
-    a: Floats, b: Floats | None = None, confidence: float = 0.95, draws: int = 10_000, seed: int = 0
+    a: Floats,
+    b: Floats | None = None,
+    confidence: float = 0.95,
+    draws: int = 10_000,
+    seed: int = 0,
+    bounds: Bounds | None = None,
 ) -> Difference:
     """Return the percentile bootstrap of the mean paired difference, or of a mean (Efron and
     Tibshirani 1993, chapter 13).
@@ -72,21 +83,22 @@ def bootstrap(
     (0.667, True)
     """
     deltas = a if b is None else a - b
-    return bootstrap_columns(deltas[:, None], None, confidence, draws, seed)[0]
+    return bootstrap_columns(deltas[:, None], None, confidence, draws, seed, bounds)[0]
 
 
 def bootstrap_metrics(
     a: Mapping[str, Floats], b: Mapping[str, Floats] | None = None, draws: int = 10_000
 ) -> dict[str, Difference]:
-    """Return what `bootstrap` returns for each metric; all are means over the same resamples of the
-    queries.
+    """Return what `bootstrap` returns for each metric, which is from 0 to 1; all are means over the
+    same resamples of the queries.
 
     >>> scores = {"ndcg@10": np.array([1.0, 0.5, 0.75]), "mrr@10": np.array([1.0, 0.0, 0.5])}
-    >>> bootstrap_metrics(scores)["mrr@10"] == bootstrap(scores["mrr@10"])
+    >>> bootstrap_metrics(scores)["mrr@10"] == bootstrap(scores["mrr@10"], bounds=SCORES)
     True
     """
     columns = np.stack([values if b is None else values - b[name] for name, values in a.items()], 1)
-    return dict(zip(a, bootstrap_columns(columns, draws=draws), strict=True))
+    bounds = SCORES if b is None else GAPS
+    return dict(zip(a, bootstrap_columns(columns, draws=draws, bounds=bounds), strict=True))
 
 
 def bootstrap_columns(
@@ -95,6 +107,7 @@ def bootstrap_columns(
     confidence: float = 0.95,
     draws: int = 1000,
     seed: int = 0,
+    bounds: Bounds | None = None,
 ) -> list[Difference]:
     """Return the percentile bootstrap of the mean of each column, [n, m], from the same resamples
     of rows.
@@ -103,15 +116,58 @@ def bootstrap_columns(
     not independent; drawn one by one, they would make the intervals too narrow (Davison and Hinkley
     1997, section 3.8).
 
+    Args:
+        bounds: of the values; intervals are then widened as `widened` has it.
+
     >>> [mean] = bootstrap_columns(np.array([[1.0], [1.0], [0.0]]), np.array([7, 7, 4]))
     >>> round(mean.mean, 3), mean.low, mean.high
     (0.667, 0.0, 1.0)
     """
     totals = resampled(np.column_stack([values, np.ones(len(values))]), groups, draws, seed)
     means = totals[:, :-1] / totals[:, -1:]
-    return [
-        interval(mean, column, confidence) for mean, column in zip(values.mean(0).tolist(), means.T)
-    ]
+    differences = []
+    for column, resamples in zip(values.T, means.T, strict=True):
+        difference = interval(float(column.mean()), resamples, confidence)
+        if bounds is not None:
+            difference = widened(difference, column, groups, bounds)
+        differences.append(difference)
+    return differences
+
+
+def widened(
+    difference: Difference,
+    values: Floats,
+    groups: NDArray[np.int64] | None = None,
+    bounds: Bounds = SCORES,
+) -> Difference:
+    """Return the interval of a mean, widened to what few values between bounds can show.
+
+    Resamples of values that are all equal do not vary, and those of a few vary too little: of 10
+    queries that a system answers with a chance of 0.9, the interval of the resamples holds 0.9 in
+    two cases of three. So the interval also holds that of the mean with z^2 more values, on which
+    each system scores 0 or 1 by the toss of a coin (Agresti and Coull 1998, and for differences in
+    the manner of Agresti and Min 2005). With n values these move its ends by less than z^2 / n.
+
+    Args:
+        values: [n], whose mean the interval is of.
+        groups: [n] of values that are not independent of each other.
+        bounds: of the values, `SCORES` or `GAPS`.
+
+    >>> mean = widened(Difference(1.0, 1.0, 1.0, 0.95), np.ones(10))
+    >>> round(mean.low, 2), mean.high
+    (0.68, 1.0)
+    """
+    if groups is not None:
+        at = np.unique(groups, return_inverse=True)[1]
+        count, total = np.bincount(at), np.bincount(at, values)
+        values = difference.mean + (total - difference.mean * count) * len(count) / len(values)
+    coins = NormalDist().inv_cdf((1 + difference.confidence) / 2) ** 2
+    number = len(values) + coins
+    middle = (float(values.sum()) + coins * sum(bounds) / 2) / number
+    variance = (float(np.square(values).sum()) + coins * _SQUARE) / number - middle**2
+    half = math.sqrt(coins * variance / number)
+    low, high = max(bounds[0], middle - half), min(bounds[1], middle + half)
+    return replace(difference, low=min(difference.low, low), high=max(difference.high, high))
 
 
 def resampled(

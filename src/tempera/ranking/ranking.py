@@ -42,9 +42,12 @@ class Evaluation:
             none, and evaluations during training use the test queries. For a recommender, the
             largest number of validation events, 1,500 by default.
         seed: seed of the choice of held-out queries, which is independent of `train.seed`.
-        shared_documents: "drop" leaves every pair whose document answers a held-out query out of
-            training, and such documents out of hard negatives; "keep" trains on them, as the splits
-            of many public data sets do, which raises the scores. Queries are never shared.
+        shared_documents: "drop" keeps documents that answer held-out queries out of training, in
+            whatever role: drawn parts are whole groups of pairs that share texts, and pairs that
+            share one with a named part are left out. "keep" trains on such documents, as the splits
+            of many public data sets do, which raises the scores; so it is without the option where
+            each document has five distinct queries or more, on average. No text of a held-out query
+            is trained on.
         metrics: any of ndcg, mrr, recall, precision, hit and map, each with a depth, such as
             ndcg@10.
         bm25: tune BM25 on training queries and report it beside the trained model.

@@ -84,7 +84,7 @@ class DataFacts:
         headline: the counts in a sentence.
         counts: pairs, train, validation, queries (of the test), corpus, and dropped by reason.
         notes: further lines.
-        about: a sentence on what was read.
+        about: what was read, a sentence or a table of its columns.
         made_rows: beside each pair in the first steps.
     """
 
@@ -103,7 +103,8 @@ class DataFacts:
             for reason, count in self.counts["dropped"].items()
             if count
         )
-        return [*filter(None, [self.about]), self.headline, *dropped, *self.notes]
+        about = self.about.split("\n") if self.about else []
+        return [*about, self.headline, *dropped, *self.notes]
 
 
 @dataclass(frozen=True)

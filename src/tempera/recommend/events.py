@@ -7,7 +7,7 @@ Letters in shapes: r rows of the block.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -15,23 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from ..errors import with_article
 from ..io.columns import Columns
-from ..io.reader import IDS, BlockReader, is_text, missing
+from ..io.reader import IDS, BlockReader, Rows, is_text, missing
 from ..io.tables import TableBlock
+from .event_times import EventTimes
 
 BEHAVIOUR = "behaviour"
 TEXT = pa.large_string()
-_DATES = [pa.timestamp("us"), pa.timestamp("us", "UTC")]
-_FINER = [pa.timestamp("ns"), pa.timestamp("ns", "UTC")]  # cut to microseconds
-# The types that a column's times are read as, the first that suits all of them, by the type that
-# the table gives.
-_TIMES: Mapping[Callable[[pa.DataType], bool], list[pa.DataType]] = {
-    is_text: [pa.int64(), pa.float64(), *_DATES, *_FINER],
-    pa.types.is_temporal: _DATES[:1],
-    pa.types.is_integer: [pa.int64()],
-    pa.types.is_floating: [pa.float64()],
-    pa.types.is_null: [pa.null()],
-}
+# Grades that are words.
+_TRUTHS = {"true": 1.0, "yes": 1.0, "t": 1.0, "y": 1.0, "on": 1.0, "1": 1.0}
+_TRUTHS |= {"false": 0.0, "no": 0.0, "f": 0.0, "n": 0.0, "off": 0.0, "0": 0.0}
 
 
 def events_of(
@@ -39,8 +33,9 @@ def events_of(
     columns: Columns,
     dropped: Counter[str],
     min_rating: float | None = None,
-    missing_time: Literal["refuse", "drop"] = "refuse",
+    times: EventTimes | None = None,
     dislikes: float | Sequence[str] | None = None,
+    missing_id: Literal["refuse", "drop"] = "refuse",
 ) -> pa.Table:
     """Return columns user, item and, where there are any, time, position, weight, disliked, and
     what events happened in.
@@ -52,16 +47,20 @@ def events_of(
     Args:
         columns: the columns of each role.
         dropped: what is left out is added to these counts, by reason.
+        times: reads the times of all blocks of the table.
         dislikes: rows of at most this rating, or of these behaviours, are dislikes.
+        missing_id: what to do with a row that has no user or no item.
 
     Raises:
         DataError: a value that cannot be used, by file, row and column.
     """
     reader = EventReader(block, columns, dropped)
-    times = {"time": reader.times(missing_time)} if "time" in columns else {}
+    for role in ("user", "item"):
+        reader.refuse_or_drop_absent(role, missing_id)
+    time = {"time": (times or EventTimes()).of(reader)} if "time" in columns else {}
     disliked = reader.disliked(dislikes)
     reader.leave_out_below("rating", min_rating, disliked)
-    events = {"user": reader.whole_ids("user"), "item": reader.whole_ids("item"), **times}
+    events = {"user": reader.whole_ids("user"), "item": reader.whole_ids("item"), **time}
     if "position" in columns:
         events["position"] = pa.array(reader.numbers("position"))
     if "weight" in columns:
@@ -82,6 +81,13 @@ def in_context(name: str) -> str:
 class EventReader(BlockReader):
     """Read the events of a block."""
 
+    def refuse_or_drop_absent(self, role: str, missing_id: Literal["refuse", "drop"]) -> None:
+        """Leave out rows without an id, or refuse them."""
+        absent = missing(self.column(role))
+        if missing_id == "drop":
+            self.leave_out(f"rows without {with_article(role)}", absent)
+        self.refuse(role, absent, "has no id: set data.missing_id=drop to leave such rows out")
+
     def whole_ids(self, role: str) -> pa.Array:
         """Return ids as int64 or large_string, [r]."""
         ids = self.ids(role)
@@ -90,9 +96,20 @@ class EventReader(BlockReader):
         except pa.ArrowInvalid:
             self.refuse_type(self.columns[role][0], ids.type, IDS)
 
+    def numbers(
+        self, role: str, values: pa.Array | None = None, rows: Rows | None = None
+    ) -> NDArray[np.float64]:
+        """Return finite numbers, as `BlockReader.numbers` does; ratings may be true and false, too."""
+        if role == "rating" and values is None:
+            values = _grades(self.column(role))
+        return super().numbers(role, values, rows)
+
     def behaviours(self) -> pa.Array:
         """Return what each row's user did, as texts, [r]."""
-        self.refuse(BEHAVIOUR, missing(self.column(BEHAVIOUR)), "names no behaviour")
+        values = self.column(BEHAVIOUR)
+        self.refuse(BEHAVIOUR, missing(values), "names no behaviour")
+        if pa.types.is_boolean(values.type):
+            return values.cast(TEXT)
         return self.ids(BEHAVIOUR).cast(TEXT)
 
     def circumstances(self, name: str) -> pa.Array:
@@ -113,21 +130,15 @@ class EventReader(BlockReader):
         )
         return listed
 
-    def times(self, missing_time: Literal["refuse", "drop"]) -> pa.Array:
-        """Return numbers as they are given; dates as microseconds, [r]."""
-        values, expected = self.column("time"), "numbers or ISO dates, of one kind in all rows"
-        kinds = next((kinds for has_type, kinds in _TIMES.items() if has_type(values.type)), None)
-        if kinds is None:
-            self.refuse_type(self.columns["time"][0], values.type, expected)
-        values = self.cast("time", values, kinds, expected)
-        if pa.types.is_timestamp(values.type):
-            values = values.cast(_DATES[0], safe=False)
-        absent = missing(values)
-        if missing_time == "drop":
-            self.leave_out("rows without a time", absent)
-        self.refuse(
-            "time", absent, "has no time: set data.missing_time=drop to leave such rows out"
-        )
-        if pa.types.is_floating(values.type):
-            self.refuse("time", np.isinf(values.to_numpy(zero_copy_only=False)), "is infinite")
+
+def _grades(values: pa.Array) -> pa.Array:
+    """Return true and false, or words for them, as 1 and 0; other values as they are."""
+    if pa.types.is_boolean(values.type):
+        return values.cast(pa.int8())
+    if not is_text(values.type):
         return values
+    words = pc.utf8_lower(pc.utf8_trim_whitespace(values)).cast(TEXT)
+    truths = pa.array(_TRUTHS, TEXT)
+    if not pc.all(pc.is_in(words.drop_null(), truths)).as_py():
+        return values
+    return pa.array([*_TRUTHS.values()]).take(pc.index_in(words, truths))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,53 +16,21 @@ from pydantic import Field
 
 from ..errors import ConfigError, DataError, did_you_mean
 from ..io.arrays import gathered
-from ..io.columns import Columns, ColumnsSoFar, RoleTable
+from ..io.columns import Columns, ColumnsSoFar
+from ..io.nested import with_paths
+from ..io.profile import TableProfile, profile
+from ..io.proposal import decision_table
 from ..io.streams import stream
 from ..io.table_form import TableForm
-from ..io.tables import TableBlock, blocks
+from ..io.tables import TableBlock, blocks, is_written_as_text
 from .behaviours import aimed, refuse_unknown, usable_dislikes, with_contexts
 from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedFiles, Undivided
+from .event_roles import TABLE, USUAL, decided
+from .event_times import EventTimes
 from .events import events_of, in_context
 from .feature_tables import aligned
 from .sessions import Sessions
 from .timeline import REPEATED, Timeline, timeline_of
-
-# Usual names of the columns, without case and signs. user and item every table has.
-USUAL: dict[str, tuple[str, ...]] = {
-    "user": (
-        "user",
-        "userid",
-        "uid",
-        "customer",
-        "customerid",
-        "visitorid",
-        "reviewerid",
-        "session",
-        "sessionid",
-    ),
-    "item": (
-        *(
-            "item",
-            "itemid",
-            "iid",
-            "movie",
-            "movieid",
-            "product",
-            "productid",
-            "article",
-            "articleid",
-        ),
-        *("asin", "parentasin", "book", "bookid", "track", "trackid", "song", "songid"),
-        *("items", "itemids", "itemlist", "itemidlist", "sequence"),
-    ),
-    "time": ("time", "timestamp", "datetime", "date", "ts", "unixreviewtime"),
-    "position": ("position", "order"),
-    "weight": ("weight", "weights"),
-    "rating": ("rating", "ratings", "stars", "score", "overall"),
-    # such a column says what a row's user did, which is for the user of the package to name
-    "behaviour": (),
-}
-TABLE = RoleTable(USUAL, ("user", "item"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +70,12 @@ class Interactions(TableForm):
             user, and never recommended to him. Dislikes of items that nobody takes, and of users
             who take nothing, are left out.
         negatives: dislikes of its user that an event has beside it in a batch, at most.
-        missing_time: what to do with a row that has no time: drop counts them.
+        missing_id: what to do with a row that has no user or no item, such as an order without a
+            customer: drop counts them.
+        missing_time: what to do with a row that has no time, or 0 among times since 1970: drop
+            counts them.
+        time_format: form of the dates, such as "%d/%m/%Y %H:%M" (as `datetime.strptime` has it);
+            None finds it.
         repeated: what to do with a row of the same user, item, time and position as one before:
             drop counts them. An item of a list has its place there beside the row's time. "auto"
             drops them, but keeps rows of data without times and positions, where an item may be
@@ -136,7 +110,9 @@ class Interactions(TableForm):
     min_rating: float | None = None
     dislikes: float | tuple[str, ...] | None = None
     negatives: Annotated[int, Field(ge=1)] = 1
+    missing_id: Literal["refuse", "drop"] = "refuse"
     missing_time: Literal["refuse", "drop"] = "refuse"
+    time_format: str | None = None
     repeated: Literal["auto", "drop", "keep"] = "auto"
     validation: str | None = None
     test: str | None = None
@@ -193,8 +169,10 @@ class Interactions(TableForm):
         """
         if self.path is None:
             raise ConfigError("data.path is needed: the file or folder of interactions")
-        tables = [_features(path) for path in (self.users, self.items)]
-        return _timeline({TRAIN: blocks(Path(self.path))}, self, folder, *tables, whole=whole)
+        tables = [_features(path, self.form) for path in (self.users, self.items)]
+        return _timeline(
+            {TRAIN: blocks(Path(self.path), self.form)}, self, folder, *tables, whole=whole
+        )
 
     def role_columns(self, names: Sequence[str], where: str) -> Columns:
         """Return the columns of every role that a table with these columns has; raises as
@@ -223,8 +201,8 @@ class Interactions(TableForm):
             name = columns["rating"][0]
             raise DataError(
                 f"{where}: column {name!r} holds ratings, and low ones would train as positives, too: add "
-                f"data.metadata=[{name}] to take all rows, data.min_rating=4 to take those of 4 and more, or "
-                f"data.weight={name} to count rows by their rating"
+                f"data.min_rating=NUMBER to take those of at least so much (4 of 1 to 5), data.metadata=[{name}] to take all rows, "
+                f"or data.weight={name} to count rows by their rating"
             )
         needs = "min_rating" if self.min_rating is not None else "dislikes" if by_rating else None
         if needs is not None and "rating" not in columns:
@@ -255,12 +233,19 @@ class Handed:
     def read(self, folder: Path | None = None, whole: bool = True) -> Timeline:
         """Return the timeline of these objects, as `Interactions.read` does."""
         sources = ((self.users, self.options.users), (self.items, self.options.items))
-        tables = [_features(path) if table is None else stream(table) for table, path in sources]
+        tables = [
+            _features(path, self.options.form) if table is None else stream(table)
+            for table, path in sources
+        ]
         return _timeline({TRAIN: stream(self.data)}, self.options, folder, *tables, whole=whole)
 
 
-def _features(path: str | None) -> list[TableBlock] | None:
-    return None if path is None else list(blocks(Path(path)))
+def _features(path: str | None, form: TableForm) -> list[TableBlock] | None:
+    """Return a table of features, in the encoding of the interactions; its columns are its own."""
+    if path is None:
+        return None
+    encoding = form.encoding if is_written_as_text(Path(path)) else None
+    return list(blocks(Path(path), TableForm(encoding=encoding)))
 
 
 def _timeline(
@@ -275,8 +260,15 @@ def _timeline(
     dropped: Counter[str] = Counter()
     so_far = ColumnsSoFar(options.role_columns)
     where = options.path or "data"
-    read |= {part: blocks(Path(path)) for part, path in _named(options).items()}
+    read |= {part: blocks(Path(path), options.form) for part, path in _named(options).items()}
     sessions = Sessions(TABLE, vars(options), dropped)
+    times = EventTimes(options.missing_time, options.time_format)
+    named = [*TABLE.chosen(vars(options)), *options.context]
+    flat: dict[int, Iterator[TableBlock]] = {
+        part: (sessions.flat(with_paths(block, named)) for block in each)
+        for part, each in read.items()
+    }
+    of_table, flat[TRAIN] = _looked_at(flat[TRAIN], where)
     tables = (
         _of_part(
             part,
@@ -285,13 +277,14 @@ def _timeline(
                 so_far.columns,
                 dropped,
                 options.min_rating,
-                options.missing_time,
+                times,
                 options.dislikes,
+                options.missing_id,
             ),
             len(read) > 1,
         )
-        for part, each in read.items()
-        for block in so_far.of(map(sessions.flat, each))
+        for part, each in flat.items()
+        for block in so_far.of(each)
     )
     events = gathered(
         tables, f"{where}: the files hold one column with different types", folder, "events"
@@ -334,13 +327,17 @@ def _timeline(
     timeline = timeline_of(events, folder, drops, ordered, **fields)
     if isinstance(options.split, Fitting):
         timeline = replace(timeline, source=replace(source, split=options.split.choice(timeline)))
-    again = ""
+    notes = list[str]()
     if not drops and options.repeated == "auto" and (repeats := timeline.repeats).any():
         if timeline.is_copied(repeats):
             timeline = timeline.kept(~repeats)
-            again = "; every row has a copy, so that repeated rows are left out (data.repeated=keep keeps them)"
+            notes.append(
+                "every row has a copy, so that repeated rows are left out (data.repeated=keep keeps them)"
+            )
         else:
-            again = f"; {int(repeats.sum()):,} rows repeat a user and an item, and are kept (data.repeated=drop leaves them out)"
+            notes.append(
+                f"{int(repeats.sum()):,} rows repeat a user and an item, and are kept (data.repeated=drop leaves them out)"
+            )
     disliked = 0 if timeline.dislikes is None else len(timeline.dislikes.item)
     if len(timeline) + disliked < len(events):
         dropped[REPEATED] = len(events) - len(timeline) - disliked
@@ -354,9 +351,22 @@ def _timeline(
         if table is not None
     }
     if timeline.dislikes is not None:
-        again += f"; {disliked:,} dislikes are no interactions"
-    about = so_far.sentence(where, "interactions") + again
+        notes.append(f"{disliked:,} dislikes are no interactions")
+    decisions = decided(of_table, so_far.columns, so_far.names, sessions.made)
+    table = decision_table(decisions, f"{where}: interactions")
+    about = "\n".join([table, *so_far.notes, *notes])
     return replace(timeline, **features, dropped=dict(dropped), about=about)
+
+
+def _looked_at(flat: Iterator[TableBlock], where: str) -> tuple[TableProfile, Iterator[TableBlock]]:
+    """Return the profile of the first rows, and all blocks again."""
+    first = list[TableBlock]()
+    for block in flat:
+        first.append(block)
+        if len(block.table):
+            break
+    rows = first[-1].table if first else pa.table({})
+    return profile(rows, where), chain(first, flat)
 
 
 def _named(options: Interactions) -> dict[int, str]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from ..ranking.compare import Comparison, Difference, bootstrap_columns, compare
+from ..ranking.compare import SCORES, Bounds, Comparison, Difference, bootstrap_columns, compare
 from .full_catalogue import TIES, Histories, Ranks, Scores, metrics_of, rank
 from .popularity import TIERS, Popularity, coverage, exposure, gini
 
@@ -147,9 +147,11 @@ class Recommended:
         shares = places / places.sum(
             1, keepdims=True
         )  # no list is empty: it may hold the item to find
-        intervals = self._intervals(
-            np.column_stack([shares, self.popularity.novelty(top)]), np.ones(len(top), bool)
-        )
+        every = np.ones(len(top), bool)
+        intervals = [
+            *self._intervals(shares, every),
+            *self._intervals(self.popularity.novelty(top)[:, None], every, bounds=None),
+        ]
         shown = exposure(top, self.ranks.items)
         return {
             **dict(zip((*TIERS, "novelty"), intervals)),
@@ -214,9 +216,11 @@ class Recommended:
         lines = [f"  {_LISTS[name]:<31}  {cell}" for name, cell in cells.items()]
         return [f"lists of {self.ranks.top.shape[1]}", *lines] if lines else []
 
-    def _intervals(self, values: Floats, mask: NDArray[np.bool_]) -> list[Difference]:
+    def _intervals(
+        self, values: Floats, mask: NDArray[np.bool_], bounds: Bounds | None = SCORES
+    ) -> list[Difference]:
         users = None if self.users is None else self.users[mask]
-        return bootstrap_columns(values[mask], users, draws=_DRAWS)
+        return bootstrap_columns(values[mask], users, draws=_DRAWS, bounds=bounds)
 
 
 _LISTS = {

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import quantity
-from ..ranking.compare import Difference, bootstrap_columns
+from ..ranking.compare import GAPS, Difference, bootstrap_columns
 from ..ranking.ranking import FEW_QUERIES
 from ..ranking.verdict import OURS, main_metric
 from .judgement import Recommended
@@ -63,4 +63,4 @@ def _lead(trained: Recommended | None, other: Recommended) -> dict[str, Any]:
 def _ahead(system: Recommended, other: Recommended) -> Difference:
     """Return the main metric of a system less that of another, with its interval over users."""
     first, second = (each.per_query[main_metric(system.names)] for each in (system, other))
-    return bootstrap_columns((first - second)[:, None], system.users)[0]
+    return bootstrap_columns((first - second)[:, None], system.users, bounds=GAPS)[0]

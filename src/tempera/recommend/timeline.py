@@ -59,7 +59,7 @@ class Timeline:
         default_factory=dict
     )  # what was left out on the way, by reason
     source: Any = None  # where it is from, with the roles of its columns decided
-    about: str = ""  # a sentence on what was read
+    about: str = ""  # a table of the columns that were read, and further lines
     strict_time: bool = False  # whether what carries an event's own time is no history of it
     part: NDArray[np.uint8] | None = (
         None  # [e] rising for each user: 0 trains, 1 validates, 2 tests; None: no parts

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from .. import config as configuration
@@ -16,8 +15,8 @@ from ..artifacts.run_folder import Run
 from ..build import Config, build
 from ..errors import DataError
 from ..io.vector_files import KEY
-from ..text.embedder import trained_on
-from ..text.held_out import HELD_OUT, Questions
+from ..text.embedder import among_trained, trained_on
+from ..text.held_out import BY_TEXT, HELD_OUT, Questions
 from ..text.lexical import Settings
 from ..text.pairs import Rows
 from ..text.sources import Given
@@ -65,8 +64,13 @@ def divided_again(run: Path, instead: str) -> tuple[Split, Config]:
             f"the data of {run} cannot be read again: {error}; call this where the run was trained, put the data back, or {instead}"
         ) from None
     if "validation" in learned(run):
-        split = split.extended("validation", config.evaluation.shared_documents == "keep")
+        split = split.extended("validation")
     if changed := _changes(run, split):
+        if BY_TEXT not in Run(run).document:
+            raise DataError(
+                f"{run} is of an earlier version, which held out queries and documents apart and divided pairs that share texts "
+                f"otherwise ({'; '.join(changed)}): train again, or {instead}"
+            )
         raise DataError(
             f"the data of {run} have changed since ({'; '.join(changed)}), and what was held out is no longer known: {instead}"
         )
@@ -88,7 +92,9 @@ def _changes(run: Path, split: Split) -> list[str]:
     if changed:
         return changed
     known = trained_on(evaluated(run))
-    if known is not None and not np.isin(split.pairs.contents("query", split.train), known).all():
+    first, which = split.pairs.distinct("query")  # of several texts with one id the first is read
+    queries = split.pairs.table["query"].take(pa.array(first[which[split.train]]))
+    if known is not None and not among_trained(queries, known).all():
         return ["the queries to train on are others"]
     digest = document.get(HELD_OUT)  # None: a run of an earlier version
     if digest is not None and digest != split.digest:

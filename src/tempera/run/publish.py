@@ -234,17 +234,23 @@ def _card(prepared: Prepared, metrics: Mapping[str, Any], systems: Systems) -> C
     counts = {
         name: f"{data[name]:,}" for name in ("pairs", "train", "validation", "queries", "corpus")
     }
-    dropped = {
-        f"left out: {reason}": f"{count:,}" for reason, count in data.get("dropped", {}).items()
-    }
     return Card(
         **vars(prepared.config.card),
-        data={**source, **counts, **dropped, **_again(metrics.get("refit", []))},
+        data={**source, **counts, **_divided(data), **_again(metrics.get("refit", []))},
         recipe=configuration.dump(resolved),
         metrics={name: scores.intervals() for name, scores in systems.items()},
         subject=prepared.task.showcase.subject,
         base_model=_base(resolved["tower"]),
     )
+
+
+def _divided(data: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the data have lost, by reason, and sentences on what is held out together."""
+    left_out = {
+        f"left out: {reason}": f"{count:,}" for reason, count in data.get("dropped", {}).items()
+    }
+    notes = "; ".join(data.get("held_out", ()))
+    return {**left_out, "held out": notes} if notes else left_out
 
 
 def _base(tower: Mapping[str, Any]) -> str | None:
@@ -300,6 +306,7 @@ def _report(
     return RunReport(
         facts={
             **{text: f"{metrics['data'][name]:,}" for name, text in subject.facts.items()},
+            **_divided(metrics["data"]),
             "CPU seconds": ", ".join(
                 f"{name} {each['cpu']:.0f}" for name, each in metrics["seconds"].items()
             ),

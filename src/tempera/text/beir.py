@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -114,7 +114,7 @@ def read_beir(folder: str | Path, split: str = "test", other: Beir | None = None
             f"{paths[0]} names no relevant document: give judgements with grades above 0"
         )
     used, named = kept & np.isin(query, answered), np.unique(query)
-    blank = {"corpus": corpus.blank, "queries": queries.blank}
+    blank: dict[Part, pa.Array] = {"corpus": corpus.blank, "queries": queries.blank}
     unused = {
         UNNAMED: len(queries.table) - len(named),
         "queries without a relevant document": len(named) - len(answered),
@@ -319,7 +319,7 @@ def _judgements(paths: Sequence[Path], texts: Mapping[str, _Texts]) -> _Judged:
     Raises:
         DataError: most of them name an unknown query or document.
     """
-    parts, unused, total = list[list[NDArray[np.float64]]](), Counter[str](), 0
+    parts, unused, total = list[list[NDArray[Any]]](), Counter[str](), 0
     unknown: tuple[BlockReader, str, NDArray[np.bool_]] | None = None
     for reader in _readers(paths):
         rows = {}

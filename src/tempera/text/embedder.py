@@ -20,7 +20,7 @@ from ..engine.devices import named, settled
 from ..engine.distributed import Group
 from ..errors import ConfigError, DataError
 from ..io.console import progress_bar
-from ..io.ids import content_ids
+from ..io.ids import Ids, content_ids, form_ids
 from ..mining.embed import read_by
 from ..ranking.nearest import refuse_not_finite
 from ..towers.saved import TRAINED, Encode, model_folder
@@ -67,14 +67,14 @@ class Model:
         object.__setattr__(self, "folder", model_folder(Path(self.path)))
 
     def trained_on(self, queries: pa.ChunkedArray) -> int:
-        """Count the queries that the model's run was trained on, by their content; 0 for a model
+        """Count the queries that the model's run was trained on, in whatever role; 0 for a model
         without its run.
 
         Raises:
             DataError: a file of the run that cannot be read.
         """
         trained = trained_on(run_of(Path(self.path)))
-        return 0 if trained is None else int(np.isin(content_ids(queries), trained).sum())
+        return 0 if trained is None else int(among_trained(queries, trained).sum())
 
     @cached_property
     def query(self) -> Encode:
@@ -103,9 +103,9 @@ def run_of(path: Path) -> Path:
     return path
 
 
-def trained_on(folder: Path) -> NDArray[np.int64] | None:
-    """Return the ids of the contents of the queries that a run, or its evaluated model, was trained
-    on; None if it does not say.
+def trained_on(folder: Path) -> Ids | None:
+    """Return the ids of the texts that a run, or its evaluated model, was trained on, for
+    `among_trained`; None if it does not say.
 
     Raises:
         DataError: a file that cannot be read.
@@ -114,13 +114,28 @@ def trained_on(folder: Path) -> NDArray[np.int64] | None:
     if not path.is_file():
         return None
     try:
-        trained: NDArray[np.int64] = np.load(path, allow_pickle=False)
+        trained: Ids = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     return trained
 
 
-def learned(models: Iterable[str | Path]) -> list[NDArray[np.int64]]:
+def among_trained(texts: pa.ChunkedArray, trained: Ids) -> NDArray[np.bool_]:
+    """Return which texts are among those that a run was trained on, [n], whatever their role, case,
+    white space or Unicode form.
+
+    Runs of earlier versions have written the contents of their queries alone, in which case counts:
+    these are compared, too. A text in its form has one id for both, so that no other is taken for
+    it.
+
+    >>> known = form_ids(pa.array(["how do I pay?"]))
+    >>> among_trained(pa.chunked_array([["How do  I pay?", "who pays?"]]), known)
+    array([ True, False])
+    """
+    return np.isin(form_ids(texts), trained) | np.isin(content_ids(texts), trained)
+
+
+def learned(models: Iterable[str | Path]) -> list[Ids]:
     """Return `trained_on` of the runs of some models, of those that say it.
 
     >>> learned(["a/model/of/another/program"])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import nn
@@ -24,7 +25,7 @@ from ..ranking.sample import Sample, sample_corpus
 from ..ranking.small_vectors import by_precision, widths_of
 from ..ranking.spread import spread
 from ..ranking.verdict import FUSED, TEACHER, SystemScores, Verdict, main_metric
-from .embedder import trained_on
+from .embedder import among_trained, trained_on
 from .hybrid import scores_of_both
 from .lexical import BM25, Floats, Lexical, best
 from .pairs import Rows
@@ -32,6 +33,7 @@ from .split import Split
 from .training_pairs import TrainingPairs
 
 HELD_OUT = "held_out"  # in metrics.json: the digest of what a run has held out
+BY_TEXT = "held_out_by_text"  # in metrics.json: True, since texts are held out in whatever role
 TUNING_QUERIES = 500  # of training for BM25, and of validation for its weight beside the tower
 _SHARE = 1 / 8  # of the documents that training embeds: what the looks on the way may cost
 _FREE = 1e11  # multiplications that the looks may cost in any case, a few seconds of a CPU
@@ -279,7 +281,8 @@ class HeldOutQueries:
     def about(self) -> dict[str, Any]:
         """Return what is held out, how BM25 and its weight were chosen, bias on the way, and the
         metrics of smaller vectors."""
-        about: dict[str, Any] = {HELD_OUT: self.texts.split.digest, "bm25": None, "hybrid": None}
+        about: dict[str, Any] = {HELD_OUT: self.texts.split.digest, BY_TEXT: True}
+        about |= {"bm25": None, "hybrid": None}
         if self.words is not None:
             about |= {"bm25": asdict(self.words.settings), "hybrid": asdict(self.fusion)}
         if self.sample is not None:
@@ -293,15 +296,12 @@ class HeldOutQueries:
         return about
 
     def learned_by(self, run: Path) -> int | None:
-        """Return how many queries of the test a run was trained on, by their content; None for a
+        """Return how many queries of the test a run was trained on, in whatever role; None for a
         folder that does not say."""
         if (known := trained_on(run)) is None:
             return None
-        return int(
-            np.isin(
-                self.texts.split.pairs.contents("query", self.questions["test"].rows), known
-            ).sum()
-        )
+        queries = pa.array(self.questions["test"].queries, pa.large_string())
+        return int(among_trained(pa.chunked_array([queries]), known).sum())
 
     def _precisions(self) -> dict[str, Any]:
         test, corpus = self.questions["test"], self.data.corpus

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..core.temperature import refuse_temperature
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, refuse_not_a_number
 from ..io.ids import Ids, content_ids, mixed
 from ..io.texts import Texts
 from .catalogue import Catalogue
@@ -48,6 +48,8 @@ class Mixture:
                 raise ConfigError(
                     f"{len(values)} {name} for {len(self.sources)} sources: give one for each source"
                 )
+        for weight in self.weights or ():
+            refuse_not_a_number("weights: each", weight)
         if self.weights is not None and (min(self.weights) < 0 or not sum(self.weights)):
             raise ConfigError(
                 f"weights are {list(self.weights)}: give numbers from 0, not all of them 0"

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from ..core.batch import Role
 from ..errors import DataError
-from ..io.ids import content_ids
 from ..ranking.verdict import TaskScores
-from .embedder import Embedder
+from .embedder import Embedder, among_trained
 from .known_vectors import KnownVectors
 from .roles import UnsaidScoreError
 from .tasks import Graded, RetrievalTask, read_task
@@ -65,14 +64,14 @@ def _read(path: str) -> Task:
 
 
 def among(tasks: Mapping[str, Task], trained: NDArray[np.int64]) -> dict[str, tuple[int, int]]:
-    """Return how many queries of each task have these contents, and of how many, for tasks that
-    hold any."""
+    """Return how many queries of each task are among texts that a run is trained on, and of how
+    many, for tasks that hold any."""
     queries = {
-        name: content_ids(task.queries["text"])
+        name: task.queries["text"]
         for name, task in tasks.items()
         if isinstance(task, RetrievalTask)
     }
-    counts = {name: int(np.isin(ids, trained).sum()) for name, ids in queries.items()}
+    counts = {name: int(among_trained(texts, trained).sum()) for name, texts in queries.items()}
     return {name: (count, len(queries[name])) for name, count in counts.items() if count}
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..io.arrays import gathered
-from ..io.ids import Ids, content_id, content_ids, mixed
+from ..io.ids import Ids, content_id, content_ids, form_ids, mixed, places
 from ..io.texts import Texts
 
 __all__ = ["Ids", "Pairs", "Rows", "Source", "content_id"]
@@ -29,6 +29,8 @@ TRAINABLE = "trainable"  # column of generated queries
 IDS = {"query": "query_id", "doc": "doc_id", "negatives": "negative_ids"}
 # columns of ids as the source has them
 GIVEN = {"query": "given_query_id", "doc": "given_doc_id", "negatives": "given_negative_ids"}
+# columns of ids of the forms of texts before their prompts, where they have prompts
+FORM = {"query": "query_form", "doc": "doc_form", "negatives": "negative_forms"}
 GRADE = "grade"  # column of judgements, where any is not 1
 MADE_OF = "made_of"  # column of rows that are made of a document
 KIND = pa.large_string()
@@ -41,7 +43,8 @@ class Pairs:
 
     Columns of the table: query, doc, query_id, doc_id, name (what to call the document), place
     (where it stands); where the source has them also given_query_id and given_doc_id (as the source
-    has them, of which the ids are hashes), weight, positive_score, negatives with their ids, given
+    has them, of which the ids are hashes), query_form and doc_form (ids of the forms of texts
+    before their prompts), weight, positive_score, negatives with their ids, given
     ids and scores (lists), source (its position in a mixture), grade (how relevant the document is;
     empty is 1), trainable (whether a generated query finds its document), made_of (the id of the
     document that this one is made of, which the index of a run holds in its place), and part
@@ -134,46 +137,58 @@ class Pairs:
         """Return a column of texts, of all rows or of some."""
         return self.view(role, rows)[:]
 
-    def sharing(self, role: Text, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which rows share a query or a document with some rows, [n].
-
-        They share its id; or its text, which may have several ids, and may be written in another
-        case, which most towers ignore.
-        """
-        ids, column = self.ids(role), self.table[role]
-        shares = np.isin(ids, ids[rows]) | _alike(column, column.filter(pa.array(rows)))
-        if GIVEN[role] in self.table.column_names:
-            shares |= np.isin(self.all_contents[role], self.all_contents[role][rows])
-        return shares
-
-    def negatives_among(self, rows: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which of all negatives are documents of some rows, [m], told as by `sharing`."""
-        ids, _, column = self.side("negatives")
-        first, which = distinct(ids)
-        texts, held = column.take(pa.array(first)), self.table["doc"].filter(pa.array(rows))
-        shares = np.isin(ids[first], self.ids("doc")[rows]) | _alike(texts, held)
-        if {GIVEN["doc"], GIVEN["negatives"]} & {*self.table.column_names}:
-            shares |= np.isin(content_ids(texts), content_ids(held))
-        return shares[which]
-
     @cached_property
-    def all_contents(self) -> dict[Text, Ids]:
-        """Return the ids of the contents of all queries, and of all documents, [n], for roles with
-        ids of the source."""
-        return {
-            role: self.contents(role, np.arange(len(self)))
-            for role in TEXTS
-            if GIVEN[role] in self.table.column_names
-        }
+    def forms(self) -> dict[str, Ids]:
+        """Return the ids of the forms of all texts as they are read, by role: equal ids are the
+        same text.
+
+        Of several texts with one id the first is read. Roles are query, doc, whole, [n], and
+        negatives, [m]. The whole is what a document is made of, or the document itself.
+
+        >>> pairs = Pairs.of(["A  b"], ["x"], made_of=[content_id("of x")])
+        >>> pairs.forms["query"][0] == content_id("a b"), pairs.forms["whole"] == pairs.forms["doc"]
+        (True, array([ True]))
+        """
+        forms = {role: self._forms(role) for role in FORM}
+        if GIVEN["query"] in self.table.column_names:
+            forms["query"] = _of_first(self.ids("query"), forms["query"])
+        if {GIVEN["doc"], GIVEN["negatives"]} & {*self.table.column_names}:
+            ids = np.concatenate([self.ids("doc"), self.negatives[0]])
+            read = _of_first(ids, np.concatenate([forms["doc"], forms["negatives"]]))
+            forms["doc"], forms["negatives"] = np.split(read, [len(self)])
+        forms["whole"] = forms["doc"]
+        if MADE_OF in self.table.column_names:
+            at = places(self._whole_ids.to_numpy(), self.ids("doc"))
+            forms["whole"] = np.where(at < 0, forms["doc"], forms["doc"][at])
+        return forms
+
+    def _forms(self, role: str) -> Ids:
+        """Return the ids of the forms of a role's texts without their prompts, row after row."""
+        ids, column = form_ids(self.side(role)[2]), FORM[role]
+        if column not in self.table.column_names:
+            return ids
+        own = self.table[column]
+        if role == "negatives":
+            own = self._by_negative(column, pa.int64())
+        forms: Ids = pc.coalesce(own, pa.array(ids)).to_numpy()
+        return forms
+
+    def holding(self, forms: Ids) -> NDArray[np.bool_]:
+        """Return which rows hold one of some texts as their query, their document or what that is
+        made of, [n]; their negatives are left out one by one."""
+        holding = np.zeros(len(self), bool)
+        for role in ("query", "doc", "whole"):
+            holding |= np.isin(self.forms[role], forms)
+        return holding
 
     def contents(self, role: Text, rows: Rows) -> Ids:
         """Return the ids of the contents of some rows' texts, [r], whatever ids were given to
         them."""
         return content_ids(self.view(role, rows))
 
-    def without(self, queries: Ids) -> Pairs:
-        """Return the rows that ask none of some queries, by their ids."""
-        return Pairs(self.table.filter(pa.array(~np.isin(self.ids("query"), queries))))
+    def without(self, forms: Ids) -> Pairs:
+        """Return the rows that hold none of some texts, by the ids of their forms."""
+        return Pairs(self.table.filter(pa.array(~self.holding(forms))))
 
     def labels(self, rows: Rows) -> list[str]:
         """Return the name of each row's document, or the beginning of its text where it has none.
@@ -281,7 +296,9 @@ class Pairs:
     @property
     def negative_texts(self) -> pa.ChunkedArray:
         """Texts of all negatives, row after row, [m]."""
-        return self._of_negatives("negatives")
+        if "negatives" not in self.table.column_names:
+            return _nulls(0)
+        return pa.chunked_array([chunk.flatten() for chunk in self.table["negatives"].chunks], KIND)
 
     def given(self, role: str) -> pa.ChunkedArray:
         """Return the ids of the queries or documents as the source has them, [n]; null for one that
@@ -293,11 +310,17 @@ class Pairs:
     def negative_given(self) -> pa.ChunkedArray:
         """Ids of all negatives as the source has them, row after row, [m]; null for one that has
         none."""
-        counts, column = np.diff(self.negatives[1]), GIVEN["negatives"]
+        column = GIVEN["negatives"]
         if column not in self.table.column_names:
-            return _nulls(int(counts.sum()))
-        known = np.repeat(self.table[column].is_valid().to_numpy(), counts)
-        return self._of_negatives(column).take(pa.array(known.cumsum() - 1, mask=~known))
+            return _nulls(len(self.negatives[0]))
+        return self._by_negative(column, KIND)
+
+    def _by_negative(self, column: str, kind: pa.DataType) -> pa.ChunkedArray:
+        """Return a column of lists that some rows lack, row after row, [m]; null for negatives of
+        those rows."""
+        known = np.repeat(self.table[column].is_valid().to_numpy(), np.diff(self.negatives[1]))
+        values = pa.chunked_array([chunk.flatten() for chunk in self.table[column].chunks], kind)
+        return values.take(pa.array(known.cumsum() - 1, mask=~known))
 
     def shown_ids(self, role: Text, rows: Rows) -> pa.ChunkedArray:
         """Return ids of some queries or documents as a user knows them: those that the source has,
@@ -309,19 +332,11 @@ class Pairs:
         at = pa.array(rows)
         return pc.coalesce(self.given(role).take(at), self.table[f"{role}_id"].take(at).cast(KIND))
 
-    def _of_negatives(self, column: str) -> pa.ChunkedArray:
-        """Return a column of lists of texts, row after row; nothing without the column."""
-        if column not in self.table.column_names:
-            return _nulls(0)
-        return pa.chunked_array([chunk.flatten() for chunk in self.table[column].chunks], KIND)
 
-
-def _alike(texts: pa.ChunkedArray, others: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """Return which texts are among others in whatever case, [n]."""
-    lowered = pc.unique(pc.utf8_lower(others))
-    alike = [pc.is_in(pc.utf8_lower(chunk), value_set=lowered) for chunk in texts.chunks]
-    among: NDArray[np.bool_] = pa.chunked_array(alike, pa.bool_()).to_numpy()
-    return among
+def _of_first(ids: Ids, values: Ids) -> Ids:
+    """Return for each id the value of its first occurrence, [n]."""
+    first, which = distinct(ids)
+    return values[first[which]]
 
 
 def _nulls(count: int) -> pa.ChunkedArray:

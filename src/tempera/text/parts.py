@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from ..errors import DataError
+from ..io.saved_sets import PART_NAMES
+from ..io.streams import data_sets
 from .pairs import TEST, TRAIN, VALIDATION, Pairs, named_alike
 
 
@@ -37,36 +39,25 @@ def named_parts(
             yield part, name, folder and folder / f"part.{part}"
 
 
-# Usual names of the splits of a data set.
-_SPLITS = {
-    TRAIN: ("train", "training"),
-    VALIDATION: ("validation", "valid", "val", "dev", "eval"),
-    TEST: ("test",),
-}
-
-
-def splits_of(names: Sequence[str], where: str) -> dict[int, str]:
-    """Return which splits of a data set are of which part; a single one is to train on.
+def parts_in_memory(data: Any, folder: Path | None) -> Iterator[tuple[int, Any, Path | None]]:
+    """Return each part of an object, and the folder of its rows: of a DatasetDict its splits, by
+    their names; of another object itself, as training rows.
 
     Raises:
         DataError: several splits, none of which is called train.
-
-    >>> splits_of(["test", "train"], "data")
-    {0: 'train', 2: 'test'}
     """
-    parts = {
-        part: next(name for name in usual if name in names)
-        for part, usual in _SPLITS.items()
-        if {*usual} & {*names}
-    }
-    if len(names) == 1:
-        parts = {TRAIN: names[0]}
-    if TRAIN not in parts:
-        raise DataError(
-            f"{where} holds several data sets ({', '.join(map(str, names))}), none of which is called train: hand over one of "
-            "them, or name the splits train, validation and test"
-        )
-    return parts
+    splits = data_sets(data)
+    if len(splits) <= 1:
+        yield TRAIN, next(iter(splits.values()), data), folder
+        return
+    for part, called in ((TRAIN, "train"), (VALIDATION, "validation"), (TEST, "test")):
+        name = next((name for name in PART_NAMES[called] if name in splits), None)
+        if name is not None:
+            yield part, splits[name], folder and folder / f"part.{part}"
+        elif part == TRAIN:
+            raise DataError(
+                f"data holds the splits {', '.join(splits)}, none of which is called train: hand over one of them"
+            )
 
 
 def joined(parts: Mapping[int, Pairs]) -> Pairs:

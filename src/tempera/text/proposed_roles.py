@@ -39,6 +39,7 @@ _SPEAKS = {"query": "user", "doc": "assistant"}  # in a chat
 _DIVIDED = ("instruction", "input")  # columns that ask together
 _FURTHER_LABELS = ("is_selected",)
 _NUMBERED = re.compile(r"column(\d+)")  # of files without a line of names
+_DIGIT = re.compile(r"\d")
 BY_NAME, OPTION = "by its name", "an option"
 BY_TEXTS, BY_PLACE = "by its texts", "by its place"
 TOGETHER, GRADED = "texts that belong together", "few values, or grades"
@@ -120,7 +121,7 @@ def unfolding_of(rows: pa.Table, options: Mapping[str, Any], guessed: bool) -> U
         options: of `Roles` that are given.
         guessed: whether roles are proposed that no option names.
     """
-    named = [name for role in TABLE.usual for name in _listed(options.get(role))]
+    named = TABLE.chosen(options)
     is_open = guessed and not TABLE.suits(options, rows.column_names)
     return Unfolding.of(rows, named, TABLE.usual["query"], is_open)
 
@@ -334,14 +335,18 @@ def refuse_ids_alone(of_table: TableProfile, where: str) -> None:
 
 
 def _may_hold_texts(column: ColumnProfile) -> bool:
-    """Return whether some texts of a column may have words."""
-    if column.scale is not None or column.time_forms or column.rows == column.blanks:
+    """Return whether some values of a column are texts of several words, or records that have
+    texts."""
+    kind = column.type
+    if is_list(kind) and is_text(kind.value_type):
+        return column.words > 1
+    if pa.types.is_nested(kind):
+        return _has_texts(kind)
+    if not is_text(kind) or column.scale is not None or column.time_forms:
         return False
-    if "id" in column.kinds and any(TABLE.usual_columns(role, [column.name]) for role in IDS):
-        return False
-    if pa.types.is_nested(column.type):
-        return _has_texts(column.type)
-    return is_text(column.type) and "boolean" not in column.kinds
+    named = any(TABLE.usual_columns(role, [column.name]) for role in IDS)
+    numbered = all(map(_DIGIT.search, column.values))  # q1, FT911-3
+    return "text" in column.kinds or not (named or numbered or "boolean" in column.kinds)
 
 
 def _has_texts(kind: pa.DataType) -> bool:

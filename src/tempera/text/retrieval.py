@@ -110,7 +110,7 @@ class TextTask:
             docs = _documents(tower, catalogue, cache / "tokens.1")
             made = None
             if pairs.made is not None and takes_source(config, len(split.train)):
-                rows = pairs.made.without(pairs.ids("query")[[*split.validation, *split.test]])
+                rows = pairs.made.without(split.held_texts)
                 made = _source_rows(tower, rows, cache)
         texts = TextData(split, catalogue, queries, docs, made)
         return cls(config, texts, sampler, tower, store, versions or cache / "anew")
@@ -162,9 +162,7 @@ class TextTask:
         return len(self._extended(part).train)
 
     def _extended(self, part: Part) -> Split:
-        return self.data.texts.split.extended(
-            part, self.held_out.options.shared_documents == "keep"
-        )
+        return self.data.texts.split.extended(part)
 
 
 def _source_rows(tower: Tower, rows: Pairs, cache: Path) -> SourceRows:

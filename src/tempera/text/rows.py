@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
 from ..io.columns import Columns
-from ..io.ids import content_ids, given_ids, mixed
+from ..io.ids import content_ids, form_ids, given_ids, mixed
 from ..io.reader import BlockReader, Mask, Rows, is_list, is_text, missing
 from ..io.tables import TableBlock
-from .pairs import GIVEN, KIND
+from .pairs import FORM, GIVEN, KIND
 from .roles import WHOLE, Roles
 
 # Fields of the ids of texts in records, as Tevatron and DPR call them.
@@ -38,13 +38,16 @@ class RoleTexts:
     content: Rows  # [k] ids of the texts before their prompt
     scores: NDArray[np.float64] | None = None  # [k]
     own_ids: pa.Array | None = None  # [k] large_string, the ids as the table holds them
+    # [k] ids of the forms of texts that have a prompt, before it
+    forms: Rows | None = None
 
     def __getitem__(self, keep: Mask) -> RoleTexts:
         scores = None if self.scores is None else self.scores[keep]
         own_ids = None if self.own_ids is None else self.own_ids.filter(pa.array(keep))
         texts = self.texts.filter(pa.array(keep))
+        forms = None if self.forms is None else self.forms[keep]
         return RoleTexts(
-            texts, self.rows[keep], self.ids[keep], self.content[keep], scores, own_ids
+            texts, self.rows[keep], self.ids[keep], self.content[keep], scores, own_ids, forms
         )
 
     def at(self, rows: Rows) -> Rows:
@@ -115,6 +118,10 @@ class PairReader(BlockReader):
             pairs[GIVEN["query"]] = query.own_ids.take(pa.array(queries))
         if doc.own_ids is not None:
             pairs[GIVEN["doc"]] = doc.own_ids
+        if query.forms is not None:
+            pairs[FORM["query"]] = query.forms[queries]
+        if doc.forms is not None:
+            pairs[FORM["doc"]] = doc.forms
         if "weight" in self.columns:
             pairs["weight"] = self.weights()[doc.rows]
         if doc.scores is not None:
@@ -201,12 +208,14 @@ class PairReader(BlockReader):
             keys = given_ids(own_ids)
         else:
             keys = content if prompts is None else mixed(content, content_ids(prompts))
+        forms = None
         if prompts is not None:
+            forms = form_ids(texts)
             texts = pc.binary_join_element_wise(prompts, texts, _NOTHING)
         numbers = None
         if scores in self.columns:
             numbers = self.numbers(scores, self.flat(scores, rows, every, kept), rows)
-        return RoleTexts(texts, rows, keys, content, numbers, own_ids)
+        return RoleTexts(texts, rows, keys, content, numbers, own_ids, forms)
 
     def prompts(self, role: str, prompt: str, rows: Rows) -> pa.Array | None:
         """Return the prompt of each text, [k]; None without prompts."""
@@ -330,6 +339,8 @@ class PairReader(BlockReader):
             columns["negative_scores"] = pa.array(items.scores)
         if items.own_ids is not None:
             columns[GIVEN["negatives"]] = items.own_ids
+        if items.forms is not None:
+            columns[FORM["negatives"]] = pa.array(items.forms)
         return {
             name: pa.LargeListArray.from_arrays(offsets, values) for name, values in columns.items()
         }

@@ -67,6 +67,8 @@ _TEXTS = pa.schema([(name, pa.string()) for name in ("_id", "title", "text")])
 _TEXT = ("text",)
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 _JUDGED = (".txt", ".qrels", ".qrel")  # further ends of the names of judgements
+_FIRST = 1 << 24  # bytes of a first line
+_LINES, _LONGEST = 50, 1 << 12  # lines, and their bytes, that tell judgements
 _ALL = "all"  # the split of judgements that name none
 
 
@@ -194,7 +196,7 @@ def first_text(path: Path) -> str:
     """Return the first line of a file that is not blank; nothing of a file that is damaged, which
     its reader tells."""
     with suppress(OSError, EOFError, zlib.error), opened(path) as file:
-        for line in file:
+        while line := file.readline(_FIRST):
             if text := line.decode("utf-8", "replace").removeprefix("\ufeff").strip("\r\n"):
                 return text
     return ""
@@ -244,6 +246,19 @@ def suits(path: Path, part: Part) -> bool:
     if not _is_separated(path) or named or len(names) not in _UNNAMED[part]:
         return False
     return part != "qrels" or names[-1].strip().lstrip("-").isdigit()
+
+
+def are_judgements(path: Path) -> bool:
+    """Return whether the first lines of a file are judgements as TREC writes them: a query, a
+    column of 0 or Q0, a document, and a small grade."""
+    with suppress(OSError, EOFError, zlib.error), opened(path) as file:
+        lines = [file.readline(_LONGEST).decode("utf-8", "replace").split() for _ in range(_LINES)]
+        rows = [line for line in lines if line]
+        return bool(rows) and all(
+            len(row) == 4 and row[1] in ("0", "Q0") and re.fullmatch(r"-?\d", row[3])
+            for row in rows
+        )
+    return False
 
 
 def _first_line(part: Part) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -28,8 +29,8 @@ from ..io.tables import TableBlock, blocks, read_table, refuse_repeated
 from ..towers.saved import model_folder
 from .beir import UNNAMED, Beir, files_of_set, read_beir
 from .labels import advice, is_wrong
-from .pairs import GIVEN, GRADE, RANKED, TRAIN, Pairs, Source, Text
-from .parts import joined, named_parts, splits_of
+from .pairs import GIVEN, GRADE, RANKED, TEXTS, TRAIN, Pairs, Source, Text
+from .parts import joined, named_parts, parts_in_memory
 from .proposed_roles import proposed_roles, refuse_ids_alone, unfolding_of
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL, Roles, UnsaidScoreError
 from .round_trip import found_again
@@ -39,6 +40,7 @@ from .unfolded import Unfolding
 __all__ = ["DOC_NAMES", "QUERY_NAMES", "BeirFolder", "Given", "PairsFile", "read_table"]
 
 _SHOWN = 6  # different values that a message has
+_CODE = re.compile(r"\S*\d\S*")  # in place of a text
 _SOME = 200  # rows that tell whether documents hold their queries
 
 
@@ -81,7 +83,7 @@ class PairsFile(Roles):
         parts = {}
         for part, path, place in named_parts(self, self.path, folder):
             alone = replace(self, path=path, validation=None, test=None)
-            parts[part] = _pairs(blocks(Path(path)), alone, place)[0]
+            parts[part] = _pairs(blocks(Path(path), self.form), alone, place)[0]
             if self.generated and part == TRAIN:
                 parts[part] = self._found_again(parts[part])
         pairs = joined(parts)
@@ -95,7 +97,7 @@ class PairsFile(Roles):
         """Raise DataError where most ids that the files share name other texts, as numbers do that
         begin anew in each file."""
         first, which = pairs.distinct(role)
-        content = pairs.all_contents[role]
+        content = pairs.contents(role, np.arange(len(pairs)))
         shared = pairs.part != pairs.part[first[which]]
         other = int((shared & (content != content[first[which]])).sum())
         if 2 * other > shared.sum():
@@ -156,12 +158,9 @@ class _Handed:
     data: Any = field(repr=False)
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        if not isinstance(self.data, Mapping):
-            return _pairs(stream(self.data), self.roles, folder)
-        names = splits_of(list(self.data), "data")
         parts = {
-            part: _pairs(stream(self.data[name]), self.roles, folder and folder / name)[0]
-            for part, name in names.items()
+            part: _pairs(stream(data), self.roles, place)[0]
+            for part, data, place in parts_in_memory(self.data, folder)
         }
         return _asked(joined(parts))
 
@@ -300,9 +299,10 @@ def _pairs(
     rows = unfolding(first).table
     proposal = proposed_roles(rows, options if guessed else _strict(options, rows), where)
     if guessed:
-        refuse_ids_alone(proposal.of_table, where)
         roles = replace(roles, **_typed(proposal.options))
-    unfolding = unfolding.used(_named_columns(roles))
+        if not TABLE.suits(vars(roles), rows.column_names):
+            refuse_ids_alone(proposal.of_table, where)
+    unfolding = unfolding.used(TABLE.chosen(vars(roles)))
     constants = _constants(roles, proposal.of_table) if guessed else {}
     roles = replace(roles, metadata=(*roles.metadata, *constants))
     _refuse_unsaid(roles, proposal.of_table, rows, where)
@@ -336,18 +336,6 @@ def _ahead(read: Iterator[TableBlock]) -> tuple[TableBlock, Iterator[TableBlock]
     ahead, read = tee(read)
     nothing = TableBlock(pa.table({}), "")
     return next((block for block in ahead if len(block.table)), nothing), read
-
-
-def _named_columns(roles: Roles) -> list[str]:
-    """Return the columns that options name."""
-    columns = list[str]()
-    for role in TABLE.usual:
-        value = getattr(roles, role)
-        if isinstance(value, str):
-            columns.append(value)
-        else:
-            columns.extend(value or ())
-    return columns
 
 
 def _strict(options: Mapping[str, Any], first: pa.Table) -> dict[str, Any]:
@@ -421,8 +409,9 @@ def _constant(
 
 
 def _notes(pairs: Pairs, so_far: ColumnsSoFar, unfolding: Unfolding) -> list[str]:
-    """Return sentences on what a table's rows are made of, and on what makes them easy."""
-    notes = list[str]()
+    """Return sentences on the form of the files, on what a table's rows are made of, and on what
+    makes them easy."""
+    notes = list(so_far.notes)
     chats = [name for name in so_far.columns.get("query", ()) if name.endswith(".user")]
     if chats:
         notes.append("of each chat, the first question and the answer to it make a pair")
@@ -435,6 +424,9 @@ def _notes(pairs: Pairs, so_far: ColumnsSoFar, unfolding: Unfolding) -> list[str
         notes.append(
             "caution: most documents hold their own query word for word, which makes it easy to find"
         )
+    sides = [pairs.texts(role, some) for role in TEXTS]
+    if all(sum(map(bool, map(_CODE.fullmatch, side))) > 0.9 * len(side) for side in sides):
+        notes.append("caution: queries and documents look like ids, and texts are needed")
     return notes
 
 

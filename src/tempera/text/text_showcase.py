@@ -87,6 +87,7 @@ class TextShowcase:
             "queries": split.queries(split.test),
             "corpus": len(split.corpus),
             **({"shared_documents": split.shared} if split.shared else {}),
+            **({"held_out": [*split.notes]} if split.notes else {}),
         }
         made, (first, *notes) = self.data.made, split.lines()
         notes += [note] if (note := made.note()) else []
@@ -127,9 +128,8 @@ class TextShowcase:
         return Searched(self.held_out.vectors(), self.texts.catalogue.table(), tables=tables)
 
     def trained_on(self) -> dict[str, NDArray[np.int64]]:
-        """Return the ids of the training queries' contents."""
-        split = self.texts.split
-        return {TRAINED: np.unique(split.pairs.contents("query", split.train))}
+        """Return the ids of the forms of all texts of the training rows, in whatever role."""
+        return {TRAINED: self.texts.split.trained_texts}
 
     def reopened(self, folder: Path) -> float:
         """Save the tower and open it as a user would; return the largest difference in any number

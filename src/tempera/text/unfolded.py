@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..io.arrow_types import is_list, is_text
+from ..io.nested import at_path
 from ..io.tables import TableBlock
 
 # Who speaks in a chat, by the names that chats give them.
@@ -89,9 +90,8 @@ class Unfolding:
 def column_at(table: pa.Table, path: str) -> pa.ChunkedArray | None:
     """Return the values at a path, [r]; None if the table has nothing there.
 
-    A path has the name of a column, and then of fields of records, numbers of elements counted from
-    0, a number and a colon for those from there on, or user and assistant for the first question of
-    a chat and the answer to it. The field of a list of records is a list.
+    A path is one of `io.nested`, or ends with a number and a colon for the elements from there on,
+    or with user or assistant for the first question of a chat and the answer to it.
 
     >>> chats = [[{"role": "user", "content": "why?"}, {"role": "assistant", "content": "so"}]]
     >>> table = pa.table({"messages": chats, "data": [{"title": "a"}], "set": [["x", "y", "z"]]})
@@ -105,58 +105,30 @@ def column_at(table: pa.Table, path: str) -> pa.ChunkedArray | None:
     [['y', 'z']]
     None
     """
-    name, *steps = path.split(".")
-    for whole in table.column_names:  # names may hold points, too
-        if path == whole or path.startswith(f"{whole}."):
-            name, steps = whole, path[len(whole) + 1 :].split(".") if path != whole else []
-    if name not in table.column_names:
+    head, _, step = path.rpartition(".")
+    if path in table.column_names or not (step in SPEAKERS or _RANGE.fullmatch(step)):
+        return at_path(table, path)
+    column = at_path(table, head)
+    if column is None or not is_list(column.type):
         return None
-    values = table[name].combine_chunks()
-    if isinstance(values, pa.ChunkedArray):
-        values = pa.concat_arrays(values.chunks)
-    for step in steps:
-        inner = _at(values, step)
-        if inner is None:
-            return None
-        values = inner
-    return pa.chunked_array([values])
-
-
-def _at(values: pa.Array, step: str) -> pa.Array | None:
-    """Return what one step of a path leads to, [r]."""
-    kind = values.type
-    if pa.types.is_struct(kind):
-        return pc.struct_field(values, [step]) if kind.get_field_index(step) >= 0 else None
-    if not is_list(kind):
-        return None
-    counts = pc.fill_null(pc.list_value_length(values), 0).to_numpy().astype(np.int64)
+    lists = _whole(column)
+    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
     starts = np.concatenate([[0], counts.cumsum()])
-    inside = pc.list_flatten(values)
-    if step.isdigit():
-        at = starts[:-1] + int(step)
-        return inside.take(pa.array(at, mask=int(step) >= counts))
+    inside = pc.list_flatten(lists)
     if begin := _RANGE.fullmatch(step):
         kept = np.arange(len(inside)) - np.repeat(starts[:-1], counts) >= int(begin[1])
         rest = np.maximum(counts - int(begin[1]), 0)
-        return _lists(rest, inside.filter(pa.array(kept)))
-    if not pa.types.is_struct(kind.value_type):
-        return None
-    if step in SPEAKERS and (said := _rounds(kind.value_type)) is not None:
-        return _spoken(step, inside, counts, *said)
-    if kind.value_type.get_field_index(step) < 0:
-        return None
-    return _lists(counts, pc.struct_field(inside, [step]))
+        offsets = pa.array(np.concatenate([[0], rest.cumsum()]))
+        values = inside.filter(pa.array(kept))
+        return pa.chunked_array([pa.LargeListArray.from_arrays(offsets, values)])
+    said = _rounds(inside.type) if pa.types.is_struct(inside.type) else None
+    return None if said is None else pa.chunked_array([_spoken(step, inside, counts, *said)])
 
 
-def _lists(counts: NDArray[np.int64], values: pa.Array) -> pa.Array:
-    """Return lists of so many values, [r]."""
-    if is_list(values.type):  # lists of lists are one list
-        inner = pc.fill_null(pc.list_value_length(values), 0).to_numpy().astype(np.int64)
-        ends = np.concatenate([[0], inner.cumsum()])
-        offsets = ends[np.concatenate([[0], counts.cumsum()])]
-        return pa.LargeListArray.from_arrays(pa.array(offsets), pc.list_flatten(values))
-    offsets = np.concatenate([[0], counts.cumsum()])
-    return pa.LargeListArray.from_arrays(pa.array(offsets), values)
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
+    values = column.combine_chunks()
+    return pa.concat_arrays(values.chunks) if isinstance(values, pa.ChunkedArray) else values
 
 
 def _rounds(kind: pa.DataType) -> tuple[str, str] | None:
@@ -214,9 +186,7 @@ def _holds_queries(kind: pa.DataType, names: Sequence[str], depth: int) -> bool:
 def _exploded(table: pa.Table, name: str) -> tuple[pa.Table, NDArray[np.int64]]:
     """Return a table with a row for each record of a column of lists, and the row that each is of,
     [e]; the fields are columns called by their paths."""
-    lists = table[name].combine_chunks()
-    if isinstance(lists, pa.ChunkedArray):
-        lists = pa.concat_arrays(lists.chunks)
+    lists = _whole(table[name])
     rows = pc.list_parent_indices(lists).to_numpy().astype(np.int64)
     records, at = pc.list_flatten(lists), pa.array(rows)
     columns = {other: table[other].take(at) for other in table.column_names if other != name}

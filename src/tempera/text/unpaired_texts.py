@@ -18,7 +18,7 @@ from pydantic import Field
 from ..errors import ConfigError, DataError
 from ..io.columns import RoleTable
 from ..io.documents import read_lines
-from ..io.ids import content_id
+from ..io.ids import content_id, form
 from ..io.tables import blocks, is_table
 from .beir import is_beir, split_names, texts_of
 from .pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
@@ -145,8 +145,8 @@ class Documents:
             made = _made(docs, cut, answers)
             parts |= {part: made} if len(made) else {}
         first, left = [docs[i] for i in cut], [doc for i, doc in enumerate(docs) if i not in cut]
-        judged_by = {query for pairs in parts.values() for query in pairs.texts("query")}
-        log = [query for query in dict.fromkeys(texts.log) if query not in judged_by]
+        judged_by = {form(query) for pairs in parts.values() for query in pairs.texts("query")}
+        log = [query for query in dict.fromkeys(texts.log) if form(query) not in judged_by]
         log = [log[i] for i in draw.permutation(len(log))]
         dropped = Counter(texts.dropped) + Counter({"repeated texts": len(texts.docs) - len(docs)})
         if self.rule is None:
@@ -332,7 +332,9 @@ def _pairs(path: Path) -> Pairs:
             "the pairs to query and doc"
         )
     others = [name for name in names if name not in columns.values()]
-    pairs = PairsFile(path=str(path), metadata=tuple(others), **columns).read()[0]
+    pairs = PairsFile(
+        path=str(path), metadata=tuple(others), query=columns["query"], doc=columns["doc"]
+    ).read()[0]
     return replace(_by_content(pairs), dropped=pairs.dropped)
 
 
