@@ -147,6 +147,8 @@ def test_a_form_is_read_at_the_first_try(tmp_path: Path, name: str) -> None:
     parquet.write_table(frame, tmp_path / "a.parquet")
     of_columns = read(tmp_path / "a.parquet")
     assert of_columns.table.drop_columns("place") == pairs.table.drop_columns("place")
+    again, _ = pairs.source.read()  # type: ignore[union-attr]  # as a run reads its data again
+    assert again.table == pairs.table
     handed = Given.of(frame, metadata=("*",)).read()[0]
     assert handed.texts("query") == Q and handed.texts("doc") == D
 
@@ -191,6 +193,8 @@ def test_records_become_rows_that_messages_name(tmp_path: Path) -> None:
     ]
     assert pairs.texts("place") == [f"{path} row {row}" for row in (1, 1, 1, 2)]
     assert "each record of paragraphs, paragraphs.qas is a row" in pairs.about
+    named = ("data.query=paragraphs.qas.question", "data.doc=paragraphs.context")
+    assert read(path, *named).table == pairs.table
 
 
 def test_a_path_names_what_lies_inside(tmp_path: Path) -> None:

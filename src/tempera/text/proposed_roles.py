@@ -123,7 +123,7 @@ def unfolding_of(rows: pa.Table, options: Mapping[str, Any], guessed: bool) -> U
     """
     named = TABLE.chosen(options)
     is_open = guessed and not TABLE.suits(options, rows.column_names)
-    return Unfolding.of(rows, named, TABLE.usual["query"], is_open)
+    return Unfolding.of(rows, named, options.get("query"), TABLE.usual["query"], is_open)
 
 
 def proposed_roles(

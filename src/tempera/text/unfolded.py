@@ -44,20 +44,30 @@ class Unfolding:
 
     @classmethod
     def of(
-        cls, table: pa.Table, named: Sequence[str], query_names: Sequence[str], whole: bool
+        cls,
+        table: pa.Table,
+        named: Sequence[str],
+        query: str | None,
+        query_names: Sequence[str],
+        whole: bool,
     ) -> Unfolding:
         """Return how to unfold a table.
 
         Args:
             table: its first rows.
             named: columns that options name, among them paths.
+            query: the column of the queries, if options name one.
             query_names: usual names of queries, which tell lists of records that are rows, as those
                 of SQuAD's questions are.
             whole: whether to look into all records, lists of texts and chats, where no column is a
-                query by its name.
+                query or a document by its name.
         """
         repeated = list[str]()
-        while whole and (name := _records(table, query_names)) is not None:
+        top = any(name.lower() in query_names for name in table.column_names)
+        while (name := _records(table, query_names)) is not None:
+            inside = _is_inside(query, name) if query is not None else whole and not top
+            if not inside:
+                break
             repeated.append(name)
             table = _exploded(table, name)[0]
         paths = [name for name in named if name not in table.column_names and "." in name]
@@ -164,6 +174,12 @@ def _spoken(
     if step == "assistant":
         place = first("assistant", place)
     return texts.take(pa.array(place, mask=place == len(rounds)))
+
+
+def _is_inside(path: str, lists: str) -> bool:
+    """Return whether a path leads into every record of a column of lists, and not into one."""
+    head, _, rest = path.partition(f"{lists}.")
+    return not head and bool(rest) and re.fullmatch(r"-?\d+:?", rest.partition(".")[0]) is None
 
 
 def _records(table: pa.Table, query_names: Sequence[str]) -> str | None:
