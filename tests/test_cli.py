@@ -43,7 +43,9 @@ def refused(answer: Any, *says: str) -> str:
 def known(line: str) -> bool:
     """Whether it is something that a run says about itself."""
     parts = (
-        "holds pairs: query = query, doc = doc",
+        ": pairs",
+        "query  read as query",
+        "doc    read as doc",
         "test queries against",
         "pairs a batch on",
         "saved: the weights of",
@@ -86,8 +88,12 @@ def test_train_prints_one_json_document(
     )
     assert document["peak_memory_bytes"] > 2**20
     assert json.loads((tmp_path / "run" / "metrics.json").read_text()).items() <= document.items()
-    read, first, *others = answer.err.splitlines()
-    assert read.endswith("pairs.jsonl holds pairs: query = query, doc = doc")
+    read, query, doc, first, *others = answer.err.splitlines()
+    assert read.endswith("pairs.jsonl: pairs")
+    assert [query, doc] == [
+        "  query  read as query  by its name",
+        "  doc    read as doc    by its name",
+    ]
     assert (
         first
         == "300 pairs: 260 for training, 0 validation and 40 test queries against 300 documents"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,12 @@ def test_pairs_whatever_the_case_of_their_columns(put: Put) -> None:
     config = build(load(None, [f"data.path={path}"]))
     assert config.resolved["data"] == build(load(path)).resolved["data"]
     pairs, _ = config.data.read()
-    assert pairs.about == f"{path} holds pairs: query = Question, doc = ANSWER; not read: id"
+    assert pairs.about.splitlines() == [
+        f"{path}: pairs",
+        "  Question  read as query  by its name",
+        "  ANSWER    read as doc    by its name",
+        "  id        not read       holds 1 alone",
+    ]
 
 
 def test_columns_that_are_named(put: Put) -> None:
@@ -67,11 +73,10 @@ def test_columns_that_are_named(put: Put) -> None:
         build(load(path))
     with pytest.raises(DataError, match=r"empty.json holds rows without columns: give each row"):
         build(load(put("empty.json", "{}")))
-    inside = put("inside.json", '{"data": [{"query": "a", "doc": "b"}]}')
-    with pytest.raises(
-        DataError, match=r"if the rows stand inside of 'data', write them as an array of their own"
-    ):
-        build(load(inside))
+    inside = put(
+        "inside.jsonl", '{"data": [{"query": "a", "doc": "b"}, {"query": "c", "doc": "d"}]}'
+    )
+    assert build(load(inside)).data.read()[0].texts("doc") == ["b", "d"]
 
 
 LONG = "a text of many words that is the document"
@@ -95,12 +100,11 @@ def test_columns_that_are_known_by_their_texts(
     put: Put, content: str, overrides: list[str], roles: tuple[str | None, str]
 ) -> None:
     path = put("faq.csv", content)
-    chosen = options(path, *overrides)
-    assert (chosen["source"], chosen.get("query"), chosen["doc"]) == ("pairs", *roles)
+    assert options(path, *overrides)["source"] == "pairs"
     pairs, _ = build(load(path, overrides)).data.read()
-    assert f"doc = {roles[1]}" in pairs.about and pairs.texts("doc")[0].startswith(
-        ("a text", "how to")
-    )
+    columns = asdict(pairs.source)  # type: ignore[call-overload]
+    assert columns["query"] == (roles[0] or "question") and columns["doc"] == roles[1]
+    assert pairs.texts("doc")[0].startswith(("a text", "how to"))
 
 
 @pytest.mark.parametrize(
@@ -109,12 +113,17 @@ def test_columns_that_are_known_by_their_texts(
         f"user_id,title,review\nada,how to read,{LONG}\n",  # events of an item that is not known
         f"a,b,c\n{LONG},{LONG},{LONG}\n",
         f"a,b\ntwo words,{LONG}\n",
-        "a,b\n1,2\n",
     ],
 )
 def test_columns_that_are_not_known_by_their_texts(put: Put, content: str) -> None:
     with pytest.raises(DataError, match=r"with no usual name for .*data.query=COLUMN"):
         build(load(put("faq.csv", content)))
+
+
+def test_ids_alone_are_told(put: Put) -> None:
+    for content in ("a,b\n1,2\n", "query_id,doc_id,score\nq1,d1,1\n"):
+        with pytest.raises(DataError, match=r"holds ids or numbers alone, in .*: texts are needed"):
+            build(load(put("faq.csv", content)))
 
 
 def test_a_table_without_a_line_of_names_is_told(put: Put) -> None:

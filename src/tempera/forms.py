@@ -16,7 +16,7 @@ from .errors import DataError
 from .io.atomic import is_run
 from .io.columns import headless
 from .io.nested import with_paths
-from .io.profile import profile
+from .io.profile import TableProfile, profile
 from .io.saved_sets import PART_NAMES, splits
 from .io.separated import is_separated
 from .io.streams import data_sets, stream
@@ -27,8 +27,10 @@ from .recommend.event_roles import TABLE as EVENTS
 from .recommend.event_roles import proposed
 from .recommend.sessions import Sessions
 from .text.beir import is_beir, split_names
-from .text.roles import IDS, Roles, known_by_texts
+from .text.proposed_roles import proposed_roles, refuse_ids_alone, unfolding_of
+from .text.roles import IDS, Roles
 from .text.roles import TABLE as PAIRS
+from .text.set_files import are_judgements, first_text
 from .text.text_files import is_text_file
 
 _NUMBERED = re.compile(r"column\d+")  # names of columns that have none
@@ -79,7 +81,7 @@ def source_of(data: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     rows = _rows_of(data, options)
     names = [str(name) for name in rows.column_names]
     if PAIRS.suits(options, names) or not EVENTS.suits(options, names):
-        return {**options, "source": "given"}
+        return {**options, "source": "given", "metadata": _unnamed(options, names)}
     return {**options, "source": "interactions", **proposed(rows, options, "data")}
 
 
@@ -124,12 +126,31 @@ def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         if of_table["source"] == "pairs":
             paths = {part: files[name] for part, name in parts.items()}
             return {**_renamed(paths, "path"), **of_table}
+    if form != "python":
+        _refuse_trec(place)
     if form == "python":
         return {"source": "installed_python", "roots": [path]}
     return {
         "path": path,
         **({"source": "text_files"} if form == "texts" else _of_table(path, options)),
     }
+
+
+def _refuse_trec(path: Path) -> None:
+    """Refuse topics, documents and judgements in the forms of TREC, which look like texts."""
+    files = visible_files(path) if path.is_dir() else iter([path])
+    plain = [
+        file for file in files if not (is_table(file) or file.name.lower().startswith("readme"))
+    ]
+    for file in sorted(plain)[:FEW]:
+        start = first_text(file).strip()
+        is_trec = start.lower().startswith(("<top>", "<doc>"))
+        if is_trec or are_judgements(file):
+            what = "judgements" if not is_trec else "topics or documents"
+            raise DataError(
+                f"{file} holds {what} of TREC: give a folder of tables called corpus (of _id, title, text), queries (of _id, text) "
+                "and qrels (which may be of TREC), for instance as corpus.jsonl, queries.jsonl and qrels.txt"
+            )
 
 
 def _form(path: Path) -> str | None:
@@ -230,7 +251,7 @@ def _by_event(block: TableBlock, options: Mapping[str, Any]) -> pa.Table:
     return Sessions(EVENTS, options).flat(with_paths(block, named)).table
 
 
-def _unnamed(path: str, rows: pa.Table) -> str:
+def _without_names(path: str, rows: pa.Table) -> str:
     """Return a message on a table without names: its first row, and names that its values may
     have."""
     columns = profile(rows, path).columns
@@ -256,11 +277,27 @@ def _unnamed(path: str, rows: pa.Table) -> str:
     )
 
 
-def _by_texts(rows: pa.Table, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return columns of pairs that are known by their texts; rows of a user or an item are no
-    pairs."""
+def _pair(path: str, rows: pa.Table, options: Mapping[str, Any]) -> tuple[TableProfile, bool]:
+    """Return what the columns of a table hold, and whether they hold pairs of texts; rows of a user
+    or an item are told by their names alone."""
+    table = unfolding_of(rows, options, guessed=True)(TableBlock(rows, path)).table
     events = any(EVENTS.has(role, options, rows.column_names) for role in EVENTS.needed)
-    return {} if events else known_by_texts(rows, options)
+    proposal = proposed_roles(table, options, path, by_names=events)
+    return proposal.of_table, PAIRS.suits({**options, **proposal.options}, table.column_names)
+
+
+def _listed(value: Any) -> list[str]:
+    if value is None:
+        return []
+    return [*value] if isinstance(value, list | tuple) else [str(value)]
+
+
+def _unnamed(options: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Return columns that are not read: those that options name so, ids that they do not name, and
+    all without a role."""
+    named = {role: name for role in IDS if (name := options.get(role))}
+    others = Roles(**named).told_by_content(names).metadata
+    return [*dict.fromkeys([*_listed(options.get("metadata")), *others])]
 
 
 def _renamed(parts: Mapping[str, str], train: str) -> dict[str, str]:
@@ -269,20 +306,18 @@ def _renamed(parts: Mapping[str, str], train: str) -> dict[str, str]:
 
 def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     rows = _first_rows(Path(path), options)
-    names, by_texts = rows.column_names, _by_texts(rows, options)
-    if PAIRS.suits({**options, **by_texts}, names):  # texts are told apart by their content
-        named = {role: name for role in IDS if (name := options.get(role))}
-        return {
-            "source": "pairs",
-            **by_texts,
-            "metadata": [*Roles(**named).told_by_content(names).metadata],
-        }
-    if EVENTS.suits(options, names):
+    names = rows.column_names
+    are_events = EVENTS.suits(options, names) and not PAIRS.suits(options, names)
+    of_table, are_pairs = _pair(path, rows, options)
+    if are_pairs and not are_events:  # texts are told apart by their content
+        return {"source": "pairs", "metadata": _unnamed({**options, "metadata": None}, names)}
+    if are_events:
         return {"source": "interactions", **proposed(rows, options, path)}
     if not names:
         raise DataError(f"{path} holds rows without columns: give each row its values by name")
+    refuse_ids_alone(of_table, path)
     if len(names) > 1 and all(map(_NUMBERED.fullmatch, names)):
-        raise DataError(_unnamed(path, rows))
+        raise DataError(_without_names(path, rows))
     missing = [
         name
         for role, name in _CALLED.items()

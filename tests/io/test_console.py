@@ -72,5 +72,6 @@ def test_training_prints_nothing_and_logs_everything(
     quick = ["train.max_steps=1", "train.evaluations=0", "evaluation.bm25=false"]
     train(options, tmp_path / "run", quick)
     assert capfd.readouterr() == ("", "")
-    assert caplog.messages[0].endswith("pairs.jsonl holds pairs: query = query, doc = doc")
-    assert caplog.messages[1].startswith("300 pairs: ")
+    assert caplog.messages[0].endswith("pairs.jsonl: pairs")
+    assert caplog.messages[1] == "  query  read as query  by its name"
+    assert caplog.messages[3].startswith("300 pairs: ")

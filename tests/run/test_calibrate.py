@@ -142,6 +142,20 @@ def test_grades_need_the_least_that_is_relevant(run: Path, tmp_path: Path) -> No
     assert calibrate(run, path, Roles(identical="keep", min_score=2)).about["relevant"] > 40
 
 
+def test_labels_may_be_words_of_a_column_of_any_name(run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "judged.parquet"
+    rows = parquet.read_table(table(path, run))
+    words = ["relevant" if label else "irrelevant" for label in rows["label"].to_pylist()]
+    parquet.write_table(rows.set_column(2, "verdict", pa.array(words)), path)
+    roles = Roles(identical="keep", metadata=("*",))
+    with pytest.raises(
+        DataError, match=r"'verdict' holds .*: give data\.positive_labels=\[relevant\]"
+    ):
+        calibrate(run, path, roles)
+    chosen = replace(roles, positive_labels=("relevant",))
+    assert calibrate(run, path, chosen).about["relevant"] == 40
+
+
 def test_a_model_alone_searches_the_documents_of_the_pairs(run: Path, tmp_path: Path) -> None:
     path = table(tmp_path / "pairs.parquet", run, labels=False)
     found = calibrate(run / "model", path)

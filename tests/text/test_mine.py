@@ -346,13 +346,13 @@ def test_columns_are_known_by_their_texts_to_all_that_read_a_table(
     ]
     (path := tmp_path / "faq.csv").write_text("\n".join(["id,heading,section", *rows]))
     run = shutil.copytree(tiny_run, tmp_path / "run")
-    said = f"{path}: by their texts, query = heading, doc = section"
+    said = f"{path}: pairs\n  heading  read as query  by its texts\n  section  read as doc    by its texts"
     output = tmp_path / "mined.parquet"
     for command in (["evaluate", run], ["mine", run, "-o", output, "-n", "1"], ["calibrate", run]):
         answer = tempera(*command, path)
-        assert (
-            answer.code == 0 and answer.err.count("by their texts") == 1 and said in answer.err
-        ), answer.err
+        assert answer.code == 0 and answer.err.count("by its texts") == 2 and said in answer.err, (
+            answer.err
+        )
     assert parquet.read_table(output)["query"].to_pylist()[0] == "how to ka a file"
     assert (
         RetrievalTask.pairs(path).queries["text"].to_pylist() == MiningTask.read(path).queries.texts

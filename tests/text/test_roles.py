@@ -229,6 +229,11 @@ def test_objects_of_other_libraries() -> None:
     assert chosen.texts("query") == ["a3", "a1"]
     alone = datasets.DatasetDict({"train": data})
     assert shown(Given.of(alone).read()[0]) == expected
+    several = datasets.DatasetDict(train=data.select([0, 1, 2]), test=data.select([3, 4]))
+    pairs, _ = Given.of(several).read()
+    assert shown(pairs) == expected and pairs.part.tolist() == [0, 0, 0, 2, 2]
+    with pytest.raises(DataError, match="the splits a, b, none of which is called train"):
+        Given.of(datasets.DatasetDict(a=data, b=data)).read()
     with pytest.raises(DataError, match="data is list, which gives no Arrow stream"):
         Given.of(rows).read()
 

@@ -378,13 +378,13 @@ def test_columns_that_are_not_there(
         (
             "a.csv",
             b"query,doc,score\na,b,1\n",
-            ": column 'score' holds scores or labels; without data.min_score",
+            ": column 'score' holds 1, as labels or grades, and rows of each would train as positives: give",
         ),
         *(
             (
                 "a.csv",
                 f"query,doc,{name}\na,b,1\n".encode(),
-                f": column '{name}' holds scores or labels; without",
+                f": column '{name}' holds 1, as labels or grades",
             )
             for name in ("relevance", "grade", "similarity", "is_duplicate")
         ),
@@ -658,24 +658,9 @@ def test_prompts_that_the_model_does_not_keep_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "options", "says"),
     [
-        (
-            "query,doc,rel\na,b,0\nc,d,2\n",
-            {},
-            "column 'rel' is not read, and holds 0, 2: if these are labels or grades",
-        ),
-        (
-            "query,doc,same\na,b,False\nc,d,True\n",
-            {},
-            "column 'same' is not read, and holds False, True: if these are",
-        ),
-        (
-            "query,doc,rel\na,b,0.0\nc,d,1.0\n",
-            {},
-            "rows of 0.0 count as answers; give data.score=rel and data.min_score",
-        ),
         ("query,doc,rel\na,b,0\nc,d,2\n", {"metadata": ("rel", "*")}, ""),
         ("query,doc,rel\na,b,0\nc,d,2\n", {"score": "rel", "min_score": 1.0}, ""),
-        ("query,doc,stars\na,b,1\nc,d,5\n", {}, ""),
+        ("query,doc,same\na,b,yes\nc,d,no\n", {"positive_labels": ("yes",)}, ""),
         ("query,doc,year\na,b,0\nc,d,2001\n", {}, ""),
         ("query,doc,rel\na,b,0\nc,d,0\n", {}, ""),
         (
@@ -695,3 +680,65 @@ def test_labels_that_nobody_reads_are_told(
     (tmp_path / "pairs.csv").write_text(content)
     PairsFile(path=str(tmp_path / "pairs.csv"), **{"metadata": ("*",), **options}).read()
     assert says in caplog.text if says else not caplog.text
+
+
+NLI = ["premise", "hypothesis", "gold_label"]
+
+
+@pytest.mark.parametrize(
+    ("names", "values", "gives", "right"),
+    [
+        (NLI, ["entailment", "neutral", "-"], "positive_labels=[entailment]", ["entailment"]),
+        (NLI, [0, 1, 2], "positive_labels=[0], as labels of inference have it", [0]),
+        (["query", "doc", "x"], ["relevant", "irrelevant"], "positive_labels=[relevant]", ["relevant"]),
+        (["query", "doc", "ok"], ["yes", "no"], "positive_labels=[yes]", ["yes"]),
+        (["query", "doc", "thumbs_up"], ["true", "false"], "positive_labels=[true]", ["true"]),
+        (["query", "doc", "vote"], [1, -1], "min_score=1;", [1]),
+        (["query", "doc", "rel"], [0, 2], "min_score=2, the upper fifth of 0 to 2", [2]),
+        (["sentence1", "sentence2", "x"], [0.5, 4.25, 3.8], "min_score=4, the upper", [4.25]),
+        (["sentence1", "sentence2", "x"], [0.05, 0.97], "min_score=0.8, the upper", [0.97]),
+        (["query", "doc", "stars"], [1, 5, 3], "min_score=4, the upper fifth of 1 to 5", [5]),
+        (["query", "doc", "type"], ["relevant", "bad"], "positive_labels=[relevant]", ["relevant"]),
+        (["question", "context", "is_impossible"], ["False", "True"], "positive_labels=[False]", ["False"]),
+        (["heading", "section", "x"], ["0", "1"], "min_score=1;", ["1"]),
+    ],
+)  # fmt: skip
+def test_a_column_of_few_values_or_grades_is_a_label_until_the_user_says_otherwise(
+    put, names: list[str], values: list[Any], gives: str, right: list[Any]
+) -> None:
+    labels = (values * 6)[:6]
+    rows = [f"how do I mend {i}?,you mend {i} by hand,{label}" for i, label in enumerate(labels)]
+    path = put("a.csv", "\n".join([",".join(names), *rows]).encode())
+    said = refused(path, metadata=("*",))
+    assert f"column {names[2]!r} holds " in said and f": give data.{gives}" in said
+    assert said.endswith(f"data.metadata=[{names[2]}]")
+    assert len(read(path, metadata=(names[2], "*"))) == 6
+    option, _, value = gives.rstrip(";").partition(",")[0].partition("=")
+    chosen: Any = (value.strip("[]"),) if option == "positive_labels" else float(value)
+    pairs = read(path, metadata=("*",), **{option: chosen})
+    expected = [f"how do I mend {i}?" for i, label in enumerate(labels) if label in right]
+    assert pairs.texts("query") == expected
+
+
+def test_words_of_descriptions_and_a_single_label_are_no_labels(put) -> None:
+    rows = ["query,doc,category,label", *(f"a {i},b {i},{'xy'[i % 2]},1" for i in range(40))]
+    pairs = read(put("a.csv", "\n".join(rows).encode()), metadata=("*",))
+    assert len(pairs) == 40 and "label     not read       holds 1 alone" in pairs.about
+    zero = put("b.csv", "\n".join(rows).replace(",1", ",0").encode())
+    assert "column 'label' holds 0" in refused(zero, metadata=("*",))
+
+
+def test_a_label_that_is_single_in_the_first_rows_alone_is_told(put, tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    put("shards/a.csv", b"query,doc,label\na,b,1\n")
+    put("shards/b.csv", b"query,doc,label\nc,d,0\n")
+    said = refused(str(tmp_path / "shards"), metadata=("*",))
+    assert "column 'label' holds 1 at first, and 0 in " in said
+
+
+def test_labels_are_compared_as_they_are_meant(put) -> None:
+    rows = b"query,doc,label\na,b,1.0\nc,d,YES \ne,f,\ng,h,0\n"
+    pairs = read(put("a.csv", rows), positive_labels=("1", "yes"))
+    assert pairs.texts("query") == ["a", "c"] and pairs.dropped == {"rows of other labels": 2}
+    with pytest.raises(ConfigError, match="both say which rows are pairs: give one of them"):
+        read(put("a.csv", rows), positive_labels=("1",), min_score=1)

@@ -33,6 +33,14 @@ def stream(data: Any) -> Iterator[TableBlock]:
         raise DataError("data holds no rows")
 
 
+def is_frame(data: Any) -> bool:
+    """Return whether an object may be read as a table: a frame, a table, or a data set."""
+    library = sys.modules.get("datasets")
+    if library is not None and isinstance(data, library.Dataset | library.IterableDataset):
+        return True
+    return hasattr(data, "__arrow_c_stream__")
+
+
 def described(data: Any) -> str:
     """Return what to call an object in memory.
 

@@ -19,18 +19,24 @@ from numpy.typing import NDArray
 
 from ..artifacts.index import Index
 from ..errors import DataError
+from ..io.arrow_types import is_list
 from ..io.console import logger
 from ..io.ids import mixed
+from ..io.profile import profile
 from ..io.vector_files import KEY
 from ..ranking.calibration import Scored
 from ..ranking.metrics import Relevant
 from ..text.beir import is_beir
 from ..text.embedder import Model, Vectors, encode_all
+from ..text.labels import advice
 from ..text.pairs import GIVEN, Pairs, Rows, Text
+from ..text.proposed_roles import log_proposed
 from ..text.roles import UNTRAINED, Roles, refuse_roles
+from ..text.rows import as_labels
 from ..text.sources import PairsFile, read_table
 from ..text.split import Split
 from ..text.tasks import RetrievalTask
+from ..text.unfolded import column_at
 from ..towers.saved import Encode
 from .data_again import asked, divided_again, evaluated, indexed, learned
 
@@ -97,6 +103,7 @@ def known(model: Model, path: Path | None, roles: Roles | None, depth: int, spli
     roles = roles or UNTRAINED
     pairs, _ = PairsFile(**{**vars(roles), "path": str(path), "min_score": _ALL}).read()
     assert isinstance(pairs.source, PairsFile)
+    log_proposed(pairs.about)
     roles = replace(roles, query=pairs.source.query, doc=pairs.source.doc)
     if pairs.source.score is not None:
         return _labelled(model, pairs, path, roles, pairs.source.score)
@@ -189,15 +196,9 @@ def _of_task(model: Model, task: RetrievalTask) -> QuerySet:
 
 def _labelled(model: Model, pairs: Pairs, path: Path, roles: Roles, column: str) -> Known:
     """Return pairs with labels, or with grades that are relevant from `roles.min_score` on."""
-    least = 1.0 if roles.min_score is None else roles.min_score
-    if roles.min_score is None:
-        grades = _grades(path, column)
-        if not set(grades.tolist()) <= {0.0, 1.0}:
-            raise DataError(
-                f"{path}: column {column!r} holds grades from {grades.min():g} to {grades.max():g}: "
-                "give data.min_score, the lowest grade of a relevant pair"
-            )
-    relevant, _ = PairsFile(**{**vars(roles), "path": str(path), "min_score": least}).read()
+    if not roles.says_labels:
+        roles = replace(roles, **_right_labels(path, column))
+    relevant, _ = PairsFile(**{**vars(roles), "path": str(path)}).read()
     keys = mixed(pairs.ids("doc"), pairs.ids("query"))
     queries, docs = _vectors(model.query, pairs, "query"), _vectors(model.doc, pairs, "doc")
     scores: NDArray[np.float64] = np.einsum("nd,nd->n", queries, docs, dtype=np.float64)
@@ -216,10 +217,32 @@ def _vectors(encode: Encode, pairs: Pairs, role: Text) -> Vectors:
     return encode_all(encode, pairs.table[role].take(pa.array(first)), f"{role}s")[which]
 
 
-def _grades(path: Path, column: str) -> NDArray[np.float64]:
-    """Return the distinct grades of a table, which are known to be numbers."""
-    grades: NDArray[np.float64] = pc.unique(read_table(path)[column].cast(pa.float64())).to_numpy()
-    return grades
+def _right_labels(path: Path, column: str) -> dict[str, Any]:
+    """Return the option that says which labels of a table are those of relevant pairs.
+
+    Raises:
+        DataError: they are neither 0 and 1 nor true and false.
+    """
+    table = read_table(path)
+    values = column_at(table, column)
+    assert values is not None  # the pairs have been read by it
+    if is_list(values.type):
+        values = pc.list_flatten(values)
+    labels = pc.unique(as_labels(values.combine_chunks())).drop_null().to_pylist()
+    if {*labels} <= {"0", "1"}:
+        return {"min_score": 1.0}
+    if {*labels} <= {"true", "false"}:
+        return {"positive_labels": ("true",)}
+    of_column = profile(pa.table({column: values}), str(path)).columns[column]
+    if of_column.scale is None:
+        raise DataError(
+            f"{path}: column {column!r} holds {', '.join(sorted(labels))}: give {advice(of_column, table.column_names)}"
+        )
+    low, high = of_column.scale
+    raise DataError(
+        f"{path}: column {column!r} holds grades from {low:g} to {high:g}: "
+        f"give data.min_score, the lowest grade of a relevant pair, such as {advice(of_column, table.column_names)}"
+    )
 
 
 def _counted(reasons: Mapping[str, int]) -> dict[str, int]:

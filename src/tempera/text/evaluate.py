@@ -15,6 +15,7 @@ from ..arguments import refuse_other_kinds
 from ..errors import ConfigError, DataError, OutputError, article, quantity
 from ..io.atomic import new_file, refuse_replacing
 from ..io.console import aligned
+from ..io.streams import is_frame
 from ..ranking.compare import Comparison
 from ..ranking.metrics import DEFAULT_METRICS, KINDS, listed
 from ..ranking.ranking import Evaluation
@@ -150,7 +151,7 @@ class Finding:
 
 def evaluate(
     model: str | Path,
-    *data: str | Path | RetrievalTask | Graded,
+    *data: Any,
     against: str | Path | None = None,
     bm25: bool = False,
     split: str = "test",
@@ -164,7 +165,8 @@ def evaluate(
 
     Args:
         model: a model folder or a run folder.
-        data: BEIR folders, tables of pairs, tables with sentence1, sentence2 and score; or tasks.
+        data: retrieval sets, tables of pairs, tables of two sentences and their grade; frames of
+            pandas or polars, tables of pyarrow, data sets; or tasks.
         against: another model, compared query by query.
         bm25: rank retrieval tasks by BM25, and by the model and BM25 together, as well.
         split: of BEIR folders.
@@ -189,10 +191,10 @@ def evaluate(
             "no data to evaluate on: give a table of pairs or a BEIR folder, or a run to evaluate_held_out"
         )
     for number, task in enumerate(data, 1):
-        if not isinstance(task, str | Path | RetrievalTask | Graded):
+        if not isinstance(task, str | Path | RetrievalTask | Graded) and not is_frame(task):
             raise DataError(
                 f"data {number} to evaluate on is {article(type(task).__name__)}; expected the path of a table of pairs or of a "
-                "BEIR folder: write rows to a file, such as pairs.jsonl"
+                "retrieval set, or a frame: write rows to a file, such as pairs.jsonl, or make them a pyarrow.table"
             )
     refuse_other_kinds(evaluate, locals())
     names = resolved(metrics, k)
@@ -205,7 +207,8 @@ def evaluate(
     if split != "test" and not any(isinstance(task, str | Path) and is_beir(task) for task in data):
         raise DataError(f"the split {split!r} is of a BEIR folder, and none is given: drop it")
     tasks = [
-        read_task(task, split, roles) if isinstance(task, str | Path) else task for task in data
+        task if isinstance(task, RetrievalTask | Graded) else read_task(task, split, roles)
+        for task in data
     ]
     idle = {"metrics": metrics, "k": k, "exclude_self": exclude_self}
     if any(idle.values()) and all(isinstance(task, Graded) for task in tasks):

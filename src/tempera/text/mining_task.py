@@ -20,6 +20,7 @@ from ..mining.search import Ints, Pairs
 from .beir import is_beir, read_beir
 from .pairs import KIND, distinct
 from .pairs import Pairs as Table
+from .proposed_roles import log_proposed
 from .roles import UNTRAINED, Roles, refuse_roles
 from .sources import PairsFile, documents
 
@@ -187,6 +188,7 @@ def _beir(path: Path, split: str, roles: Roles | None = None) -> _Read:
 
 def _table(path: Path, roles: Roles) -> _Read:
     pairs: Table = PairsFile(**{**vars(roles), "path": str(path)}).read()[0]
+    log_proposed(pairs.about)
     sides = map(pairs.side, ("query", "doc", "negatives"))
     query, answer, other = (_Named(texts.to_pylist(), own) for _, own, texts in sides)
     return _Read(query, answer, other, pairs.dropped)

@@ -93,7 +93,7 @@ class Mixture:
         )
         whole = Pairs.distinct_of(tables(), folder and folder / "mixture", dropped, source)
         made = [pairs.made.table for pairs, _ in read if pairs.made is not None]
-        about = "; ".join(pairs.about for pairs, _ in read)
+        about = "\n".join(pairs.about for pairs, _ in read)
         whole = replace(whole, about=about, made=Pairs.distinct_of(made) if made else None)
         return whole, whole.table["asked"].to_numpy()
 

@@ -74,6 +74,6 @@ def joined(parts: Mapping[int, Pairs]) -> Pairs:
     dropped: Counter[str] = Counter()
     for pairs in parts.values():
         dropped.update(pairs.dropped)
-    about = "; ".join(dict.fromkeys(pairs.about for pairs in parts.values()))
+    about = "\n".join(dict.fromkeys(pairs.about for pairs in parts.values()))
     table = named_alike(pa.concat_tables(tables, promote_options="default"))
     return Pairs(table, dict(dropped), about=about)

@@ -6,25 +6,24 @@ Letters in shapes: r rows of the block, k texts of one role in all of them.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 from ..io.columns import Columns
 from ..io.ids import content_ids, form_ids, given_ids, mixed
-from ..io.reader import BlockReader, Mask, Rows, is_list, is_text
+from ..io.reader import BlockReader, Mask, Rows, is_list, is_text, missing
 from ..io.tables import TableBlock
 from .pairs import FORM, GIVEN, KIND
 from .roles import WHOLE, Roles
 
-# Of texts, as Python or JSON writes it.
-_LIST = re.compile(r"""\s*\[\s*(['"]|None\b|null\b).*(['"]|\bNone|\bnull)\s*\]\s*""", re.DOTALL)
+# Fields of the ids of texts in records, as Tevatron and DPR call them.
+_OWN_IDS = ("docid", "psg_id", "passage_id")
 _TELLING = 10  # of them are no chance
 _NOTHING, _SPACE = (pa.scalar(text, KIND) for text in ("", " "))
 
@@ -92,10 +91,16 @@ class PairReader(BlockReader):
     def read(self) -> pa.Table:
         """Return the pairs that are kept, each row's one after the other."""
         self.remedy = ": set data.missing_text=drop to leave such rows out"
-        self.leave_out_below("score", self.roles.min_score)
+        listed = "score" in self.columns and is_list(self.column("score").type)
+        if not listed:
+            self.leave_out_other_labels()
         query = self.side("query", "query_id", self.roles.query_prompt)
         self.refuse_empty("query", query)
-        doc = self.side("doc", "doc_id", self.roles.doc_prompt, "positive_scores")
+        scores = "score" if listed else "positive_scores"
+        doc = self.side("doc", "doc_id", self.roles.doc_prompt, scores)
+        wrong = None
+        if listed:
+            doc, wrong = self.judged(doc)
         self.refuse_empty("doc", doc)
         self.refuse("query", self.per_row(query) > 1, "has several texts; expected one")
         doc = doc[self.keep[doc.rows]]
@@ -121,12 +126,37 @@ class PairReader(BlockReader):
             pairs["weight"] = self.weights()[doc.rows]
         if doc.scores is not None:
             pairs["positive_score"] = doc.scores
-        if "negatives" in self.columns:
-            pairs |= {
-                name: lists.take(rows)
-                for name, lists in self.lists(self.negatives(query, doc)).items()
-            }
+        if "negatives" in self.columns or wrong is not None:
+            negatives = self.lists(self.negatives(query, doc, wrong))
+            pairs |= {name: lists.take(rows) for name, lists in negatives.items()}
         return pa.table(pairs)
+
+    def leave_out_other_labels(self) -> None:
+        """Leave out the rows whose score or label says that their texts do not belong together."""
+        wanted, least = self.roles.positive_labels, self.roles.min_score
+        if least == -np.inf or "score" not in self.columns:
+            return
+        if wanted is None:
+            self.leave_out_below("score", least)
+            return
+        if least is not None:
+            raise ConfigError(
+                "data.min_score and data.positive_labels both say which rows are pairs: give one of them"
+            )
+        labels = as_labels(self.column("score"))
+        right = pc.is_in(labels, value_set=as_labels(pa.array([str(each) for each in wanted])))
+        self.leave_out("rows of other labels", ~right.to_numpy(zero_copy_only=False))
+
+    def judged(self, docs: RoleTexts) -> tuple[RoleTexts, RoleTexts]:
+        """Return the texts that answer their row's query, and those that do not, of lists of texts
+        with a score for each."""
+        assert docs.scores is not None
+        least = -np.inf if self.roles.min_score is None else self.roles.min_score
+        right, unscored = docs.scores >= least, replace(docs, scores=None)
+        answers, wrong = unscored[right], unscored[~right]
+        some = np.bincount(docs.rows, minlength=len(self.keep)) > 0
+        self.leave_out("rows without a relevant text", (self.per_row(answers) == 0) & some)
+        return answers, wrong
 
     def places(self, side: RoleTexts) -> pa.Array:
         """Return where each text stands, [k], with its id where the table holds one."""
@@ -206,8 +236,12 @@ class PairReader(BlockReader):
         if pa.types.is_struct(values.type):
             fields = {field.name: values.field(i) for i, field in enumerate(values.type)}
             if "text" not in fields:
-                self.refuse_type(name, values.type, "texts")
-            values, ids = fields["text"], fields.get("docid")
+                fields_of = ", ".join(f"{name}.{field}" for field in fields)
+                self.refuse_type(name, values.type, f"texts: name a field, data.{role}={fields_of}")
+            values = fields["text"]
+            ids = next((fields[name] for name in _OWN_IDS if name in fields), None)
+            if ids is not None and missing(ids).any():
+                ids = None
             if "title" in fields:
                 title = fields["title"].cast(pa.large_string()).fill_null("")
                 values = pc.utf8_trim_whitespace(
@@ -261,9 +295,20 @@ class PairReader(BlockReader):
         self.count("rows whose document equals the query", same)
         return ~same
 
-    def negatives(self, query: RoleTexts, doc: RoleTexts) -> RoleTexts:
-        """Return the negatives that are neither the query nor a document that answers it."""
-        items = self.side("negatives", "negative_ids", self.roles.doc_prompt, "negative_scores")
+    def negatives(
+        self, query: RoleTexts, doc: RoleTexts, wrong: RoleTexts | None = None
+    ) -> RoleTexts:
+        """Return the negatives that are neither the query nor a document that answers it.
+
+        Args:
+            wrong: further ones, of the documents' own lists.
+        """
+        items = wrong
+        if "negatives" in self.columns:
+            items = self.side("negatives", "negative_ids", self.roles.doc_prompt, "negative_scores")
+            if wrong is not None:
+                items = both(wrong, items)
+        assert items is not None
         items = items[self.keep[items.rows]]
         answers = np.isin(mixed(items.ids, items.rows), mixed(doc.ids, doc.rows))
         answers |= np.isin(
@@ -309,15 +354,52 @@ def _blank(texts: pa.Array) -> Mask:
     return blank
 
 
+def both(first: RoleTexts, second: RoleTexts) -> RoleTexts:
+    """Return the texts of two sides as one, in the order of their rows; scores and ids of the
+    source only where both have them."""
+    rows = np.concatenate([first.rows, second.rows])
+    order = np.argsort(rows, kind="stable")
+    own_ids, scores = None, None
+    if first.own_ids is not None and second.own_ids is not None:
+        own_ids = pa.concat_arrays([first.own_ids, second.own_ids]).take(pa.array(order))
+    if first.scores is not None and second.scores is not None:
+        scores = np.concatenate([first.scores, second.scores])[order]
+    return RoleTexts(
+        pa.concat_arrays([first.texts, second.texts]).take(pa.array(order)),
+        rows[order],
+        np.concatenate([first.ids, second.ids])[order],
+        np.concatenate([first.content, second.content])[order],
+        scores,
+        own_ids,
+    )
+
+
+def as_labels(values: pa.Array) -> pa.Array:
+    """Return labels as texts that are compared: in lower case, and numbers as 1 whether they are
+    written so or as 1.0.
+
+    >>> as_labels(pa.array(["Yes ", "1.0", "-1", None])).to_pylist(), as_labels(pa.array([True])).to_pylist()
+    (['yes', '1', '-1', None], ['true'])
+    """
+    texts = pc.utf8_lower(pc.utf8_trim_whitespace(values.cast(pa.large_string())))
+    return pc.replace_substring_regex(texts, r"^([-+]?\d+)\.0+$", r"\1")
+
+
 def _are_lists(texts: pa.Array) -> bool:
-    """Return True if every text that is there, of ten or more, is a list of texts in brackets, as
-    pandas writes them to CSV.
+    """Return True if every text that is there, of ten or more, is a list in brackets, as pandas,
+    JSON and DuckDB write them to CSV: with quotes or commas in one of them, or empty.
 
     >>> _are_lists(pa.array(["['a', 'b']", '["c", null]'] * 5)), _are_lists(pa.array(["['a', 'b']", "c"] * 5))
     (True, False)
+    >>> _are_lists(pa.array(["['a']"] * 9 + ["[]"])), _are_lists(pa.array(["[a text, another]"] * 10))
+    (True, True)
     """
     whole = texts.drop_null()
-    return len(whole) >= _TELLING and all(map(_LIST.fullmatch, (text.as_py() for text in whole)))
+    if len(whole) < _TELLING:
+        return False
+    listed = pc.match_substring_regex(whole, r"(?s)^\s*\[.*\]\s*$")
+    signs = pc.match_substring_regex(whole, r"""['",]|\[\s*\]""")
+    return bool(pc.all(listed).as_py() and pc.any(signs).as_py())
 
 
 def _flattened(column: pa.Array) -> tuple[pa.Array, Rows]:

@@ -67,6 +67,8 @@ _TEXTS = pa.schema([(name, pa.string()) for name in ("_id", "title", "text")])
 _TEXT = ("text",)
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 _JUDGED = (".txt", ".qrels", ".qrel")  # further ends of the names of judgements
+_FIRST = 1 << 24  # bytes of a first line
+_LINES, _LONGEST = 50, 1 << 12  # lines, and their bytes, that tell judgements
 _ALL = "all"  # the split of judgements that name none
 
 
@@ -104,11 +106,11 @@ class SetFiles:
                 unnamed.append(path)
         if not beir and not (files["corpus"] and (files["queries"] or files["qrels"])):
             return None
-        if not beir and not all(_suits(paths[0], part) for part, paths in files.items() if paths):
+        if not beir and not all(suits(paths[0], part) for part, paths in files.items() if paths):
             return None
         if not beir:
             _refuse_several(folder, files["corpus"])
-        judged = [path for path in unnamed if not files["qrels"] and _suits(path, "qrels")]
+        judged = [path for path in unnamed if not files["qrels"] and suits(path, "qrels")]
         return cls(
             beir or tuple(files["corpus"]),
             _alike(folder, "queries", files["queries"]) if beir else tuple(files["queries"]),
@@ -139,7 +141,7 @@ def part_blocks(path: Path, part: Part) -> Iterator[tuple[TableBlock, Columns]]:
                 f"{path} has no line of names and {len(names)} columns; expected {many} for {part}, "
                 f"or a first line such as {_first_line(part)}"
             )
-        spaced = "\t" not in _first_text(path)
+        spaced = "\t" not in first_text(path)
         parse = (
             partial(_spaced, names=unnamed)
             if spaced
@@ -190,11 +192,11 @@ def _is_separated(path: Path) -> bool:
     return any(end in ending(path) for end in (".tsv", ".csv", ".tab", *_JUDGED))
 
 
-def _first_text(path: Path) -> str:
+def first_text(path: Path) -> str:
     """Return the first line of a file that is not blank; nothing of a file that is damaged, which
     its reader tells."""
     with suppress(OSError, EOFError, zlib.error), opened(path) as file:
-        for line in file:
+        while line := file.readline(_FIRST):
             if text := line.decode("utf-8", "replace").removeprefix("\ufeff").strip("\r\n"):
                 return text
     return ""
@@ -202,7 +204,7 @@ def _first_text(path: Path) -> str:
 
 def _names(path: Path) -> list[str]:
     """Return the names of a table's columns; of separated values, the cells of the first line."""
-    first = _first_text(path) if _is_separated(path) or _is_lines(path) else ""
+    first = first_text(path) if _is_separated(path) or _is_lines(path) else ""
     if _is_lines(path):
         with suppress(ValueError, RecursionError):
             row = parsed(first)
@@ -234,14 +236,29 @@ def _columns(names: list[str], part: Part) -> Columns:
     return columns
 
 
-def _suits(path: Path, part: Part) -> bool:
+def suits(path: Path, part: Part) -> bool:
     """Return whether the columns of a table do not speak against a part."""
     names = _names(path)
     columns = _columns(names, part)
     if all(role in columns for role in _NEEDED[part]):
         return True
     named = any(_columns(names, each) for each in _WORDS)
-    return _is_separated(path) and not named and len(names) in _UNNAMED[part]
+    if not _is_separated(path) or named or len(names) not in _UNNAMED[part]:
+        return False
+    return part != "qrels" or names[-1].strip().lstrip("-").isdigit()
+
+
+def are_judgements(path: Path) -> bool:
+    """Return whether the first lines of a file are judgements as TREC writes them: a query, a
+    column of 0 or Q0, a document, and a small grade."""
+    with suppress(OSError, EOFError, zlib.error), opened(path) as file:
+        lines = [file.readline(_LONGEST).decode("utf-8", "replace").split() for _ in range(_LINES)]
+        rows = [line for line in lines if line]
+        return bool(rows) and all(
+            len(row) == 4 and row[1] in ("0", "Q0") and re.fullmatch(r"-?\d", row[3])
+            for row in rows
+        )
+    return False
 
 
 def _first_line(part: Part) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import tee
 from pathlib import Path
@@ -12,25 +13,35 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field
 
 from ..errors import ConfigError, DataError
+from ..io.arrow_types import is_list
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
 from ..io.console import logger
 from ..io.ids import Ids, content_ids, given_ids
-from ..io.nested import with_paths
+from ..io.profile import TableProfile, profile
+from ..io.proposal import decision_table
 from ..io.streams import stream
-from ..io.tables import TableBlock, blocks, read_table
+from ..io.tables import TableBlock, blocks, read_table, refuse_repeated
 from ..towers.saved import model_folder
 from .beir import UNNAMED, Beir, files_of_set, read_beir
-from .pairs import GIVEN, GRADE, RANKED, TRAIN, Pairs, Source, Text
+from .labels import advice, is_wrong
+from .pairs import GIVEN, GRADE, RANKED, TEXTS, TRAIN, Pairs, Source, Text
 from .parts import joined, named_parts, parts_in_memory
-from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL, Roles, grades_in, known_by_texts
+from .proposed_roles import proposed_roles, refuse_ids_alone, unfolding_of
+from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL, Roles, UnsaidScoreError
 from .round_trip import found_again
-from .rows import docs_of, rows_of
+from .rows import as_labels, docs_of, rows_of
+from .unfolded import Unfolding
 
 __all__ = ["DOC_NAMES", "QUERY_NAMES", "BeirFolder", "Given", "PairsFile", "read_table"]
+
+_SHOWN = 6  # different values that a message has
+_CODE = re.compile(r"\S*\d\S*")  # in place of a text
+_SOME = 200  # rows that tell whether documents hold their queries
 
 
 @dataclass(frozen=True)
@@ -144,7 +155,7 @@ class Given(Roles):
 @dataclass(frozen=True)
 class _Handed:
     roles: Given
-    data: Any
+    data: Any = field(repr=False)
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         parts = {
@@ -280,12 +291,23 @@ def _pairs(
     read: Iterator[TableBlock], roles: PairsFile | Given, folder: Path | None
 ) -> tuple[Pairs, NDArray[np.bool_]]:
     dropped, where = Counter[str](), roles.path if isinstance(roles, PairsFile) else "data"
-    named = TABLE.chosen(vars(roles))
-    read = (with_paths(block, named) for block in read)
-    if "*" in roles.metadata:
-        roles, read = _by_texts(read, roles, where)
+    options = vars(roles)
+    first, read = _ahead(read)
+    refuse_repeated(first.table.column_names, where)
+    guessed = "*" in roles.metadata
+    unfolding = unfolding_of(first.table, options, guessed)
+    rows = unfolding(first).table
+    proposal = proposed_roles(rows, options if guessed else _strict(options, rows), where)
+    if guessed:
+        roles = replace(roles, **_typed(proposal.options))
+        if not TABLE.suits(vars(roles), rows.column_names):
+            refuse_ids_alone(proposal.of_table, where)
+    unfolding = unfolding.used(TABLE.chosen(vars(roles)))
+    constants = _constants(roles, proposal.of_table) if guessed else {}
+    roles = replace(roles, metadata=(*roles.metadata, *constants))
+    _refuse_unsaid(roles, proposal.of_table, rows, where)
     so_far = ColumnsSoFar(roles.role_columns, TABLE.needed)
-    tables = _warned(so_far.of(read), so_far, roles.metadata, where)
+    tables = _constant(so_far.of(map(unfolding, read)), constants, where)
     pairs = Pairs.distinct_of(
         (rows_of(block, roles, so_far.columns, dropped) for block in tables), folder
     )
@@ -294,44 +316,118 @@ def _pairs(
         raise DataError(f"{where}: no rows are left: {reasons}")
     dropped.update(pairs.dropped)
     dropped.update(_hidden_texts(pairs, so_far.columns))
-    if roles.min_score is not None and "score" not in so_far.columns:
+    if roles.says_labels and roles.min_score != -np.inf and "score" not in so_far.columns:
+        option = "min_score" if roles.positive_labels is None else "positive_labels"
         logger.warning(
-            f"{where}: data.min_score leaves nothing out, for no column holds scores: name it by data.score=COLUMN"
+            f"{where}: data.{option} leaves nothing out, for no column holds scores: name it by data.score=COLUMN"
         )
-    about, source = so_far.sentence(where, "pairs"), replace(roles, **TABLE.options(so_far.columns))
+    decisions = proposal.decisions(so_far.columns, so_far.names, options)
+    notes = _notes(pairs, so_far, unfolding)
+    about = "\n".join([decision_table(decisions, f"{where}: pairs"), *notes])
+    source = replace(roles, **TABLE.options(so_far.columns))
     if roles.query_prompt or "prompt" in so_far.columns:
         prompt = repr(roles.query_prompt) if "prompt" not in so_far.columns else "its row's prompt"
-        about += f"; each query begins with {prompt}: so has a search to begin, since the saved model does not add it"
+        about += f"\neach query begins with {prompt}: so has a search to begin, since the saved model does not add it"
     return _asked(replace(pairs, dropped=dict(dropped), source=source, about=about))
 
 
-def _by_texts(
-    read: Iterator[TableBlock], roles: PairsFile | Given, where: str
-) -> tuple[PairsFile | Given, Iterator[TableBlock]]:
-    """Return roles with the columns that are known by their texts, and what is read."""
+def _ahead(read: Iterator[TableBlock]) -> tuple[TableBlock, Iterator[TableBlock]]:
+    """Return the first block that holds rows, and all blocks again."""
     ahead, read = tee(read)
-    first = next((block.table for block in ahead if len(block.table)), pa.table({}))
-    chosen = known_by_texts(first, vars(roles))
-    if chosen:
-        logger.info(
-            f"{where}: by their texts, {', '.join(f'{role} = {name}' for role, name in chosen.items())}"
+    nothing = TableBlock(pa.table({}), "")
+    return next((block for block in ahead if len(block.table)), nothing), read
+
+
+def _strict(options: Mapping[str, Any], first: pa.Table) -> dict[str, Any]:
+    """Return options by which nothing is proposed: every column is as they say, or not read."""
+    return {**options, "metadata": tuple(first.column_names)}
+
+
+def _typed(proposed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return proposed options with tuples in place of lists."""
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in proposed.items()
+    }
+
+
+def _refuse_unsaid(roles: Roles, of_table: TableProfile, rows: pa.Table, where: str) -> None:
+    """Refuse a table with labels or grades of which no option says which are those of pairs.
+
+    Args:
+        rows: the first ones, which the profile is of.
+    """
+    if roles.says_labels:
+        return
+    names = list(of_table.columns)
+    free = [name for name in names if name not in roles.metadata]
+    scores = [roles.score] if roles.score is not None else TABLE.usual_columns("score", free)
+    for name in scores:
+        column = of_table.columns.get(name)
+        if column is None:
+            continue
+        if is_list(column.type):
+            inside = pa.table({name: pc.list_flatten(rows[name])})
+            column = profile(inside, where).columns[name]
+        values = ", ".join(sorted(column.values)) if column.distinct <= _SHOWN else "scores"
+        if column.scale is not None and column.distinct > _SHOWN:
+            values = f"scores from {column.scale[0]:g} to {column.scale[1]:g}"
+        raise UnsaidScoreError(
+            f"{where}: column {name!r} holds {values}, as labels or grades, and rows of each would train as positives: give "
+            f"{advice(column, names)}; or, if all rows are pairs that belong together, data.metadata=[{name}]"
         )
-    return replace(roles, **chosen), read
 
 
-def _warned(
-    read: Iterable[TableBlock], so_far: ColumnsSoFar, declared: Sequence[str], where: str
+def _constants(roles: Roles, of_table: TableProfile) -> dict[str, str]:
+    """Return columns of scores by their usual names that hold one value alone, by which all rows
+    belong together, with that value."""
+    if roles.says_labels or roles.score is not None:
+        return {}
+    free = [name for name in of_table.columns if name not in roles.metadata]
+    columns = [of_table.columns[name] for name in TABLE.usual_columns("score", free)]
+    return {
+        column.name: column.values[0]
+        for column in columns
+        if column.distinct == 1 and column.whole and not column.blanks and not is_wrong(column)
+    }
+
+
+def _constant(
+    read: Iterable[TableBlock], constants: Mapping[str, str], where: str
 ) -> Iterator[TableBlock]:
-    """Pass on blocks, and warn of columns in the first that are not read, nor declared so, and may
-    hold labels or grades."""
-    for number, block in enumerate(read):
-        names = [name for name in so_far.unread if name not in declared]
-        for name, values in grades_in(block.table, names).items() if number == 0 else ():
-            logger.warning(
-                f"{where}: column {name!r} is not read, and holds {', '.join(values)}: if these are labels or grades, rows of "
-                f"{values[0]} count as answers; give data.score={name} and data.min_score, or data.metadata=[{name}]"
-            )
+    """Pass on blocks whose columns of one value have no other one."""
+    for block in read:
+        for name, value in constants.items():
+            if name not in block.table.column_names:
+                continue
+            values = pc.unique(block.table[name].cast(pa.large_string())).to_pylist()
+            if {*as_labels(pa.array(values, pa.large_string())).to_pylist()} - {value.lower()}:
+                raise UnsaidScoreError(
+                    f"{where}: column {name!r} holds {value} at first, and {', '.join(map(str, values))} in {block.file}: give "
+                    f"data.min_score or data.positive_labels, or data.metadata=[{name}] if all rows are pairs"
+                )
         yield block
+
+
+def _notes(pairs: Pairs, so_far: ColumnsSoFar, unfolding: Unfolding) -> list[str]:
+    """Return sentences on the form of the files, on what a table's rows are made of, and on what
+    makes them easy."""
+    notes = list(so_far.notes)
+    chats = [name for name in so_far.columns.get("query", ()) if name.endswith(".user")]
+    if chats:
+        notes.append("of each chat, the first question and the answer to it make a pair")
+    if unfolding.repeated:
+        notes.append(f"each record of {', '.join(unfolding.repeated)} is a row")
+    some = np.arange(len(pairs))[:: max(1, len(pairs) // _SOME)]
+    texts = zip(pairs.texts("query", some), pairs.texts("doc", some), strict=True)
+    held = [query in doc for query, doc in texts]
+    if len(held) > 1 and 2 * sum(held) > len(held):
+        notes.append(
+            "caution: most documents hold their own query word for word, which makes it easy to find"
+        )
+    sides = [pairs.texts(role, some) for role in TEXTS]
+    if all(sum(map(bool, map(_CODE.fullmatch, side))) > 0.9 * len(side) for side in sides):
+        notes.append("caution: queries and documents look like ids, and texts are needed")
+    return notes
 
 
 def _hidden_texts(pairs: Pairs, columns: Columns) -> dict[str, int]:

@@ -6,7 +6,7 @@ Letters in shapes: q queries, c documents, r judgements, n graded pairs, D width
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..io.columns import plain
 from ..io.ids import content_ids, falling
-from ..io.tables import TableBlock
+from ..io.profile import ColumnProfile, profile
+from ..io.streams import stream
+from ..io.tables import TableBlock, blocks, joined
 from ..ranking.fusion import rank_by_weight
 from ..ranking.metrics import Relevant
 from ..ranking.nearest import nearest
@@ -26,15 +29,23 @@ from ..ranking.ranking import Ranking, depth_of
 from .beir import is_beir, read_beir
 from .embedder import Embedder, Vectors, encode_all
 from .hybrid import scores_of_both
+from .labels import is_scale_of_labels
 from .lexical import Lexical, Settings
+from .pairs import TEXTS, Pairs
+from .proposed_roles import log_proposed
 from .roles import UNTRAINED, WHOLE, Roles, refuse_roles
 from .rows import PairReader
-from .sources import PairsFile, read_table
+from .sources import Given, PairsFile
 from .sts import METRICS, Agreement
 
 Ints = NDArray[np.int64]
 
-_GRADED = ("sentence1", "sentence2", "score")
+# Usual names of two texts of which neither asks for the other.
+_SENTENCES = (
+    *(("sentence1", "sentence2"), ("sentence_a", "sentence_b"), ("text1", "text2")),
+    *(("sentence_1", "sentence_2"), ("sent1", "sent2"), ("s1", "s2"), ("text_a", "text_b")),
+)
+_GRADED = "score"  # the name of grades, whatever they are
 
 
 @dataclass(frozen=True)
@@ -125,14 +136,20 @@ class RetrievalTask:
         """Read a table of pairs: each distinct query ranks every distinct document; ids that the
         table lacks are row numbers."""
         pairs, _ = PairsFile(**{**vars(roles), "path": str(path)}).read()
+        return cls.of_pairs(Path(path).name, pairs)
+
+    @classmethod
+    def of_pairs(cls, name: str, pairs: Pairs) -> RetrievalTask:
+        """Return the task of pairs that have been read."""
+        log_proposed(pairs.about)
         sides, at = {}, {}
-        for role in ("query", "doc"):
+        for role in TEXTS:
             first, at[role] = pairs.distinct(role)
             numbers = pa.array(first + 1).cast(pa.large_string())
             ids = pc.coalesce(pairs.given(role).take(pa.array(first)), numbers)
             sides[role] = pa.table({"id": ids, "text": pairs.texts(role, first)})
         relevant = Relevant.of_pairs(len(sides["query"]), at["query"], at["doc"])
-        return cls.of(Path(path).name, sides["query"], sides["doc"], relevant, dict(pairs.dropped))
+        return cls.of(name, sides["query"], sides["doc"], relevant, dict(pairs.dropped))
 
     @property
     def ids(self) -> list[str]:
@@ -215,28 +232,33 @@ class Graded:
     grades: NDArray[np.float64]  # [n]
 
     @classmethod
-    def table(cls, path: str | Path) -> Graded:
-        """Read a table with the columns sentence1, sentence2 and score."""
-        table = read_table(Path(path))
+    def table(cls, name: str, table: pa.Table, columns: tuple[str, str, str], where: str) -> Graded:
+        """Read the rows of a table of graded pairs.
+
+        Args:
+            name: of the task.
+            table: all rows.
+            columns: of both texts and of the grade.
+            where: the name of the table in messages.
+        """
         if len(table) < 2:
             raise DataError(
-                f"{path} holds {len(table)} graded pairs; a correlation needs at least 2"
+                f"{where} holds {len(table)} graded pairs; a correlation needs at least 2"
             )
-        reader = PairReader(
-            TableBlock(table, str(path)), WHOLE, {name: (name,) for name in _GRADED}, Counter()
-        )
-        sides = {name: reader.texts(name, name) for name in _GRADED[:2]}
-        for name, (_, rows, _) in sides.items():
+        roles = {role: (column,) for role, column in zip(("first", "second", "score"), columns)}
+        reader = PairReader(TableBlock(table, where), WHOLE, roles, Counter())
+        sides = {role: reader.texts(role, roles[role][0]) for role in ("first", "second")}
+        for role, (_, rows, _) in sides.items():
             reader.refuse(
-                name, np.bincount(rows, minlength=len(table)) != 1, "does not hold one text"
+                role, np.bincount(rows, minlength=len(table)) != 1, "does not hold one text"
             )
         first, second = (pa.chunked_array([texts]) for texts, _, _ in sides.values())
         grades = reader.numbers("score")
         if grades.min() == grades.max():
             raise DataError(
-                f"{path}: every score is {grades[0]:g}, and a correlation needs scores that differ"
+                f"{where}: every score is {grades[0]:g}, and a correlation needs scores that differ"
             )
-        return cls(Path(path).name, first, second, grades)
+        return cls(name, first, second, grades)
 
     @property
     def ids(self) -> list[str]:
@@ -257,22 +279,66 @@ class Graded:
         return Agreement(similarities, self.grades, model.similarity)
 
 
-def read_task(
-    path: str | Path, split: str = "test", roles: Roles | None = None
-) -> RetrievalTask | Graded:
-    """Read a BEIR folder, a table with sentence1, sentence2 and score, or a table of pairs (always
-    so with roles).
+def read_task(data: Any, split: str = "test", roles: Roles | None = None) -> RetrievalTask | Graded:
+    """Read a retrieval set, a table of graded pairs, or a table of pairs (always so with roles).
 
-    A table is a file, or a folder of shards.
+    Args:
+        data: the path of a file or a folder, or a frame: whatever has `__arrow_c_stream__`.
+        split: of a retrieval set.
+        roles: of the columns of a table.
 
     Raises:
         DataError: none of these, or a fault in it, by row.
-        ConfigError: roles for a BEIR folder.
+        ConfigError: roles for a retrieval set.
     """
-    if is_beir(path):
-        refuse_roles(path, roles)
-        return RetrievalTask.beir(path, split)
-    names = read_table(Path(path)).column_names
-    if roles is None and set(_GRADED) <= set(names):
-        return Graded.table(path)
-    return RetrievalTask.pairs(path, (roles or UNTRAINED).told_by_content(names))
+    is_path = isinstance(data, str | Path)
+    if is_path and is_beir(data):
+        refuse_roles(data, roles)
+        return RetrievalTask.beir(data, split)
+    where = str(data) if is_path else "data"
+    read = blocks(Path(data)) if is_path else stream(data)
+    first = next((block.table for block in read if len(block.table)), pa.table({}))
+    name = Path(data).name if is_path else where
+    if roles is None and (columns := graded_columns(first, where)) is not None:
+        tables = [block.table for block in (blocks(Path(data)) if is_path else stream(data))]
+        whole = joined(tables, f"{where}: a column changes its type on the way")
+        return Graded.table(name, whole, columns, where)
+    chosen = (roles or UNTRAINED).told_by_content(first.column_names)
+    if is_path:
+        return RetrievalTask.pairs(data, chosen)
+    known = {each.name: getattr(chosen, each.name) for each in fields(Given)}
+    return RetrievalTask.of_pairs(name, Given.of(data, **known).read()[0])
+
+
+def graded_columns(rows: pa.Table, where: str) -> tuple[str, str, str] | None:
+    """Return the columns of two sentences and of the grade of how similar they are; None if a table
+    has none.
+
+    Grades are numbers called score, or a scale of another name: of fractions, or of more than three
+    whole numbers, which labels have at most.
+
+    >>> rows = {"sentence1": ["a", "b"], "sentence2": ["c", "d"], "similarity_score": [0.5, 4.75]}
+    >>> graded_columns(pa.table(rows), "a.csv")
+    ('sentence1', 'sentence2', 'similarity_score')
+    >>> graded_columns(pa.table({**rows, "similarity_score": ["no", "yes"]}), "a.csv")
+    """
+    called = {plain(name): name for name in rows.column_names}
+    pair = next((pair for pair in _SENTENCES if all(plain(name) in called for name in pair)), None)
+    if pair is None:
+        return None
+    texts = [called[plain(name)] for name in pair]
+    columns = profile(rows.drop_columns(texts), where).columns
+    if plain(_GRADED) in called:
+        return texts[0], texts[1], called[plain(_GRADED)]
+    scales = [
+        name
+        for name, column in columns.items()
+        if is_scale_of_labels(column) and column.scale is not None and _is_graded(column)
+    ]
+    return (texts[0], texts[1], scales[0]) if len(scales) == 1 else None
+
+
+def _is_graded(column: ColumnProfile) -> bool:
+    """Return whether numbers are more than labels of a few kinds."""
+    numbers = {float(value) for value in column.values}
+    return len(numbers) > 3 or any(value != int(value) for value in numbers)

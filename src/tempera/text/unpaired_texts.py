@@ -23,7 +23,8 @@ from ..io.tables import blocks, is_table
 from .beir import is_beir, split_names, texts_of
 from .pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
 from .parts import joined
-from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL, known_by_texts
+from .proposed_roles import proposed_roles
+from .roles import DOC_NAMES, QUERY_NAMES, TABLE
 from .sources import BeirFolder, PairsFile, read_table
 from .text_files import (
     MADE,
@@ -355,18 +356,20 @@ def _pairs(path: Path) -> Pairs:
     """Return the pairs of a table, told apart by their content alone; no other column is read."""
     rows = next(blocks(path)).table
     names = rows.column_names
-    if not TABLE.suits(known_by_texts(rows, {}), names):
+    columns = {
+        role: usual[0] for role in TABLE.needed if (usual := TABLE.usual_columns(role, names))
+    }
+    proposal = proposed_roles(rows, {}, str(path)).options
+    columns |= {role: proposal[role] for role in TABLE.needed if role in proposal}
+    if len(columns) < len(TABLE.needed):
         raise DataError(
             f"{path} is to hold queries and documents that answer them, and its columns are {', '.join(names)}: rename those of "
             "the pairs to query and doc"
         )
-    others = [
-        name
-        for role in USUAL
-        if role not in TABLE.needed
-        for name in TABLE.usual_columns(role, names)
-    ]
-    pairs = PairsFile(path=str(path), metadata=(*others, "*")).read()[0]
+    others = [name for name in names if name not in columns.values()]
+    pairs = PairsFile(
+        path=str(path), metadata=tuple(others), query=columns["query"], doc=columns["doc"]
+    ).read()[0]
     return replace(_by_content(pairs), dropped=pairs.dropped)
 
 
