@@ -142,15 +142,7 @@ def test_a_table_without_a_line_of_names_is_told(put: Put) -> None:
     ("row", "columns"),
     [
         ("{i},b{j},{r},13000000{i:02d}", "user,item,rating,time"),
-        (
-            "how do I wash thing {i}?,use the brush of number {j} on it,try the stone of kind {i},{r}.5",
-            "query,doc,negative,score",
-        ),
         ("2011-05-{d:02d}T01:02:03Z\tu{j}\tb{i}", "time,user,item"),
-        (
-            "how do I wash thing {i}?,use the brush of number {j} on it,try the stone of kind {i}",
-            "query,doc,negative",
-        ),
     ],
 )
 def test_names_are_proposed_for_a_table_without_them(put: Put, row: str, columns: str) -> None:

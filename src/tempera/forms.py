@@ -21,13 +21,13 @@ from .io.saved_sets import PART_NAMES, splits
 from .io.separated import is_separated
 from .io.streams import data_sets, stream
 from .io.table_form import table_form
-from .io.tables import FEW, TableBlock, blocks, files_of, is_table, visible_files
+from .io.tables import FEW, TableBlock, blocks, ending, files_of, is_table, visible_files
 from .recommend.event_folder import folder_options
 from .recommend.event_roles import TABLE as EVENTS
 from .recommend.event_roles import proposed
 from .recommend.sessions import Sessions
 from .text.beir import is_beir, split_names
-from .text.proposed_roles import proposed_roles, refuse_ids_alone, unfolding_of
+from .text.proposed_roles import named_columns, proposed_roles, refuse_ids_alone, unfolding_of
 from .text.roles import IDS, Roles
 from .text.roles import TABLE as PAIRS
 from .text.set_files import are_judgements, first_text
@@ -286,18 +286,12 @@ def _pair(path: str, rows: pa.Table, options: Mapping[str, Any]) -> tuple[TableP
     return proposal.of_table, PAIRS.suits({**options, **proposal.options}, table.column_names)
 
 
-def _listed(value: Any) -> list[str]:
-    if value is None:
-        return []
-    return [*value] if isinstance(value, list | tuple) else [str(value)]
-
-
 def _unnamed(options: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """Return columns that are not read: those that options name so, ids that they do not name, and
     all without a role."""
     named = {role: name for role in IDS if (name := options.get(role))}
     others = Roles(**named).told_by_content(names).metadata
-    return [*dict.fromkeys([*_listed(options.get("metadata")), *others])]
+    return [*dict.fromkeys([*named_columns(options.get("metadata")), *others])]
 
 
 def _renamed(parts: Mapping[str, str], train: str) -> dict[str, str]:
@@ -315,9 +309,10 @@ def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         return {"source": "interactions", **proposed(rows, options, path)}
     if not names:
         raise DataError(f"{path} holds rows without columns: give each row its values by name")
-    refuse_ids_alone(of_table, path)
-    if len(names) > 1 and all(map(_NUMBERED.fullmatch, names)):
+    is_separated_file = not ending(Path(path)).startswith(".json")
+    if is_separated_file and len(names) > 1 and all(map(_NUMBERED.fullmatch, names)):
         raise DataError(_without_names(path, rows))
+    refuse_ids_alone(of_table, path)
     missing = [
         name
         for role, name in _CALLED.items()

@@ -423,11 +423,8 @@ def test_counts_and_first_lines_say_how_the_pairs_are_divided(tmp_path: Path) ->
         - len(task.data.texts.split.validation)
     )
     assert sum(counts["dropped"].values()) == lost
-    assert (
-        task.showcase.facts()
-        .lines[1]
-        .startswith(f"80 pairs: {counts['train']} for training, 8 validation and 10 test queries")
-    )
+    wanted = f"80 pairs: {counts['train']} for training, 8 validation and 10 test queries"
+    assert any(line.startswith(wanted) for line in task.showcase.facts().lines)
     assert (
         task.showcase.facts().lines[-1]
         == "8 validation queries are too few to choose by (at least 50): defaults are kept"

@@ -204,7 +204,7 @@ class _Columns:
         named = {
             name
             for option in roles
-            for name in _listed(options.get(option))
+            for name in named_columns(options.get(option))
             if option != "metadata" or name != "*"
         }
         self.of_table = of_table
@@ -411,7 +411,8 @@ def _has_bound(options: Mapping[str, Any]) -> bool:
     return options.get("min_score") is not None or bool(options.get("positive_labels"))
 
 
-def _listed(value: Any) -> Sequence[str]:
+def named_columns(value: Any) -> Sequence[str]:
+    """Return the columns that an option of a role names."""
     if value is None:
         return ()
     return value if isinstance(value, list | tuple) else (str(value),)

@@ -31,7 +31,7 @@ from .beir import UNNAMED, Beir, files_of_set, read_beir
 from .labels import advice, is_wrong
 from .pairs import GIVEN, GRADE, RANKED, TEXTS, TRAIN, Pairs, Source, Text
 from .parts import joined, named_parts, parts_in_memory
-from .proposed_roles import proposed_roles, refuse_ids_alone, unfolding_of
+from .proposed_roles import named_columns, proposed_roles, refuse_ids_alone, unfolding_of
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL, Roles, UnsaidScoreError
 from .round_trip import found_again
 from .rows import as_labels, docs_of, rows_of
@@ -359,7 +359,9 @@ def _refuse_unsaid(roles: Roles, of_table: TableProfile, rows: pa.Table, where: 
     if roles.says_labels:
         return
     names = list(of_table.columns)
-    free = [name for name in names if name not in roles.metadata]
+    others = [role for role in TABLE.usual if role != "score"]
+    named = {name for role in others for name in named_columns(getattr(roles, role))}
+    free = [name for name in names if name not in roles.metadata and name not in named]
     scores = [roles.score] if roles.score is not None else TABLE.usual_columns("score", free)
     for name in scores:
         column = of_table.columns.get(name)
