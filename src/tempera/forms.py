@@ -8,27 +8,38 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Sized
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from .errors import DataError
+from .io.adjacency import is_adjacency
 from .io.atomic import is_run
 from .io.columns import headless
 from .io.saved_sets import splits
 from .io.streams import stream
 from .io.table_form import table_form
-from .io.tables import blocks, files_of, is_table, visible_files
+from .io.tables import blocks, files_of, is_table, is_table_by_content, visible_files
 from .recommend.event_folder import PARTS, folder_options
 from .recommend.event_roles import TABLE as EVENTS
 from .recommend.event_roles import proposed
 from .recommend.sessions import Sessions
+from .recommend.unnamed_columns import (
+    GROUPLENS_ENCODING,
+    event_names,
+    is_grouplens,
+    is_unnamed,
+    known_names,
+    refuse_prize,
+    refuse_unnamed,
+)
 from .text.beir import is_beir, split_names
 from .text.roles import IDS, Roles, known_by_texts
 from .text.roles import TABLE as PAIRS
 from .text.text_files import is_text_file
 
 _CALLED = {"query": "queries", "doc": "documents that answer"}
+_FEW = 20  # files of a folder that are looked at, whatever they are called
 _SHARD = re.compile(r"\d{5}-of-\d{5}|\d+")  # the number of a shard in the name of its file
 
 
@@ -104,6 +115,7 @@ def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         parts = _parts(path, [folder.name for folder in several], f"data.path={place / 'SPLIT'}")
         paths = {part: str(place / name) for part, name in parts.items()}
         return {**_renamed(paths, "path"), **_of_table(paths["train"], options)}
+    refuse_prize(place)
     form = _form(place)
     if form is None:
         raise DataError(
@@ -130,8 +142,10 @@ def _form(path: Path) -> str | None:
     """Return the form of a file, or that of most files in a folder; read-me files say nothing about
     it."""
     if not path.is_dir():
-        return "texts" if is_text_file(path) else "table"
-    files = (file for file in visible_files(path) if not file.name.lower().startswith("readme"))
+        return "texts" if is_text_file(path) and not is_table_by_content(path) else "table"
+    files = [file for file in visible_files(path) if not file.name.lower().startswith("readme")]
+    if 0 < len(files) <= _FEW and all(map(is_table_by_content, files)):
+        return "table"
     forms = {"python": lambda file: file.suffix == ".py", "texts": is_text_file, "table": is_table}
     counts = Counter(form for file in files for form, has in forms.items() if has(file))
     return max(counts, key=counts.__getitem__, default=None)
@@ -203,11 +217,30 @@ def _one_path(folder: Path, files: Sequence[Path]) -> str:
 def _interactions(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options for a table of interactions, or its parts, beside tables of features;
     nothing if a folder holds others."""
-    tables = {file: _first_rows(file, options) for file in files_of(folder)}
+    tables = {file: _named_rows(file, options) for file in files_of(folder)}
     if any(PAIRS.suits(options, rows.column_names) for rows in tables.values()):
         return {}
     files = folder_options(tables, options, folder)
-    return {**files, **_of_table(files["path"], options)} if files else {}
+    if not files:
+        return {}
+    path = Path(files["path"])
+    encoding = dict[str, str]()
+    if "encoding" not in options and any(is_grouplens(Path(file)) for file in files.values()):
+        encoding = {"encoding": GROUPLENS_ENCODING}
+    # A user's items without an order, as in the files of graph models, which ask for many at once.
+    unordered = {"ordered": False} if "test" in files and is_adjacency(path) else {}
+    return {**files, **encoding, **unordered, **_of_table(files["path"], {**options, **encoding})}
+
+
+def _named_rows(path: Path, options: Mapping[str, Any]) -> pa.Table:
+    """Return the first rows of a table, with names for columns that have none, where these are
+    clear."""
+    encoding = {"encoding": GROUPLENS_ENCODING} if is_grouplens(path) else {}
+    rows = _first_rows(path, {**encoding, **options})
+    if not is_unnamed(rows.column_names):
+        return rows
+    names = known_names(path, rows.num_columns) or event_names(rows, path)
+    return rows if names is None else rows.rename_columns(list(names))
 
 
 def _first_rows(path: Path, options: Mapping[str, Any]) -> pa.Table:
@@ -230,6 +263,14 @@ def _renamed(parts: Mapping[str, str], train: str) -> dict[str, str]:
 def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     rows = _first_rows(Path(path), options)
     names, by_texts = rows.column_names, _by_texts(rows, options)
+    told = by_texts or any(each.suits(options, names) for each in (PAIRS, EVENTS))
+    if is_unnamed(names) and not told:
+        columns = event_names(rows, Path(path))
+        if columns is None or not EVENTS.suits(options, columns):
+            refuse_unnamed(rows, Path(path))
+        named_rows = rows.rename_columns(list(columns))
+        roles = proposed(named_rows, options, path)
+        return {"source": "interactions", "columns": [*columns], **roles}
     if PAIRS.suits({**options, **by_texts}, names):  # texts are told apart by their content
         named = {role: name for role in IDS if (name := options.get(role))}
         return {
@@ -241,6 +282,9 @@ def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         return {"source": "interactions", **proposed(rows, options, path)}
     if not names:
         raise DataError(f"{path} holds rows without columns: give each row its values by name")
+    half = [role for role in EVENTS.needed if EVENTS.has(role, options, names)]
+    if half and not any(PAIRS.has(role, options, names) for role in PAIRS.needed):
+        _refuse_half(path, half[0], names)
     missing = [
         name
         for role, name in _CALLED.items()
@@ -255,4 +299,14 @@ def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
             if len(names) == 1
             else ""
         )
+    )
+
+
+def _refuse_half(path: str, role: str, names: Sequence[str]) -> NoReturn:
+    """Refuse a table that is about users or items alone."""
+    other = next(each for each in EVENTS.needed if each != role)
+    raise DataError(
+        f"{path} has a column of {role}s ({EVENTS.usual_columns(role, names)[0]}), and none whose name is usual for {other}s: "
+        f"name one with data.{other}=COLUMN; or give the table as data.{role}s beside interactions; or name the columns of "
+        f"pairs of texts with data.query=COLUMN data.doc=COLUMN. It has {', '.join(names)}"
     )

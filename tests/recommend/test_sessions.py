@@ -129,7 +129,7 @@ def test_a_table_whose_first_row_is_numbers_has_columns_by_number(tmp_path: Path
     assert taken(timeline) == {"1": ["6", "5"]}
     with pytest.raises(
         DataError,
-        match=r"has the columns column1, column2, column3, with no usual name .* data.user=COLUMN",
+        match=r"has no line of names, and its columns hold 1, 5, 2: name them .* data.columns=\[user,item",
     ):
         with_source(str(tmp_path / "a.tab"), {})
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError
+from .adjacency import adjacency_tables, is_adjacency
 from .arrow_types import decoded
 from .atomic import is_run
 from .json_tables import json_tables
@@ -121,6 +122,8 @@ def _reader(path: Path) -> Reader:
         return _PARSERS[kind]
     if is_separated(path):
         return _PLAIN
+    if is_adjacency(path):
+        return adjacency_tables
     raise DataError(
         f"{path}: cannot read {kind or 'a file without extension'}; give one of {', '.join(_PARSERS)}"
     )
@@ -184,7 +187,7 @@ def files_of(path: Path) -> list[Path]:
     visible = sorted(file for file in visible_files(path) if file.is_file())
     files = arrow_files(path) or [file for file in visible if is_table(file)]
     if not files and len(visible) <= _FEW:
-        files = [file for file in visible if is_separated(file)]
+        files = [file for file in visible if is_table_by_content(file)]
     if not files:
         raise DataError(f"{path} holds no table: give tables, such as .parquet, .jsonl or .csv")
     return files
@@ -205,6 +208,11 @@ def visible_files(folder: Path) -> Iterator[Path]:
 def is_table(path: Path) -> bool:
     """Return whether a file is read as a table, by its extension."""
     return ending(path) in _PARSERS
+
+
+def is_table_by_content(path: Path) -> bool:
+    """Return whether a file whose extension tells nothing is read as a table."""
+    return is_separated(path) or is_adjacency(path)
 
 
 def is_written_as_text(path: Path) -> bool:
