@@ -116,7 +116,7 @@ def test_columns_that_are_known_by_their_texts(
     ],
 )
 def test_columns_that_are_not_known_by_their_texts(put: Put, content: str) -> None:
-    with pytest.raises(DataError, match=r"with no usual name for .*data.query=COLUMN"):
+    with pytest.raises(DataError, match=r"no.* usual .*for .*data.query=COLUMN"):
         build(load(put("faq.csv", content)))
 
 

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence, Sized
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -18,7 +18,7 @@ from .io.columns import headless
 from .io.nested import with_paths
 from .io.profile import TableProfile, profile
 from .io.saved_sets import PART_NAMES, splits
-from .io.separated import is_separated
+from .io.separated import is_adjacency, is_separated
 from .io.streams import data_sets, stream
 from .io.table_form import table_form
 from .io.tables import FEW, TableBlock, blocks, ending, files_of, is_table, visible_files
@@ -26,6 +26,13 @@ from .recommend.event_folder import folder_options
 from .recommend.event_roles import TABLE as EVENTS
 from .recommend.event_roles import proposed
 from .recommend.sessions import Sessions
+from .recommend.unnamed_columns import (
+    event_names,
+    is_scale,
+    is_unnamed,
+    refuse_no_events,
+    refuse_prize,
+)
 from .text.beir import is_beir, split_names
 from .text.proposed_roles import named_columns, proposed_roles, refuse_ids_alone, unfolding_of
 from .text.roles import IDS, Roles
@@ -33,7 +40,6 @@ from .text.roles import TABLE as PAIRS
 from .text.set_files import are_judgements, first_text
 from .text.text_files import is_text_file
 
-_NUMBERED = re.compile(r"column\d+")  # names of columns that have none
 _SHOWN = 200  # letters of a row in a message
 _CALLED = {"query": "queries", "doc": "documents that answer"}
 _SHARD = re.compile(r"\d{5}-of-\d{5}|\d+")  # the number of a shard in the name of its file
@@ -112,6 +118,8 @@ def _detected(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         parts = _parts(path, [folder.name for folder in several], f"data.path={place / 'SPLIT'}")
         paths = {part: str(place / name) for part, name in parts.items()}
         return {**_renamed(paths, "path"), **_of_table(paths["train"], options)}
+    for file in sorted(visible_files(place))[:FEW] if place.is_dir() else [place]:
+        refuse_prize(file)
     form = _form(place)
     if form is None:
         raise DataError(
@@ -161,7 +169,8 @@ def _form(path: Path) -> str | None:
     files = [file for file in visible_files(path) if not file.name.lower().startswith("readme")]
     forms = {"python": lambda file: file.suffix == ".py", "texts": is_text_file, "table": is_table}
     counts = Counter(form for file in files for form, has in forms.items() if has(file))
-    if not counts["table"] and len(files) <= FEW and any(map(is_separated, files)):
+    few = not counts["table"] and 0 < len(files) <= FEW
+    if few and 2 * sum(map(is_separated, files)) >= len(files):
         return "table"
     return max(counts, key=counts.__getitem__, default=None)
 
@@ -232,11 +241,23 @@ def _one_path(folder: Path, files: Sequence[Path]) -> str:
 def _interactions(folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options for a table of interactions, or its parts, beside tables of features;
     nothing if a folder holds others."""
-    tables = {file: _first_rows(file, options) for file in files_of(folder)}
+    tables = {file: _named_rows(file, options) for file in files_of(folder)}
     if any(PAIRS.suits(options, rows.column_names) for rows in tables.values()):
         return {}
     files = folder_options(tables, options, folder)
-    return {**files, **_of_table(files["path"], options)} if files else {}
+    if not files:
+        return {}
+    # A user's items without an order, as in the files of graph models, which ask for many at once.
+    unordered = {"ordered": False} if "test" in files and is_adjacency(Path(files["path"])) else {}
+    return {**files, **unordered, **_of_table(files["path"], options)}
+
+
+def _named_rows(path: Path, options: Mapping[str, Any]) -> pa.Table:
+    """Return the first rows of a table, with names for columns that have none, where these are
+    clear."""
+    rows = _first_rows(path, options)
+    names = event_names(rows, str(path)) if is_unnamed(rows.column_names) else None
+    return rows if names is None else rows.rename_columns(list(names))
 
 
 def _first_rows(path: Path, options: Mapping[str, Any]) -> pa.Table:
@@ -256,21 +277,23 @@ def _without_names(path: str, rows: pa.Table) -> str:
     have."""
     columns = profile(rows, path).columns
     texts = [name for name, column in columns.items() if "text" in column.kinds]
-    free = iter(("query", "doc", "negative") if len(texts) > 1 else ("user", "item"))
-    grade = "score" if len(texts) > 1 else "rating"
+    timed = any("time" in column.kinds for column in columns.values())
+    is_of_texts = len(texts) > 1 and not timed  # events may have titles
+    free = iter(("query", "doc", "negative") if is_of_texts else ("user", "item"))
+    grade = "score" if is_of_texts else "rating"
     names = list[str]()
     for number, (name, column) in enumerate(columns.items(), 1):
         called = ""
-        if len(texts) > 1:
+        if is_of_texts:
             called = next(free, "") if name in texts else ""
         elif "time" in column.kinds and "time" not in names:
             called = "time"
+        elif is_scale(column) and {"user", "item"} <= {*names} and grade not in names:
+            called = grade
         elif "id" in column.kinds and "constant" not in column.kinds:
             called = next(free, "")
-        if not called and "rating" in column.kinds and grade not in names:
-            called = grade
         names.append(called or f"other{number}")
-    first = ", ".join(str(column[0].as_py()) for column in rows.columns)
+    first = ", ".join(str(column[0].as_py() or "") for column in rows.columns)
     return (
         f"{path} has no line of names, and begins with the row {first[:_SHOWN]}: name its columns in their order, "
         f"such as data.columns=[{','.join(names)}]"
@@ -301,6 +324,11 @@ def _renamed(parts: Mapping[str, str], train: str) -> dict[str, str]:
 def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
     rows = _first_rows(Path(path), options)
     names = rows.column_names
+    if is_unnamed(names) and not EVENTS.suits(options, names):
+        columns = event_names(rows, path)
+        if columns is not None:
+            roles = proposed(rows.rename_columns(list(columns)), options, path)
+            return {"source": "interactions", "columns": [*columns], **roles}
     are_events = EVENTS.suits(options, names) and not PAIRS.suits(options, names)
     of_table, are_pairs = _pair(path, rows, options)
     if are_pairs and not are_events:  # texts are told apart by their content
@@ -309,8 +337,11 @@ def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
         return {"source": "interactions", **proposed(rows, options, path)}
     if not names:
         raise DataError(f"{path} holds rows without columns: give each row its values by name")
-    is_separated_file = not ending(Path(path)).startswith(".json")
-    if is_separated_file and len(names) > 1 and all(map(_NUMBERED.fullmatch, names)):
+    half = [role for role in EVENTS.needed if EVENTS.has(role, options, names)]
+    if half and not any(PAIRS.has(role, options, names) for role in PAIRS.needed):
+        _refuse_half(path, half[0], names)
+    if is_unnamed(names) and len(names) > 1 and not ending(Path(path)).startswith(".json"):
+        refuse_no_events(rows, path)
         raise DataError(_without_names(path, rows))
     refuse_ids_alone(of_table, path)
     missing = [
@@ -327,4 +358,14 @@ def _of_table(path: str, options: Mapping[str, Any]) -> dict[str, Any]:
             if len(names) == 1
             else ""
         )
+    )
+
+
+def _refuse_half(path: str, role: str, names: Sequence[str]) -> NoReturn:
+    """Refuse a table that is about users or items alone."""
+    other = next(each for each in EVENTS.needed if each != role)
+    raise DataError(
+        f"{path} has a column of {role}s ({EVENTS.usual_columns(role, names)[0]}), and none whose name is usual for {other}s: "
+        f"name one with data.{other}=COLUMN; or give the table as data.{role}s beside interactions; or name the columns of "
+        f"pairs of texts with data.query=COLUMN data.doc=COLUMN. It has {', '.join(names)}"
     )

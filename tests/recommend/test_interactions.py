@@ -657,7 +657,9 @@ def test_repeated_rows_without_times_are_counted_and_said_and_left_out_where_the
         timeline = read(copied)
         assert len(timeline) == once and "every row has a copy" in timeline.about
         assert len(read(copied, repeated="keep")) == len(copied)
-    assert read(distinct).about.endswith("such as 16")
+    assert read(distinct).about.endswith(
+        "the order of the rows (data.ordered=false: without an order)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -206,6 +206,11 @@ def is_separated(path: Path) -> bool:
     return measured and all("text" not in column.kinds for column in columns)
 
 
+def is_adjacency(path: Path) -> bool:
+    """Return whether each line of a file holds a user and items, not as many in each."""
+    return _are_adjacency_lists(_start(path, Dialect("", encoding_of(path))))
+
+
 def _batches(path: Path, dialect: Dialect) -> Iterator[pa.Table]:
     """Read the rows of a file of known form."""
     import pyarrow.csv as reader

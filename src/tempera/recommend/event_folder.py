@@ -15,6 +15,7 @@ from ..io.columns import plain
 from ..io.reader import is_text
 from ..io.saved_sets import PART_NAMES
 from .event_roles import TABLE
+from .unnamed_columns import is_unnamed
 
 _SHOWN = 6  # files that a message names
 _NAMED = ("title", "name")  # words in the name of a column that says what an item is called
@@ -41,6 +42,7 @@ def folder_options(
     events = [file for file, rows in tables.items() if TABLE.suits(options, rows.column_names)]
     if not events:
         _refuse_joined(tables, options, folder)
+        _refuse_unnamed(tables, folder)
         return {}
     if len(tables) == len(events) == 1:
         return {}
@@ -59,11 +61,9 @@ def folder_options(
         if len(events) == len(tables) and alike:
             return {}  # shards of one table
         if len(rated) != 1:
-            names = ", ".join(file.name for file in events[:_SHOWN])
-            names += ", ..." if len(events) > _SHOWN else ""
             raise DataError(
-                f"{folder} has {len(events)} tables of interactions ({names}): give one of them, such as {events[0]}, or put "
-                "those that are one table into a folder of their own"
+                f"{folder} has {len(events)} tables of interactions ({_names(events)}): give one of them, such as {events[0]}, or "
+                "put those that are one table into a folder of their own"
             )
         events = rated
     return {"path": str(events[0]), **features}
@@ -130,3 +130,17 @@ def _refuse_joined(
                     f"table with a user and an item in each row, or give {items} data.user={shared[0]}, which takes each of "
                     f"{shared[0]!r} for a user"
                 )
+
+
+def _refuse_unnamed(tables: Mapping[Path, pa.Table], folder: Path) -> None:
+    """Refuse several tables, none of which has a line of names."""
+    files = [*tables]
+    if len(files) > 1 and all(is_unnamed(rows.column_names) for rows in tables.values()):
+        raise DataError(
+            f"{folder} has {len(files)} tables without a line of names ({_names(files)}): give one of them, such as {files[0]}"
+        )
+
+
+def _names(files: Sequence[Path]) -> str:
+    names = ", ".join(file.name for file in files[:_SHOWN])
+    return names + (", ..." if len(files) > _SHOWN else "")

@@ -33,7 +33,7 @@ USUAL: dict[str, tuple[str, ...]] = {
         *("time", "timestamp", "datetime", "date", "ts", "unixreviewtime", "eventtime"),
         *("eventtimestamp", "createdat", "unixtime", "unixtimestamp"),
     ),
-    "position": ("position", "order"),
+    "position": ("position", "order", "pos", "addtocartorder"),
     "weight": ("weight", "weights"),
     "rating": ("rating", "ratings", "stars", "score", "overall", "bookrating"),
     # such a column says what a row's user did, which is for the user of the package to name
@@ -51,6 +51,7 @@ _DISLIKES = frozenset(
 )
 _GOOD = 0.8  # share of a scale's highest grade from which a row is taken
 _OWNERS = 10  # users or items with several rows, that tell whose attribute a column is
+_WIDEST = 60  # letters of an example
 _SHOWN = 6  # values that a message names
 
 
@@ -157,7 +158,10 @@ def _holds(column: ColumnProfile) -> str:
 
 
 def _example(column: ColumnProfile) -> str:
-    return f"such as {column.values[0]}" if column.values else "empty"
+    if not column.values:
+        return "empty"
+    value = column.values[0]
+    return f"such as {value if len(value) <= _WIDEST else value[: _WIDEST - 3] + '...'}"
 
 
 def _roles(names: Sequence[str], options: Mapping[str, Any]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from ..errors import DataError
 from ..io.columns import plain
 from ..io.tables import TableBlock, joined, refuse_repeated
 from .events import TEXT, EventReader
+from .unnamed_columns import features_named, is_unnamed
 
 KEY = "\0id"  # a column of ids as texts
 # Integers in texts, without signs, zeros and spaces that say nothing; of any length.
@@ -89,6 +91,9 @@ def by_id(
     """
     blocks = [block for block in read if len(block.table)]
     what = f"the {role}s' features" + (f" ({blocks[0].file})" if blocks else "")
+    if blocks and is_unnamed(blocks[0].table.column_names):
+        names = features_named(blocks[0].table, blocks[0].file, role).column_names
+        blocks = [replace(block, table=block.table.rename_columns(names)) for block in blocks]
     table = joined(
         [keyed(block, role, column, usual, integers) for block in blocks],
         f"{what} do not fit into one table",

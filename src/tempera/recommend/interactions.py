@@ -22,7 +22,7 @@ from ..io.profile import TableProfile, profile
 from ..io.proposal import decision_table
 from ..io.streams import stream
 from ..io.table_form import TableForm
-from ..io.tables import TableBlock, blocks, is_written_as_text
+from ..io.tables import TableBlock, blocks, files_of, is_table, is_written_as_text
 from .behaviours import aimed, refuse_unknown, usable_dislikes, with_contexts
 from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedFiles, Undivided
 from .event_roles import TABLE, USUAL, decided
@@ -354,6 +354,15 @@ def _timeline(
         notes.append(f"{disliked:,} dislikes are no interactions")
     decisions = decided(of_table, so_far.columns, so_far.names, sessions.made)
     table = decision_table(decisions, f"{where}: interactions")
+    if ordered and not {"time", "position"} & {*columns}:
+        notes.append(
+            "no column tells the time: events are taken in the order of the rows (data.ordered=false: without an order)"
+        )
+    notes += [
+        f"{getattr(options, name) or name}: {name}, with {', '.join(each.column_names) or 'ids alone'}"
+        for name, each in features.items()
+    ]
+    notes += _not_read(options)
     about = "\n".join([table, *so_far.notes, *notes])
     return replace(timeline, **features, dropped=dict(dropped), about=about)
 
@@ -367,6 +376,24 @@ def _looked_at(flat: Iterator[TableBlock], where: str) -> tuple[TableProfile, It
             break
     rows = first[-1].table if first else pa.table({})
     return profile(rows, where), chain(first, flat)
+
+
+def _not_read(options: Interactions) -> list[str]:
+    """Return a line on the tables that lie beside those of interactions and features, and are not
+    read."""
+    besides = [options.users, options.items, options.validation, options.test]
+    if options.path is None or Path(options.path).is_dir():
+        return []
+    home = Path(options.path).parent
+    if not any(name is not None and Path(name).parent == home for name in besides):
+        return []
+    known = [*files_of(Path(options.path)), *(Path(name) for name in besides if name is not None)]
+    others = [
+        file.name
+        for file in sorted(home.iterdir())
+        if file.is_file() and is_table(file) and file not in known
+    ]
+    return [f"not read in {home}: {', '.join(others)}"] if others else []
 
 
 def _named(options: Interactions) -> dict[int, str]:

@@ -250,7 +250,11 @@ class _Columns:
         """Return the roles of columns without names, in their order."""
         if not all(map(_NUMBERED.fullmatch, self.names)) or len(missing) < 2 or taken:
             return {}
-        texts = [name for name, column in self.free.items() if _holds_texts(column)]
+        texts = [
+            name
+            for name, column in self.free.items()
+            if _holds_texts(column) and not _are_codes(column)
+        ]
         if len(texts) < 2 or texts != self.names[: len(texts)]:
             return {}
         first, second, *others = texts
@@ -369,6 +373,11 @@ def _holds_texts(column: ColumnProfile) -> bool:
         return False
     values = column.rows - column.blanks
     return column.scale is None and (column.distinct > 1 or values == 1)
+
+
+def _are_codes(column: ColumnProfile) -> bool:
+    """Return whether a column holds single words with digits, as ids of users and products are."""
+    return column.words <= 1 and bool(column.values) and all(map(_DIGIT.search, column.values))
 
 
 def _is_used(name: str) -> bool:
