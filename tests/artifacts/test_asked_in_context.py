@@ -4,7 +4,6 @@ events are judged as its own."""
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +185,7 @@ def test_a_note_says_that_no_context_is_named(whole: Run, tmp_path: Path, temper
     [
         ("contexts", 10_000, "names contexts"),
         ("targets", 3, "names targets"),
-        ("dislikes", ITEMS, "names dislikes"),
+        ("aside", ITEMS, "names aside"),
     ],
 )
 def test_damaged_histories_are_one_line(
@@ -222,13 +221,25 @@ def earlier(whole: Run, tmp_path: Path) -> Run:
     shutil.copytree(whole.folder, tmp_path / "earlier")
     line = Interactions.of(interactions(), **{**READ, "dislikes": ("skip",)}).read()
     assert line.time is not None
-    line = replace(line, dislikes=None).kept(line.time < CUT)
+    line = line.kept(line.time < CUT)
+    aside = line.aside
     assert line.time is not None and line.target is not None and line.context is not None
-    lists = {"items": line.item, "targets": line.target, "contexts": line.context}
-    columns = {
-        name: pa.LargeListArray.from_arrays(line.offsets, values) for name, values in lists.items()
+    assert aside is not None and aside.time is not None
+    users = np.repeat(np.arange(len(line.user_ids)), np.diff(aside.offsets))
+    before = aside.time < CUT
+    offsets = np.concatenate(
+        [[0], np.bincount(users[before], minlength=len(line.user_ids)).cumsum()]
+    )
+    lists = {
+        "items": (line.offsets, line.item),
+        "targets": (line.offsets, line.target),
+        "contexts": (line.offsets, line.context),
+        "times": (line.offsets, line.time),
+        "aside": (offsets, aside.item[before]),
+        "aside_times": (offsets, aside.time[before]),
     }
-    table = pa.table({"id": line.user_ids, **columns, "time": line.time[line.offsets[1:] - 1]})
+    columns = {name: pa.LargeListArray.from_arrays(*values) for name, values in lists.items()}
+    table = pa.table({"id": line.user_ids, **columns})
     parquet.write_table(table, tmp_path / "earlier" / "histories.parquet")
     return Run(tmp_path / "earlier")
 

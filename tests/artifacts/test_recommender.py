@@ -239,14 +239,16 @@ def test_what_cannot_be_answered_is_one_line(run: Path, tiny_run: Path, tmp_path
         ({}, "give a user, a history, or both"),
         ({"user": "u1", "k": 0}, "k is 0"),
         ({"user": "u1", "k": 2.5}, "k is 2.5; expected a whole number"),
-        ({"user": "u1", "elapsed": -1.0}, "elapsed is -1; expected a time"),
-        ({"user": "u1", "elapsed": float("nan")}, "elapsed is nan; expected a time"),
+        ({"user": "u1", "elapsed": 5}, "give now=TIME instead"),
+        ({"user": "u1", "now": float("nan")}, "now is nan, but the times .* are numbers, 0 to 7"),
         ({"history": "i03,i06"}, "history is 'i03,i06'; expected a list of ids"),
         ({"history": 3}, "history is 3; expected a list of ids"),
         ({"user": "u1", "k": True}, "k is True; expected a whole number"),
-        ({"user": "u1", "elapsed": "3"}, "elapsed is '3'; expected a time"),
-        ({"user": "u1", "elapsed": None}, "elapsed is None; expected a time"),
-        ({"user": "u1", "elapsed": True}, "elapsed is True; expected a time"),
+        ({"user": "u1", "now": "soon"}, "now is 'soon', but the times .* are numbers, 0 to 7"),
+        ({"user": "u1", "now": "2026-11-30"}, "now is '2026-11-30', but the times .* are numbers"),
+        ({"user": "u1", "now": True}, "now is True, but the times .* are numbers, 0 to 7"),
+        ({"user": "u1", "before": datetime(2026, 11, 30)}, "before is datetime.*: give a number"),
+        ({"user": "u1", "now": 3, "before": 5}, "before is 5, which is later than now, 3"),
         ({"history": b"50"}, "history is b'50'; expected a list of ids"),
         ({"history": {"i03": 1}}, "history is {'i03': 1}; expected a list of ids"),
         ({"history": {"i03"}}, "history is {'i03'}; expected a list of ids"),
@@ -305,8 +307,9 @@ def test_who_has_no_history_has_no_time_since_it(data: Path, tmp_path: Path, his
     folder = train(given, tmp_path / "run", ["train.max_steps=20"]).folder
     recommender = Recommender(folder)
     nothing, one = np.empty(0, np.int64), np.zeros(1, np.int64)
-    found = recommender.vectors([None, 0], [nothing, one], elapsed=0.0)
-    assert not np.allclose(found[1], recommender.vectors([0], [one], elapsed=1e6)[0], atol=1e-4)
+    found = recommender.vectors([None, 0], [nothing, one])
+    long = np.array([1e6], np.float32)
+    assert not np.allclose(found[1], recommender.vectors([0], [one], long)[0], atol=1e-4)
     events = Events(torch.zeros(1, dtype=torch.int64), torch.tensor([0, 0]), torch.tensor([0, 1]))
     users = torch.tensor([len(recommender.users.table) - 1, 0])
     frame = Frame({"user": users, "history": events, "elapsed": torch.tensor([math.nan, 0.0])})
@@ -415,8 +418,10 @@ def test_the_command_answers_as_the_function(tempera: Any, run: Path) -> None:
         hit.id for hit in Run(run).recommend(history=["i03", "i06"], k=2).hits
     ]
     assert document["history"] == 2 and document["notes"] == []
-    unread = tempera("recommend", run, "--user", "u3", "--elapsed", 5, "--json").document["notes"]
-    assert unread == ["the model has no feature that reads the time since the latest event"]
+    unread = tempera("recommend", run, "--user", "u3", "--now", 9, "--json").document["notes"]
+    assert unread == ["the model has no feature that reads the time since the last event (elapsed)"]
+    old = tempera("recommend", run, "--user", "u3", "--elapsed", 5)
+    assert old.code == 2 and "give --now TIME" in old.err and old.err.count("\n") == 1
     comma = tempera("recommend", run, "--history", '"i03,i06"')
     assert comma.code == 2 and f"no such item in {run}: i03,i06." in comma.err
     assert (

@@ -29,6 +29,8 @@ def print_run(document: dict[str, Any]) -> None:
         _print_end(document, "recommend: tempera recommend {output} --user ID")
         if "counting" in document:
             _print_counting(document)
+        if "moment" in document:
+            say(document["moment"])
         return
     systems: dict[str, dict[str, float]] = document["metrics"]
     if systems:
@@ -257,3 +259,5 @@ def print_events(document: dict[str, Any]) -> None:
     say("\n".join(document["notes"]))
     _print_tables(document)
     say("\n".join([*(f"caution: {text}" for text in document["cautions"]), *document["winners"]]))
+    if "verdicts" in document:
+        say("\n".join(document["verdicts"]))

@@ -18,8 +18,11 @@ from numpy.typing import NDArray
 from ..io.columns import Columns
 from ..io.reader import IDS, BlockReader, is_text, missing
 from ..io.tables import TableBlock
+from .aside import ASIDE, DISLIKED, LOW
 
 BEHAVIOUR = "behaviour"
+BELOW = "rows below min_rating"  # a reason for which rows are no interactions
+LowRated = Literal["seen", "forget"]
 TEXT = pa.large_string()
 _DATES = [pa.timestamp("us"), pa.timestamp("us", "UTC")]
 _FINER = [pa.timestamp("ns"), pa.timestamp("ns", "UTC")]  # cut to microseconds
@@ -41,9 +44,10 @@ def events_of(
     min_rating: float | None = None,
     missing_time: Literal["refuse", "drop"] = "refuse",
     dislikes: float | Sequence[str] | None = None,
+    low_rated: LowRated = "seen",
 ) -> pa.Table:
-    """Return columns user, item and, where there are any, time, position, weight, disliked, and
-    what events happened in.
+    """Return columns user, item and, where there are any, time, position, weight, aside, and what
+    events happened in.
 
     Ids are int64 or large_string, times int64, float64 or microseconds since 1970 (UTC), positions
     float64, weights float32. Columns of the context are called by `in_context`, behaviours like one
@@ -53,21 +57,26 @@ def events_of(
         columns: the columns of each role.
         dropped: what is left out is added to these counts, by reason.
         dislikes: rows of at most this rating, or of these behaviours, are dislikes.
+        low_rated: rows below `min_rating` are set aside as seen, or forgotten.
 
     Raises:
         DataError: a value that cannot be used, by file, row and column.
     """
     reader = EventReader(block, columns, dropped)
     times = {"time": reader.times(missing_time)} if "time" in columns else {}
-    disliked = reader.disliked(dislikes)
-    reader.leave_out_below("rating", min_rating, disliked)
+    aside = np.where(reader.disliked(dislikes), np.uint8(DISLIKED), np.uint8(0))
+    if low_rated == "seen" and min_rating is not None:
+        low = (reader.numbers("rating") < min_rating) & (aside == 0) & reader.keep
+        reader.count(BELOW, low)
+        aside[low] = LOW
+    reader.leave_out_below("rating", min_rating, aside > 0)
     events = {"user": reader.whole_ids("user"), "item": reader.whole_ids("item"), **times}
     if "position" in columns:
         events["position"] = pa.array(reader.numbers("position"))
     if "weight" in columns:
         events["weight"] = pa.array(reader.weights())
-    if dislikes is not None:
-        events["disliked"] = pa.array(disliked)
+    if dislikes is not None or min_rating is not None:
+        events[ASIDE] = pa.array(aside)
     events |= {in_context(name): reader.circumstances(name) for name in columns.get("context", ())}
     if BEHAVIOUR in columns:
         events[in_context(BEHAVIOUR)] = reader.behaviours()

@@ -18,9 +18,10 @@ from ..io.arrays import gathered
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks
-from .behaviours import aimed, refuse_unknown, usable_dislikes, with_contexts
+from .aside import Aside
+from .behaviours import aimed, refuse_unknown, usable_aside, with_contexts
 from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedFiles, Undivided
-from .events import events_of, in_context
+from .events import LowRated, events_of, in_context
 from .feature_tables import aligned
 from .sessions import Sessions
 from .timeline import REPEATED, Timeline, timeline_of
@@ -94,11 +95,15 @@ class Interactions:
         users: a table of the users' features, with a column of their ids.
         items: the same of the items.
         separator: what stands between the items of a row, where a row's list is one text.
-        min_rating: rows of a lower rating are left out, and counted.
+        min_rating: rows of a lower rating are no interactions, and are counted: neither asked nor
+            part of histories nor trained on.
+        low_rated: "seen" keeps the items of these rows as seen: from then on they are not
+            recommended to their user, as items are not that the user has taken. "forget" leaves
+            such rows out as if they had never happened.
         dislikes: rows of at most this rating, or of these behaviours, are dislikes and no
             interactions: neither asked nor part of histories, they are hard negatives of their
-            user, and never recommended to him. Dislikes of items that nobody takes, and of users
-            who take nothing, are left out.
+            user, and count as seen. Dislikes of items that nobody takes, and of users who take
+            nothing, are left out.
         negatives: dislikes of its user that an event has beside it in a batch, at most.
         missing_time: what to do with a row that has no time: drop counts them.
         repeated: what to do with a row of the same user, item, time and position as one before:
@@ -133,6 +138,7 @@ class Interactions:
     items: str | None = None
     separator: str | None = None
     min_rating: float | None = None
+    low_rated: LowRated = "seen"
     dislikes: float | tuple[str, ...] | None = None
     negatives: Annotated[int, Field(ge=1)] = 1
     missing_time: Literal["refuse", "drop"] = "refuse"
@@ -286,6 +292,7 @@ def _timeline(
                 options.min_rating,
                 options.missing_time,
                 options.dislikes,
+                options.low_rated,
             ),
             len(read) > 1,
         )
@@ -303,7 +310,7 @@ def _timeline(
         refuse_unknown(
             events, {"data.targets": options.targets or (), "data.dislikes": listed}, where
         )
-    events = usable_dislikes(events, dropped)
+    events = usable_aside(events, dropped, whole)
     _refuse_unusable(events, columns, dropped, where)
     events, contexts = with_contexts(aimed(events, options.targets))
     ordered = _ordered(options, columns)
@@ -322,6 +329,7 @@ def _timeline(
         "strict_time": options.strict_time,
         "contexts": contexts,
         "anonymous": sessions.anonymous,
+        "dated": "time" in columns and pa.types.is_timestamp(events["time"].type),
     }
     apart = {"time", "position"} & {*columns}
     if sessions.placed:  # rows and their items are in order as they are read
@@ -340,9 +348,9 @@ def _timeline(
             again = "; every row has a copy, so that repeated rows are left out (data.repeated=keep keeps them)"
         else:
             again = f"; {int(repeats.sum()):,} rows repeat a user and an item, and are kept (data.repeated=drop leaves them out)"
-    disliked = 0 if timeline.dislikes is None else len(timeline.dislikes.item)
-    if len(timeline) + disliked < len(events):
-        dropped[REPEATED] = len(events) - len(timeline) - disliked
+    aside = 0 if timeline.aside is None else len(timeline.aside.item)
+    if len(timeline) + aside < len(events):
+        dropped[REPEATED] = len(events) - len(timeline) - aside
     if folder is not None:
         for path in folder.glob("events.*.arrow"):
             path.unlink()
@@ -352,10 +360,22 @@ def _timeline(
         for role, table in (("user", users), ("item", items))
         if table is not None
     }
-    if timeline.dislikes is not None:
-        again += f"; {disliked:,} dislikes are no interactions"
+    if timeline.aside is not None:
+        again += _set_aside(timeline.aside, options)
     about = so_far.sentence(where, "interactions") + again
     return replace(timeline, **features, dropped=dict(dropped), about=about)
+
+
+def _set_aside(aside: Aside, options: Interactions) -> str:
+    """Return what is said of dislikes and items rated low."""
+    disliked = int(aside.disliked.sum())
+    said = f"; {disliked:,} dislikes are no interactions" if disliked else ""
+    if low := len(aside.item) - disliked:
+        said += (
+            f"; {low:,} rows rated below {options.min_rating:g} train nothing, and their items "
+            "count as seen (data.low_rated=forget forgets them)"
+        )
+    return said
 
 
 def _named(options: Interactions) -> dict[int, str]:
