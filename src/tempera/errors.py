@@ -81,6 +81,15 @@ def quantity(count: int, what: str) -> str:
     return f"{count:,} {what}"
 
 
+def with_article(noun: str) -> str:
+    """Return a singular noun with its article.
+
+    >>> with_article("item"), with_article("user"), with_article("doc")
+    ('an item', 'a user', 'a doc')
+    """
+    return f"{'an' if noun[:1].lower() in {*'aeio'} else 'a'} {noun}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the nearest known word as a question, or an empty text.
 

@@ -185,6 +185,27 @@ def test_a_user_is_answered_by_all_that_the_user_has_taken(run: Path) -> None:
     assert {hit.name for hit in everything} == {title(item) for item in range(ITEMS)}
 
 
+def test_a_history_in_place_of_a_users_own_forgets_nothing_that_was_taken(
+    run: Path, tempera: Any
+) -> None:
+    events = interactions().to_pydict()
+    own = {item for user, item in zip(events["user"], events["item"]) if user == "u7"}
+    opened, given = Run(run), ["i00", "i02"]
+    assert not own & set(given)
+    both, alone = opened.recommend("u7", given, k=99), opened.recommend(history=given, k=99)
+    assert {hit.id for hit in both.hits} == {hit.id for hit in alone.hits} - own
+    scores = {hit.id: hit.score for hit in alone.hits}  # this tower reads the history alone
+    assert all(hit.score == pytest.approx(scores[hit.id], abs=1e-6) for hit in both.hits)
+    says = (
+        "takes the place of the 8 events that the run knows of user 'u7'; what the user has taken"
+    )
+    assert both.history == 2 and says in both.notes[0] and not alone.notes
+    everything = opened.recommend("u7", given, k=99, exclude_seen=False)
+    assert len(everything.hits) == ITEMS and "nothing is left out" in everything.notes[0]
+    answer = tempera("recommend", run, "--user", "u7", "--history", "i00,i02", "-k", 99)
+    assert answer.out.splitlines() == str(both).splitlines()
+
+
 def test_what_is_planted_is_found(run: Path) -> None:
     opened = Run(run)
     right = [
@@ -335,7 +356,7 @@ def test_who_is_new_has_the_vector_of_a_bucket(data: Path, tmp_path: Path) -> No
     for name, bucket in zip(new, buckets[len(old) :]):
         alike, one = old[buckets.index(bucket)], opened.recommend(name, k=4)
         assert one.notes == (f"user {name!r} is unknown; recommended by no history",)
-        assert one.hits == opened.recommend(alike, [], k=4).hits
+        assert one.hits == opened.recommend(alike, [], k=4, exclude_seen=False).hits
         assert [row["item"] for row in rows if row["user"] == name] == [hit.id for hit in one.hits]
     later = [
         {"user": user, "item": f"i0{at}", "time": 10**3 + at}

@@ -82,7 +82,7 @@ def write_recommendations(
         )
     read = [users] if isinstance(users, str | Path) else []
     refuse_replacing(path, overwrite, *read, models=[recommender.folder])
-    moment, given = recommender.moment(now, before), now is not None or before is not None
+    moment = recommender.moment(now, before)
     recommender = recommender.within(context) if context else recommender
     counting, known = recommender.counting(hybrid), entities(recommender.folder / USERS).table["id"]
     ids = known if users is None else _ids(recommender, users, known.type)
@@ -96,7 +96,7 @@ def write_recommendations(
     def tables() -> Iterator[pa.Table]:
         nonlocal later
         for rows, past in _past(recommender, codes, "recommending"):
-            known = past.until(moment) if moment is not None and given else past
+            known = past if moment is None else past.until(moment)
             later += int(past.items.lengths.sum() - known.items.lengths.sum())
             scores, best, _ = recommender.best(
                 codes[rows].tolist(), known, k, exclude_seen, moment, counting, recommender.index
@@ -124,7 +124,7 @@ def write_recommendations(
         **facts,
         "notes": [
             *([_UNKNOWN.format(unknown)] if unknown else []),
-            *recommender.notes_of(moment, given, later=later),
+            *recommender.notes_of(moment, later=later),
         ],
     }
 
@@ -151,20 +151,20 @@ def write_user_vectors(
 
     def tables() -> Iterator[pa.Table]:
         for rows, past in _past(recommender, codes, "embedding users"):
-            known = past if moment is None or now is None else past.until(moment)
+            known = past if moment is None else past.until(moment)
             users = recommender.vectors_of(codes[rows].tolist(), known, moment)
             vectors = SmallVectors(users, width)[:]
             column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), width)
             yield pa.table({"id": ids.take(pa.array(codes[rows])), "vector": column})
 
     written = _write(folder / _VECTORS, tables(), None if stamp is None else stamp.metadata())
-    return {"users": written, "notes": _of_moment(recommender, moment, now)}
+    return {"users": written, "notes": _of_moment(recommender, moment)}
 
 
-def _of_moment(recommender: Recommender, moment: Moment | None, now: Any) -> list[str]:
+def _of_moment(recommender: Recommender, moment: Moment | None) -> list[str]:
     """Return the notes on a moment, without those on the context, which exports do not have."""
     without = set(recommender.notes)
-    return [note for note in recommender.notes_of(moment, now is not None) if note not in without]
+    return [note for note in recommender.notes_of(moment) if note not in without]
 
 
 def _ids(recommender: Recommender, users: Any, kind: pa.DataType) -> pa.ChunkedArray:

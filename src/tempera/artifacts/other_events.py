@@ -33,7 +33,7 @@ from ..recommend.leads import Reached, protocols_of, winner
 from ..recommend.segments import Contexts
 from ..recommend.timeline import Events, Timeline
 from ..recommend.visits import Visits
-from .clock import ANOTHER_UNIT
+from .moments import ANOTHER_UNIT
 from .recommender import Recommender
 
 Floats = NDArray[np.float32]
@@ -126,15 +126,12 @@ class EventsFinding:
         if not _ids(self.events.timeline.item_ids).equals(_ids(other.events.timeline.item_ids)):
             counts = [len(each.events.timeline.item_ids) for each in (self, other)]
             return "their items are others ({:,} and {:,})".format(*counts)
-        asked = [
-            (each.events.timeline.user_of(which), each.reached[each.served][name].target)
-            for each, which in ((self, events), (other, theirs))
-        ]
         users = [
-            _ids(each.events.timeline.user_ids).take(pa.array(user))
-            for each, (user, _) in zip((self, other), asked)
+            _ids(line.user_ids).take(pa.array(line.user_of(which)))
+            for line, which in ((self.events.timeline, events), (other.events.timeline, theirs))
         ]
-        alike = users[0].equals(users[1]) and np.array_equal(asked[0][1], asked[1][1])
+        ours, others = (each.reached[each.served][name].target for each in (self, other))
+        alike = users[0].equals(users[1]) and np.array_equal(ours, others)
         return (
             ""
             if alike
@@ -145,9 +142,11 @@ class EventsFinding:
         """Return comparisons with the other run in plain words; none without one."""
         if (beside := self.beside) is None:
             return []
-        names = [f"{run} ({served})" for run, served in zip((self.run, beside.run), beside.served)]
+        ours, theirs = (
+            f"{run} ({served})" for run, served in zip((self.run, beside.run), beside.served)
+        )
         return [
-            f"{protocol}: {comparison.sentence(*names, metric)}"
+            f"{protocol}: {comparison.sentence(ours, theirs, metric)}"
             for protocol, metrics in beside.comparisons.items()
             for metric, comparison in metrics.items()
         ]

@@ -244,12 +244,11 @@ class Recommender(RunFolder):
         return None
 
     def notes_of(
-        self, moment: Moment | None, given: bool, pause: float | None = None, later: int = 0
+        self, moment: Moment | None, pause: float | None = None, later: int = 0
     ) -> tuple[str, ...]:
         """Return the notes, with those on the moment of the question.
 
         Args:
-            given: the moment is one that the user has named.
             pause: the time since the last event, of a question of one user.
             later: events that were not known at the moment.
         """
@@ -259,8 +258,8 @@ class Recommender(RunFolder):
         if clock is None or moment is None:
             return tuple(notes)
         if not self.reads_elapsed:
-            return (*notes, _NO_ELAPSED) if given and not later else tuple(notes)
-        which = "" if given else ", the latest time of the data"
+            return (*notes, _NO_ELAPSED) if moment.named and not later else tuple(notes)
+        which = "" if moment.named else ", the latest time of the data"
         since = "" if pause is None or math.isnan(pause) else f": {clock.length(pause)} after it"
         notes.append(
             "the model reads the time since the last event (elapsed); now is "
@@ -323,12 +322,12 @@ class Recommender(RunFolder):
         if user is None and history is None:
             raise DataError("give a user, a history, or both")
         refuse_depth(k)
-        moment, given = self.moment(now, before), now is not None or before is not None
+        moment = self.moment(now, before)
         names = self.named("user", [] if user is None else [user])
         code, met = _place(self.users.table["id"], names), self.meeting(names)
         past, row = self.past(code), _place(met.users.table["id"], names)
         known = len(past.items.items)
-        past = past.until(moment) if moment is not None and given else past
+        past = past if moment is None else past.until(moment)
         later, replaced = known - len(past.items.items), ""
         if history is not None:
             if isinstance(history, AbstractSet) or (items := ids_of(history)) is None:
@@ -336,26 +335,24 @@ class Recommender(RunFolder):
                     f"history is {history!r}; expected a list of ids of items, the latest last"
                 )
             own = self.codes(self.named("item", items).to_pylist())
-            seen = past.left_out[1]
+            aside = past.left_out[1]
             if user is not None and known:
-                replaced = (_REPLACED if exclude_seen else _KEPT).format(known, str(user))
+                replaced = (_REPLACED if exclude_seen else _KEPT).format(known, names[0].as_py())
             past = PastEvents(
                 Histories.of(own, np.array([0, len(own)])),
-                aside=Histories.of(seen, np.array([0, len(seen)])),
+                aside=Histories.of(aside, np.array([0, len(aside)])),
             )
             later = 0
         refuse_other_kinds(Recommender.recommend, locals())
         pauses = past.pauses(None if moment is None else moment.now)
         pause = None if history is not None else float(pauses[0])
-        notes = self.notes_of(moment, given, pause, later)
+        notes = self.notes_of(moment, pause, later)
         if history is not None and self.reads_elapsed:
             notes = (*notes, _AT_NOW)
         notes = (replaced, *notes) if replaced else notes
-        shown = (
-            None
-            if moment is None or self.stored.clock is None
-            else self.stored.clock.shown(moment.now)
-        )
+        clock, shown = self.stored.clock, None
+        if clock is not None and moment is not None:
+            shown = clock.shown(moment.now)
         if user is not None and code is None:
             notes = (_unknown(user, history), *notes)
         counting, taken = self.counting(hybrid, index), int(past.items.lengths[0])

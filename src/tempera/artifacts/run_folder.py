@@ -22,9 +22,9 @@ from ..towers.saved import Encode, is_static, load
 from ..towers.stamp import Kept
 from .calibrated import FILE as CALIBRATION
 from .calibrated import Calibration, read_calibration
-from .clock import refuse_elapsed
 from .index import Found, Index
 from .layout import RunFolder, refuse_depth
+from .moments import refuse_elapsed
 from .onnx_model import OnnxModel
 
 if TYPE_CHECKING:  # it would load torch

@@ -22,7 +22,7 @@ from ..io.tables import parquet_table
 from ..recommend.full_catalogue import Histories
 from ..recommend.past_events import PastEvents, nothing
 from ..towers.stamp import refuse_foreign
-from .clock import Clock
+from .moments import EventTimes
 
 Codes = NDArray[np.int64]
 
@@ -95,7 +95,7 @@ class StoredHistories:
         return float(latest.min()), float(latest.max())
 
     @cached_property
-    def clock(self) -> Clock | None:
+    def clock(self) -> EventTimes | None:
         """The times of all events that the run knows; None if it has no times."""
         with self._readable():
             names = [name for name in TIMES if name in parquet.read_schema(self.path).names]
@@ -106,7 +106,9 @@ class StoredHistories:
             dated = pa.types.is_timestamp(table[_TIMES].type.value_type)
             known = [span for span in spans if span["max"] is not None]
             return (
-                Clock(min(span["min"] for span in known), max(span["max"] for span in known), dated)
+                EventTimes(
+                    min(span["min"] for span in known), max(span["max"] for span in known), dated
+                )
                 if known
                 else None
             )

@@ -169,7 +169,7 @@ def _print_end(document: dict[str, Any], next_command: str) -> None:
         else ""
     )
     memory = f"peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB"
-    print(f"CPU seconds: {seconds}{cached}; {wall:.0f} s of wall time in all; {memory}")
+    print(f"CPU seconds: {seconds}{cached}; {wall:.0f} s of wall time, without the start of the program; {memory}")
     print(
         f"report: {document['output']}/report.html\n{next_command.format(output=quote(document['output']))}"
     )

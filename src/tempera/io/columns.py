@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ..errors import ConfigError, DataError, did_you_mean
+from ..errors import ConfigError, DataError, did_you_mean, with_article
 from .tables import TableBlock, refuse_repeated
 
 Columns = Mapping[str, tuple[str, ...]]  # of each role that a table has
@@ -125,7 +125,7 @@ class RoleTable:
             return (*usual, *(name for name in free if pattern.fullmatch(name)))
         if len(usual) > 1:
             raise DataError(
-                f"{where} has {len(usual)} columns that are usual for a {role}: {', '.join(usual)}; "
+                f"{where} has {len(usual)} columns that are usual for {with_article(role)}: {', '.join(usual)}; "
                 f"choose with data.{role}={usual[0]} data.metadata=[{','.join(usual[1:])}]"
             )
         return tuple(usual)
@@ -146,7 +146,7 @@ class RoleTable:
                 + f", or name one with data.{role}=COLUMN"
             )
         raise DataError(
-            f"{where} has no column that is usual for a {role} ({', '.join(usual)}); {has}: "
+            f"{where} has no column that is usual for {with_article(role)} ({', '.join(usual)}); {has}: "
             f"name one with data.{role}=COLUMN{headless(names)}"
         )
 

@@ -139,7 +139,7 @@ def _aside_together(later: Timeline, stored: PastEvents, both: Timeline) -> Asid
     of items that the run has."""
     if later.aside is None and stored.aside is None:
         return None
-    nothing = np.empty(0, np.int64)
+    nothing: NDArray[Any] = np.empty(0, np.int64)
     owner, old = (nothing, nothing) if stored.aside is None else stored.aside.pairs()
     fresh, user, place = nothing, nothing, nothing
     if later.aside is not None:

@@ -86,8 +86,8 @@ class UserModule(nn.Module):
     def forward(
         self, first: Tensor, second: Tensor | None = None, third: Tensor | None = None
     ) -> Tensor:
-        given = [tensor for tensor in (first, second, third) if tensor is not None]
-        values = dict(zip(self.inputs, given, strict=True))
+        tensors = [tensor for tensor in (first, second, third) if tensor is not None]
+        values = dict(zip(self.inputs, tensors, strict=True))
         parts = [*self._pooled(values["history"])] if "history" in values else []
         if "user" in values:
             parts.append(self.users[values["user"]])

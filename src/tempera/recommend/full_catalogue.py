@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,8 +97,8 @@ class Histories:
         return np.repeat(np.arange(len(self)), self.lengths), items
 
     @property
-    def values(self) -> NDArray[np.number]:
-        """What the rows hold, one after the other."""
+    def values(self) -> NDArray[Any]:
+        """The contents of the rows, one after the other."""
         return self.items[spread(self.starts, self.lengths)]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from ..errors import ConfigError, DataError, did_you_mean
+from ..errors import ConfigError, DataError, did_you_mean, with_article
 from ..io.arrays import gathered
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
 from ..io.streams import stream
@@ -181,7 +181,7 @@ class Interactions:
         for name, handed in (("path", data), ("users", users), ("items", items)):
             if handed is not None and getattr(self, name) is not None:
                 raise ConfigError(
-                    f"data.{name} is {getattr(self, name)}, but a {type(handed).__name__} is given too: keep one of them"
+                    f"data.{name} is {getattr(self, name)}, but {with_article(type(handed).__name__)} is given too: keep one of them"
                 )
         return Handed(self, data, users, items)
 

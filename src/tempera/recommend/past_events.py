@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +67,8 @@ class PastEvents:
         >>> past.until(Moment(20, before=20)).items.items.tolist()
         [4]
         """
+        if not moment.named:
+            return self
         kept = {name: lists for name, lists in vars(self).items() if lists is not None}
         for times, names in (
             (self.times, ("items", "targets", "contexts", "times")),
@@ -113,12 +116,14 @@ class Moment:
     Args:
         now: the time that it is, to which pauses are counted.
         before: events at this time or later are not known; None: those later than `now` are not.
+        named: one that was named; without, it is the latest time of all, when all is known.
     """
 
     now: float
     before: float | None = None
+    named: bool = True
 
-    def knows(self, times: NDArray[np.generic]) -> NDArray[np.bool_]:
+    def knows(self, times: NDArray[Any]) -> NDArray[np.bool_]:
         """Return True for each time of an event that is known."""
         known: NDArray[np.bool_] = times <= self.now if self.before is None else times < self.before
         return known

@@ -76,8 +76,8 @@ def _asked_again(run: Path, metrics: tuple[str, ...], queries: int | None) -> Ev
     """Return the evaluation of one run, with its own metrics if none are named."""
     document = Run(run).document
     task = _divided_again(run, document, metrics, queries)
-    events, asked = task.data.events, task.held_out.events.division.test
-    if not asked:
+    events, test = task.data.events, task.held_out.events.division.test
+    if not test:
         raise DataError(f"{run} has no test (evaluation.queries=0): {_INSTEAD}")
     if (model := evaluated(run)) != run:
         logger.info(
@@ -88,18 +88,18 @@ def _asked_again(run: Path, metrics: tuple[str, ...], queries: int | None) -> Ev
         task.data.tower.normalised,
         events.users,
         events.items,
-        model / "model" / "model.safetensors",
+        (model / "model" if model == run else model) / "model.safetensors",
         events.contexts,
     )
     facts = task.showcase.facts()
     counts = {
         "interactions": facts.counts["pairs"],
         "users": facts.counts["users"],
-        "queries": {name: len(each) for name, each in asked.items()},
+        "queries": {name: len(each) for name, each in test.items()},
     }
     served = COUNTED if document.get("counting", {}).get("served") else OURS[1]
     return EventsFinding(
-        Asked(events.timeline, asked),
+        Asked(events.timeline, test),
         task.held_out.reached_again(document),
         counts,
         (facts.headline,),
@@ -129,6 +129,8 @@ def _divided_again(
             f"the data of {run} cannot be read again: {error}; call this where the run was trained, "
             f"put the data back, or {_INSTEAD}"
         ) from None
+    if "validation" in learned(run):
+        task = task.extended(config, "validation")
     counts = task.showcase.facts().counts
     changed = [
         f"{what}: {document['data'][name]:,} then, {counts[name]:,} now"
@@ -140,4 +142,4 @@ def _divided_again(
             f"the data of {run} have changed since ({'; '.join(changed)}), and what was held out is "
             f"no longer known: {_INSTEAD}"
         )
-    return task.extended(config, "validation") if "validation" in learned(run) else task
+    return task

@@ -78,7 +78,7 @@ def evaluate_held_out(
             "exclude_self": exclude_self,
             "mixed_precision": mixed_precision != "no",
         }
-        if refused := next((name for name, given in of_texts.items() if given), None):
+        if refused := next((name for name, is_set in of_texts.items() if is_set), None):
             raise ConfigError(f"{refused} is for models of texts, and {run} is a recommender")
         return evaluate_held_out_events(run, against, metrics)
     model_folder(Path(run))  # of texts

@@ -20,15 +20,15 @@ _DATE = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True)
-class Clock:
+class EventTimes:
     """Hold the earliest and the latest time of all events that a run knows.
 
     Args:
         dated: the data had dates, which are read as microseconds since 1970 (UTC).
 
-    >>> clock = Clock(10, 20)
-    >>> clock.moment("25"), clock.moment(before=20)
-    (Moment(now=25, before=None), Moment(now=20, before=20))
+    >>> times = EventTimes(10, 20)
+    >>> times.moment("25"), times.moment(before=20)
+    (Moment(now=25, before=None, named=True), Moment(now=20, before=20, named=True))
     """
 
     earliest: Any
@@ -41,16 +41,16 @@ class Clock:
         Raises:
             DataError: what is no time as the data have them, or a `before` later than `now`.
         """
+        if now is None and before is None:
+            return Moment(self._code(self.latest), named=False)
         unknown = None if before is None else self.number("before", before)
-        if now is not None:
-            moment = Moment(self.number("now", now), unknown)
-        else:
-            moment = Moment(self._code(self.latest) if unknown is None else unknown, unknown)
-        if unknown is not None and unknown > moment.now:
+        this = unknown if now is None else self.number("now", now)
+        assert this is not None
+        if unknown is not None and unknown > this:
             raise DataError(
-                f"before is {self.shown(unknown)}, which is later than now, {self.shown(moment.now)}"
+                f"before is {self.shown(unknown)}, which is later than now, {self.shown(this)}"
             )
-        return moment
+        return Moment(this, unknown)
 
     def number(self, name: str, value: Any) -> float:
         """Return a time as the histories have it: a number in the data's unit, or microseconds.
@@ -88,7 +88,8 @@ class Clock:
         return f"{self.shown(self._code(self.earliest))} to {self.shown(self._code(self.latest))}"
 
     def _code(self, time: Any) -> float:
-        return _microseconds(time) if self.dated else time  # type: ignore[no-any-return]
+        code: float = _microseconds(time) if self.dated else time
+        return code
 
     def _date(self, value: Any) -> float | None:
         """Return a date as microseconds since 1970; None for what is none."""
