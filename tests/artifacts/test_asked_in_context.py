@@ -18,7 +18,6 @@ from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError
 from tempera.recommend import full_catalogue
 from tempera.recommend.interactions import Interactions
-from tempera.recommend.past_events import PastEvents
 from tempera.run.train import train
 
 # A copy whose files may be changed, as of an earlier version: without their checksums.
@@ -138,18 +137,24 @@ def test_many_users_are_answered_as_each_of_them(
 def test_the_context_of_the_query_and_those_of_histories_count(whole: Run, tmp_path: Path) -> None:
     recommender = whole.recommender
     of_users = recommender.vectors_of(
-        range(USERS), recommender.stored.rows(recommender.users.table["id"][:-1])
+        range(USERS),
+        recommender.stored.rows(recommender.users.table["id"][:-1]),
+        recommender.moment(),
     )
-    each = [recommender.vectors_of([user], recommender.past(user))[0] for user in range(USERS)]
+    each = [
+        recommender.vectors_of([user], recommender.past(user), recommender.moment())[0]
+        for user in range(USERS)
+    ]
     np.testing.assert_allclose(of_users, each, atol=1e-6)
-    blind = recommender.vectors_of([0], PastEvents(recommender.past(0).items))
-    asked = recommender.within({"device": "desk"}).vectors_of([0], recommender.past(0))
+    moment, past = recommender.moment(), recommender.past(0)
+    blind = recommender.vectors_of([0], replace(past, contexts=None), moment)
+    asked = recommender.within({"device": "desk"}).vectors_of([0], past, moment)
     assert np.abs(blind - each[0]).max() > 1e-3 and np.abs(asked - each[0]).max() > 1e-3
     whole.export("parquet", tmp_path / "out")
     table = parquet.read_table(tmp_path / "out" / "users.parquet")
     np.testing.assert_allclose(np.array(table["vector"].to_pylist()), of_users, atol=1e-6)
     with pytest.raises(
-        ConfigError, match="a user tower with the time since the latest event cannot be exported"
+        ConfigError, match="a user tower with features of events cannot be exported"
     ):
         whole.export("onnx", tmp_path / "onnx")
 
@@ -169,7 +174,10 @@ def test_a_note_says_that_no_context_is_named(whole: Run, tmp_path: Path, temper
         "--context",
         "device=phone",
     )
-    assert inside.code == 0 and "note:" not in inside.out
+    assert inside.code == 0 and "reads what a user asks in" not in inside.out
+    assert (
+        "\nnote: the model reads the time since the last event (elapsed); now is 199" in inside.out
+    )
     unseen = tempera("recommend", whole.folder, "--user", "u01", "--context", "device=Phone")
     assert (
         "note: training has seen no device=Phone, which stands for an unknown one\n" in unseen.out
@@ -189,7 +197,7 @@ def test_a_note_says_that_no_context_is_named(whole: Run, tmp_path: Path, temper
     [
         ("contexts", 10_000, "names contexts"),
         ("targets", 3, "names targets"),
-        ("dislikes", ITEMS, "names dislikes"),
+        ("aside", ITEMS, "names aside"),
     ],
 )
 def test_damaged_histories_are_one_line(
@@ -225,13 +233,25 @@ def earlier(whole: Run, tmp_path: Path) -> Run:
     shutil.copytree(whole.folder, tmp_path / "earlier", ignore=UNCOMPARED)
     line = Interactions.of(interactions(), **{**READ, "dislikes": ("skip",)}).read()
     assert line.time is not None
-    line = replace(line, dislikes=None).kept(line.time < CUT)
+    line = line.kept(line.time < CUT)
+    aside = line.aside
     assert line.time is not None and line.target is not None and line.context is not None
-    lists = {"items": line.item, "targets": line.target, "contexts": line.context}
-    columns = {
-        name: pa.LargeListArray.from_arrays(line.offsets, values) for name, values in lists.items()
+    assert aside is not None and aside.time is not None
+    users = np.repeat(np.arange(len(line.user_ids)), np.diff(aside.offsets))
+    before = aside.time < CUT
+    offsets = np.concatenate(
+        [[0], np.bincount(users[before], minlength=len(line.user_ids)).cumsum()]
+    )
+    lists = {
+        "items": (line.offsets, line.item),
+        "targets": (line.offsets, line.target),
+        "contexts": (line.offsets, line.context),
+        "times": (line.offsets, line.time),
+        "aside": (offsets, aside.item[before]),
+        "aside_times": (offsets, aside.time[before]),
     }
-    table = pa.table({"id": line.user_ids, **columns, "time": line.time[line.offsets[1:] - 1]})
+    columns = {name: pa.LargeListArray.from_arrays(*values) for name, values in lists.items()}
+    table = pa.table({"id": line.user_ids, **columns})
     parquet.write_table(table, tmp_path / "earlier" / "histories.parquet")
     return Run(tmp_path / "earlier")
 

@@ -172,11 +172,6 @@ def test_users_id_by_id_have_one_input(tmp_path: Path) -> None:
             [],
             "with the pool causal cannot be exported: pools may be mean, max, ages, attention, bag",
         ),
-        (
-            [{"mean": {"last": 2}}],
-            ["elapsed"],
-            "with the time since the latest event cannot be exported",
-        ),
     ],
 )
 def test_what_cannot_be_exported_is_one_line(

@@ -88,9 +88,9 @@ def earlier(whole: Run, tmp_path: Path) -> Path:
     items = pa.array(
         [[item for item, _ in row] for row in rows.values()], pa.large_list(pa.int32())
     )
-    latest = [row[-1][1] for row in rows.values()]
+    times = [[time for _, time in row] for row in rows.values()]
     parquet.write_table(
-        pa.table({"id": [*rows], "items": items, "time": latest}), folder / "histories.parquet"
+        pa.table({"id": [*rows], "items": items, "times": times}), folder / "histories.parquet"
     )
     return folder
 
@@ -267,6 +267,6 @@ def test_histories_without_times_are_no_ground_for_the_time_since(
     earlier: Path, tmp_path: Path
 ) -> None:
     path = earlier / "histories.parquet"
-    parquet.write_table(parquet.read_table(path).drop_columns(["time"]), path)
+    parquet.write_table(parquet.read_table(path).drop_columns(["times"]), path)
     with pytest.raises(DataError, match="does not know when its histories ended"):
         Run(earlier).evaluate(later(tmp_path))

@@ -188,6 +188,27 @@ def test_a_user_is_answered_by_all_that_the_user_has_taken(run: Path) -> None:
     assert {hit.name for hit in everything} == {title(item) for item in range(ITEMS)}
 
 
+def test_a_history_in_place_of_a_users_own_forgets_nothing_that_was_taken(
+    run: Path, tempera: Any
+) -> None:
+    events = interactions().to_pydict()
+    own = {item for user, item in zip(events["user"], events["item"]) if user == "u7"}
+    opened, given = Run(run), ["i00", "i02"]
+    assert not own & set(given)
+    both, alone = opened.recommend("u7", given, k=99), opened.recommend(history=given, k=99)
+    assert {hit.id for hit in both.hits} == {hit.id for hit in alone.hits} - own
+    scores = {hit.id: hit.score for hit in alone.hits}  # this tower reads the history alone
+    assert all(hit.score == pytest.approx(scores[hit.id], abs=1e-6) for hit in both.hits)
+    says = (
+        "takes the place of the 8 events that the run knows of user 'u7'; what the user has taken"
+    )
+    assert both.history == 2 and says in both.notes[0] and not alone.notes
+    everything = opened.recommend("u7", given, k=99, exclude_seen=False)
+    assert len(everything.hits) == ITEMS and "nothing is left out" in everything.notes[0]
+    answer = tempera("recommend", run, "--user", "u7", "--history", "i00,i02", "-k", 99)
+    assert answer.out.splitlines() == str(both).splitlines()
+
+
 def test_what_is_planted_is_found(run: Path) -> None:
     opened = Run(run)
     right = [
@@ -242,14 +263,16 @@ def test_what_cannot_be_answered_is_one_line(run: Path, tiny_run: Path, tmp_path
         ({}, "give a user, a history, or both"),
         ({"user": "u1", "k": 0}, "k is 0"),
         ({"user": "u1", "k": 2.5}, "k is 2.5; expected a whole number"),
-        ({"user": "u1", "elapsed": -1.0}, "elapsed is -1; expected a time"),
-        ({"user": "u1", "elapsed": float("nan")}, "elapsed is nan; expected a time"),
+        ({"user": "u1", "elapsed": 5}, "give now=TIME instead"),
+        ({"user": "u1", "now": float("nan")}, "now is nan, but the times .* are numbers, 0 to 7"),
         ({"history": "i03,i06"}, "history is 'i03,i06'; expected a list of ids"),
         ({"history": 3}, "history is 3; expected a list of ids"),
         ({"user": "u1", "k": True}, "k is True; expected a whole number"),
-        ({"user": "u1", "elapsed": "3"}, "elapsed is '3'; expected a time"),
-        ({"user": "u1", "elapsed": None}, "elapsed is None; expected a time"),
-        ({"user": "u1", "elapsed": True}, "elapsed is True; expected a time"),
+        ({"user": "u1", "now": "soon"}, "now is 'soon', but the times .* are numbers, 0 to 7"),
+        ({"user": "u1", "now": "2026-11-30"}, "now is '2026-11-30', but the times .* are numbers"),
+        ({"user": "u1", "now": True}, "now is True, but the times .* are numbers, 0 to 7"),
+        ({"user": "u1", "before": datetime(2026, 11, 30)}, "before is datetime.*: give a number"),
+        ({"user": "u1", "now": 3, "before": 5}, "before is 5, which is later than now, 3"),
         ({"history": b"50"}, "history is b'50'; expected a list of ids"),
         ({"history": {"i03": 1}}, "history is {'i03': 1}; expected a list of ids"),
         ({"history": {"i03"}}, "history is {'i03'}; expected a list of ids"),
@@ -308,8 +331,9 @@ def test_who_has_no_history_has_no_time_since_it(data: Path, tmp_path: Path, his
     folder = train(given, tmp_path / "run", ["train.max_steps=20"]).folder
     recommender = Recommender(folder)
     nothing, one = np.empty(0, np.int64), np.zeros(1, np.int64)
-    found = recommender.vectors([None, 0], [nothing, one], elapsed=0.0)
-    assert not np.allclose(found[1], recommender.vectors([0], [one], elapsed=1e6)[0], atol=1e-4)
+    found = recommender.vectors([None, 0], [nothing, one])
+    long = np.array([1e6], np.float32)
+    assert not np.allclose(found[1], recommender.vectors([0], [one], long)[0], atol=1e-4)
     events = Events(torch.zeros(1, dtype=torch.int64), torch.tensor([0, 0]), torch.tensor([0, 1]))
     users = torch.tensor([len(recommender.users.table) - 1, 0])
     frame = Frame({"user": users, "history": events, "elapsed": torch.tensor([math.nan, 0.0])})
@@ -335,7 +359,7 @@ def test_who_is_new_has_the_vector_of_a_bucket(data: Path, tmp_path: Path) -> No
     for name, bucket in zip(new, buckets[len(old) :]):
         alike, one = old[buckets.index(bucket)], opened.recommend(name, k=4)
         assert one.notes == (f"user {name!r} is unknown; recommended by no history",)
-        assert one.hits == opened.recommend(alike, [], k=4).hits
+        assert one.hits == opened.recommend(alike, [], k=4, exclude_seen=False).hits
         assert [row["item"] for row in rows if row["user"] == name] == [hit.id for hit in one.hits]
     later = [
         {"user": user, "item": f"i0{at}", "time": 10**3 + at}
@@ -418,8 +442,10 @@ def test_the_command_answers_as_the_function(tempera: Any, run: Path) -> None:
         hit.id for hit in Run(run).recommend(history=["i03", "i06"], k=2).hits
     ]
     assert document["history"] == 2 and document["notes"] == []
-    unread = tempera("recommend", run, "--user", "u3", "--elapsed", 5, "--json").document["notes"]
-    assert unread == ["the model has no feature that reads the time since the latest event"]
+    unread = tempera("recommend", run, "--user", "u3", "--now", 9, "--json").document["notes"]
+    assert unread == ["the model has no feature that reads the time since the last event (elapsed)"]
+    old = tempera("recommend", run, "--user", "u3", "--elapsed", 5)
+    assert old.code == 2 and "give --now TIME" in old.err and old.err.count("\n") == 1
     comma = tempera("recommend", run, "--history", '"i03,i06"')
     assert comma.code == 2 and f"no such item in {run}: i03,i06." in comma.err
     assert (

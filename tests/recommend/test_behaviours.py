@@ -181,7 +181,7 @@ def test_targets_are_trained_on_and_everything_stands_in_histories() -> None:
         ]
     assert visits.counts.tolist() == np.bincount(line.item[chosen], minlength=ITEMS).tolist()
     known = known_dislikes(line, division.train)
-    assert known is not None and line.dislikes is not None
+    assert known is not None and line.aside is not None
     looked_at = [k for k in np.flatnonzero(division.train) if line.target[k] == 0]
     users = line.user_of(np.array(looked_at))
     also = {(int(u), int(line.item[k])) for k, u in zip(looked_at, users)}

@@ -65,11 +65,14 @@ def test_what_is_left_are_the_interactions_without_low_ratings(least: int | None
     )
     taken = {item for _, item, rating, _ in rows if rating >= (least or 3)}
     expected = [(u, i, t) for u, i, rating, t in rows if rating <= 2 and i in taken]
-    dislikes = with_dislikes.dislikes
-    assert dislikes is not None and dislikes.time is not None
-    users = np.repeat(with_dislikes.user_ids.to_numpy(), np.diff(dislikes.offsets))
-    items = with_dislikes.item_ids.to_numpy()[dislikes.item]
-    assert list(zip(users.tolist(), items.tolist(), dislikes.time.tolist())) == expected
+    aside = with_dislikes.aside
+    assert aside is not None and aside.time is not None
+    users = np.repeat(with_dislikes.user_ids.to_numpy(), np.diff(aside.offsets))
+    items = with_dislikes.item_ids.to_numpy()[aside.item]
+    every = list(zip(users.tolist(), items.tolist(), aside.time.tolist()))
+    assert [event for event, is_one in zip(every, aside.disliked) if is_one] == expected
+    low = [(u, i, t) for u, i, rating, t in rows if 2 < rating < (least or 3) and i in taken]
+    assert [event for event, is_one in zip(every, aside.disliked) if not is_one] == low
     assert f"{len(expected)} dislikes are no interactions" in with_dislikes.about
 
 
@@ -90,15 +93,15 @@ def test_training_knows_what_was_disliked_before_the_rest(seed: int, split: Any,
     line = read(generated(seed))
     division = split(line) if part is None else split(line).extended(part)
     known = known_dislikes(line, division.train)
-    assert known is not None and line.dislikes is not None and line.time is not None
+    assert known is not None and line.aside is not None and line.time is not None
     last_of_all, trained = line.time[division.train].max(), set(line.item[division.train].tolist())
     for user in range(len(line.user_ids)):
         own = np.arange(line.offsets[user], line.offsets[user + 1])
         later = line.time[own][~division.train[own]]
         ends = later.min() if len(later) else math.inf
         liked = set(line.item[own][division.train[own]].tolist())
-        span = range(line.dislikes.offsets[user], line.dislikes.offsets[user + 1])
-        pairs = [(int(line.dislikes.time[k]), int(line.dislikes.item[k])) for k in span]
+        span = range(line.aside.offsets[user], line.aside.offsets[user + 1])
+        pairs = [(int(line.aside.time[k]), int(line.aside.item[k])) for k in span]
         expected = {
             item
             for time, item in pairs
@@ -262,15 +265,13 @@ def test_dislikes_go_along_where_events_are_left_out_or_moved() -> None:
     left[line.offsets[:-1]] = True
     left[: line.offsets[2]] = False  # two users go with their dislikes
     fewer = line.kept(left)
-    assert fewer.dislikes is not None and line.dislikes is not None
-    begin = line.dislikes.offsets[2]
-    assert fewer.dislikes.item.tolist() == line.dislikes.item[begin:].tolist()
-    place = [
-        int(left[: line.dislikes.place[k]].sum()) for k in range(begin, len(line.dislikes.item))
-    ]
-    assert fewer.dislikes.place.tolist() == place
+    assert fewer.aside is not None and line.aside is not None
+    begin = line.aside.offsets[2]
+    assert fewer.aside.item.tolist() == line.aside.item[begin:].tolist()
+    place = [int(left[: line.aside.place[k]].sum()) for k in range(begin, len(line.aside.item))]
+    assert fewer.aside.place.tolist() == place
     moved = AtRandom(0.3, 0)(line)
-    assert moved.timeline is not None and moved.timeline.dislikes is line.dislikes
+    assert moved.timeline is not None and moved.timeline.aside is line.aside
 
 
 def test_dislikes_need_ratings_and_a_pool(tmp_path: Path) -> None:

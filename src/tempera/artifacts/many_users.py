@@ -27,9 +27,10 @@ from ..recommend.entity_tables import entities
 from ..recommend.event_roles import USUAL
 from ..recommend.feature_tables import KEY, keyed
 from ..recommend.full_catalogue import query_blocks
-from ..recommend.past_events import PastEvents
+from ..recommend.past_events import Moment, PastEvents
 from ..recommend.timeline import ITEMS, USERS
-from .recommender import Recommender, ids_of, refuse_out_of_range
+from .layout import refuse_depth
+from .recommender import Recommender, ids_of
 from .stored_histories import Codes
 
 _VECTORS = "users.parquet"
@@ -43,9 +44,10 @@ def write_recommendations(
     users: Any = None,
     k: int = 10,
     exclude_seen: bool = True,
-    elapsed: float = 0.0,
+    now: Any = None,
     hybrid: bool | None = None,
     context: Mapping[str, Any] | None = None,
+    before: Any = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
     """Write the k best items of many users, as `Recommender.recommend` ranks them: columns user,
@@ -58,7 +60,10 @@ def write_recommendations(
         users: a table with a column of ids, in a file or in memory, or a list of ids, each taken
             once; None is all users that the run knows. Users whom it does not know are counted, and
             recommended to by no history.
+        now: the moment of the question, from which each user's pause is counted, as
+            `Recommender.recommend` takes it.
         context: what all of them ask in.
+        before: answer as at an earlier time, as `Recommender.recommend` does.
         overwrite: replace a file that is there.
 
     Returns:
@@ -67,16 +72,17 @@ def write_recommendations(
 
     Raises:
         OutputError: the file exists, is in a run, or cannot be written.
-        DataError: no user, what is no id, a table that cannot be read, or a hybrid of a run without
-            counts.
+        DataError: no user, what is no id, a table that cannot be read, no such time, or a hybrid of
+            a run without counts.
     """
-    refuse_out_of_range(k, elapsed)
+    refuse_depth(k)
     if path.suffix != ".parquet":
         raise OutputError(
             f"cannot write recommendations to {path}; give a name that ends in .parquet"
         )
     read = [users] if isinstance(users, str | Path) else []
     refuse_replacing(path, overwrite, *read, models=[recommender.folder])
+    moment = recommender.moment(now, before)
     recommender = recommender.within(context) if context else recommender
     counting, known = recommender.counting(hybrid), entities(recommender.folder / USERS).table["id"]
     ids = known if users is None else _ids(recommender, users, known.type)
@@ -85,10 +91,15 @@ def write_recommendations(
     recommender = recommender.meeting(ids.cast(pa.large_string()))
     codes = _codes(recommender, ids)
 
+    later = 0
+
     def tables() -> Iterator[pa.Table]:
+        nonlocal later
         for rows, past in _past(recommender, codes, "recommending"):
+            known = past if moment is None else past.until(moment)
+            later += int(past.items.lengths.sum() - known.items.lengths.sum())
             scores, best, _ = recommender.best(
-                codes[rows].tolist(), past, k, exclude_seen, elapsed, counting, recommender.index
+                codes[rows].tolist(), known, k, exclude_seen, moment, counting, recommender.index
             )
             user, rank = np.isfinite(scores).nonzero()
             columns = {
@@ -111,23 +122,26 @@ def write_recommendations(
     }
     return {
         **facts,
-        "notes": [*([_UNKNOWN.format(unknown)] if unknown else []), *recommender.notes_of(elapsed)],
+        "notes": [
+            *([_UNKNOWN.format(unknown)] if unknown else []),
+            *recommender.notes_of(moment, later=later),
+        ],
     }
 
 
 def write_user_vectors(
-    recommender: Recommender, folder: Path, width: int | None = None
+    recommender: Recommender, folder: Path, width: int | None = None, now: Any = None
 ) -> dict[str, Any]:
     """Write users.parquet with the columns id and vector for all users that the run knows; return
-    their number.
-
-    The vectors are those of users who have just had their latest event, for towers that read the
-    time since it.
+    their number, and the notes on the moment at which they stand so.
 
     Args:
+        now: the moment, as `Recommender.recommend` takes it: up to it the time since each user's
+            last event is counted, for towers that read it.
         width: keep the first numbers of each vector, as an index that is narrowed to it keeps those
             of the items.
     """
+    moment = recommender.moment(now)
     codes: Codes = np.arange(len(recommender.users.table) - 1)
     ids, index = recommender.users.table["id"], recommender.index
     width = index.vectors.shape[1] if width is None else width
@@ -137,13 +151,20 @@ def write_user_vectors(
 
     def tables() -> Iterator[pa.Table]:
         for rows, past in _past(recommender, codes, "embedding users"):
-            vectors = SmallVectors(recommender.vectors_of(codes[rows].tolist(), past), width)[:]
+            known = past if moment is None else past.until(moment)
+            users = recommender.vectors_of(codes[rows].tolist(), known, moment)
+            vectors = SmallVectors(users, width)[:]
             column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), width)
             yield pa.table({"id": ids.take(pa.array(codes[rows])), "vector": column})
 
-    return {
-        "users": _write(folder / _VECTORS, tables(), None if stamp is None else stamp.metadata())
-    }
+    written = _write(folder / _VECTORS, tables(), None if stamp is None else stamp.metadata())
+    return {"users": written, "notes": _of_moment(recommender, moment)}
+
+
+def _of_moment(recommender: Recommender, moment: Moment | None) -> list[str]:
+    """Return the notes on a moment, without those on the context, which exports do not have."""
+    without = set(recommender.notes)
+    return [note for note in recommender.notes_of(moment) if note not in without]
 
 
 def _ids(recommender: Recommender, users: Any, kind: pa.DataType) -> pa.ChunkedArray:

@@ -34,16 +34,36 @@ class OnnxUsers:
             self.unknown_user: int | None = about["unknown_user"]
 
     def encode(
-        self, histories: Sequence[Codes], users: Sequence[int | None] | None = None
+        self,
+        histories: Sequence[Codes],
+        users: Sequence[int | None] | None = None,
+        elapsed: Vectors | None = None,
     ) -> Vectors:
         """Embed histories (codes of items, the latest last) and users, as far as the tower reads
-        them, [n, D]."""
+        them, [n, D].
+
+        Args:
+            elapsed: the time from the last event of each history to the question, [n], in the unit
+                of the data, nan where there is none; None is 0, an event of this moment.
+        """
         ids, nobody = [None] * len(histories) if users is None else users, self.unknown_user or 0
         codes = np.array([nobody if user is None else user for user in ids], np.int64)
-        inputs = {"history": padded(histories), "user": codes}
+        if elapsed is None:
+            elapsed = just_now(histories)
+        inputs = {"history": padded(histories), "user": codes, "elapsed": elapsed}
         names = [each.name for each in self.session.get_inputs()]
         vectors: Vectors = self.session.run(None, {name: inputs[name] for name in names})[0]
         return vectors
+
+
+def just_now(histories: Sequence[NDArray[np.integer]]) -> Vectors:
+    """Return the times since the last events of histories that end now, [n]: 0, or nan where there
+    is no event.
+
+    >>> just_now([np.array([4, 2]), np.array([], np.int64)]).tolist()
+    [0.0, nan]
+    """
+    return np.array([0.0 if len(codes) else np.nan for codes in histories], np.float32)
 
 
 def padded(histories: Sequence[Codes]) -> Codes:
@@ -64,17 +84,18 @@ def write_users(
     model: str,
     histories: Sequence[Codes],
     users: Sequence[int],
+    elapsed: Vectors,
     expected: Vectors,
 ) -> float:
     """Write model.onnx and tempera.json; return the largest difference of a coordinate from the
     tower.
 
-    The network maps history, [n, w] of any n and w, and user, [n], as far as the tower reads them,
-    to user_embedding, [n, D].
+    The network maps history, [n, w] of any n and w, user, [n], and elapsed, [n], as far as the
+    tower reads them, to user_embedding, [n, D].
 
     Args:
         model: the fingerprint of the model.
-        histories: with `users`, input for the comparison.
+        histories: with `users` and `elapsed`, input for the comparison.
         expected: their embeddings by the tower, [n, D].
 
     Raises:
@@ -86,11 +107,15 @@ def write_users(
 
     folder.mkdir(parents=True, exist_ok=True)
     examples = {"history": torch.tensor([[-1, 0, 0], [0, 0, 0]]), "user": torch.tensor([0, 0])}
+    examples["elapsed"] = torch.tensor([0.0, 1.0])
     inputs = tuple(examples[name] for name in module.inputs)
     write_module(folder / MODEL, module.eval(), inputs, module.inputs, "user_embedding")
     unknown = len(module.users) - 1 if "user" in module.inputs else None
-    write_json(folder / ABOUT, {"model": model, "unknown_user": unknown, "history": _HISTORY})
-    worst = float(np.abs(OnnxUsers(folder).encode(histories, users) - expected).max())
+    about = {"model": model, "unknown_user": unknown, "history": _HISTORY}
+    if "elapsed" in module.inputs:
+        about["elapsed"] = _ELAPSED
+    write_json(folder / ABOUT, about)
+    worst = float(np.abs(OnnxUsers(folder).encode(histories, users, elapsed) - expected).max())
     if not worst <= TOLERANCE:
         raise OutputError(
             f"the ONNX user tower differs from the tower by {worst:.2g} in a coordinate, so it is not kept"
@@ -99,3 +124,6 @@ def write_users(
 
 
 _HISTORY = "rows of vectors.parquet, the latest last, -1 in front of shorter ones"
+_ELAPSED = (
+    "time from the last event of the history to the question, in the data's unit; nan without"
+)

@@ -18,42 +18,73 @@ from .. import config as configuration
 from ..build import build
 from ..core.frame import Frame
 from ..errors import ConfigError, DataError, quantity
+from ..ranking.compare import Comparison
 from ..ranking.metrics import listed
-from ..ranking.verdict import COUNTED
+from ..ranking.verdict import COUNTED, OURS
 from ..recommend.continued import Continued
 from ..recommend.division import GlobalTime, Undivided
 from ..recommend.encoders import Elapsed
 from ..recommend.feature_tables import texts_of
 from ..recommend.full_catalogue import Histories, Scores, inner
 from ..recommend.interactions import Interactions
+from ..recommend.judgement import Recommended
 from ..recommend.later_events import drawn, judge_events
 from ..recommend.leads import Reached, protocols_of, winner
 from ..recommend.segments import Contexts
 from ..recommend.timeline import Events, Timeline
 from ..recommend.visits import Visits
+from .moments import ANOTHER_UNIT
 from .recommender import Recommender
 
 Floats = NDArray[np.float32]
-# times the latest time, at which times are of another unit: seconds are 1,000 times milliseconds
-_ANOTHER_UNIT = 300
 _OWN = {f"data.{name}" for name in ("source", "path", "users", "items", "validation", "test")}
 
 
 @dataclass(frozen=True)
-class EventsFinding:
-    """Hold the evaluation of a run on other interactions, by system and protocol.
+class Asked:
+    """Hold the questions of an evaluation: events of a timeline, by protocol."""
+
+    timeline: Timeline
+    test: Mapping[str, Events]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Hold another run's ranks on the same questions, and how far the evaluated one is ahead.
 
     Attributes:
+        served: the systems by which each of both answers, the evaluated one first.
+        comparisons: of these, by protocol and metric.
+    """
+
+    run: Path
+    served: tuple[str, str]
+    reached: Mapping[str, Recommended]  # what it serves, by protocol
+    comparisons: Mapping[str, Mapping[str, Comparison]]
+
+
+@dataclass(frozen=True)
+class EventsFinding:
+    """Hold the evaluation of a run on held-out or other interactions, by system and protocol.
+
+    Attributes:
+        events: the questions.
+        run: the evaluated run.
+        served: the system by which it answers.
+        beside: another run on the same questions.
         counts: events, users and queries, and what was left out, by reason.
         lines: what was read, left out and asked, in sentences.
         cautions: what makes the figures misleading, in sentences.
     """
 
-    events: Continued
+    events: Asked
     reached: Reached
     counts: Mapping[str, Any]
     lines: tuple[str, ...]
     cautions: tuple[str, ...]
+    run: Path
+    served: str
+    beside: Beside | None = None
 
     @property
     def metrics(self) -> dict[str, dict[str, dict[str, float]]]:
@@ -63,9 +94,68 @@ class EventsFinding:
             for system, protocols in self.reached.items()
         }
 
+    def against(self, other: EventsFinding) -> EventsFinding:
+        """Return the same with another run beside it, query by query.
+
+        Raises:
+            DataError: questions or items that differ, so that nothing would be compared.
+        """
+        for name, events in self.events.test.items():
+            if differs := self._differs(other, name, events):
+                raise DataError(
+                    f"{self.run} and {other.run} are not asked the same: {differs}; compare runs on "
+                    "the same data with the same split and options of data and evaluation"
+                )
+        ours, theirs = self.reached[self.served], other.reached[other.served]
+        comparisons = {
+            name: {
+                metric: comparison
+                for metric, comparison in ours[name].against(theirs[name]).items()
+                if metric in ours[name].names
+            }
+            for name in self.events.test
+        }
+        beside = Beside(other.run, (self.served, other.served), theirs, comparisons)
+        return replace(self, beside=beside)
+
+    def _differs(self, other: EventsFinding, name: str, events: Events) -> str:
+        """Return in what the questions of a protocol are others in another finding; empty if they
+        are the same."""
+        if (theirs := other.events.test.get(name)) is None:
+            return f"only the first has the protocol {name}"
+        if not _ids(self.events.timeline.item_ids).equals(_ids(other.events.timeline.item_ids)):
+            counts = [len(each.events.timeline.item_ids) for each in (self, other)]
+            return "their items are others ({:,} and {:,})".format(*counts)
+        users = [
+            _ids(line.user_ids).take(pa.array(line.user_of(which)))
+            for line, which in ((self.events.timeline, events), (other.events.timeline, theirs))
+        ]
+        ours, others = (each.reached[each.served][name].target for each in (self, other))
+        alike = users[0].equals(users[1]) and np.array_equal(ours, others)
+        return (
+            ""
+            if alike
+            else f"their {name} questions are others ({len(events):,} and {len(theirs):,})"
+        )
+
+    def verdicts(self) -> list[str]:
+        """Return comparisons with the other run in plain words; none without one."""
+        if (beside := self.beside) is None:
+            return []
+        ours, theirs = (
+            f"{run} ({served})" for run, served in zip((self.run, beside.run), beside.served)
+        )
+        return [
+            f"{protocol}: {comparison.sentence(ours, theirs, metric)}"
+            for protocol, metrics in beside.comparisons.items()
+            for metric, comparison in metrics.items()
+        ]
+
     @property
     def winners(self) -> list[str]:
-        """The best system of each protocol, in sentences."""
+        """The best system of each protocol, in sentences; none where there is one system alone."""
+        if len(self.reached) < 2:
+            return []
         protocols = {
             name: {system: each[name] for system, each in self.reached.items()}
             for name in self.events.test
@@ -79,18 +169,34 @@ class EventsFinding:
             "notes": list(self.lines),
             "cautions": list(self.cautions),
         }
-        return {
+        document = {
             **facts,
             "metrics": self.metrics,
             "winners": self.winners,
             "protocols": protocols_of(self.reached),
+        }
+        if (beside := self.beside) is None:
+            return document
+        comparisons = {
+            protocol: {metric: comparison.json() for metric, comparison in metrics.items()}
+            for protocol, metrics in beside.comparisons.items()
+        }
+        return {
+            **document,
+            "against": str(beside.run),
+            "served": list(beside.served),
+            "comparisons": comparisons,
+            "verdicts": self.verdicts(),
         }
 
     def per_query(self) -> pa.Table:
         """Return columns task, query, system, metric, value: the protocol, and the id of the
         user."""
         timeline, tables = self.events.timeline, []
-        for system, protocols in self.reached.items():
+        every = dict(self.reached)
+        if self.beside is not None:
+            every[f"{self.beside.run}: {self.beside.served[1]}"] = self.beside.reached
+        for system, protocols in every.items():
             for task, each in protocols.items():
                 users = timeline.user_ids.take(
                     pa.array(timeline.user_of(self.events.test[task]))
@@ -111,6 +217,7 @@ def evaluate_events(
     metrics: str | Sequence[str] = (),
     queries: int | None = None,
     options: Sequence[str] = (),
+    against: Recommender | None = None,
 ) -> EventsFinding:
     """Rank the run's items for later events of a file: by popularity, counts, vectors, and counts
     and vectors.
@@ -125,11 +232,16 @@ def evaluate_events(
         queries: largest number of queries of each protocol, drawn at random; None is all.
         options: overrides of the run's `data` section, of how the data are read, such as
             data.time=when.
+        against: another run, which is asked the same; what both serve is compared query by query.
 
     Raises:
-        DataError: data that cannot be read, or of which nothing can be asked.
+        DataError: data that cannot be read, of which nothing can be asked, or of which another run
+            is asked something else.
         ConfigError: an option or a metric that does not exist.
     """
+    if against is not None:
+        first = evaluate_events(recommender, data, metrics, queries, options)
+        return first.against(evaluate_events(against, data, metrics, queries, options))
     for option in options:
         name = option.partition("=")[0].strip()
         if name in _OWN or not name.startswith("data."):
@@ -200,7 +312,7 @@ def _refuse_another_unit(later: Timeline, recommender: Recommender) -> None:
         or min(known[0], middle := float(np.median(later.time))) <= 0
     ):
         return
-    if max(middle / known[1], known[0] / middle) > _ANOTHER_UNIT:
+    if max(middle / known[1], known[0] / middle) > ANOTHER_UNIT:
         own = float(later.time.min()), float(later.time.max())
         spans = ["{:,.0f} to {:,.0f}".format(*span) for span in (own, known)]
         raise DataError(
@@ -242,9 +354,7 @@ def _systems(recommender: Recommender, timeline: Timeline, events: Events) -> di
 def _vectors(recommender: Recommender, timeline: Timeline, events: Events) -> Floats:
     """Return the vectors of users as they stand before events, [q, D]."""
     history = recommender.options.history
-    contexts = (
-        Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
-    )
+    contexts = Contexts(timeline, history.last if history else 1, targets=1)
     frame = Visits(timeline, np.zeros(len(timeline), bool), contexts).frame(
         torch.from_numpy(events)
     )
@@ -288,4 +398,19 @@ def _described(
             f"{events.again:,} of {events.later:,} interactions are with an item that the history of their user holds already: "
             "if the run was trained on these interactions, give others"
         )
-    return EventsFinding(events, reached, counts, tuple(lines), tuple(cautions))
+    served = COUNTED if recommender.counting(None) else OURS[1]
+    return EventsFinding(
+        Asked(events.timeline, events.test),
+        reached,
+        counts,
+        tuple(lines),
+        tuple(cautions),
+        recommender.folder,
+        served,
+    )
+
+
+def _ids(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return ids as texts."""
+    texts = ids.cast(pa.large_string())
+    return texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts

@@ -11,7 +11,6 @@ from collections.abc import Set as AbstractSet
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Real
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal
@@ -26,7 +25,7 @@ from .. import config as configuration
 from ..arguments import refuse_other_kinds
 from ..build import Config, build
 from ..core.frame import Column, Events, Frame
-from ..errors import DataError, did_you_mean, is_whole, nearest, one_line
+from ..errors import DataError, did_you_mean, is_whole, nearest, one_line, quantity
 from ..ranking.nearest import top_of
 from ..recommend.counts import Counting, open_counts
 from ..recommend.encoders import Category, Elapsed, Entities, Id
@@ -35,11 +34,11 @@ from ..recommend.exportable_users import UserModule
 from ..recommend.feature_tables import texts_of
 from ..recommend.features import Features, FeatureTowers
 from ..recommend.full_catalogue import Histories
-from ..recommend.past_events import PastEvents, nothing
+from ..recommend.past_events import Moment, PastEvents, nothing
 from ..recommend.timeline import CONTEXTS, HISTORIES, ITEMS, USERS
 from .index import Found, Index, write_parquet
 from .layout import RunFolder, refuse_depth
-from .onnx_users import write_users
+from .onnx_users import just_now, write_users
 from .stored_histories import Codes, StoredHistories
 
 BLANK = (
@@ -49,7 +48,19 @@ _NO_CONTEXT = (
     "the model reads what a user asks in, and it is not given: name it with --context NAME=VALUE"
 )
 _NO_FEATURE = "the model has no feature that reads the context of a query"
-_NO_ELAPSED = "the model has no feature that reads the time since the latest event"
+_NO_ELAPSED = "the model has no feature that reads the time since the last event (elapsed)"
+_AT_NOW = (
+    "the model reads the time since the last event (elapsed), and the history given has no times: "
+    "its last event is taken to be now"
+)
+_REPLACED = (
+    "the history given takes the place of the {:,} events that the run knows of user {!r}; what the "
+    "user has taken stays left out"
+)
+_KEPT = (
+    "the history given takes the place of the {:,} events that the run knows of user {!r}, and "
+    "nothing is left out"
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,7 @@ class Recommendations:
     hits: list[Found]
     history: int  # number of items that it is based on
     notes: tuple[str, ...] = ()
+    now: str | None = None  # the moment of the question, as the data have times; None without times
 
     def __str__(self) -> str:
         width = max((len(hit.id) for hit in self.hits), default=0)
@@ -204,11 +216,56 @@ class Recommender(RunFolder):
             return self.unseen
         return (_NO_FEATURE if self.has_context else _NO_CONTEXT,)
 
-    def notes_of(self, elapsed: float) -> tuple[str, ...]:
-        """Return the notes, with one where a time since the latest event is given and nothing reads
-        it."""
-        unread = elapsed and Elapsed() not in self.options.query
-        return (*self.notes, _NO_ELAPSED) if unread else self.notes
+    @property
+    def reads_elapsed(self) -> bool:
+        """True if the users' tower reads the time since the last event."""
+        return Elapsed() in self.options.query
+
+    def moment(self, now: Any = None, before: Any = None) -> Moment | None:
+        """Return the moment of a question, by default the latest time of the data; None for data
+        without times.
+
+        Raises:
+            DataError: a time that cannot be, or one for data without times.
+        """
+        clock = self.stored.clock
+        if clock is not None:
+            return clock.moment(now, before)
+        if self.reads_elapsed:
+            raise DataError(
+                f"{self.folder} does not know when its events happened, which its tower's elapsed "
+                "reads: train it again"
+            )
+        if now is not None or before is not None:
+            name = "before" if now is None else "now"
+            raise DataError(
+                f"{name} is given, but the interactions of {self.folder} have no times: leave it out"
+            )
+        return None
+
+    def notes_of(
+        self, moment: Moment | None, pause: float | None = None, later: int = 0
+    ) -> tuple[str, ...]:
+        """Return the notes, with those on the moment of the question.
+
+        Args:
+            pause: the time since the last event, of a question of one user.
+            later: events that were not known at the moment.
+        """
+        notes, clock = list(self.notes), self.stored.clock
+        if later:
+            notes.append(f"{quantity(later, 'later events')} of the history not known at that time")
+        if clock is None or moment is None:
+            return tuple(notes)
+        if not self.reads_elapsed:
+            return (*notes, _NO_ELAPSED) if moment.named and not later else tuple(notes)
+        which = "" if moment.named else ", the latest time of the data"
+        since = "" if pause is None or math.isnan(pause) else f": {clock.length(pause)} after it"
+        notes.append(
+            "the model reads the time since the last event (elapsed); now is "
+            f"{clock.shown(moment.now)}{which}{since}"
+        )
+        return tuple(notes)
 
     @cached_property
     def item_ids(self) -> pa.ChunkedArray:
@@ -222,56 +279,86 @@ class Recommender(RunFolder):
         k: int = 10,
         exclude_seen: bool = True,
         index: str | Path | None = None,
-        elapsed: float = 0.0,
+        now: Any = None,
         hybrid: bool | None = None,
         context: Mapping[str, Any] | None = None,
+        before: Any = None,
     ) -> Recommendations:
         """Return the k best items for a user, for a history, or for a user with another history
         than the run knows.
+
+        A history that is given with a user takes the place of the one that the run knows; what the
+        user has taken, or rated low, stays left out.
 
         Args:
             user: an id; one that the run does not know has the vector of its bucket or of unknown
                 users.
             history: ids of items, the latest last; None takes all that the run knows of the user.
-            exclude_seen: leave out what the history holds, and what the user is known not to like.
+            exclude_seen: leave out what the history holds, and what the user is known to have taken,
+                rated low or disliked.
             index: an exported index to search instead of the run's own.
-            elapsed: time since the user's latest event, in the unit of the data, for towers that
-                ask for it.
+            now: the moment of the question, as the data have times: a number in their unit or a
+                date. The time since the user's last event, for towers that ask for it, is counted
+                up to it, and events later than it are not known. None is the latest time of the
+                data. The last event of a history that is given is at this moment.
             hybrid: rank by counts and vectors together, with the weight that the run has chosen;
                 scores are then weighted standard deviations above the mean of all items. None does
                 so where validation has shown it to be better than the vectors alone, and no `index`
                 is named.
             context: what the user asks in, by column of data.context, for towers that ask for it.
+            before: answer as at an earlier time, of which only the events before it are known, as
+                an evaluation asks for the event that came then; `now` is this time, too.
 
         Raises:
             DataError: neither user nor history, what is no id, an item that is not in the run, a
-                number out of range, an index of another model, a hybrid of a run without counts or
-                with an approximate index.
+                number out of range, no such time, an index of another model, a hybrid of a run
+                without counts or with an approximate index.
         """
         if context:
             inside = self.within(context)
-            return inside.recommend(user, history, k, exclude_seen, index, elapsed, hybrid)
+            return inside.recommend(
+                user, history, k, exclude_seen, index, now, hybrid, None, before
+            )
         if user is None and history is None:
             raise DataError("give a user, a history, or both")
-        refuse_out_of_range(k, elapsed)
+        refuse_depth(k)
+        moment = self.moment(now, before)
         names = self.named("user", [] if user is None else [user])
         code, met = _place(self.users.table["id"], names), self.meeting(names)
         past, row = self.past(code), _place(met.users.table["id"], names)
+        known = len(past.items.items)
+        past = past if moment is None else past.until(moment)
+        later, replaced = known - len(past.items.items), ""
         if history is not None:
             if isinstance(history, AbstractSet) or (items := ids_of(history)) is None:
                 raise DataError(
                     f"history is {history!r}; expected a list of ids of items, the latest last"
                 )
             own = self.codes(self.named("item", items).to_pylist())
-            past = PastEvents(Histories.of(own, np.array([0, len(own)])), dislikes=past.dislikes)
+            aside = past.left_out[1]
+            if user is not None and known:
+                replaced = (_REPLACED if exclude_seen else _KEPT).format(known, names[0].as_py())
+            past = PastEvents(
+                Histories.of(own, np.array([0, len(own)])),
+                aside=Histories.of(aside, np.array([0, len(aside)])),
+            )
+            later = 0
         refuse_other_kinds(Recommender.recommend, locals())
-        notes = self.notes_of(elapsed)
+        pauses = past.pauses(None if moment is None else moment.now)
+        pause = None if history is not None else float(pauses[0])
+        notes = self.notes_of(moment, pause, later)
+        if history is not None and self.reads_elapsed:
+            notes = (*notes, _AT_NOW)
+        notes = (replaced, *notes) if replaced else notes
+        clock, shown = self.stored.clock, None
+        if clock is not None and moment is not None:
+            shown = clock.shown(moment.now)
         if user is not None and code is None:
             notes = (_unknown(user, history), *notes)
         counting, taken = self.counting(hybrid, index), int(past.items.lengths[0])
         other = None if index is None else Index(Path(index))
         vector = (
-            met.vectors_of([row], past, elapsed)[0]
+            met.vectors_of([row], past, moment)[0]
             if other is not None and counting is None
             else None
         )
@@ -280,14 +367,14 @@ class Recommender(RunFolder):
             hits = other.search(vector, k + len(seen), self.fingerprint)
             hits = [hit for hit in hits if hit.id not in seen][:k]
             return Recommendations(
-                [replace(hit, rank=rank) for rank, hit in enumerate(hits, 1)], taken, notes
+                [replace(hit, rank=rank) for rank, hit in enumerate(hits, 1)], taken, notes, shown
             )
         place = self.index if other is None or counting is None else other
-        scores, codes, blank = met.best([row], past, k, exclude_seen, elapsed, counting, place)
+        scores, codes, blank = met.best([row], past, k, exclude_seen, moment, counting, place)
         if blank[0]:
             notes = (*notes, BLANK)
         left = np.isfinite(scores[0])
-        return Recommendations(place.hits(scores[0][left], codes[0][left]), taken, notes)
+        return Recommendations(place.hits(scores[0][left], codes[0][left]), taken, notes, shown)
 
     def best(
         self,
@@ -295,7 +382,7 @@ class Recommender(RunFolder):
         past: PastEvents,
         k: int,
         exclude_seen: bool,
-        elapsed: float,
+        moment: Moment | None,
         counting: Counting | None,
         place: Index,
     ) -> tuple[NDArray[np.float32], Codes, NDArray[np.bool_]]:
@@ -305,7 +392,7 @@ class Recommender(RunFolder):
         Where fewer items are left, scores are -inf. A user of whom the model knows nothing gets
         items by their number of training events.
         """
-        vectors = self.vectors_of(users, past, elapsed)
+        vectors = self.vectors_of(users, past, moment)
         seen = past.left_out if exclude_seen else None
         if counting is None:
             scores, codes = place.nearest(vectors, k, self.fingerprint, seen)
@@ -378,24 +465,30 @@ class Recommender(RunFolder):
         return f" Did you mean {self.item_ids[titles.index(near)]} ({near})?" if near else ""
 
     def vectors_of(
-        self, users: Sequence[int | None], past: PastEvents, elapsed: float = 0.0
+        self, users: Sequence[int | None], past: PastEvents, moment: Moment | None
     ) -> NDArray[np.float32]:
-        """Return vectors of users by all that they have done, [n, D]; None is an unknown user."""
+        """Return vectors of users by all that they have done, [n, D], as they stand at a moment;
+        None is an unknown user."""
         return self.vectors(
-            users, past.items.each, elapsed, None if past.contexts is None else past.contexts.each
+            users,
+            past.items.each,
+            past.pauses(None if moment is None else moment.now),
+            None if past.contexts is None else past.contexts.each,
         )
 
     def vectors(
         self,
         users: Sequence[int | None],
         histories: Sequence[NDArray[np.integer]],
-        elapsed: float = 0.0,
+        pauses: NDArray[np.float32] | None = None,
         contexts: Sequence[NDArray[np.integer]] | None = None,
     ) -> NDArray[np.float32]:
         """Return vectors of users with their histories, [n, D], as they are compared; None is an
         unknown user.
 
         Args:
+            pauses: the time since the last event of each history, nan where there is none; None is
+                0, an event of this moment.
             contexts: what the events of each history happened in; None is not known.
         """
         last = 0 if self.options.history is None else self.options.history.last
@@ -411,7 +504,7 @@ class Recommender(RunFolder):
         columns: dict[str, Column] = {
             "user": torch.tensor([unknown if user is None else user for user in users]),
             "history": history,
-            "elapsed": torch.tensor([elapsed if len(codes) else math.nan for codes in histories]),
+            "elapsed": torch.from_numpy(just_now(histories) if pauses is None else pauses),
         }
         if self.contexts is not None:
             nobody, query = len(self.contexts.table) - 2, len(self.contexts.table) - 1
@@ -445,11 +538,14 @@ class Recommender(RunFolder):
             np.empty(0, np.int64),
             np.arange(min(3, len(self.items.table))),
         ]
-        histories += [self.past(user).items.each[0] for user in users]
+        moment = self.moment()
+        past = [self.past(user) for user in users]
+        histories += [each.items.each[0] for each in past]
+        pauses = [each.pauses(None if moment is None else moment.now)[0] for each in past]
+        elapsed = np.array([math.nan, 0.0, *pauses], np.float32)
         users = [known, known, *users]
-        worst = write_users(
-            folder, module, self.fingerprint, histories, users, self.vectors(users, histories)
-        )
+        expected = self.vectors(users, histories, elapsed)
+        worst = write_users(folder, module, self.fingerprint, histories, users, elapsed, expected)
         write_parquet(folder, self.index)
         return {
             "largest_difference": worst,
@@ -526,16 +622,6 @@ def _text(role: str, name: Any) -> str:
     if not (isinstance(name, str) or is_whole(name)):
         raise DataError(f"{role} {name!r} is no id: ids are texts or whole numbers")
     return str(name)
-
-
-def refuse_out_of_range(k: int, elapsed: float) -> None:
-    """Raise DataError if recommendations are asked for in a number, or after a time, that cannot
-    be."""
-    refuse_depth(k)
-    number = isinstance(elapsed, Real) and not isinstance(elapsed, bool)
-    if not number or not 0 <= elapsed < math.inf:
-        what = f"{elapsed:g}" if number else repr(elapsed)
-        raise DataError(f"elapsed is {what}; expected a time since the latest event of at least 0")
 
 
 def _best(

@@ -10,7 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import refuse_other_kinds
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 from ..io.console import logger
 from ..io.documents import parsed
 from ..io.manifest import refuse_damaged
@@ -25,6 +25,7 @@ from .calibrated import FILE as CALIBRATION
 from .calibrated import Calibration, read_calibration
 from .index import Found, Index
 from .layout import RunFolder, refuse_depth
+from .moments import refuse_elapsed
 from .onnx_model import OnnxModel
 
 if TYPE_CHECKING:  # it would load torch
@@ -229,12 +230,14 @@ class Run(RunFolder):
         self, user: Any = None, history: Sequence[Any] | None = None, **options: Any
     ) -> Recommendations:
         """Return the best items for a user or for a history; see `Recommender.recommend`."""
+        refuse_elapsed(options)
         return self.recommender.recommend(user, history, **options)
 
     def recommend_all(self, path: str | Path, users: Any = None, **options: Any) -> dict[str, Any]:
         """Write the best items of all users, or of some; see
         `tempera.artifacts.many_users.write_recommendations`."""
         refuse_other_kinds(Run.recommend_all, locals())
+        refuse_elapsed(options)
         from .many_users import write_recommendations
 
         return write_recommendations(self.recommender, Path(path), users, **options)
@@ -248,7 +251,9 @@ class Run(RunFolder):
         if self.recommends:
             from .other_events import evaluate_events
 
-            return evaluate_events(self.recommender, data, **options)
+            against = options.pop("against", None)
+            other = None if against is None else Run(Path(against)).recommender
+            return evaluate_events(self.recommender, data, against=other, **options)
         from ..text.evaluate import evaluate
 
         return evaluate(self.folder, data, **options)
@@ -269,9 +274,13 @@ class Run(RunFolder):
         kind: str | None = None,
         overwrite: bool = False,
         width: int | None = None,
+        now: Any = None,
     ) -> dict[str, Any]:
         """Export the model as ONNX (a recommender's user tower), or the documents or items as an
         index or a table of vectors; the table of a recommender's users is beside that of its items.
+
+        Args:
+            now: of that table, the moment at which users stand so; see `Recommender.recommend`.
 
         See `tempera.artifacts.export.export`.
         """
@@ -279,10 +288,14 @@ class Run(RunFolder):
         from .export import Users, export
 
         users: Users | None = None
+        if now is not None and (to != "parquet" or not self.recommends):
+            raise ConfigError(
+                "now is for the table of a recommender's users: drop it, or use parquet"
+            )
         if self.recommends:
             from .many_users import write_user_vectors
 
-            write = partial(write_user_vectors, self.recommender, width=width)
+            write = partial(write_user_vectors, self.recommender, width=width, now=now)
             users = self.recommender.export_users if to == "onnx" else write
         return export(
             self.folder, to, None if output is None else Path(output), kind, users, overwrite, width

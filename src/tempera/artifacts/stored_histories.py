@@ -23,8 +23,16 @@ from ..io.tables import parquet_table
 from ..recommend.full_catalogue import Histories
 from ..recommend.past_events import PastEvents, nothing
 from ..towers.stamp import refuse_foreign
+from .moments import EventTimes
 
 Codes = NDArray[np.int64]
+
+_TIMES = "times"
+TIMES = (_TIMES, "aside_times")
+_LISTS = {  # columns of lists, and the parts of `PastEvents` that they are
+    **{name: name for name in ("items", "targets", "contexts", "aside", *TIMES)},
+    "dislikes": "aside",  # as earlier versions have called them
+}
 
 
 class StoredHistories:
@@ -42,21 +50,14 @@ class StoredHistories:
 
     def __init__(self, path: Path, model: str, items: int, contexts: int = 0) -> None:
         self.path, self.model = path, model
-        self.known = {"items": items, "targets": 3, "contexts": contexts, "dislikes": items}
+        self.known = {"items": items, "targets": 3, "contexts": contexts, "aside": items}
 
     def of(self, user: pa.Scalar) -> PastEvents:
         """Return what one user has done; only the part of the file with that user is read in
         full."""
         with self._readable(), parquet.ParquetFile(checked_file(self.path)) as file:
             refuse_foreign(file.schema_arrow.metadata, self.model, self.path)
-            names = [
-                "items",
-                *(
-                    name
-                    for name in file.schema_arrow.names
-                    if name in self.known and name != "items"
-                ),
-            ]
+            names = [name for name in file.schema_arrow.names if name in _LISTS]
             for group in range(file.num_row_groups):
                 ids = file.read_row_group(group, ["id"], use_threads=False)["id"].cast(
                     pa.large_string()
@@ -76,24 +77,42 @@ class StoredHistories:
     def latest(self, users: pa.ChunkedArray) -> NDArray[np.float64] | None:
         """Return the time of the latest event of each user, [n], nan for unknown ones; None if the
         run has no times."""
-        table, _ = self._all
-        if "time" not in table.column_names:
+        times = self.rows(users).times
+        if times is None:
             return None
-        at = self._places(users)
-        times: NDArray[np.float64] = np.where(
-            at < 0, np.nan, table["time"].to_numpy().astype(np.float64)[at]
-        )
-        return times
+        known = times.lengths > 0
+        latest = np.full(len(times), np.nan)
+        latest[known] = times.items[times.stops[known] - 1]
+        return latest
 
     @property
     def times(self) -> tuple[float, float] | None:
         """The earliest and the latest time of a user's latest event; None if the run has no
         times."""
-        table, _ = self._all
-        if "time" not in table.column_names or not len(table):
+        _, past = self._all
+        if past.times is None or not len(past.times.items):
             return None
-        span = pc.min_max(table["time"]).as_py()
-        return float(span["min"]), float(span["max"])
+        latest = past.times.items[past.times.stops[past.times.lengths > 0] - 1]
+        return float(latest.min()), float(latest.max())
+
+    @cached_property
+    def clock(self) -> EventTimes | None:
+        """The times of all events that the run knows; None if it has no times."""
+        with self._readable():
+            names = [name for name in TIMES if name in parquet.read_schema(self.path).names]
+            if _TIMES not in names:
+                return None
+            table = parquet.read_table(self.path, columns=names)
+            spans = [pc.min_max(pc.list_flatten(table[name])).as_py() for name in names]
+            dated = pa.types.is_timestamp(table[_TIMES].type.value_type)
+            known = [span for span in spans if span["max"] is not None]
+            return (
+                EventTimes(
+                    min(span["min"] for span in known), max(span["max"] for span in known), dated
+                )
+                if known
+                else None
+            )
 
     def _places(self, users: pa.ChunkedArray) -> Codes:
         """Return the row of each user, [n]; -1 for unknown ones."""
@@ -117,32 +136,40 @@ class StoredHistories:
         """The table without its lists, with ids as texts, and the lists of all users."""
         with self._readable():
             table = self.table
-            rest = table.drop_columns([name for name in table.column_names if name in self.known])
+            rest = table.select(["id"])
             return rest.set_column(0, "id", rest["id"].cast(pa.large_string())), self._past(table)
 
     def _past(self, table: pa.Table) -> PastEvents:
         """Return the lists of a table, each with codes that the run has; those of one user's events
         are of one length."""
         rows = {
-            name: self._rows(table, name)
-            for name in self.known
+            field: self._rows(table, name)
+            for name, field in _LISTS.items()
             if name in table.column_names or name == "items"
         }
-        for name in ("targets", "contexts"):
-            if name in rows and not np.array_equal(rows[name].stops, rows["items"].stops):
-                raise DataError(f"{self.path} has other {name} than items: it is damaged")
+        for name, of in (
+            ("targets", "items"),
+            ("contexts", "items"),
+            (_TIMES, "items"),
+            ("aside_times", "aside"),
+        ):
+            if name in rows and (
+                of not in rows or not np.array_equal(rows[name].stops, rows[of].stops)
+            ):
+                raise DataError(f"{self.path} has other {name} than {of}: it is damaged")
         return PastEvents(**rows)
 
     def _rows(self, table: pa.Table, name: str) -> Histories:
         lists = table[name].combine_chunks()
         lists.validate(full=True)
-        codes, lengths = (
-            lists.flatten().to_numpy(),
-            lists.value_lengths().to_numpy().astype(np.int64),
-        )
-        if len(codes) and not 0 <= codes.min() <= codes.max() < self.known[name]:
+        values = lists.flatten()
+        if pa.types.is_timestamp(values.type):
+            values = values.cast(pa.int64())
+        values, lengths = values.to_numpy(), lists.value_lengths().to_numpy().astype(np.int64)
+        most = self.known.get(_LISTS[name])
+        if most is not None and len(values) and not 0 <= values.min() <= values.max() < most:
             raise DataError(f"{self.path} names {name} that the run does not have: it is damaged")
-        return Histories.of(codes, np.concatenate([[0], lengths.cumsum()]))
+        return Histories.of(values, np.concatenate([[0], lengths.cumsum()]))
 
     @contextmanager
     def _readable(self) -> Iterator[None]:

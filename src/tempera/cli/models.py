@@ -54,8 +54,8 @@ def evaluate(
     Args:
         model: model folder or run folder.
         data: BEIR folders, tables of pairs, or tables with columns sentence1, sentence2 and score;
-            of a recommender a table of other interactions; of a run on texts nothing, for the
-            queries that it has held out.
+            of a recommender a table of other interactions; of a run nothing, for the queries that it
+            has held out.
         against: another model, compared query by query.
         bm25: compare with BM25, too.
         split: split to read from a BEIR folder.
@@ -77,7 +77,12 @@ def evaluate(
     names = [name.strip() for name in metrics.split(",") if name.strip()]
     comparison: dict[str, Any] = {"against": against, "bm25": bm25, "exclude_self": exclude_self}
     if (model / HISTORIES).is_file():
-        own = {**comparison, "split": split != "test", "mixed_precision": mixed_precision != "no"}
+        own = {
+            "bm25": bm25,
+            "exclude_self": exclude_self,
+            "split": split != "test",
+            "mixed_precision": mixed_precision != "no",
+        }
         refused = next((name for name, value in own.items() if value), None)
         if refused:
             raise TemperaError(
@@ -86,6 +91,7 @@ def evaluate(
         judged = {
             "metrics": judge.resolved(names, depths) if names or depths else (),
             "queries": queries,
+            "against": against,
         }
         _evaluate_events(model, data or [], judged, per_query, overwrite, as_json)
         return
@@ -131,19 +137,25 @@ def _evaluate_events(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Evaluate a recommender on other interactions."""
+    """Evaluate a recommender on other interactions, or on those that it has held out."""
     from ..artifacts.run_folder import Run
+    from ..run.held_out_events import evaluate_held_out_events, refuse_other_kind
+    from ..run.held_out_set import inputs_of
     from ..text.evaluate import refuse_scores, write_per_query
 
     file, options = split_arguments(data)
-    if file is None:
-        raise TemperaError(
-            "give a table of later interactions to evaluate on"
-            + "".join(f", with {each}" for each in options[:1])
-        )
+    against = judged["against"]
+    if file is None and options:
+        raise TemperaError(f"give a table of later interactions to evaluate on, with {options[0]}")
     if per_query is not None:
-        refuse_scores(per_query, overwrite, [file], [run])
-    finding = Run(run).evaluate(file, options=options, **judged)
+        inputs = inputs_of(run) if file is None else [file]
+        refuse_scores(per_query, overwrite, inputs, [run, *([against] if against else [])])
+    if file is None:
+        finding = evaluate_held_out_events(run, **judged)
+    else:
+        if against is not None:
+            refuse_other_kind(run, against)
+        finding = Run(run).evaluate(file, options=options, **judged)
     if per_query is not None:
         write_per_query(per_query, [finding], overwrite)
     document = {"model": str(run), **finding.json()}
@@ -156,6 +168,7 @@ def export(
     output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     kind: str | None = None,
     width: Annotated[int | None, typer.Option(min=1)] = None,
+    now: Annotated[str | None, typer.Option(metavar="TIME")] = None,
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
@@ -172,6 +185,8 @@ def export(
         kind: kind of FAISS index: hnsw (default), ivf_pq, int8, or binary (signs, and int8 to rank
             the nearest again).
         width: first numbers of each vector to keep (default: all).
+        now: moment up to which the pauses of a recommender's users are counted, as the data have
+            times (default: their latest time).
         overwrite: replace an earlier export in --output.
     """
     from ..artifacts.export import BEIR
@@ -180,17 +195,18 @@ def export(
     if to == BEIR:
         from ..run.held_out_set import export_held_out
 
-        if kind is not None or width is not None:
-            raise TemperaError("--kind and --width are for vectors: drop them for beir")
+        if kind is not None or width is not None or now is not None:
+            raise TemperaError("--kind, --width and --now are for vectors: drop them for beir")
         facts = export_held_out(run, output, overwrite)
     else:
-        facts = Run(run).export(to, output, kind, overwrite, width)
+        facts = Run(run).export(to, output, kind, overwrite, width, now)
     lines = [f"written: {facts['output']}"]
     for name, value in facts.items():
         if isinstance(value, int | float):
             lines.append(
                 f"{_FACTS.get(name, name)}: {value:{',' if isinstance(value, int) else '.3g'}}"
             )
+    lines += [f"note: {note}" for note in facts.get("notes", ())]
     answer(facts, as_json, lambda: say("\n".join(lines)))
 
 

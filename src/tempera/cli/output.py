@@ -35,6 +35,8 @@ def print_run(document: dict[str, Any]) -> None:
         _print_end(document, "recommend: tempera recommend {output} --user ID")
         if "counting" in document:
             _print_counting(document)
+        if "moment" in document:
+            say(document["moment"])
         return
     systems: dict[str, dict[str, float]] = document["metrics"]
     if systems:
@@ -194,7 +196,9 @@ def _print_end(document: dict[str, Any], next_command: str) -> None:
         else ""
     )
     memory = f"peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB"
-    print(f"CPU seconds: {seconds}{cached}; {wall:.0f} s of wall time in all; {memory}")
+    print(
+        f"CPU seconds: {seconds}{cached}; {wall:.0f} s of wall time, without the start of the program; {memory}"
+    )
     print(
         f"report: {document['output']}/report.html\n{next_command.format(output=quote(document['output']))}"
     )
@@ -284,3 +288,5 @@ def print_events(document: dict[str, Any]) -> None:
     say("\n".join(document["notes"]))
     _print_tables(document)
     say("\n".join([*(f"caution: {text}" for text in document["cautions"]), *document["winners"]]))
+    if "verdicts" in document:
+        say("\n".join(document["verdicts"]))

@@ -22,13 +22,15 @@ def recommend(
     k: Annotated[int, typer.Option("-k", min=1)] = 10,
     include_seen: bool = False,
     index: Path | None = None,
-    elapsed: Annotated[float, typer.Option(min=0)] = 0.0,
+    now: Annotated[str | None, typer.Option(metavar="TIME")] = None,
+    before: Annotated[str | None, typer.Option(metavar="TIME")] = None,
     context: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")] = None,
     hybrid: Annotated[bool | None, typer.Option("--hybrid/--vectors")] = None,
     every: Annotated[bool, typer.Option("--all")] = False,
     users: Path | None = None,
     output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     overwrite: bool = False,
+    elapsed: Annotated[str | None, typer.Option(hidden=True)] = None,
     as_json: Json = False,
 ) -> None:
     """Recommend items to a user, to all users, or by a history.
@@ -44,7 +46,10 @@ def recommend(
         k: number of items to show.
         include_seen: recommend items of the history, too.
         index: exported index to search instead of the run's own.
-        elapsed: time since the user's last event (only for models with an `elapsed` feature).
+        now: moment of the question, as the data have times; later events are not known, and a model
+            with an `elapsed` feature reads the time since each user's last event (default: the
+            latest time of the data).
+        before: answer as at this time, when only the events before it were known.
         context: what the user asks in, such as device=phone; may be repeated (only for models with
             features of data.context).
         hybrid: rank by counts and vectors together, or by the vectors alone [default: as validation
@@ -53,7 +58,13 @@ def recommend(
         users: recommend to the users of this table, with a column of their ids.
         output: .parquet file to write.
         overwrite: replace the file of --output.
+        elapsed: the name that --now has replaced.
     """
+    if elapsed is not None:
+        raise TemperaError(
+            "--elapsed was one pause for all users; give --now TIME, the moment of the question, "
+            "from which each user's own pause is counted"
+        )
     from ..artifacts.run_folder import Run
 
     pairs = [pair.partition("=") for pair in context or ()]
@@ -64,7 +75,8 @@ def recommend(
     options: dict[str, Any] = {
         "k": k,
         "exclude_seen": not include_seen,
-        "elapsed": elapsed,
+        "now": now,
+        "before": before,
         "hybrid": hybrid,
     }
     options["context"] = {name: value for name, _, value in pairs}
@@ -91,7 +103,13 @@ def recommend(
         {"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name}
         for hit in result.hits
     ]
-    document = {"user": user, "history": result.history, "notes": list(result.notes), "hits": hits}
+    document = {
+        "user": user,
+        "history": result.history,
+        "now": result.now,
+        "notes": list(result.notes),
+        "hits": hits,
+    }
     answer(document, as_json, lambda: say(str(result)))
 
 

@@ -12,33 +12,43 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError, did_you_mean
-from .division import TRAIN
+from .aside import ASIDE, DISLIKED, TAKEN
 from .events import BEHAVIOUR, TEXT, in_context
 
 _SHOWN = 10  # behaviours that a message names
 
 
-def usable_dislikes(events: pa.Table, dropped: Counter[str]) -> pa.Table:
-    """Leave out dislikes of items that nobody takes, of users who take nothing, and those in files
-    of validation and test."""
-    if "disliked" not in events.column_names:
+def usable_aside(events: pa.Table, dropped: Counter[str], whole: bool = True) -> pa.Table:
+    """Leave out events set aside that are of items that nobody takes, or of users who take nothing;
+    dislikes among them are counted.
+
+    Args:
+        whole: these are all interactions that there are; without, an item that nobody takes here
+            may be one of a run.
+    """
+    if ASIDE not in events.column_names:
         return events
-    taken = pc.invert(events["disliked"])
-    if len(events) and not pc.any(taken).as_py():
-        dropped["rows, all of which are dislikes by data.dislikes"] = len(events)
+    taken = pc.equal(events[ASIDE], TAKEN)
+    takers, items = (events[name].filter(taken).unique() for name in ("user", "item"))
+    if len(events) and not len(takers):
+        if dislikes := _dislikes(events):
+            dropped["rows, all of which are dislikes by data.dislikes"] = dislikes
         return events.slice(0, 0)
-    usable = pc.is_in(events["item"], pc.unique(events["item"].filter(taken)))
-    if "part" in events.column_names:
-        usable = pc.and_(usable, pc.equal(events["part"], TRAIN))
-    left = pc.or_(taken, usable)
-    if unusable := len(events) - (pc.sum(left).as_py() or 0):
-        dropped["dislikes of items that nobody takes, or held out"] = unusable
-    takers = events["user"].filter(taken).unique()
-    events = events.filter(left)
-    known = pc.is_in(events["user"], takers)
-    if strangers := len(events) - (pc.sum(known).as_py() or 0):
-        dropped["dislikes of users who take nothing"] = strangers
-    return events.filter(known)
+    for name, known, reason in (
+        ("item", items, "dislikes of items that nobody takes"),
+        ("user", takers, "dislikes of users who take nothing"),
+    ):
+        if name == "item" and not whole:
+            continue
+        left = pc.is_in(events[name], known)
+        if strangers := _dislikes(events.filter(pc.invert(left))):
+            dropped[reason] = strangers
+        events = events.filter(left)
+    return events
+
+
+def _dislikes(events: pa.Table) -> int:
+    return int(pc.sum(pc.equal(events[ASIDE], DISLIKED)).as_py() or 0)
 
 
 def refuse_unknown(events: pa.Table, options: Mapping[str, Iterable[str]], where: str) -> None:

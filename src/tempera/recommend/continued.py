@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from .aside import Aside
 from .division import TEST, TRAIN, Divide, GlobalTime, NamedFiles
 from .past_events import PastEvents
 from .timeline import Events, Timeline
@@ -86,7 +87,8 @@ class Continued:
                 left_out["interactions not later than what the run knows of their user"] = int(
                     (~fresh).sum()
                 )
-        coded = replace(later, item=item, time=time, item_ids=items.combine_chunks())
+        aside = later.aside and replace(later.aside, item=at[later.aside.item])
+        coded = replace(later, item=item, time=time, item_ids=items.combine_chunks(), aside=aside)
         timeline, part = _together(coded, user, stored, latest, known & fresh)
         repeats = timeline.repeats & (part == TEST)
         again, left = int(repeats.sum()), int((part == TEST).sum())
@@ -124,11 +126,45 @@ def _together(
     if later.target is not None:
         use = np.full(len(past), 2) if stored.targets is None else stored.targets.pairs()[1]
         columns["target"] = np.concatenate([use, later.target])[order].astype(np.uint8)
-    absent: dict[str, Any] = dict.fromkeys(("time", "weight", "context", "target", "dislikes"))
+    absent: dict[str, Any] = dict.fromkeys(("time", "weight", "context", "target", "aside"))
     offsets = later.offsets + np.concatenate([[0], stored.items.lengths.cumsum()])
     both = replace(later, offsets=offsets, **{**absent, **columns})
+    both = replace(both, aside=_aside_together(later, stored, both))
     kept = np.concatenate([np.isin(owner, user[left]), left])[order]
     return both.kept(kept), part[kept]
+
+
+def _aside_together(later: Timeline, stored: PastEvents, both: Timeline) -> Aside | None:
+    """Return what each user had set aside before the file, and in it, beside the timeline of both;
+    of items that the run has."""
+    if later.aside is None and stored.aside is None:
+        return None
+    nothing: NDArray[Any] = np.empty(0, np.int64)
+    owner, old = (nothing, nothing) if stored.aside is None else stored.aside.pairs()
+    fresh, user, place = nothing, nothing, nothing
+    if later.aside is not None:
+        known = later.aside.item >= 0
+        user = np.repeat(np.arange(len(later.user_ids)), np.diff(later.aside.offsets))[known]
+        fresh = later.aside.item[known]
+        place = later.aside.place[known] + (both.offsets[1:] - later.offsets[1:])[user]
+    order = np.argsort(np.concatenate([owner, user]), kind="stable")
+    time = None
+    if both.time is not None:
+        before = np.full(len(old), -np.inf)
+        if stored.aside_times is not None:
+            before = stored.aside_times.values.astype(np.float64)
+        after = np.empty(0)
+        if later.aside is not None and later.aside.time is not None:
+            after = later.aside.time[known].astype(np.float64)
+        time = np.concatenate([before, after])[order]
+    lengths = np.bincount(np.concatenate([owner, user]), minlength=len(later.user_ids))
+    return Aside(
+        np.concatenate([old, fresh])[order].astype(np.int32),
+        np.concatenate([[0], lengths.cumsum()]),
+        np.concatenate([both.offsets[owner], place])[order],
+        np.zeros(len(order), bool),
+        time,
+    )
 
 
 def _protocols(timeline: Timeline, part: NDArray[np.uint8], split: Divide) -> Mapping[str, Events]:

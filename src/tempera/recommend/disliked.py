@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.ragged import Ragged, from_lengths
+from .division import TRAIN
 from .timeline import Timeline
 
 
@@ -29,20 +30,23 @@ def known_dislikes(timeline: Timeline, train: NDArray[np.bool_]) -> Ragged | Non
     Args:
         train: events of the training part, [e].
     """
-    if (dislikes := timeline.dislikes) is None:
+    aside = timeline.aside
+    if aside is None or not aside.disliked.any():
         return None
     items, users = len(timeline.item_ids), len(timeline.user_ids)
-    user = np.repeat(np.arange(users), np.diff(dislikes.offsets))
+    user = np.repeat(np.arange(users), np.diff(aside.offsets))
     trained = np.zeros(items, bool)
     trained[timeline.item[train]] = True
-    known = trained[dislikes.item]
+    known = trained[aside.item] & aside.disliked
     if timeline.part is None:
-        known &= train[np.maximum(dislikes.place - 1, timeline.offsets[user])]
-        if dislikes.time is not None and timeline.time is not None:
-            known &= dislikes.time <= timeline.time[train].max()
+        known &= train[np.maximum(aside.place - 1, timeline.offsets[user])]
+        if aside.time is not None and timeline.time is not None:
+            known &= aside.time <= timeline.time[train].max()
+    elif aside.part is not None:
+        known &= aside.part == TRAIN
     targets = train if timeline.target is None else train & (timeline.target > 0)
     taken = timeline.user_of(np.flatnonzero(targets)) * items + timeline.item[targets]
-    keys = np.setdiff1d(user[known] * items + dislikes.item[known], taken)
+    keys = np.setdiff1d(user[known] * items + aside.item[known], taken)
     return Ragged(
         torch.from_numpy(keys % items),
         from_lengths(torch.from_numpy(np.bincount(keys // items, minlength=users))),

@@ -410,13 +410,17 @@ class Waiting(nn.Module):
     """One vector for each power of 2 of the time that has passed, and one for rows without a
     time."""
 
+    powers: Tensor
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.table = nn.Embedding(2 + _POWERS, width, _weight=_normal(2 + _POWERS, width))
+        self.register_buffer("powers", 2.0 ** torch.arange(1 + _POWERS), persistent=False)
 
     def forward(self, elapsed: Tensor) -> Tensor:
-        powers = elapsed.clamp_min(0).add(1).log2().nan_to_num(-1.0).long().clamp(-1, _POWERS)
-        vectors: Tensor = self.table(powers + 1)
+        # compared and not computed by a logarithm, which rounds: runtimes would differ at 2^k
+        reached = elapsed.clamp_min(0).add(1)[:, None] >= self.powers  # nan reaches none
+        vectors: Tensor = self.table(reached.sum(1))
         return vectors
 
 

@@ -19,9 +19,12 @@ from ..errors import article
 from ..io.columns import Columns
 from ..io.reader import IDS, BlockReader, Rows, is_text, missing
 from ..io.tables import TableBlock
+from .aside import ASIDE, DISLIKED, LOW
 from .event_times import EventTimes
 
 BEHAVIOUR = "behaviour"
+BELOW = "rows below min_rating"  # a reason for which rows are no interactions
+LowRated = Literal["seen", "forget"]
 TEXT = pa.large_string()
 # Grades that are words.
 _TRUTHS = {"true": 1.0, "yes": 1.0, "t": 1.0, "y": 1.0, "on": 1.0, "1": 1.0}
@@ -36,9 +39,10 @@ def events_of(
     times: EventTimes | None = None,
     dislikes: float | Sequence[str] | None = None,
     missing_id: Literal["refuse", "drop"] = "refuse",
+    low_rated: LowRated = "seen",
 ) -> pa.Table:
-    """Return columns user, item and, where there are any, time, position, weight, disliked, and
-    what events happened in.
+    """Return columns user, item and, where there are any, time, position, weight, aside, and what
+    events happened in.
 
     Ids are int64 or large_string, times int64, float64 or microseconds since 1970 (UTC), positions
     float64, weights float32. Columns of the context are called by `in_context`, behaviours like one
@@ -50,6 +54,7 @@ def events_of(
         times: reads the times of all blocks of the table.
         dislikes: rows of at most this rating, or of these behaviours, are dislikes.
         missing_id: what to do with a row that has no user or no item.
+        low_rated: rows below `min_rating` are set aside as seen, or forgotten.
 
     Raises:
         DataError: a value that cannot be used, by file, row and column.
@@ -58,15 +63,19 @@ def events_of(
     for role in ("user", "item"):
         reader.refuse_or_drop_absent(role, missing_id)
     time = {"time": (times or EventTimes()).of(reader)} if "time" in columns else {}
-    disliked = reader.disliked(dislikes)
-    reader.leave_out_below("rating", min_rating, disliked)
+    aside = np.where(reader.disliked(dislikes), np.uint8(DISLIKED), np.uint8(0))
+    if low_rated == "seen" and min_rating is not None:
+        low = (reader.numbers("rating") < min_rating) & (aside == 0) & reader.keep
+        reader.count(BELOW, low)
+        aside[low] = LOW
+    reader.leave_out_below("rating", min_rating, aside > 0)
     events = {"user": reader.whole_ids("user"), "item": reader.whole_ids("item"), **time}
     if "position" in columns:
         events["position"] = pa.array(reader.numbers("position"))
     if "weight" in columns:
         events["weight"] = pa.array(reader.weights())
-    if dislikes is not None:
-        events["disliked"] = pa.array(disliked)
+    if dislikes is not None or min_rating is not None:
+        events[ASIDE] = pa.array(aside)
     events |= {in_context(name): reader.circumstances(name) for name in columns.get("context", ())}
     if BEHAVIOUR in columns:
         events[in_context(BEHAVIOUR)] = reader.behaviours()

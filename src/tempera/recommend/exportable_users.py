@@ -21,16 +21,15 @@ _EXPORTED = Mean | Max | Ages | Attention | BagOfOthers
 
 
 class UserModule(nn.Module):
-    """Map histories, [n, w], and users, [n], to vectors as they are compared, [n, D]; `inputs`
-    names those that the tower reads.
+    """Map histories, [n, w], users, [n], and the times since their last events, [n], to vectors as
+    they are compared, [n, D]; `inputs` names those that the tower reads.
 
     A history is a row of codes of items, the latest last, with -1 in front where others are longer.
     What towers make of the features of items and users is looked up: it is computed once, for all
     of them.
 
     Raises:
-        ConfigError: a pool that reads events one after the other, the time since the latest event,
-            or features of events.
+        ConfigError: a pool that reads events one after the other, or features of events.
     """
 
     items: Tensor
@@ -44,18 +43,14 @@ class UserModule(nn.Module):
         other = next(
             (type(pool).__name__.lower() for pool in pools if not isinstance(pool, _EXPORTED)), None
         )
-        waits = tower.query.waiting is not None
         if other:
             raise ConfigError(
                 f"a user tower with the pool {other} cannot be exported: pools may be {POOLINGS}"
             )
-        if waits or tower.query.moment is not None or (past and past.happened is not None):
-            what = "the time since the latest event" if waits else "features of events"
-            without = (
-                "elapsed in tower.query" if waits else "features of data.context and data.behaviour"
-            )
+        if tower.query.moment is not None or (past and past.happened is not None):
             raise ConfigError(
-                f"a user tower with {what} cannot be exported: train one without {without}"
+                "a user tower with features of events cannot be exported: train one without features of "
+                "data.context and data.behaviour"
             )
         learned = iter(
             [module for module in past.pools if isinstance(module, Attending | Ageing)]
@@ -72,7 +67,13 @@ class UserModule(nn.Module):
         )
         self.network, self.normalised = tower.query.network, tower.normalised
         features = tower.query.features
-        self.inputs = (("history",) if past else ()) + (("user",) if len(features.encoders) else ())
+        self.waiting = tower.query.waiting
+        reads = {
+            "history": past is not None,
+            "user": len(features.encoders) > 0,
+            "elapsed": self.waiting is not None,
+        }
+        self.inputs = tuple(name for name, is_read in reads.items() if is_read)
         with torch.no_grad():
             vectors = past.items(torch.arange(items)) if past else torch.empty(1, 0)
             self.register_buffer(
@@ -82,11 +83,16 @@ class UserModule(nn.Module):
                 "users", features(torch.arange(users)) if "user" in self.inputs else torch.empty(0)
             )
 
-    def forward(self, first: Tensor, second: Tensor | None = None) -> Tensor:
-        values = dict(zip(self.inputs, [first] if second is None else [first, second]))
+    def forward(
+        self, first: Tensor, second: Tensor | None = None, third: Tensor | None = None
+    ) -> Tensor:
+        tensors = [tensor for tensor in (first, second, third) if tensor is not None]
+        values = dict(zip(self.inputs, tensors, strict=True))
         parts = [*self._pooled(values["history"])] if "history" in values else []
         if "user" in values:
             parts.append(self.users[values["user"]])
+        if self.waiting is not None:
+            parts.append(self.waiting(values["elapsed"]))
         vectors = self.network(torch.cat(parts, 1))
         return F.normalize(vectors, dim=-1) if self.normalised else vectors
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,15 +68,38 @@ class Histories:
         """Items of every row."""
         return [self.items[start:stop] for start, stop in zip(self.starts, self.stops)]
 
+    def joined(self, other: Histories) -> Histories:
+        """Return rows that hold those of both, in new memory.
+
+        >>> rows = [Histories.of(np.array(codes), np.array([0, 1, 2])) for codes in ([4, 2], [9, 7])]
+        >>> [row.tolist() for row in rows[0].joined(rows[1]).each]
+        [[4, 9], [2, 7]]
+        """
+        (mine, own), (theirs, more) = self.pairs(), other.pairs()
+        row, items = np.concatenate([mine, theirs]), np.concatenate([own, more])
+        order = np.argsort(row, kind="stable")
+        lengths = self.lengths + other.lengths
+        return Histories.of(items[order], np.concatenate([[0], lengths.cumsum()]))
+
+    def only(self, kept: NDArray[np.bool_]) -> Histories:
+        """Return rows with some of the items alone; `kept` is in the order of `pairs`."""
+        row = np.repeat(np.arange(len(self)), self.lengths)
+        lengths = np.bincount(row[kept], minlength=len(self))
+        return Histories.of(self.values[kept], np.concatenate([[0], lengths.cumsum()]))
+
     def last(self, items: int) -> Histories:
         """Return the latest items of each row."""
         return replace(self, starts=np.maximum(self.starts, self.stops - items))
 
     def pairs(self) -> tuple[Ints, Ints]:
         """Return the row of each item, and the items, one after the other."""
-        lengths = self.lengths
-        at = spread(self.starts, lengths)
-        return np.repeat(np.arange(len(self)), lengths), self.items[at].astype(np.int64)
+        items: Ints = self.values.astype(np.int64)
+        return np.repeat(np.arange(len(self)), self.lengths), items
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """The contents of the rows, one after the other."""
+        return self.items[spread(self.starts, self.lengths)]
 
 
 @dataclass(frozen=True)
@@ -116,7 +140,13 @@ def inner(queries: Floats, items: Floats) -> Scores:
 
 
 def rank(
-    scores: Scores, items: int, target: Ints, seen: Histories, k: int = 0, of: Ints | None = None
+    scores: Scores,
+    items: int,
+    target: Ints,
+    seen: Histories,
+    k: int = 0,
+    of: Ints | None = None,
+    aside: Histories | None = None,
 ) -> Ranks:
     """Rank each query's targets among all items, with its history left out and left in, in one pass
     over the scores.
@@ -132,6 +162,7 @@ def rank(
         seen: each query's history, q rows.
         k: length of the lists in `Ranks.top`; 0 for none.
         of: [t] the query of each target, rising; None where each has one.
+        aside: items that each query leaves out beside those of its history, q rows.
 
     Raises:
         DataError: a code outside the catalogue, another number of histories than of targets, scores
@@ -143,7 +174,8 @@ def rank(
     ([2], [3], [[2, 1]])
     """
     several, of = of is not None, np.arange(len(target)) if of is None else of
-    _check(items, target, seen, of)
+    for left_out in (seen, *([] if aside is None else [aside])):
+        _check(items, target, left_out, of)
     included, excluded = np.empty(len(target), np.int64), np.empty(len(target), np.int64)
     queries = len(seen) if len(target) else 0
     top = np.full((queries, min(k, items)), -1)
@@ -153,6 +185,9 @@ def rank(
         mine, row = target[these], of[these] - rows.start
         own = block[row, mine]
         at, codes = seen[of[these]].pairs()
+        if aside is not None:
+            place, beside = aside[of[these]].pairs()
+            at, codes = np.concatenate([at, place]), np.concatenate([codes, beside])
         # what a query has seen and finds again is no more left out for its other targets than for
         # itself
         if several:

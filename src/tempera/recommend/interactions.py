@@ -23,11 +23,12 @@ from ..io.proposal import decision_table
 from ..io.streams import stream
 from ..io.table_form import TableForm
 from ..io.tables import TableBlock, blocks, files_of, is_table, is_written_as_text
-from .behaviours import aimed, refuse_unknown, usable_dislikes, with_contexts
+from .aside import Aside
+from .behaviours import aimed, refuse_unknown, usable_aside, with_contexts
 from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedFiles, Undivided
 from .event_roles import TABLE, USUAL, decided
 from .event_times import EventTimes
-from .events import events_of, in_context
+from .events import LowRated, events_of, in_context
 from .feature_tables import aligned
 from .sessions import Sessions
 from .timeline import REPEATED, Timeline, timeline_of
@@ -64,11 +65,15 @@ class Interactions(TableForm):
         users: a table of the users' features, with a column of their ids.
         items: the same of the items.
         separator: what stands between the items of a row, where a row's list is one text.
-        min_rating: rows of a lower rating are left out, and counted.
+        min_rating: rows of a lower rating are no interactions, and are counted: neither asked nor
+            part of histories nor trained on.
+        low_rated: "seen" keeps the items of these rows as seen: from then on they are not
+            recommended to their user, as items are not that the user has taken. "forget" leaves
+            such rows out as if they had never happened.
         dislikes: rows of at most this rating, or of these behaviours, are dislikes and no
             interactions: neither asked nor part of histories, they are hard negatives of their
-            user, and never recommended to him. Dislikes of items that nobody takes, and of users
-            who take nothing, are left out.
+            user, and count as seen. Dislikes of items that nobody takes, and of users who take
+            nothing, are left out.
         negatives: dislikes of its user that an event has beside it in a batch, at most.
         missing_id: what to do with a row that has no user or no item, such as an order without a
             customer: drop counts them.
@@ -108,6 +113,7 @@ class Interactions(TableForm):
     items: str | None = None
     separator: str | None = None
     min_rating: float | None = None
+    low_rated: LowRated = "seen"
     dislikes: float | tuple[str, ...] | None = None
     negatives: Annotated[int, Field(ge=1)] = 1
     missing_id: Literal["refuse", "drop"] = "refuse"
@@ -280,6 +286,7 @@ def _timeline(
                 times,
                 options.dislikes,
                 options.missing_id,
+                options.low_rated,
             ),
             len(read) > 1,
         )
@@ -297,7 +304,7 @@ def _timeline(
         refuse_unknown(
             events, {"data.targets": options.targets or (), "data.dislikes": listed}, where
         )
-    events = usable_dislikes(events, dropped)
+    events = usable_aside(events, dropped, whole)
     _refuse_unusable(events, columns, dropped, where)
     events, contexts = with_contexts(aimed(events, options.targets))
     ordered = _ordered(options, columns)
@@ -316,6 +323,7 @@ def _timeline(
         "strict_time": options.strict_time,
         "contexts": contexts,
         "anonymous": sessions.anonymous,
+        "dated": "time" in columns and pa.types.is_timestamp(events["time"].type),
     }
     apart = {"time", "position"} & {*columns}
     if sessions.placed:  # rows and their items are in order as they are read
@@ -338,9 +346,9 @@ def _timeline(
             notes.append(
                 f"{int(repeats.sum()):,} rows repeat a user and an item, and are kept (data.repeated=drop leaves them out)"
             )
-    disliked = 0 if timeline.dislikes is None else len(timeline.dislikes.item)
-    if len(timeline) + disliked < len(events):
-        dropped[REPEATED] = len(events) - len(timeline) - disliked
+    aside = 0 if timeline.aside is None else len(timeline.aside.item)
+    if len(timeline) + aside < len(events):
+        dropped[REPEATED] = len(events) - len(timeline) - aside
     if folder is not None:
         for path in folder.glob("events.*.arrow"):
             path.unlink()
@@ -350,8 +358,8 @@ def _timeline(
         for role, table in (("user", users), ("item", items))
         if table is not None
     }
-    if timeline.dislikes is not None:
-        notes.append(f"{disliked:,} dislikes are no interactions")
+    if timeline.aside is not None:
+        notes += _set_aside(timeline.aside, options)
     decisions = decided(of_table, so_far.columns, so_far.names, sessions.made)
     table = decision_table(decisions, f"{where}: interactions")
     if ordered and not {"time", "position"} & {*columns}:
@@ -394,6 +402,20 @@ def _not_read(options: Interactions) -> list[str]:
         if file.is_file() and is_table(file) and file not in known
     ]
     return [f"not read in {home}: {', '.join(others)}"] if others else []
+
+
+def _set_aside(aside: Aside, options: Interactions) -> list[str]:
+    """Return the notes on dislikes and items rated low."""
+    notes = []
+    disliked = int(aside.disliked.sum())
+    if disliked:
+        notes.append(f"{disliked:,} dislikes are no interactions")
+    if low := len(aside.item) - disliked:
+        notes.append(
+            f"{low:,} rows rated below {options.min_rating:g} train nothing, and their items count as "
+            "seen (data.low_rated=forget forgets them)"
+        )
+    return notes
 
 
 def _named(options: Interactions) -> dict[int, str]:

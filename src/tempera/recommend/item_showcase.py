@@ -102,10 +102,13 @@ class ItemShowcase:
         ).chronological
         histories = pa.LargeListArray.from_arrays(whole.offsets, np.asarray(whole.item, np.int32))
         taken = {"id": whole.user_ids, "items": histories}
-        if whole.time is not None and whole.ordered:
-            taken["time"] = whole.time[whole.offsets[1:] - 1]
-        if (dislikes := whole.dislikes) is not None:
-            taken["dislikes"] = pa.LargeListArray.from_arrays(dislikes.offsets, dislikes.item)
+        timed = whole.time is not None and whole.ordered
+        if timed:
+            taken["times"] = _times(whole.offsets, whole.time, whole.dated)
+        if (aside := whole.aside) is not None:
+            taken["aside"] = pa.LargeListArray.from_arrays(aside.offsets, aside.item)
+            if timed:
+                taken["aside_times"] = _times(aside.offsets, aside.time, whole.dated)
         for name, values in (("targets", whole.target), ("contexts", whole.context)):
             if values is not None:
                 taken[name] = pa.LargeListArray.from_arrays(whole.offsets, np.asarray(values))
@@ -185,3 +188,11 @@ class ItemShowcase:
                 )
             )
         return examples
+
+
+def _times(offsets: NDArray[np.int64], times: NDArray[Any] | None, dated: bool) -> pa.Array:
+    """Return the times of each user's events, [u]; as dates where the data had dates."""
+    values = pa.array(times)
+    if dated:
+        values = values.cast(pa.int64()).cast(pa.timestamp("us", "UTC"))
+    return pa.LargeListArray.from_arrays(offsets, values)

@@ -71,8 +71,13 @@ class Recommended:
         users: Ints | None = None,
         k: int = DEPTH,
         query: Ints | None = None,
+        aside: Histories | None = None,
     ) -> Recommended:
-        """Rank the whole catalogue for each query, and list the k best items outside its history.
+        """Rank the whole catalogue for each query, and list the k best items that it has not seen.
+
+        Args:
+            seen: the history of each query, which is as long as it says.
+            aside: items that are left out beside it.
 
         Raises:
             ConfigError: a metric that does not exist.
@@ -83,7 +88,7 @@ class Recommended:
             raise DataError(
                 "no queries to evaluate a recommender on; give the split more of the data"
             )
-        ranks = rank(scores, len(popularity.counts), target, seen, k, query)
+        ranks = rank(scores, len(popularity.counts), target, seen, k, query, aside)
         return cls(
             ranks, target, seen.lengths, popularity, tuple(dict.fromkeys(metrics)), users, query
         )

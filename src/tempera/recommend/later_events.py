@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..io.console import logger
-from ..ranking.fusion import WEIGHTS
+from ..ranking.fusion import WEIGHTS, Fusion
 from ..ranking.ranking import LEAST_TO_CHOOSE, MOST, Part
 from ..ranking.resolved import Config
 from ..ranking.spread import spread
@@ -19,17 +19,22 @@ from ..ranking.verdict import COUNTED, OURS, SystemScores, Verdict, main_metric
 from .baselines import BASELINES, COUNTING, UNORDERED, Baseline, Observed, by_history, grid, tuned
 from .cold import ColdItems, Means
 from .counts import Counting
+from .encoders import Elapsed
 from .full_catalogue import Histories, Scores, inner
 from .judgement import Recommended
 from .leads import protocols_of, winner
 from .popularity import Popularity
 from .timeline import Events, Timeline
-from .training_events import TrainingEvents
+from .training_events import TrainingEvents, aside_of
 from .withheld import Withheld
 
 # of validation events and items, to choose settings of baselines and the weight beside the vectors
 # by
 _SCORES = 30_000_000
+MOMENT = (
+    "the users' tower reads elapsed, the time from a user's last event to the question: "
+    "tempera recommend --now TIME asks at another moment than the latest time of the data"
+)
 
 
 class LaterEvents:
@@ -121,6 +126,33 @@ class LaterEvents:
         )
         return Verdict(reached, known), reached
 
+    def reached_again(self, about: Mapping[str, Any]) -> dict[str, dict[str, Recommended]]:
+        """Return the ranks of the towers as they are, and of counts and vectors together, on the
+        test of each protocol.
+
+        Args:
+            about: what was chosen for them, as `about` has returned it.
+        """
+        test, items = self.events.division.test, self.data.item_vectors
+        reached = {
+            OURS[1]: {
+                name: self._reached(inner(self.data.user_vectors(events), items), events)
+                for name, events in test.items()
+            }
+        }
+        if "counting" in about:
+            system = about["counting"]["system"]
+            usual = (BASELINES if self.events.timeline.ordered else UNORDERED)[system]
+            chosen: Any = replace(usual, **about["baselines"][system])  # type: ignore[type-var]
+            fusion = Fusion(about["hybrid"]["weight"], about["hybrid"]["queries"])
+            served = about["counting"]["served"]
+            counting = Counting(system, chosen.fit(self._observed), fusion, served)
+            reached[COUNTED] = {
+                name: self._reached(self._fused(counting, events)(None), events)
+                for name, events in test.items()
+            }
+        return reached
+
     def _reached(self, scores: Scores, events: Events) -> Recommended:
         """Evaluate scores of all items for events."""
         return judge_events(
@@ -131,7 +163,7 @@ class LaterEvents:
         events, own = withheld.targets, self.events
         target, users = own.targets(events), own.timeline.user_of(events)
         queries = ColdItems(
-            withheld.items, withheld.counts, target, own.taken(events), self.options.metrics, users
+            withheld.items, withheld.counts, target, own.seen(events), self.options.metrics, users
         )
         self.cold[system] = queries.model(self.data.user_vectors(events), items)
         self.cold |= {"popularity as if known": queries.popularity(), "random": queries.chance()}
@@ -249,6 +281,7 @@ class LaterEvents:
             ),
             **({"winner": self._winner()} if self.chosen else {}),
             **({} if self.counting is None else self.counting.about()),
+            **({"moment": MOMENT} if Elapsed() in self.data.options.query else {}),
             "protocols": protocols_of(self.reached),
         }
 
@@ -293,12 +326,13 @@ def judge_events(
     Args:
         counts: training events of each item.
     """
-    seen = Histories(*timeline.taken(events))
+    seen, aside = Histories(*timeline.taken(events)), aside_of(timeline, events)
     of, target = Histories(timeline.item, events, timeline.answers(events)).pairs()
     several = None
     if timeline.part is not None:  # an item that comes again is one to find
         first = np.sort(np.unique(of * len(timeline.item_ids) + target, return_index=True)[1])
         several, target = of[first], target[first]
+    users = timeline.user_of(events)
     return Recommended.of(
-        scores, target, seen, Popularity(counts), metrics, timeline.user_of(events), query=several
+        scores, target, seen, Popularity(counts), metrics, users, query=several, aside=aside
     )

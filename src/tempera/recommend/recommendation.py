@@ -35,8 +35,9 @@ class InteractionTask:
         self.showcase = ItemShowcase(self.data, self.held_out)
 
     @classmethod
-    def read(cls, config: Config, cache: Path) -> InteractionTask:
-        """Read and divide the interactions of a source, once; arrays are mapped in `cache`."""
+    def read(cls, config: Config, cache: Path | None) -> InteractionTask:
+        """Read and divide the interactions of a source, once; arrays are mapped in `cache`, if there
+        is one."""
         if not isinstance(config.tower, Features):
             raise ConfigError("tower.kind: interactions need kind: features")
         if config.train.max_pairs is not None:

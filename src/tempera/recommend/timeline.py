@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..io.arrays import reserved
-from .dislikes import Dislikes
+from .aside import ASIDE, DISLIKED, TAKEN, Aside
 
 USERS, ITEMS, HISTORIES = (
     "model/users.parquet",
@@ -79,9 +79,8 @@ class Timeline:
         None  # [e] 0 stands in histories only, 1 trains, 2 is evaluated, too; None: all are 2
     )
     anonymous: bool = False  # whether users are rows of the data, and nobody whom other data know
-    dislikes: Dislikes | None = (
-        None  # what users do not like, which is neither asked nor part of histories
-    )
+    aside: Aside | None = None  # dislikes and items rated low, beside the events
+    dated: bool = False  # whether times were dates, and are microseconds since 1970 (UTC)
 
     @classmethod
     def of(
@@ -121,7 +120,7 @@ class Timeline:
             offsets=np.concatenate([[0], offsets[1:][stay]]),
             **columns,
             users=None if self.users is None else self.users.filter(pa.array(stay)),
-            dislikes=None if self.dislikes is None else self.dislikes.kept(left, stay),
+            aside=None if self.aside is None else self.aside.kept(left, stay),
         )
 
     @property
@@ -133,15 +132,21 @@ class Timeline:
         }
         return {name: values for name, values in columns.items() if values is not None}
 
-    def without(self, disliked: NDArray[np.bool_]) -> Timeline:
-        """Return the timeline of all other events, with what the users of these do not like beside
+    def without(self, aside: NDArray[np.uint8]) -> Timeline:
+        """Return the timeline of the events that users have taken, [e], with the others beside
         it."""
-        here = np.flatnonzero(disliked)
-        offsets = np.searchsorted(here, self.offsets)
-        time = None if self.time is None else self.time[here]
-        return replace(self, dislikes=Dislikes(self.item[here], offsets, here, time)).kept(
-            ~disliked
+        here = np.flatnonzero(aside != TAKEN)
+        if not len(here):
+            return self
+        beside = Aside(
+            self.item[here],
+            np.searchsorted(here, self.offsets),
+            here,
+            aside[here] == DISLIKED,
+            None if self.time is None else self.time[here],
+            None if self.part is None else self.part[here],
         )
+        return replace(self, aside=beside).kept(aside == TAKEN)
 
     def arranged(self, part: NDArray[np.uint8]) -> Timeline:
         """Return the timeline with these parts of its events, [e], which every user then has one
@@ -224,14 +229,7 @@ class Timeline:
             known = self.ends[user, np.maximum(part, 1) - 1]
             stop = np.where(part == 0, events, known) if self.ordered else known
         if self.strict_time and self.time is not None:
-            time, low = self.time[events], begin
-            while (low < stop).any():  # halved until none is left, all events at once
-                middle = (low + stop) // 2
-                earlier = self.time[middle] < time
-                low, stop = (
-                    np.where(earlier & (low < stop), middle + 1, low),
-                    np.where(earlier, stop, middle),
-                )
+            stop = _first_not_below(self.time, begin, stop, self.time[events])
         return begin, stop
 
     def has_history(self, events: Events) -> NDArray[np.bool_]:
@@ -247,6 +245,28 @@ class Timeline:
             return self.item, start, stop
         chosen = np.flatnonzero(self.target)
         return self.item[chosen], np.searchsorted(chosen, start), np.searchsorted(chosen, stop)
+
+    def aside_of(self, events: Events) -> tuple[NDArray[np.int32], Events, Events] | None:
+        """Return the items of all events set aside, and where among them those that each event's
+        user had met before it start and end; None if there are none.
+
+        Of files these are the rows of earlier parts. Where the order means something they stand
+        before the event, by time if `strict_time` asks for it or the events lie in parts. Without
+        an order there is no before, and all of the user's count.
+        """
+        if (aside := self.aside) is None:
+            return None
+        user = self.user_of(events)
+        start: Events = aside.offsets[user]
+        stop: Events = aside.offsets[user + 1]
+        if aside.part is not None and self.part is not None:
+            stop = _first_not_below(aside.part, start, stop, self.part[events])
+        elif self.ordered and (self.strict_time or self.part is not None):
+            if self.time is not None and aside.time is not None:
+                stop = _first_not_below(aside.time, start, stop, self.time[events])
+        elif self.ordered:
+            stop = np.clip(np.searchsorted(aside.place, events, side="right"), start, stop)
+        return aside.item, start, stop
 
     def answers(self, events: Events) -> Events:
         """Return the end (exclusive) of what is to be found for each event: itself, and the rest of
@@ -264,7 +284,7 @@ def timeline_of(
     **about: Any,
 ) -> Timeline:
     """Return a timeline from columns user, item and, where there are any, part, time, position,
-    weight, context, target, disliked.
+    weight, context, target, aside.
 
     A column within tells apart rows of one time, as position does, but does not order them.
 
@@ -287,23 +307,37 @@ def timeline_of(
         counts += np.bincount(part, minlength=len(counts))
     offsets = np.concatenate([[0], counts.cumsum()])
     parts: dict[str, Iterable[NDArray[Any]]] = {"item": items}
-    for name in ("part", "time", "position", "within", "weight", "context", "target", "disliked"):
+    for name in ("part", "time", "position", "within", "weight", "context", "target", ASIDE):
         if name in events.column_names:
             parts[name] = map(_numbers, _chunks(events[name]))
     columns: dict[str, Any] = {
         name: _by_user(users, offsets, values, name, folder) for name, values in parts.items()
     }
     _order(offsets, columns)
-    apart = ["disliked", *(("time", "position", "context") if ordered else ())]
+    apart = [ASIDE, *(("time", "position", "context") if ordered else ())]
     apart += ["within"] if "time" in columns and ordered else []
     alike = ["item", *(name for name in apart if name in columns)]
     drops = drop_repeats or not ordered
     if drops and (repeats := _repeats(offsets, [columns[name] for name in alike])).any():
         offsets = np.concatenate([[0], np.cumsum(~repeats)])[offsets]
         columns = {name: _compacted(values, ~repeats) for name, values in columns.items()}
-    disliked, _, _ = (columns.pop(name, None) for name in ("disliked", "position", "within"))
+    aside, _, _ = (columns.pop(name, None) for name in (ASIDE, "position", "within"))
     timeline = Timeline(user_ids, item_ids, offsets, **columns, ordered=ordered, **about)
-    return timeline if disliked is None else timeline.without(disliked)
+    return timeline if aside is None else timeline.without(aside)
+
+
+def _first_not_below(values: NDArray[Any], low: Events, stop: Events, bound: Any) -> Events:
+    """Return the first place from `low` to `stop` (exclusive) whose value reaches a bound, [n];
+    `stop` where none does. Values rise from `low` to `stop`."""
+    while (low < stop).any():  # halved until none is left, all rows at once
+        middle = (low + stop) // 2
+        inside = low < stop
+        below = values[np.where(inside, middle, 0)] < bound
+        low, stop = (
+            np.where(below & inside, middle + 1, low),
+            np.where(below | ~inside, stop, middle),
+        )
+    return stop
 
 
 def numbered(ids: pa.ChunkedArray) -> tuple[pa.Array, list[NDArray[np.int32]]]:

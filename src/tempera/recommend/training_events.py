@@ -105,9 +105,20 @@ class EventData:
         """Return the targets before events: what their users have taken, not only looked at."""
         return Histories(*self.timeline.taken(events))
 
+    def seen(self, events: Events) -> Histories:
+        """Return what the users of events had taken before them, disliked or rated low."""
+        aside = aside_of(self.timeline, events)
+        return self.taken(events) if aside is None else self.taken(events).joined(aside)
+
     def targets(self, events: Events) -> NDArray[np.int64]:
         """Return the items of events."""
         return np.asarray(self.timeline.item[events], np.int64)
+
+
+def aside_of(timeline: Timeline, events: Events) -> Histories | None:
+    """Return what `Timeline.aside_of` does, as rows."""
+    rows = timeline.aside_of(events)
+    return None if rows is None else Histories(*rows)
 
 
 def _features(ids: pa.Array, table: pa.Table | None) -> pa.Table:
@@ -160,11 +171,11 @@ class TrainingEvents:
         return {}
 
     def content(self) -> Iterable[Tensor]:
-        """Yield all that is known of events, dislikes, and features, as the tower has read
+        """Yield all that is known of events, those set aside, and features, as the tower has read
         these."""
         timeline, division = self.events.timeline, self.events.division
-        dislikes = {} if timeline.dislikes is None else vars(timeline.dislikes)
-        each = [timeline.offsets, *timeline.columns.values(), division.part, *dislikes.values()]
+        aside = {} if timeline.aside is None else vars(timeline.aside)
+        each = [timeline.offsets, *timeline.columns.values(), division.part, *aside.values()]
         yield from (
             torch.from_numpy(np.array(values))
             for values in each
@@ -187,8 +198,14 @@ class TrainingEvents:
         ]
 
     def user_vectors(self, events: Events) -> NDArray[np.float32]:
-        """Return vectors of the users, as they stand before these events, [q, D]."""
-        return self._encoded(self.visits.frame(torch.from_numpy(events)), "query")
+        """Return vectors of the users, as they stand before these events, [q, D].
+
+        Each has a history of its own, as whoever asks a saved run has: events that share a pass
+        would have a longer one.
+        """
+        contexts = replace(self.visits.contexts, targets=1)
+        frame = replace(self.visits, contexts=contexts).frame(torch.from_numpy(events))
+        return self._encoded(frame, "query")
 
     @property
     def item_vectors(self) -> NDArray[np.float32]:

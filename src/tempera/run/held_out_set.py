@@ -12,10 +12,12 @@ import numpy as np
 from .. import config as configuration
 from ..arguments import refuse_other_kinds
 from ..artifacts.export import BEIR, place_of
+from ..artifacts.other_events import EventsFinding
 from ..build import build
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 from ..io.atomic import staged, write_mark
 from ..io.console import logger
+from ..recommend.timeline import HISTORIES
 from ..text.beir import write_beir
 from ..text.embedder import Reading
 from ..text.evaluate import Finding, evaluate
@@ -23,6 +25,7 @@ from ..text.pairs import Pairs, Rows, Text
 from ..towers.saved import fingerprint, model_folder
 from ..towers.stamp import Kept
 from .data_again import asked, divided_again, evaluated
+from .held_out_events import evaluate_held_out_events
 
 _SPLITS = {"test": "test", "validation": "dev"}  # by the names that BEIR has for them
 
@@ -35,9 +38,12 @@ def evaluate_held_out(
     k: Sequence[int] = (),
     exclude_self: bool = False,
     mixed_precision: Reading = "no",
-) -> Finding:
+) -> Finding | EventsFinding:
     """Evaluate a run once more by the queries that it has held out, beside another run or model,
     query by query.
+
+    A recommender is asked for its held-out events, as `evaluate_held_out_events` says. Both
+    findings have verdicts, per_query() and json().
 
     Of a run that has learned these queries since, the model that had not (`RUN/evaluated`) is
     judged, and so it is of the other one. Two runs on the same data, roles and evaluation options
@@ -47,7 +53,7 @@ def evaluate_held_out(
     that index.
 
     Args:
-        run: a run folder, of texts.
+        run: a run folder.
         against: another run or model.
         bm25: rank by BM25, and by the run and BM25 together, as well.
         metrics: as in `evaluate`.
@@ -65,6 +71,16 @@ def evaluate_held_out(
     ['runs/first/evaluated', 'bm25', 'runs/first/evaluated + BM25']
     """
     refuse_other_kinds(evaluate_held_out, locals())
+    if (Path(run) / HISTORIES).is_file():
+        of_texts = {
+            "bm25": bm25,
+            "k": len(k) > 0,
+            "exclude_self": exclude_self,
+            "mixed_precision": mixed_precision != "no",
+        }
+        if refused := next((name for name, is_set in of_texts.items() if is_set), None):
+            raise ConfigError(f"{refused} is for models of texts, and {run} is a recommender")
+        return evaluate_held_out_events(run, against, metrics)
     model_folder(Path(run))  # of texts
     split, _ = divided_again(Path(run), "give data to evaluate it on")
     if not len(split.test):

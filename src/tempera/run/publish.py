@@ -319,6 +319,7 @@ def _report(
                 if "counting" in metrics
                 else {}
             ),
+            **({"moment of a question": metrics["moment"]} if "moment" in metrics else {}),
             **_again(metrics.get("refit", [])),
         },
         systems={name: _only(names, values) for name, values in metrics["metrics"].items()},
