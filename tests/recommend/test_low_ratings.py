@@ -105,9 +105,9 @@ def test_ratings_of_a_test_file_are_not_known_before_it(tmp_path: Path) -> None:
 
 def test_forgotten_ratings_leave_no_trace() -> None:
     rows = generated(5)
-    forgotten, seen = read(rows, low_rated="forget"), read(rows)
+    forgotten, seen = read(rows, below_min_rating="forget"), read(rows)
     high = Interactions.of(table([row for row in rows if row[2] >= 4]), metadata=("rating",)).read()
-    assert forgotten.aside is None and "low_rated" not in forgotten.about
+    assert forgotten.aside is None and "below_min_rating" not in forgotten.about
     assert forgotten.dropped == seen.dropped == {"rows below min_rating": len(rows) - len(high)}
     for name in ("item", "offsets", "time"):
         for line in (forgotten, seen):
@@ -155,11 +155,11 @@ def test_later_events_know_low_ratings_of_the_run_and_of_the_file() -> None:
     assert met(line, asked) == [{"3", "5"}, {"3", "5", "7"}]
 
 
-@pytest.mark.parametrize("low_rated", ["seen", "forget"])
-def test_no_user_is_recommended_what_he_rated_low(low_rated: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("below_min_rating", ["seen", "forget"])
+def test_no_user_is_recommended_what_he_rated_low(below_min_rating: str, tmp_path: Path) -> None:
     rows = generated(6)
     options = {
-        "data": {"source": "interactions", "min_rating": 4, "low_rated": low_rated},
+        "data": {"source": "interactions", "min_rating": 4, "below_min_rating": below_min_rating},
         "tower": {"dimensions": 8, "history": {"pools": [{"mean": {"last": 3}}]}},
         "train": {"max_steps": 3, "batch_size": 16, "evaluations": 0, "refit": "none"},
         "evaluation": {"baselines": True, "validation": 0},
@@ -171,4 +171,4 @@ def test_no_user_is_recommended_what_he_rated_low(low_rated: str, tmp_path: Path
         own = [row for row in rows if row[0] == user]
         high = {item for _, item, rating, _ in own if rating >= 4}
         low = {item for _, item, rating, _ in own if rating < 4} & known
-        assert items == known - high - (low if low_rated == "seen" else set())
+        assert items == known - high - (low if below_min_rating == "seen" else set())

@@ -196,7 +196,10 @@ def test_the_command_writes_it_beside_the_run_as_a_folder_like_any_other(
         == 40
     )
     kind = tempera("export", run, "--to", "beir", "--kind", "hnsw")
-    assert kind.code == 2 and "--kind and --width are for vectors: drop them for beir" in kind.err
+    assert (
+        kind.code == 2
+        and "--kind, --width and --now are for vectors: drop them for beir" in kind.err
+    )
     judged = tempera("evaluate", run, run / "export" / "beir", "--against", run / "evaluated")
     assert (
         judged.code == 0

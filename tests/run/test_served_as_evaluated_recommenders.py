@@ -106,7 +106,7 @@ KINDS = {
         onnx=False,
     ),
     "dislikes": kind({"mean": {"last": 3}}, dislikes=1),
-    "low ratings forgotten": kind({"mean": {"last": 3}}, low_rated="forget"),
+    "low ratings forgotten": kind({"mean": {"last": 3}}, below_min_rating="forget"),
     "strict times": kind({"mean": {"last": 3}}, query=["elapsed"], strict_time=True),
 }
 ONE_AFTER_THE_OTHER = {
@@ -206,7 +206,7 @@ def scores_of(answer: Any) -> dict[str, float]:
 
 def seen_by(user: str, one: Kind) -> set[str]:
     """Items that a user has met in the data: taken, disliked or rated low."""
-    forgets = one.data.get("low_rated") == "forget"
+    forgets = one.data.get("below_min_rating") == "forget"
     return {
         row["item"] for row in ROWS if row["user"] == user and (row["rating"] >= 4 or not forgets)
     }

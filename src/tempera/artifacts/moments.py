@@ -20,13 +20,13 @@ _DATE = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True)
-class EventTimes:
+class KnownTimes:
     """Hold the earliest and the latest time of all events that a run knows.
 
     Args:
         dated: the data had dates, which are read as microseconds since 1970 (UTC).
 
-    >>> times = EventTimes(10, 20)
+    >>> times = KnownTimes(10, 20)
     >>> times.moment("25"), times.moment(before=20)
     (Moment(now=25, before=None, named=True), Moment(now=20, before=20, named=True))
     """

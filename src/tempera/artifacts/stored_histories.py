@@ -23,7 +23,7 @@ from ..io.tables import parquet_table
 from ..recommend.full_catalogue import Histories
 from ..recommend.past_events import PastEvents, nothing
 from ..towers.stamp import refuse_foreign
-from .moments import EventTimes
+from .moments import KnownTimes
 
 Codes = NDArray[np.int64]
 
@@ -96,7 +96,7 @@ class StoredHistories:
         return float(latest.min()), float(latest.max())
 
     @cached_property
-    def clock(self) -> EventTimes | None:
+    def clock(self) -> KnownTimes | None:
         """The times of all events that the run knows; None if it has no times."""
         with self._readable():
             names = [name for name in TIMES if name in parquet.read_schema(self.path).names]
@@ -107,7 +107,7 @@ class StoredHistories:
             dated = pa.types.is_timestamp(table[_TIMES].type.value_type)
             known = [span for span in spans if span["max"] is not None]
             return (
-                EventTimes(
+                KnownTimes(
                     min(span["min"] for span in known), max(span["max"] for span in known), dated
                 )
                 if known

@@ -24,7 +24,7 @@ from .event_times import EventTimes
 
 BEHAVIOUR = "behaviour"
 BELOW = "rows below min_rating"  # a reason for which rows are no interactions
-LowRated = Literal["seen", "forget"]
+BelowMinRating = Literal["seen", "forget"]
 TEXT = pa.large_string()
 # Grades that are words.
 _TRUTHS = {"true": 1.0, "yes": 1.0, "t": 1.0, "y": 1.0, "on": 1.0, "1": 1.0}
@@ -39,7 +39,7 @@ def events_of(
     times: EventTimes | None = None,
     dislikes: float | Sequence[str] | None = None,
     missing_id: Literal["refuse", "drop"] = "refuse",
-    low_rated: LowRated = "seen",
+    below_min_rating: BelowMinRating = "seen",
 ) -> pa.Table:
     """Return columns user, item and, where there are any, time, position, weight, aside, and what
     events happened in.
@@ -54,7 +54,7 @@ def events_of(
         times: reads the times of all blocks of the table.
         dislikes: rows of at most this rating, or of these behaviours, are dislikes.
         missing_id: what to do with a row that has no user or no item.
-        low_rated: rows below `min_rating` are set aside as seen, or forgotten.
+        below_min_rating: rows below `min_rating` are set aside as seen, or forgotten.
 
     Raises:
         DataError: a value that cannot be used, by file, row and column.
@@ -64,7 +64,7 @@ def events_of(
         reader.refuse_or_drop_absent(role, missing_id)
     time = {"time": (times or EventTimes()).of(reader)} if "time" in columns else {}
     aside = np.where(reader.disliked(dislikes), np.uint8(DISLIKED), np.uint8(0))
-    if low_rated == "seen" and min_rating is not None:
+    if below_min_rating == "seen" and min_rating is not None:
         low = (reader.numbers("rating") < min_rating) & (aside == 0) & reader.keep
         reader.count(BELOW, low)
         aside[low] = LOW

@@ -28,7 +28,7 @@ from .behaviours import aimed, refuse_unknown, usable_aside, with_contexts
 from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedFiles, Undivided
 from .event_roles import TABLE, USUAL, decided
 from .event_times import EventTimes
-from .events import LowRated, events_of, in_context
+from .events import BelowMinRating, events_of, in_context
 from .feature_tables import aligned
 from .sessions import Sessions
 from .timeline import REPEATED, Timeline, timeline_of
@@ -67,7 +67,7 @@ class Interactions(TableForm):
         separator: what stands between the items of a row, where a row's list is one text.
         min_rating: rows of a lower rating are no interactions, and are counted: neither asked nor
             part of histories nor trained on.
-        low_rated: "seen" keeps the items of these rows as seen: from then on they are not
+        below_min_rating: "seen" keeps the items of these rows as seen: from then on they are not
             recommended to their user, as items are not that the user has taken. "forget" leaves
             such rows out as if they had never happened.
         dislikes: rows of at most this rating, or of these behaviours, are dislikes and no
@@ -113,7 +113,7 @@ class Interactions(TableForm):
     items: str | None = None
     separator: str | None = None
     min_rating: float | None = None
-    low_rated: LowRated = "seen"
+    below_min_rating: BelowMinRating = "seen"
     dislikes: float | tuple[str, ...] | None = None
     negatives: Annotated[int, Field(ge=1)] = 1
     missing_id: Literal["refuse", "drop"] = "refuse"
@@ -286,7 +286,7 @@ def _timeline(
                 times,
                 options.dislikes,
                 options.missing_id,
-                options.low_rated,
+                options.below_min_rating,
             ),
             len(read) > 1,
         )
@@ -413,7 +413,7 @@ def _set_aside(aside: Aside, options: Interactions) -> list[str]:
     if low := len(aside.item) - disliked:
         notes.append(
             f"{low:,} rows rated below {options.min_rating:g} train nothing, and their items count as "
-            "seen (data.low_rated=forget forgets them)"
+            "seen (data.below_min_rating=forget forgets them)"
         )
     return notes
 
