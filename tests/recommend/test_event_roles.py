@@ -51,6 +51,7 @@ def read(rows: pa.Table, path: Path, *overrides: str) -> Timeline:
         ("rating", [0.5, 1.5, 4.5, 5.0], "data.min_rating=4"),
         ("stars", list(range(1, 11)), "data.min_rating=8"),
         ("Book-Rating", [0, 0, 0, 7, 9, 10], "data.min_rating=8"),
+        ("watch_ratio", [0.1, 0.4, 0.9, 1.7], "data.min_rating=1.4"),
         ("score", [0, 1], "data.min_rating=1"),
         ("label", [1.0, 0.0, 1.0], "data.rating=label data.min_rating=1"),
         ("is_click", [True, False, False], "data.rating=is_click data.min_rating=1"),

@@ -274,7 +274,12 @@ def good_grade(values: pa.ChunkedArray, column: ColumnProfile) -> float:
         and not pc.all(pc.equal(pc.multiply(numbers, 2), pc.round(pc.multiply(numbers, 2)))).as_py()
     ):
         return float(f"{np.median(numbers.to_numpy()):.2g}")
-    return math.ceil(_GOOD * highest) if highest >= 1 else highest
+    if highest < 1:
+        return highest
+    least = math.ceil(_GOOD * highest)
+    if least <= highest:
+        return least
+    return float(f"{_GOOD * highest:.2g}")  # of fractions whose highest lies below the next whole
 
 
 def _range(column: ColumnProfile) -> str:
