@@ -199,3 +199,13 @@ def test_a_folder_of_files_without_known_names(tmp_path: Path) -> None:
     for part in "ab":
         (tmp_path / f"{part}.txt").write_text("1 2\n3 4\n")
     assert [file.name for file in tables.files_of(tmp_path)] == ["a.txt", "b.txt"]
+
+
+def test_the_line_that_tells_excel_the_sign_is_refused(tmp_path: Path) -> None:
+    for sign in (";", ","):
+        path = tmp_path / "a.csv"
+        path.write_text(f"sep={sign}\nquestion{sign}answer\na{sign}b\n")
+        with pytest.raises(
+            DataError, match=rf"its first line, 'sep={sign}', tells Excel .*: remove it"
+        ):
+            list(separated.csv_tables(path))

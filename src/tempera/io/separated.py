@@ -26,6 +26,7 @@ from .table_form import BY_CONTENT, TableForm
 _START = 1 << 16  # bytes that show the form of a table
 _PIECE = 1 << 18  # bytes that are searched at once, near the processor
 _SHOWN = 100  # lines of them that have to agree on what divides them
+_EXCEL = re.compile(r"sep=.(?=\s*$)", re.MULTILINE)  # a first line that Excel reads
 _SPACES, _COLONS = " ", "::"
 _UNIT = "\x1f"  # stands between values in place of two colons, since Arrow takes one letter
 _SIGNS = {  # what may divide values, by the likeliest; the first that divides all lines alike
@@ -129,6 +130,11 @@ def csv_tables(
     if dialect.encoding is not None and form.encoding is None:
         notes.append(f"it is in {dialect.encoding.upper()}")
     start = _start(path, dialect)
+    if (line := _EXCEL.match(start)) is not None:
+        raise DataError(
+            f"{path}: its first line, {line[0]!r}, tells Excel what stands between values, and is no line of the table: "
+            "remove it"
+        )
     if sign is None and not likely and _are_adjacency_lists(start):
         notes.append(
             "each of its lines is a user and the items of that user in their order (data.ordered=false if it has no meaning)"
