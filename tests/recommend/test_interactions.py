@@ -702,3 +702,12 @@ def test_categories_of_times_and_weights_are_read() -> None:
     frame = pd.DataFrame({"user": [1, 1], "item": [1, 2]})
     frame["time"], frame["weight"] = pd.Categorical([7, 3]), pd.Categorical([0.5, 2.0])
     assert rows_of(Interactions.of(frame).read()) == {1: [(2, 3, 2.0), (1, 7, 0.5)]}
+
+
+def test_ids_inside_of_records_are_named_by_their_path() -> None:
+    table = pa.table({"user": [{"id": 1}], "item": [{"key": "a"}]})
+    with pytest.raises(DataError, match=r"name it by its path, such as user\.id"):
+        Interactions.of(table).read()
+    options = {"user": "user.id", "item": "item.key", "metadata": ("*",)}
+    read = Interactions.of(table, **options).read()
+    assert read.user_ids.to_pylist() == [1] and read.item_ids.to_pylist() == ["a"]

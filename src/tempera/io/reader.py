@@ -159,7 +159,10 @@ class BlockReader:
         ) from None
 
     def refuse_type(self, name: str, kind: pa.DataType, expected: str) -> NoReturn:
-        """Refuse a column for its type."""
+        """Refuse a column for its type; of records, one of their fields may be what is meant."""
+        if pa.types.is_struct(kind) and kind.num_fields:
+            field = f"{name}.{kind.field(0).name}"
+            expected += f", which a field may hold: name it by its path, such as {field}"
         raise DataError(
             f"{self.block.file}: column {name!r} holds {kind}; expected {expected}"
         ) from None
