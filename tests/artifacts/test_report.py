@@ -75,17 +75,6 @@ REPORT = RunReport(
 )
 
 
-def test_the_share_that_goes_backward_is_drawn_where_not_all_rows_do() -> None:
-    assert "tokens that go backward" not in render(REPORT)
-    steps = [{**step(i), "drawn": {"share": 0.5, "added": 3.8 - i}} for i in (1, 2, 3)]
-    page = render(replace(REPORT, log=[*steps, evaluation(3)]))
-    assert "tokens that go backward" in page and "added noise (right)" in page
-    with pictures.canvas("x", *pictures.SIZE) as figure:
-        pictures._training(figure, steps)
-        axes = [each for each in figure.axes if "added noise" in each.get_title("right")]
-        assert len(axes) == 1 and axes[0].get_ylim()[1] > 2.8
-
-
 def trained(ndcg: float, bm25: float, difference: Difference | None = None) -> str:
     return headline(
         replace(

@@ -113,7 +113,6 @@ CASES: dict[int, list[tuple[str, Mode]]] = {
     2: [("one", "always"), ("one", "never"), ("two", "auto"), ("two", "never"), ("heads", "auto")],
     4: [("one", "auto"), ("two", "always"), ("two", "auto")],
 }
-ALMOST = 1 - 1e-15  # a share at which every row is drawn
 MEASURED = {"one": 3, "two": 6, "heads": 6}  # calls with graph that measure the footprints
 
 
@@ -148,7 +147,6 @@ def stepped(
     mode: Mode,
     dropout: float,
     divided: bool = True,
-    share: float = 1.0,
 ) -> Found:
     """The same of the step; and how often the towers were called without and with graph."""
     towers, objective = made(kind, dropout)
@@ -156,7 +154,7 @@ def stepped(
         shard([towers.query, towers.doc], group)
     torch.manual_seed(5 + group.rank)
     given = worlds.part(worlds.whole(layout, 0), layout, group.rank)
-    loss = step(towers, objective, given, Cache(mode, MEMORY, TOKENS, backward=share), group)  # type: ignore[arg-type]
+    loss = step(towers, objective, given, Cache(mode, MEMORY, TOKENS), group)  # type: ignore[arg-type]
     group.all_reduce_gradients([*towers.parameters(), *objective.parameters()])
     bodies = [module for module in towers.modules() if isinstance(module, Layered)]
     calls = [sum(body.calls.count(graph) for body in bodies) for graph in (False, True)]
@@ -425,10 +423,6 @@ def all_work(group: Group, layout: Layout) -> Found:
         found |= {"bf16": lower(group, layout, True), "float32": lower(group, layout, False)}
         found["training"] = training(group, layout)
         found["nobody"] = nobody(group, layout)
-        found["drawn"] = {
-            share: stepped(group, layout, "two", "auto", 0.0, share=share)
-            for share in (0.3, ALMOST)
-        }
         found |= {"recommended": recommended(group), "by torch": by_torch(group)}
         found["out of memory"] = out_of_memory(group, layout, "one", 24)
     return found | {"mistakes": mistakes(group, layout)}

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_backward import towers as dropping
 from test_step import towers
 from torch import Tensor
 from worlds import (
@@ -170,12 +169,12 @@ def test_a_step_is_that_of_the_chosen_rows_alone_to_the_bit(by: By) -> None:
 
 
 def test_what_a_run_embeds_with_is_as_it_was_after_a_choice() -> None:
-    options = Training(guide="a model", select=0.5, select_by="learnability", backward=0.5)
-    state = loop.begin(dropping(False, 0.3, torch.float64), presets.symmetric(0.3), options)
-    progress = loop.take(state, [whole(LAYOUT, 0)], 1, options)
-    assert (state.cache.mode, state.cache.backward) == ("auto", 0.5) and progress.drawn is not None
+    options = Training(guide="a model", select=0.5, select_by="learnability")
+    state = loop.begin(towers(False, 0.3, torch.float64), presets.symmetric(0.3), options)
+    loop.take(state, [whole(LAYOUT, 0)], 1, options)
+    assert state.cache.mode == "auto"
     assert state.modules.training and all(module.training for module in state.modules.modules())
-    fresh = loop.begin(dropping(False, 0.3, torch.float64), presets.symmetric(0.3), options)
+    fresh = loop.begin(towers(False, 0.3, torch.float64), presets.symmetric(0.3), options)
     fresh.cache.plan(fresh.modules["towers"], whole(LAYOUT, 0))
     assert list(state.cache.footprints.values()) == list(
         fresh.cache.footprints.values()
@@ -246,12 +245,12 @@ def _without_rows(group: Group, layout: Layout) -> Found:
     modules, objective = made("mnr", torch.float64)
     batch = replace(part(whole(layout, 0), layout, group.rank), negatives=None, sampled=None)
     batch = take(batch, torch.arange(len(batch) if group.rank == 0 else 0))
-    loss = step(modules, objective, batch, Cache("always", backward=0.5, start=0.5), group)
+    loss = step(modules, objective, batch, Cache("always"), group)
     group.all_reduce_gradients([*modules.parameters(), *objective.parameters()])
     return {"loss": torch.tensor(loss), **gradients(modules)}
 
 
-def test_a_process_that_is_left_without_rows_takes_part_in_a_sample() -> None:
+def test_a_process_that_is_left_without_rows_takes_part_in_a_step() -> None:
     layout = Layout((9, 9), (1, 0), (1, 0))
     alone = _without_rows(ALONE, layout)
     for found in world(2, _without_rows, layout):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from tempera import mnr
 from tempera.core.batch import Batch, Role, Side
 from tempera.core.ragged import Ragged
 from tempera.engine.cache import Cache
-from tempera.engine.dropout import Dropout, RowDropout, dropout_on
+from tempera.engine.dropout import Dropout, dropout_on
 from tempera.engine.step import step
 
 
@@ -215,36 +214,3 @@ def test_attention_has_the_same_bits_with_and_without_a_graph(
             leaves = [each.clone().requires_grad_(graph) for each in (query, key, value)]
             outs.append(F.scaled_dot_product_attention(*leaves, dropout_p=dropout).detach())
     assert torch.equal(*outs)
-
-
-def test_rows_draw_the_same_in_half_precision() -> None:
-    outs = []
-    for dtype in (torch.float64, torch.bfloat16):
-        with RowDropout(torch.tensor([1, 2])):
-            outs.append(F.dropout(torch.ones(2, 3, 8, dtype=dtype), 0.5))
-    assert torch.equal(outs[0], outs[1].double()) and not torch.equal(*outs[0])
-
-
-def split_mix(bits: int) -> int:
-    """SplitMix64 (Steele et al. 2014), in integers of any size."""
-    whole = (1 << 64) - 1
-    bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & whole
-    bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & whole
-    return bits ^ (bits >> 31)
-
-
-@pytest.mark.parametrize("left", [False, True])
-def test_a_number_of_a_row_is_a_hash_of_its_place(left: bool) -> None:
-    """Of attention: row, layer, head, and the two tokens, counted from the side where rows are
-    aligned."""
-    golden, whole, seeds, shape = 0x9E3779B97F4A7C15, (1 << 64) - 1, [3, 2**62 - 1], (2, 3, 5, 5)
-    with RowDropout(torch.tensor(seeds), left) as dropout:
-        dropout.words((2, 4))  # of an earlier layer
-        words = dropout.words(shape)
-    for row, head, first, second in itertools.product(*map(range, shape)):
-        bits = split_mix((seeds[row] + 2 * golden) & whole)
-        for place in (head, first, second // 4):
-            bits = split_mix((bits + (place + 1) * golden) & whole)
-        wanted = (bits >> 16 * (second % 4)) & 0xFFFF
-        at = (row, head, 4 - first, 4 - second) if left else (row, head, first, second)
-        assert int(words[at]) & 0xFFFF == wanted

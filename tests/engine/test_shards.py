@@ -74,20 +74,6 @@ def test_processes_call_them_equally_often(size: int) -> None:
         }[mode], name
 
 
-def test_rows_that_are_drawn_go_backward_through_divided_towers() -> None:
-    """All of them with the exact gradient; a third with as many calls on each process."""
-    want, calls = alone("two", 2), []
-    for process in processes(2):
-        drawn = process["drawn"]
-        assert off(drawn[sharded.ALMOST]["gradients"], want["gradients"]) <= 1e-12
-        assert off(drawn[0.3]["gradients"], want["gradients"]) > 0.01
-        assert all(
-            each["loss"] == pytest.approx(want["loss"], rel=1e-12) for each in drawn.values()
-        )
-        calls.append([each["calls"] for each in drawn.values()])
-    assert calls[0] == calls[1] and calls[0][0][1] < calls[0][1][1]
-
-
 def test_dropout_is_replayed() -> None:
     """Bitwise between everything kept and everything replayed; fillers draw nothing, so whole
     towers drop the same."""

@@ -101,10 +101,6 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
             **text_options(pairs, num_train_epochs=2),
             "tower": {**transformer, "dropout": 0.2},
         },
-        "drawn": {
-            **text_options(pairs, num_train_epochs=2, backward=0.5),
-            "tower": {**transformer, "dropout": 0.2},
-        },
         "memory": {
             **texts,
             "objective": {"pools": ["docs", "memory"], "memory": 48, "temperature": 0.1},
@@ -151,7 +147,6 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
 KINDS = (
     "static",
     "transformer",
-    "drawn",
     "memory",
     "mining",
     "guided",

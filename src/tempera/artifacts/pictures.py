@@ -85,7 +85,6 @@ def pictures(
         drawings["tried"] = partial(_rounds, recipe=race)
     bars = len(systems) * max(map(len, systems.values()), default=0)
     heights = {"systems": max(SIZE[1], 1 + _BAR * bars)}  # so that no number stands upon another
-    heights |= {"training": 1.35 * SIZE[1]} if any(record.get("drawn") for record in steps) else {}
     return {name: _svg(name, draw, heights.get(name, SIZE[1])) for name, draw in drawings.items()}
 
 
@@ -152,15 +151,8 @@ _LOOK: Any = {
 
 
 def _training(figure: Figure, steps: Records) -> None:
-    drawn = [{"step": record["step"], **record["drawn"]} for record in steps if record.get("drawn")]
-    rows: list[Any] = [
-        ["loss", "loss"],
-        ["learning_rate", "grad_norm"],
-        *([["sample", "sample"]] if drawn else []),
-    ]
-    axes = figure.subplot_mosaic(rows, height_ratios=(2, 1, 1)[: len(rows)])
-    if drawn:
-        _sample(axes.pop("sample"), drawn)
+    rows: list[Any] = [["loss", "loss"], ["learning_rate", "grad_norm"]]
+    axes = figure.subplot_mosaic(rows, height_ratios=(2, 1))
     x = _column(steps, "step")
     for name, panel in axes.items():
         values = _column(steps, name)
@@ -176,21 +168,6 @@ def _training(figure: Figure, steps: Records) -> None:
         other.set_title("temperature (right)", loc="right", color=_SYSTEMS["bm25"])
         other.grid(False)
         _line(other, x, temperature, color=_SYSTEMS["bm25"], linewidth=1.6)
-
-
-def _sample(panel: Axes, drawn: Records) -> None:
-    """Draw the share of the tokens that went backward in each step, and the noise that this has
-    added."""
-    other = panel.twinx()
-    other.grid(False)
-    panel.set_title("tokens that go backward")
-    other.set_title("added noise (right)", loc="right", color=_SYSTEMS["bm25"])
-    panel.locator_params(axis="x", nbins=6, integer=True)
-    for axes, name, color in ((panel, "share", BLUE), (other, "added", _SYSTEMS["bm25"])):
-        values = _column(drawn, name)
-        _line(axes, _column(drawn, "step"), values, color=color, linewidth=0.7, alpha=0.45)
-        _line(axes, _column(drawn, "step"), _smooth(values), color=color, linewidth=1.6)
-        axes.set_ylim(0, 1.05 * max(1.0 if name == "share" else 0.0, *values))
 
 
 def _curves(figure: Figure, records: Records, rival: Scores) -> None:

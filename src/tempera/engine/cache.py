@@ -12,11 +12,6 @@ their sum. Each micro-batch draws its random numbers from a seed of its own, so 
 dropout exactly; a tower that draws from numpy or `random`, which are not repeated, gets wrong
 gradients.
 
-With `backward` below 1 a sample goes backward once the gradients are known, and is drawn by them
-(engine/backward.py): of micro-batches that kept their graph, which are small then, as wholes; of
-the other rows one by one, to be packed anew and embedded again. Each row draws its dropout from a
-seed of its own.
-
 A tower whose parameters are divided among processes is called by all of them equally often: those
 with fewer micro-batches fill up with one row whose embedding is thrown away and whose gradient is
 0.
@@ -26,7 +21,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal, get_args
@@ -36,14 +31,12 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
-from ..core.abilities import free_bytes, placed, seeded
+from ..core.abilities import free_bytes, seeded
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Batch, Role
 from ..core.products import onednn_pays, settle
-from ..core.similarity import exact
 from ..errors import ConfigError, TemperaError, refuse_unknown
 from ..io.console import logger
-from .backward import Drawn, Share, chances, draw
 from .clock import Clock
 from .distributed import ALONE, Group
 from .dropout import dropout_on
@@ -57,7 +50,6 @@ GPU_MEMORY = 0.8  # of what is free
 CPU_MICRO_BATCH = 256 << 20  # bytes of one micro-batch's graph
 GPU_MICRO_BATCH = 1 / 8  # of the memory for kept graphs
 _MOST_HALVINGS = 16
-_DRAWN = 16  # times the cost of starting a micro-batch: the tokens of one that is drawn as a whole
 
 _WEAK = ("footprints", "trained")  # by tower, as long as it is there
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -102,11 +94,8 @@ class Embedded:
             known = zip(parts, (grads.get(role) for role in work.roles), strict=True)
             sides = [torch.zeros_like(part) if grad is None else grad for part, grad in known]
             work.grads = torch.cat(sides) if len(sides) > 1 else sides[0]
-        micros = self.plan.micros if self.cache.backward == 1 else self._drawn()
-        learnt = [self._back(micro) for micro in reversed(micros)]
-        if (
-            learnt and not any(learnt) and self.cache.backward == 1
-        ):  # a sample may be of a frozen tower alone
+        learnt = [self._back(micro) for micro in reversed(self.plan.micros)]
+        if learnt and not any(learnt):
             self._refuse_detached()
 
     def _back(self, micro: Micro) -> bool:
@@ -134,61 +123,6 @@ class Embedded:
                 "within no_grad()"
             )
 
-    def _drawn(self) -> list[Micro]:
-        """Draw what goes backward, weigh its gradients by one over its chance, and pack the rows
-        without a graph."""
-        works, counts = self.plan.works, [len(work.features) for work in self.plan.works]
-        kept = [micro for micro in self.plan.micros if micro.graph is not None]
-        unit = self._units(kept)  # [n] that each row is drawn with
-        alone = unit >= len(kept)
-        squares = torch.cat([_squares(work.grads) for work in works])
-        tokens = torch.cat([work.features.lengths.cpu() for work in works]).double()
-        norms, cost = (
-            each.new_zeros(int(unit.max()) + 1 if len(unit) else 0).index_add_(0, unit, each)
-            for each in (squares, tokens)
-        )
-        norms = norms.sqrt_()
-        chance = chances(norms, cost, self.cache.backward)
-        order, start = cost.argsort(stable=True), float(torch.rand((), dtype=torch.float64))
-        chosen = draw(chance, order, start if self.cache.start is None else self.cache.start)
-        self.cache.chances = chance, order
-        self.cache.drawn = Drawn.of(norms, cost, chance, chosen)
-        weight = torch.zeros_like(chance).index_put_((chosen,), 1 / chance[chosen])
-        micros = []
-        for work, of, single in zip(
-            works,
-            weight[unit].split_with_sizes(counts),
-            alone.split_with_sizes(counts),
-            strict=True,
-        ):
-            assert work.grads is not None
-            work.grads = work.grads * placed(of, work.grads)[:, None]
-            own = self.cache.cut(work, self.group, (single & (of > 0)).nonzero()[:, 0])
-            micros += [*own, *fillers(work, own, self.group)]
-        return [*micros, *(micro for micro, of in zip(kept, weight.tolist(), strict=False) if of)]
-
-    def _units(self, kept: Sequence[Micro]) -> Tensor:
-        """Return the number of the micro-batch that has each row's graph, over all towers; other
-        rows are counted on, [n]."""
-        counts = [len(work.features) for work in self.plan.works]
-        unit = torch.full((sum(counts),), -1)
-        parts = {
-            id(work): part
-            for work, part in zip(self.plan.works, unit.split_with_sizes(counts), strict=True)
-        }
-        for number, micro in enumerate(kept):
-            parts[id(micro.work)][micro.index] = number
-        alone = unit < 0
-        unit[alone] = torch.arange(len(kept), len(kept) + int(alone.sum()))
-        return unit
-
-
-def _squares(grads: Tensor | None) -> Tensor:
-    """Return the squared norm of each gradient, [n]."""
-    assert grads is not None
-    norms: Tensor = torch.linalg.vector_norm(exact(grads), dim=1)
-    return norms.double().cpu().square()
-
 
 @dataclass
 class Cache:
@@ -203,14 +137,11 @@ class Cache:
             1/8 of `memory` on a GPU.
         device: where the towers compute.
         autocast: a context in which the towers run.
-        backward: the share of the tokens that goes backward: an unbiased sample of the rows, drawn
-            by their gradients.
-        start: of the systematic draw, from 0 to 1; None draws it.
         free: bytes of free memory on a device; None asks it.
 
     Raises:
-        ConfigError: an unknown mode, a size or a share that is none, a tower whose layers look at
-            the whole batch, which cannot be cut.
+        ConfigError: an unknown mode, a size that is none, or a tower whose layers look at the whole
+            batch, which cannot be cut.
 
     >>> from tempera import Batch, Side, mnr, step
     >>> tower, batch = torch.nn.Linear(3, 2), Batch(Side(torch.randn(64, 3)), Side(torch.randn(64, 3)))
@@ -223,8 +154,6 @@ class Cache:
     tokens: int | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     autocast: Context = nullcontext
-    backward: Share = 1.0
-    start: float | None = None
     free: float | None = None
 
     def __post_init__(self) -> None:
@@ -240,12 +169,6 @@ class Cache:
         if self.tokens is not None and self.tokens < 1:
             raise ConfigError(
                 f"cache: tokens of a micro-batch are 1 or more, not {self.tokens}; None takes what fits"
-            )
-        if self.backward != "auto" and not (
-            isinstance(self.backward, int | float) and 0 < self.backward <= 1
-        ):
-            raise ConfigError(
-                f"cache: backward is a share above 0 and up to 1, or auto, not {self.backward!r}"
             )
         self.device = torch.device(self.device)
         on_gpu = self.device.type != "cpu"
@@ -268,12 +191,6 @@ class Cache:
             Footprint
         ] = []  # of a checkpoint, by which towers are cut as they were; in the order of use
         self.halved = 0
-        self.drawn: Drawn | None = (
-            None  # what went backward in the last batch, where not all rows do
-        )
-        self.chances: tuple[Tensor, Tensor] | None = (
-            None  # of its rows, and their order in the draw
-        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -336,8 +253,7 @@ class Cache:
         for role in batch.sides():
             roles.setdefault(id(of(role)), []).append(role)
         works = [Work.of(of(same[0]), same, batch) for same in roles.values()]
-        samples = self.backward != 1
-        cut = [self.cut(work, group, small=samples and self.mode == "auto") for work in works]
+        cut = [self._cut(work, group) for work in works]
         micros = [micro for own in cut for micro in own]
         if self.mode == "auto":
             chosen = keep(
@@ -346,9 +262,7 @@ class Cache:
         else:
             chosen = [self.mode == "never"] * len(micros)
         for number, (micro, kept) in enumerate(zip(micros, chosen, strict=True)):
-            # Graphs that were left out on some processes only would bring divided towers out of
-            # step.
-            micro.number, micro.kept = number, kept and not (samples and micro.work.divided)
+            micro.number, micro.kept = number, kept
         paced = [
             micro
             for work, own in zip(works, cut, strict=True)
@@ -363,9 +277,6 @@ class Cache:
         seeds = torch.randint(2**62, (len(own),)).tolist()
         for micro in own:
             micro.seed = seeds[micro.number]
-        if self.backward != 1:
-            for work in plan.works:
-                work.seeds = torch.randint(2**62, (len(work.features),))
         for kept in (False, True):
             # A context each: autocast keeps the weights that it casts, and those cast without a
             # graph must not stand in one.
@@ -381,15 +292,9 @@ class Cache:
             vectors |= zip(work.roles, work.embeddings.split_with_sizes(work.counts), strict=True)
         return Embedded(batch.of(vectors).to(self.device), plan, self, group)
 
-    def cut(
-        self, work: Work, group: Group, rows: Tensor | None = None, small: bool = False
-    ) -> list[Micro]:
-        """Return the micro-batches of all rows of a tower, or of chosen ones; small ones if they
-        are drawn as wholes."""
+    def _cut(self, work: Work, group: Group) -> list[Micro]:
+        """Return the micro-batches of a tower's rows."""
         lengths = work.features.lengths.cpu()
-        lengths = lengths if rows is None else lengths[rows]
-        if rows is not None and not len(rows):
-            return []
         if not len(lengths) and not work.divided:
             work.embeddings = self._empty(work)
             return []
@@ -401,14 +306,12 @@ class Cache:
         widest = max(1.0, float(lengths.max() if padded else lengths.double().mean()))
         budget = self.tokens or weight.tokens(self.micro_bytes, widest)
         start = start_tokens(self.device, work.tower, self.in_half())
-        budget = min(budget, _DRAWN * start) if small else budget
         micros = []
         for index in pack(lengths, budget, padded, start):
             total = max(1, int(lengths[index].sum()))
             width = max(1, int(lengths[index].max())) if padded else total / len(index)
             tokens = int(len(index) * width)
-            at = index if rows is None else rows[index]
-            micros.append(Micro(work, at, tokens, weight.bytes(len(index), width)))
+            micros.append(Micro(work, index, tokens, weight.bytes(len(index), width)))
         return micros
 
     def in_half(self) -> bool:

@@ -144,10 +144,10 @@ def _refuse_not_finite(everyone: Batch[Tensor]) -> None:
 
 @contextmanager
 def _without_graphs(cache: Cache) -> Iterator[None]:
-    """Let a cache keep no graph and leave no row out; what it learns of sizes and memory stays."""
-    mode, share = cache.mode, cache.backward
-    cache.mode, cache.backward = "always", 1.0
+    """Let a cache keep no graph in the block; what it learns of sizes and memory stays."""
+    mode = cache.mode
+    cache.mode = "always"
     try:
         yield
     finally:
-        cache.mode, cache.backward = mode, share
+        cache.mode = mode

@@ -1,5 +1,4 @@
-"""Dropout on a CPU in half of torch's time, and dropout that belongs to a row whichever rows it is
-embedded with.
+"""Dropout on a CPU in half of torch's time.
 
 torch draws a number of 32 bits for each feature, one after the other, which is a tenth to a fifth
 of a transformer's step; 16 bits do. Its attention with dropout, or backward in half precision, is
@@ -21,13 +20,11 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..core.abilities import placed
-from ..errors import TemperaError
 from .shards import is_left_alone
 
 # tokens up to which products are faster in bf16 than torch's attention, which holds no scores
 _SHORT = 256
 _LEVELS = 1 << 16  # chances are multiples of one over this
-_GOLDEN = -0x61C8864680B583EB  # 2^64 over the golden ratio, by which SplitMix64 counts
 
 
 class Dropout(TorchFunctionMode):
@@ -115,78 +112,12 @@ class Dropout(TorchFunctionMode):
         """Return what dropout keeps, with chance 1 - p, of a tensor, and by what it is multiplied:
         one over that chance."""
         dropped = round(p * _LEVELS)
-        words = self.words(shape)
+        count = math.prod(shape)
+        bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(1 << 63), None)
+        words = bits.view(torch.int16)[:count].view(tuple(shape))
         if dropped == _LEVELS:
             return torch.zeros_like(words, dtype=torch.bool), 0.0
         return words >= dropped - _LEVELS // 2, _LEVELS / (_LEVELS - dropped)
-
-    def words(self, shape: Sequence[int]) -> Tensor:
-        """Return words of 16 bits, as many as the tensor has numbers."""
-        count = math.prod(shape)
-        bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(1 << 63), None)
-        return bits.view(torch.int16)[:count].view(tuple(shape))
-
-
-class RowDropout(Dropout):
-    """Draw the dropout of each row from a seed of its own, in the order of the tower's layers.
-
-    Dropout is drawn on [n, d], on [n, w, d], and in attention on [n, h, w, w]. A number is a hash
-    (SplitMix64, Steele et al. 2014) of the row's seed, of how many layers have drawn before, and of
-    its place, tokens being counted from where rows are aligned.
-
-    Args:
-        seeds: of the rows, [n].
-        left: whether rows are padded at their beginning.
-
-    Raises:
-        TemperaError: other random numbers, which rows cannot be told apart in.
-
-    >>> rows, seeds = torch.ones(2, 3, 4), torch.tensor([7, 8])
-    >>> with RowDropout(seeds):
-    ...     together = F.dropout(rows, 0.5)
-    >>> with RowDropout(seeds[1:]):
-    ...     alone = F.dropout(rows[1:, :2], 0.5)
-    >>> torch.equal(together[1, :2], alone[0])
-    True
-    """
-
-    def __init__(self, seeds: Tensor, left: bool = False) -> None:
-        super().__init__()
-        self.seeds, self.left, self.draws = seeds, left, 0
-
-    def __enter__(self) -> RowDropout:
-        self.before = torch.get_rng_state()
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
-        if error is None and not torch.equal(self.before, torch.get_rng_state()):
-            raise TemperaError(
-                "a tower draws random numbers of another kind than dropout, which cannot be repeated row by row: set "
-                "train.backward to 1"
-            )
-
-    def words(self, shape: Sequence[int]) -> Tensor:
-        """Return words of 16 bits for each row by its seed, as many as the tensor has numbers."""
-        if shape[0] != len(self.seeds) or not 2 <= len(shape) <= 4:
-            raise TemperaError(
-                f"a tower draws dropout on {list(shape)} for {len(self.seeds)} rows, which cannot be told apart in it: "
-                "set train.backward to 1, or the dropout to 0"
-            )
-        self.draws += 1
-        bits = _mixed(self.seeds + torch.tensor(self.draws) * _GOLDEN)
-        for size in (*shape[1:-1], -(-shape[-1] // 4)):
-            bits = _mixed(bits[..., None] + torch.arange(1, size + 1) * _GOLDEN)
-        words = bits.view(torch.int16)[..., : shape[-1]]
-        return words.flip({2: (), 3: (1,), 4: (2, 3)}[len(shape)]) if self.left else words
-
-
-def _mixed(bits: Tensor) -> Tensor:
-    """Return a hash of words of 64 bits."""
-    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15)):
-        bits = ((bits >> shift).bitwise_and_((1 << 64 - shift) - 1).bitwise_xor_(bits)).mul_(factor)
-    return (bits >> 31).bitwise_and_((1 << 33) - 1).bitwise_xor_(bits)
 
 
 def dropout_on(device: torch.device, modules: Sequence[nn.Module]) -> AbstractContextManager[Any]:

@@ -18,7 +18,6 @@ from ..core.batch import Batch
 from ..core.objective import Objective
 from ..core.temperature import Temperature
 from ..errors import DataError
-from .backward import Drawn
 from .checkpoint import State
 from .curation import curated
 from .devices import Devices
@@ -47,9 +46,6 @@ class Progress:
     grad_norm: float | None  # None where fp16 has overflowed and the step was left out
     seconds: float  # of this step
     fault: Fault | None = None  # the weights are as they were before
-    drawn: Drawn | None = (
-        None  # what went backward in the last batch of the step, where not all rows do
-    )
 
 
 def begin(
@@ -173,9 +169,7 @@ def take(
     seconds = time.perf_counter() - start
     dial, learning_rate = objective.temperature.value, options.learning_rate * factor
     norm_of_step = None if overflow else grad_norm
-    return Progress(
-        i + 1, steps, loss, dial, learning_rate, norm_of_step, seconds, fault, state.cache.drawn
-    )
+    return Progress(i + 1, steps, loss, dial, learning_rate, norm_of_step, seconds, fault)
 
 
 def _figures(

@@ -6,7 +6,7 @@ Letters in shapes: n rows of a tower, r rows of a micro-batch, D width.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from ..core.frame import Frame
 from ..core.ragged import Ragged
 from ..errors import ConfigError, TemperaError, article
 from .distributed import Group
-from .dropout import RowDropout, dropout_on
+from .dropout import dropout_on
 from .linear_layers import LinearLayers
 from .lookup import adding_in_place
 from .plan import FeaturesLike, PlainFeatures, embeddings_of
@@ -44,7 +44,6 @@ class Work:
     divided: bool  # whether the processes call the tower together
     embeddings: Tensor | None = None  # [n, D]
     grads: Tensor | None = None  # [n, D]
-    seeds: Tensor | None = None  # [n] of each row's dropout, where rows are packed anew
     drops: bool = True  # whether the tower may draw dropout
 
     @classmethod
@@ -120,11 +119,11 @@ class Micro:
             features = self.work.spare
         elif not self.whole:
             features = features[self.index]
-        in_place, cast = (
-            adding_in_place(self.work.modules, device),
-            self.work.linear.cast_once(device),
-        )
-        with seeded(self.seed, device), in_place, cast, self._dropout(device):
+        modules = self.work.modules
+        in_place = adding_in_place(modules, device)
+        cast = self.work.linear.cast_once(device)
+        dropout = dropout_on(device, modules) if self.work.drops else nullcontext()
+        with seeded(self.seed, device), in_place, cast, dropout:
             embeddings = embeddings_of(self.work.tower, features.to(device), len(features))
         return embeddings if len(self.index) else embeddings[:0]
 
@@ -142,14 +141,6 @@ class Micro:
         """Return the gradients of the embeddings, [r, D]."""
         assert self.work.grads is not None
         return self.work.grads if self.whole else self.work.grads[sent(self.index, device)]
-
-    def _dropout(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Return a context in which each row draws its own dropout, if rows have seeds."""
-        seeds = self.work.seeds
-        if seeds is None:
-            return dropout_on(device, self.work.modules) if self.work.drops else nullcontext()
-        seeds = seeds[self.index] if len(self.index) else torch.zeros(1, dtype=torch.int64)
-        return RowDropout(seeds, getattr(self.work.tower, "left", False))
 
 
 @dataclass

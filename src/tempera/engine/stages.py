@@ -145,7 +145,9 @@ def _counted(
         base_of(scored).sweep = swept = counting(ledger, swept)
     tile = loss_on_paper(ledger, scored, everyone, free)
     fused = swept if isinstance(swept, Fused) and swept.works else None
-    _backward(ledger, embedded, options)
+    grads = {role: side.rows.detach() for role, side in embedded.batch.sides().items()}
+    with ledger(BACKWARD):
+        embedded.backward(grads)
     reads = {table: min(len(table), int(cache.times * number)) for table, number in read.items()}
     _optimise(
         ledger,
@@ -284,9 +286,7 @@ def _cache(options: Training, device: torch.device, free: float | None) -> _Samp
     sizes = _Sampled(
         options.cache, options.cache_memory, device=CPU if free is None else META, free=free
     )
-    cache = _Sampled(
-        options.cache, sizes.bytes, options.micro_batch_tokens, device, autocast, options.backward
-    )
+    cache = _Sampled(options.cache, sizes.bytes, options.micro_batch_tokens, device, autocast)
     cache.micro_bytes, cache.half = sizes.micro_bytes, half != torch.float32
     return cache
 
@@ -326,17 +326,6 @@ def _everyone(batch: Batch[Any], rows: Tensor, mine: int) -> Batch[Tensor]:
         for role, side in batch.sides().items()
     }
     return replace(batch.of(sides).to(rows.device), span=range(mine))
-
-
-def _backward(ledger: Ledger, embedded: Embedded, options: Training) -> None:
-    """Count the way back; of a sample of the rows, drawn by gradients that nobody knows, its share
-    of it."""
-    grads = {role: side.rows.detach() for role, side in embedded.batch.sides().items()}
-    embedded.cache.backward = 1.0
-    with ledger(BACKWARD):
-        embedded.backward(grads)
-    if options.backward != "auto":
-        ledger.stages[BACKWARD].repeat(float(options.backward))
 
 
 def _optimise(

@@ -11,7 +11,6 @@ from ..core.abilities import missing
 from ..core.tiles import Sweep, sweep
 from ..errors import ConfigError
 from ..io.console import logger
-from .backward import Share
 from .cache import Cache, Mode, Size
 from .clock import Seconds
 from .curation import By
@@ -82,10 +81,6 @@ class Training:
             everything, "never" nothing.
         cache_memory: memory for the towers' graphs: bytes (also as "2GiB"), or, up to 1, a share of
             the free memory; None is 4 GiB on a CPU and 0.8 of the free memory on a GPU.
-        backward: share of the tokens that goes backward in each step. Rows are drawn by the
-            gradients of their embeddings, which are known by then, and weighed so that the expected
-            gradient is the exact one; micro-batches that kept their graph are drawn as wholes. 1 is
-            exact; "auto" draws as few tokens as add at most a tenth to the noise between batches.
         select: share of each batch's rows to learn from, which a guide chooses (see `guide`) before
             the step is taken; the others are left out of that batch, as negatives too. 1 learns
             from all.
@@ -168,7 +163,6 @@ class Training:
     gradient_accumulation_steps: Annotated[int, Field(gt=0)] = 1
     cache: Mode = "auto"
     cache_memory: Size | None = None
-    backward: Share = 1.0
     select: Annotated[float, Field(gt=0, le=1)] = 1.0
     select_by: By = "guide"
     micro_batch_tokens: Annotated[int, Field(gt=0)] | None = None
@@ -205,10 +199,6 @@ class Training:
         if self.select == 1 and self.select_by != "guide":
             raise ConfigError(
                 f"train.select_by={self.select_by} chooses rows, but train.select is 1, all of them: give a share"
-            )
-        if self.backward != 1 and self.cache == "never":
-            raise ConfigError(
-                "backward draws rows that are embedded again, which cache=never rules out: use cache=auto"
             )
 
     @property
@@ -286,9 +276,7 @@ class Training:
     def cached(self, devices: Devices) -> Cache:
         """Return the gradient cache that embeds with these options."""
         device, autocast = devices.group.device, devices.autocast
-        return Cache(
-            self.cache, self.cache_memory, self.micro_batch_tokens, device, autocast, self.backward
-        )
+        return Cache(self.cache, self.cache_memory, self.micro_batch_tokens, device, autocast)
 
     def swept(self, kernels: Reach, precision: Wanted) -> Sweep:
         """Return what computes losses and gradients where the kernels reach so far, and towers have

@@ -26,7 +26,6 @@ from ..core.definition import defined_losses
 from ..core.objective import base_of
 from ..core.ragged import Ragged
 from ..engine import loop
-from ..engine.backward import draws
 from ..engine.cache import Cache
 from ..engine.curation import guides_of, judging, scored
 from ..engine.devices import Devices, settled
@@ -210,24 +209,6 @@ def _replayed(case: Case) -> Iterator[Proof]:
     )
 
 
-def _drawn(case: Case) -> Iterator[Proof]:
-    """Compare the mean of all draws of rows that may go backward, each with its chance, with the
-    exact gradient."""
-    if case.options.backward == 1:
-        return
-    cache = Cache("always", backward=case.options.backward, start=0.5)
-    loss, _ = _stepped(case, torch.float64, cache)
-    assert cache.chances is not None
-    every = draws(*cache.chances)
-    mean: dict[str, Tensor] = {}
-    for start, chance in every:
-        _, gradients = _stepped(case, torch.float64, replace(cache, start=start))
-        mean = {name: mean.get(name, 0) + chance * gradient for name, gradient in gradients.items()}
-    yield _small(
-        f"mean of {len(every)} draws = exact", _off((loss, mean), _whole(case, torch.float64)), 1e-9
-    )
-
-
 @torch.no_grad()
 def _chosen(case: Case) -> Iterator[Proof]:
     """Compare the scores that a guide chooses rows by with those of the definition."""
@@ -338,7 +319,6 @@ PROOFS: tuple[Callable[[Case], Iterator[Proof]], ...] = (
     _objective,
     _cached,
     _replayed,
-    _drawn,
     _chosen,
     _processes,
     _precision,
