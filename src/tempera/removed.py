@@ -11,7 +11,9 @@ from .errors import ConfigError
 
 # The dotted name of each option with its old default; lists are passed through, so that
 # `data.sources.generated` is the option of every source.
-REMOVED: dict[str, Any] = {}
+REMOVED: dict[str, Any] = {
+    "train.backward": 1.0,
+}
 
 
 def refuse_removed(options: Options) -> Options:
