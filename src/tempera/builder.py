@@ -232,7 +232,10 @@ def _expected(error: Mapping[str, Any]) -> str:
     if kind in _LIMITS:
         return _LIMITS[kind].format(**limits)
     if kind == "literal_error":
-        return f"one of {limits['expected'].replace(' or ', ', ')}"
+        expected: str = limits["expected"]
+        if " or " not in expected:
+            return expected
+        return f"one of {expected.replace(' or ', ', ')}"
     if kind == "value_error":
         return str(error["ctx"]["error"])
     text: str = error["msg"]

@@ -10,9 +10,15 @@ from .config import Options
 from .errors import ConfigError
 
 # The dotted name of each option with its old default; lists are passed through, so that
-# `data.sources.generated` is the option of every source.
+# `data.sources.pairs.generated` is the option of every table of pairs in a mixture.
 REMOVED: dict[str, Any] = {
     "train.backward": 1.0,
+    "data.generated": False,
+    "data.found_within": 10,
+    "data.found_by": "bm25",
+    "data.sources.pairs.generated": False,
+    "data.sources.pairs.found_within": 10,
+    "data.sources.pairs.found_by": "bm25",
 }
 
 

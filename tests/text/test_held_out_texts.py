@@ -183,7 +183,7 @@ def test_what_is_made_of_a_test_document_is_not_trained_on(tmp_path: Path) -> No
         tmp_path / "test.jsonl",
         [{"query": f"ask {i}", "doc": texts[i].upper()} for i in range(5)],
     )
-    source = Documents(str(tmp_path / "docs.parquet"), test=test, rule="sentence")
+    source = Documents(str(tmp_path / "docs.parquet"), test=test, rule="heading")
     split = hold_out(*source.read(), Evaluation())
     made_of = {text.split()[-1].rstrip(".") for text in split.pairs.texts("doc", split.train)}
     assert not made_of & {str(i) for i in range(5)} and len(split.train) > 40

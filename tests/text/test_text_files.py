@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tempera.errors import DataError
 from tempera.text.html_text import markdown
-from tempera.text.text_files import MADE, Rule, Section, TextFiles, pair_of, parts_of, sections
+from tempera.text.text_files import (
+    HEADING_ASKS,
+    Section,
+    TextFiles,
+    pair_of,
+    parts_of,
+    sections,
+)
 
 PAGE = """Before. It all.
 
@@ -133,9 +139,7 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
     assert pairs.texts("place")[2] == f"{tmp_path}/a.md:11" and pairs.dropped == {
         "files that are not UTF-8": 1
     }
-    assert (
-        pairs.about == f"{tmp_path} holds 3 text files, of which pairs are made: {MADE['heading']}"
-    )
+    assert pairs.about == f"{tmp_path} holds 3 text files, of which pairs are made: {HEADING_ASKS}"
     with pytest.raises(
         DataError,
         match=r"holds no text of two sentences.*, and 1 file that is not UTF-8: save them as UTF-8",
@@ -157,42 +161,9 @@ def test_files_that_are_not_read_are_counted_with_their_endings(tmp_path: Path) 
     assert not TextFiles(str(tmp_path / "a.md")).read()[0].dropped
 
 
-TEXT = "One is here. Two now! Is it three?\n\nFour, at last."
-SENTENCES = ["One is here.", "Two now!", "Is it three?", "Four, at last."]
-
-
-def test_a_sentence_asks_for_the_text_around_it_or_seldom_for_all_of_it() -> None:
-    draw = np.random.default_rng(0)
-    made = [pair_of("Heading", TEXT, "sentence", draw) for _ in range(2000)]
-    around = {each: " ".join(other for other in SENTENCES if other != each) for each in SENTENCES}
-    whole = " ".join(SENTENCES)
-    assert {pair for pair in made if pair} == {
-        *around.items(),
-        *((each, whole) for each in SENTENCES),
-    }
-    assert sum(pair is not None and pair[1] == whole for pair in made) / 2000 == pytest.approx(
-        0.1, abs=0.02
-    )
-
-
-def test_the_first_half_asks_for_the_second() -> None:
-    assert pair_of("Heading", TEXT, "neighbours") == (
-        "One is here. Two now!",
-        "Is it three? Four, at last.",
-    )
-
-
-@pytest.mark.parametrize("rule", ["sentence", "neighbours"])
-def test_one_sentence_makes_no_pair(rule: Rule) -> None:
-    assert pair_of("Heading", "One sentence.", rule, np.random.default_rng(0)) is None
-
-
-def test_sentences_end_behind_quotes_and_not_behind_a_number() -> None:
-    text = '1. He said "Wait." Then\nleft.\n\n2. Drink (now.) Go'
-    assert pair_of("", text, "neighbours") == (
-        '1. He said "Wait." Then\nleft.',
-        "2. Drink (now.) Go",
-    )
+def test_a_long_text_is_divided_behind_the_quotes_of_a_sentence() -> None:
+    parts = parts_of(Section("", 'He said "Wait." Then left now.', 1), 20)
+    assert [text for _, text in parts] == ['He said "Wait."', "Then left now."]
 
 
 def test_sentences_of_scripts_without_spaces_and_with_other_full_stops() -> None:

@@ -7,7 +7,7 @@ import gzip
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from tempera.text.catalogue import Catalogue
 from tempera.text.pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
 from tempera.text.sources import PairsFile
 from tempera.text.split import Split, hold_out
-from tempera.text.text_files import MADE, UNDIVIDED, Rule
+from tempera.text.text_files import HEADING_ASKS, UNDIVIDED
 from tempera.text.unpaired_texts import Documents
 
 TITLES, BODIES = (
@@ -169,27 +169,14 @@ def test_files_of_texts_pages_and_code(tmp_path: Path) -> None:
     assert {"Tea Steep it.", "x: Green Wait, then drink.", "# not a heading\nprint(1)"} <= texts
 
 
-@pytest.mark.parametrize("rule", ["heading", "sentence", "neighbours"])
-def test_pairs_made_by_a_rule_train_and_whole_documents_are_searched(
-    tmp_path: Path, rule: Rule
-) -> None:
+def test_titles_ask_for_their_texts_and_whole_documents_are_searched(tmp_path: Path) -> None:
     path = table(tmp_path / "a.parquet", title=TITLES, text=BODIES)
-    pairs, split = split_of(Documents(path, rule=rule))
+    pairs, split = split_of(Documents(path, rule="heading"))
     wholes = {f"{title} {body}" for title, body in zip(TITLES, BODIES, strict=True)}
     cut = {f"{title} {body}" for part in (TEST, VALIDATION) for title, body in rows(pairs, part)}
     trained = rows(pairs, TRAIN)
     assert len(cut) == 8 and len(trained) == 32 == len(split.train) and pairs.paired
-    asked = {
-        "heading": {*zip(TITLES, BODIES, strict=True)},
-        "neighbours": {(f"Sentence {i}.", f"Title {i} And more of {i}.") for i in range(40)},
-    }
-    if rule in asked:
-        assert set(trained) <= asked[rule]
-    else:
-        assert all(
-            query in whole
-            for (query, _), whole in zip(trained, rows_of_places(pairs, wholes - cut), strict=True)
-        )
+    assert set(trained) <= {*zip(TITLES, BODIES, strict=True)}
     corpus = pairs.texts("doc", split.corpus)
     assert sorted(corpus) == sorted(
         {*wholes} - cut | {body for part in (TEST, VALIDATION) for _, body in rows(pairs, part)}
@@ -197,21 +184,11 @@ def test_pairs_made_by_a_rule_train_and_whole_documents_are_searched(
     assert searched(pairs) == [
         f"{title} {body}" for title, body in zip(TITLES, BODIES, strict=True)
     ]
-    assert f"pairs are made to train on: {MADE[rule]}; validation on made queries" in pairs.about
+    assert f"pairs are made to train on: {HEADING_ASKS}; validation on made queries" in pairs.about
     read = Catalogue.of(pairs).trained(
         split.train
     )  # for the tokenizer: nothing of what is cut up to be held out
     assert not pairs.unasked.any() and not cut & {*read} and len(read) > 32
-
-
-def rows_of_places(pairs: Pairs, wholes: set[str]) -> list[str]:
-    """Return the document that each row of training is made of."""
-    ranked = np.flatnonzero(pairs.part == RANKED)[
-        : len(wholes)
-    ]  # those of which no test is made come first
-    of_place = dict(zip(pairs.texts("place", ranked), pairs.texts("doc", ranked), strict=True))
-    assert set(of_place.values()) == wholes
-    return [of_place[place] for place in pairs.texts("place", np.flatnonzero(pairs.part == TRAIN))]
 
 
 def test_documents_that_make_no_pair_are_counted_and_searched(tmp_path: Path) -> None:
@@ -231,8 +208,10 @@ def test_documents_that_make_no_pair_are_counted_and_searched(tmp_path: Path) ->
     assert {*Catalogue.of(pairs).table()["doc"].to_pylist()} == {*texts[:3], "T"}
 
 
-@pytest.mark.parametrize("rule", [None, "heading", "sentence"])
-def test_texts_that_differ_in_white_space_are_one(tmp_path: Path, rule: Rule | None) -> None:
+@pytest.mark.parametrize("rule", [None, "heading"])
+def test_texts_that_differ_in_white_space_are_one(
+    tmp_path: Path, rule: Literal["heading"] | None
+) -> None:
     texts = [*BODIES, *(body.replace(". ", ".  ") for body in BODIES[::2])]
     pairs, split = split_of(Documents(table(tmp_path / "a.parquet", text=texts), rule=rule))
     assert pairs.dropped == {"repeated texts": 20}
@@ -255,20 +234,19 @@ def test_an_answer_is_known_whatever_its_white_space(tmp_path: Path) -> None:
     assert made and min(made) >= 39
 
 
-def test_names_and_titles_stay_with_what_is_asked_for(tmp_path: Path) -> None:
+def test_a_document_without_a_title_is_asked_for_by_its_first_sentence(tmp_path: Path) -> None:
     path = table(tmp_path / "a.parquet", title=[*TITLES[:30], *[""] * 10], text=BODIES)
-    pairs, _ = split_of(Documents(path, rule="sentence"))
+    pairs, _ = split_of(Documents(path, rule="heading"))
     assert {*pairs.texts("name")} == {*TITLES[:30], ""}
-    at = np.flatnonzero(pairs.part == TRAIN)
-    asked_for = list(zip(pairs.texts("name", at), pairs.texts("doc", at), strict=True))
-    assert (
-        all(doc.startswith(name) for name, doc in asked_for)
-        and sum(bool(name) for name, _ in asked_for) >= 20
-    )
+    titled = {*zip(TITLES[:30], BODIES, strict=False)}
+    untitled = {(f"Sentence {i}.", f"And more of {i}.") for i in range(30, 40)}
+    trained = {*rows(pairs, TRAIN)}
+    assert trained <= titled | untitled
+    assert len(trained & titled) >= 20 and trained & untitled
 
 
-def trained_by(
-    rule: Rule, folder: Path, count: int, steps: int, **tower: Any
+def trained_on_made_pairs(
+    folder: Path, count: int, steps: int, **tower: Any
 ) -> tuple[Any, list[str], list[str]]:
     """Train a static model on documents of one word that tells them apart; return the run, the
     words and the documents."""
@@ -276,7 +254,11 @@ def trained_by(
 
     words = [f"{'abcdefgh'[i % 8]}word{i}" for i in range(count)]
     texts = [f"The {word} is here. Look, {word} again. Nothing else." for word in words]
-    data = {"source": "documents", "path": table(folder / "a.parquet", text=texts), "rule": rule}
+    data = {
+        "source": "documents",
+        "path": table(folder / "a.parquet", text=texts),
+        "rule": "heading",
+    }
     options = {"data": data, "tower": {"kind": "static", **tower}, "train": {"max_steps": steps}}
     return train(options, folder / "run"), words, texts
 
@@ -284,7 +266,7 @@ def trained_by(
 def test_a_run_on_made_pairs_is_searched_and_calibrated(tmp_path: Path) -> None:
     from tempera.run.calibrate import calibrate
 
-    run, words, texts = trained_by("heading", tmp_path, 400, 20, dimensions=32, vocabulary=1500)
+    run, words, texts = trained_on_made_pairs(tmp_path, 400, 20, dimensions=32, vocabulary=1500)
     for hybrid in (False, True):  # vectors and words of the same documents, in the same order
         found = run.search(words[7], 1, hybrid=hybrid)
         assert found[0].preview == texts[7], hybrid
@@ -293,8 +275,8 @@ def test_a_run_on_made_pairs_is_searched_and_calibrated(tmp_path: Path) -> None:
 
 
 def test_texts_of_one_sentence_make_no_pairs(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"data\.rule=sentence makes a pair of 0 of 2 documents"):
-        Documents(table(tmp_path / "a.parquet", text=["one", "two"]), rule="sentence").read()
+    with pytest.raises(DataError, match=r"data\.rule=heading makes a pair of 0 of 2 documents"):
+        Documents(table(tmp_path / "a.parquet", text=["one", "two"]), rule="heading").read()
 
 
 def test_real_queries_in_columns_without_usual_names_are_told(tmp_path: Path) -> None:
@@ -305,11 +287,11 @@ def test_real_queries_in_columns_without_usual_names_are_told(tmp_path: Path) ->
     with pytest.raises(
         DataError, match="its columns are asked, told: rename those of the pairs to query and doc"
     ):
-        Documents(texts, rule="sentence", test=real).read()
+        Documents(texts, rule="heading", test=real).read()
 
 
 def test_pairs_made_by_a_rule_need_no_teacher(tmp_path: Path) -> None:
-    run, *_ = trained_by("sentence", tmp_path, 64, 3, dimensions=8, vocabulary=300)
+    run, *_ = trained_on_made_pairs(tmp_path, 64, 3, dimensions=8, vocabulary=300)
     assert run.metrics["trained"]["ndcg@10"] > 0
 
 
@@ -335,7 +317,7 @@ def test_documents_need_a_teacher(sections: dict[str, Any], says: str) -> None:
 
 
 def test_a_rule_has_no_use_for_queries_without_answers() -> None:
-    data = {"source": "documents", "path": "a", "rule": "sentence", "queries": "log.txt"}
+    data = {"source": "documents", "path": "a", "rule": "heading", "queries": "log.txt"}
     with pytest.raises(ConfigError, match=r"data: queries without answers are for a teacher"):
         build(Options({"data": data}))
 

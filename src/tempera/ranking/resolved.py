@@ -16,7 +16,7 @@ from .showcase import Labels
 # Options that name what is read, in any section.
 READ = {
     *("path", "roots", "corpus", "queries", "validation", "test", "users", "items", "ids", "also"),
-    *("model", "index", "teacher", "guide", "cross_encoder", "found_by"),
+    *("model", "index", "teacher", "guide", "cross_encoder"),
 }
 
 

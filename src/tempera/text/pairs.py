@@ -25,7 +25,6 @@ Text = Literal["query", "doc"]
 TEXTS: tuple[Text, ...] = ("query", "doc")
 REPEATED = "repeated pairs"
 TRAIN, VALIDATION, TEST, RANKED = 0, 1, 2, 3  # of the column `part`
-TRAINABLE = "trainable"  # column of generated queries
 IDS = {"query": "query_id", "doc": "doc_id", "negatives": "negative_ids"}
 # columns of ids as the source has them
 GIVEN = {"query": "given_query_id", "doc": "given_doc_id", "negatives": "given_negative_ids"}
@@ -46,10 +45,9 @@ class Pairs:
     has them, of which the ids are hashes), query_form and doc_form (ids of the forms of texts
     before their prompts), weight, positive_score, negatives with their ids, given
     ids and scores (lists), source (its position in a mixture), grade (how relevant the document is;
-    empty is 1), trainable (whether a generated query finds its document), made_of (the id of the
-    document that this one is made of, which the index of a run holds in its place), and part
-    (TRAIN, VALIDATION or TEST, where a user has named files for them; RANKED for a document without
-    a query, which is only searched).
+    empty is 1), made_of (the id of the document that this one is made of, which the index of a run
+    holds in its place), and part (TRAIN, VALIDATION or TEST, where a user has named files for them;
+    RANKED for a document without a query, which is only searched).
     """
 
     table: pa.Table
@@ -248,17 +246,6 @@ class Pairs:
         if unasked.any():  # else nothing need be looked for among all documents
             unasked &= ~np.isin(self.ids("doc"), self._whole_ids.to_numpy()[~unasked])
         return unasked
-
-    @property
-    def trainable(self) -> NDArray[np.bool_]:
-        """Return True for each row that may be trained on, [n]: all but generated queries that do
-        not find their document."""
-        if TRAINABLE not in self.table.column_names:
-            return np.ones(len(self), bool)
-        trainable: NDArray[np.bool_] = pc.fill_null(
-            self.table[TRAINABLE], fill_value=True
-        ).to_numpy()
-        return trainable
 
     @property
     def negatives(self) -> tuple[Ids, Rows]:

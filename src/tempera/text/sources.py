@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import tee
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pydantic import Field
 
-from ..errors import ConfigError, DataError
+from ..errors import DataError
 from ..io.arrow_types import is_list
 from ..io.columns import Columns, ColumnsSoFar, RoleTable
 from ..io.console import logger
@@ -26,14 +25,12 @@ from ..io.profile import TableProfile, profile
 from ..io.proposal import decision_table
 from ..io.streams import stream
 from ..io.tables import TableBlock, blocks, read_table, refuse_repeated
-from ..towers.saved import model_folder
 from .beir import UNNAMED, Beir, files_of_set, read_beir
 from .labels import advice, is_wrong
-from .pairs import GIVEN, GRADE, RANKED, TEXTS, TRAIN, Pairs, Source, Text
+from .pairs import GIVEN, GRADE, RANKED, TEXTS, Pairs, Source, Text
 from .parts import joined, named_parts, parts_in_memory
 from .proposed_roles import named_columns, proposed_roles, refuse_ids_alone, unfolding_of
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL, Roles, UnsaidScoreError
-from .round_trip import found_again
 from .rows import as_labels, docs_of, rows_of
 from .unfolded import Unfolding
 
@@ -55,28 +52,11 @@ class PairsFile(Roles):
         validation: another one, whose queries are the validation; None draws validation from the
             rows of `path`.
         test: another one, whose queries are the test.
-        generated: whether a language model has written the queries of `path` for their documents.
-            Those that do not find their document again among the first `found_within` are not
-            trained on, and counted. Name real queries as `validation` and `test`.
-        found_within: number of documents that are found by a generated query.
-        found_by: bm25, or the folder of a saved model, which finds what shares no words with its
-            query.
     """
 
     path: str
     validation: str | None = None
     test: str | None = None
-    generated: bool = False
-    found_within: Annotated[int, Field(gt=0)] = 10
-    found_by: str = "bm25"
-
-    def __post_init__(self) -> None:
-        usual = {field.name: field.default for field in fields(PairsFile)}
-        for name in ("found_within", "found_by"):
-            if not self.generated and getattr(self, name) != usual[name]:
-                raise ConfigError(
-                    f"data.{name} is for queries that a language model has written: add data.generated=true"
-                )
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return all pairs; evaluation may use every one of them."""
@@ -84,8 +64,6 @@ class PairsFile(Roles):
         for part, path, place in named_parts(self, self.path, folder):
             alone = replace(self, path=path, validation=None, test=None)
             parts[part] = _pairs(blocks(Path(path), self.form), alone, place)[0]
-            if self.generated and part == TRAIN:
-                parts[part] = self._found_again(parts[part])
         pairs = joined(parts)
         ids: dict[Text, str | None] = {"query": self.query_id, "doc": self.doc_id}
         for role, column in ids.items():
@@ -105,23 +83,6 @@ class PairsFile(Roles):
                 f"{self.path}: {other:,} rows of data.validation and data.test have a {column!r} that another file gives to "
                 f"another text: make it unique across the files, or leave data.{role}_id out, so that content tells texts apart"
             )
-
-    def _found_again(self, pairs: Pairs) -> Pairs:
-        model = None if self.found_by == "bm25" else model_folder(Path(self.found_by))
-        marked = found_again(pairs, self.found_within, model)
-        if not marked.trainable.any():
-            raise DataError(
-                f"{self.path}: none of its {len(pairs):,} generated queries finds its document among the first "
-                f"{self.found_within} by {self.found_by}: check the columns, or raise data.found_within"
-            )
-        counts = f"{marked.trainable.sum():,} of {len(pairs):,} generated queries find their document again"
-        made = [part for part in ("validation", "test") if getattr(self, part) is None]
-        easier = (
-            f"; {' and '.join(made)}: generated queries, which are easier than real ones"
-            if made
-            else ""
-        )
-        return replace(marked, about=f"{pairs.about}; {counts}{easier}")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ SHARES_DOCUMENT = "pairs that hold a document of validation or test"
 NOT_ASKED = "pairs for validation or test beyond the number of queries"
 HELD_OUT = "negatives that are texts of validation or test"
 NOT_TRAINED = "training pairs beyond train.max_pairs"
-NOT_FOUND = "generated queries whose document is not found (data.found_within)"
 LABELS = 5  # distinct queries for each distinct document, from which documents count as known
 _Mask = NDArray[np.bool_]
 
@@ -257,14 +256,12 @@ def _taught(
     itself, named = np.zeros(len(pairs), bool), np.isin(part, parts)
     itself[held] = True
     of_doc &= ~of_query & named
-    free = ~of_query & ~of_doc
     lost = {
         SHARES_QUERY: int((of_query & ~itself & (part != RANKED)).sum()),
         SHARES_DOCUMENT: int(of_doc.sum()),
-        NOT_FOUND: int((~pairs.trainable & free).sum()),
         NOT_ASKED: int((~named & (part != RANKED) & ~of_query).sum()),
     }
-    train = np.flatnonzero(free & named & pairs.trainable)
+    train = np.flatnonzero(~of_query & ~of_doc & named)
     if most is not None and len(train) > most:
         lost[NOT_TRAINED] = len(train) - most
         train = np.sort(np.random.default_rng(seed).permutation(train)[:most])

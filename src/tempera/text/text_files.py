@@ -1,5 +1,4 @@
-"""Pairs that are made of texts by a rule: a heading, a sentence or the passage before asks for the
-rest."""
+"""Pairs that are made of texts: a heading, or else the first sentence, asks for the rest."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,20 +72,9 @@ _DIVIDERS = (
     (_BETWEEN, " "),
     (re.compile(r"\s+"), " "),
 )
-# of the sentences stay in the text that they ask for, so that shared words count, too (Lee et al.
-# 2019, 4.2)
-_WHOLE = 0.1
 
-Rule = Literal["heading", "sentence", "neighbours"]
-
-
-MADE: dict[Rule, str] = {
-    "heading": "query = heading or first sentence, doc = what follows it",
-    "sentence": "query = a sentence, doc = the text around it",
-    "neighbours": "query = the first half of a text, doc = the second",
-}
-
-
+# How pairs are made of texts, as a run tells it.
+HEADING_ASKS = "query = heading or first sentence, doc = what follows it"
 _NOT_UTF8 = "files that are not UTF-8"
 UNDIVIDED = "parts of files, such as a heading alone, of which no pair can be made"
 
@@ -140,7 +128,7 @@ class TextFiles:
                 + (": save them as UTF-8" if dropped.keys() == {_NOT_UTF8} else ": give more text")
             )
         pairs = Pairs.of(*zip(*rows, strict=True))
-        about = f"{self.path} holds {quantity(len(files), 'text files')}, of which pairs are made: {MADE['heading']}"
+        about = f"{self.path} holds {quantity(len(files), 'text files')}, of which pairs are made: {HEADING_ASKS}"
         return replace(pairs, dropped={**dropped, **pairs.dropped}, about=about), np.ones(
             len(pairs), bool
         )
@@ -232,58 +220,25 @@ def _divided(text: str, most: int, *dividers: tuple[re.Pattern[str], str]) -> li
     return parts
 
 
-def pair_of(
-    heading: str, text: str, rule: Rule = "heading", draw: np.random.Generator | None = None
-) -> tuple[str, str] | None:
-    """Return what asks for a text by a rule, and the text that it asks for; None for a text of one
-    sentence.
+def pair_of(heading: str, text: str) -> tuple[str, str] | None:
+    """Return a query and the text that it asks for, or None if the text cannot be divided.
+
+    The query is the heading, or else a title in a line of its own, or else the first sentence.
 
     Args:
         heading: of the text; may be empty.
         text: the text.
-        rule: "heading" is its heading, or else its first sentence; "sentence" any of its sentences,
-            which is taken out of it nine times in ten (the inverse cloze task of Lee et al. 2019);
-            "neighbours" its first half, which asks for the second (neighbouring passages, as in
-            Neelakantan et al. 2022).
-        draw: of the sentence; for "sentence" alone.
 
     >>> pair_of("", "Steep it. Then wait."), pair_of("Green", "Steep it."), pair_of("", "Steep it.")
     (('Steep it.', 'Then wait.'), ('Green', 'Steep it.'), None)
-    >>> pair_of("", "Steep it. Then wait. Drink.", "neighbours")
-    ('Steep it.', 'Then wait. Drink.')
-    >>> pair_of("", "Steep it. Then wait. Drink.", "sentence", np.random.default_rng(0))
-    ('Drink.', 'Steep it. Then wait.')
     """
-    if rule == "heading":
-        if heading:
-            return (heading, text) if text else None
-        divided = _TITLE.fullmatch(text) or _SENTENCE.fullmatch(text)
-        return None if divided is None else (" ".join(divided[1].split()), divided[2])
-    sentences = _sentences(text)
-    if len(sentences) < 2:
+    if heading:
+        return (heading, text) if text else None
+    divided = _TITLE.fullmatch(text) or _SENTENCE.fullmatch(text)
+    if divided is None:
         return None
-    if rule == "neighbours":
-        half = len(sentences) // 2
-        return " ".join(sentences[:half]), " ".join(sentences[half:])
-    assert draw is not None
-    at, stays = int(draw.integers(len(sentences))), draw.random() < _WHOLE
-    return sentences[at], " ".join(part for i, part in enumerate(sentences) if stays or i != at)
-
-
-def _sentences(text: str) -> list[str]:
-    """Return the sentences of a text; what is one word, as the number of a list, belongs to the
-    next.
-
-    >>> _sentences('1. He said "Wait." Then\\nleft. 2. Drink.')
-    ['1. He said "Wait."', 'Then\\nleft.', '2. Drink.']
-    """
-    sentences = [""]
-    for part in _BETWEEN.split(text.strip()):
-        if len(sentences[-1].split()) > 1:
-            sentences.append(part)
-        else:
-            sentences[-1] = f"{sentences[-1]} {part}".strip()
-    return [each for each in sentences if each]
+    query, rest = divided.groups()
+    return " ".join(query.split()), rest
 
 
 def unread(path: Path, files: Collection[Path]) -> Counter[str]:

@@ -1,5 +1,5 @@
 """Texts without pairs: a student learns its teacher's similarities from them, or pairs are made of
-them by a rule."""
+them, whose queries are titles and first sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +27,8 @@ from .proposed_roles import proposed_roles
 from .roles import DOC_NAMES, QUERY_NAMES, TABLE
 from .sources import BeirFolder, PairsFile, read_table
 from .text_files import (
-    MADE,
+    HEADING_ASKS,
     UNDIVIDED,
-    Rule,
     files_of,
     is_code,
     is_text_file,
@@ -101,10 +100,8 @@ class Documents:
         text: column of the texts; None is one of a usual name, or the only column of texts.
         title: column of the titles; None is one of a usual name, if there is any.
         max_characters: a longer section of a text file is divided.
-        rule: what asks for a document in the pairs that are made to train on: "heading" is its
-            title, or else its first sentence; "sentence" any of its sentences (the inverse cloze
-            task, Lee et al. 2019); "neighbours" its first half, which asks for the second
-            (Neelakantan et al. 2022). None makes no pairs.
+        rule: "heading" makes a pair of each document to train on: its title, or else its first
+            sentence, asks for the rest. None makes no pairs.
     """
 
     path: str
@@ -114,7 +111,7 @@ class Documents:
     text: str | None = None
     title: str | None = None
     max_characters: Annotated[int, Field(gt=0)] = 2000
-    rule: Rule | None = None
+    rule: Literal["heading"] | None = None
 
     def __post_init__(self) -> None:
         if None not in (self.rule, self.queries):
@@ -153,7 +150,7 @@ class Documents:
         if self.rule is None:
             train, ranked = _any_two(log, first, left)
         else:
-            train, ranked = self._by_rule(self.rule, left, draw, dropped), left
+            train, ranked = self._training_pairs(left, dropped), left
         pairs = joined(
             {
                 RANKED: _of([""] * (len(ranked) + len(first)), [*ranked, *first]),
@@ -186,25 +183,20 @@ class Documents:
                 "the first could ask; give real ones with data.test=PAIRS"
             )
         if self.rule is not None:
-            return f"{self.path} holds {docs:,} documents, of which pairs are made to train on: {MADE[self.rule]}; {judged}"
+            return f"{self.path} holds {docs:,} documents, of which pairs are made to train on: {HEADING_ASKS}; {judged}"
         texts = f"{docs:,} documents and {queries:,} queries without answers"
         return f"{self.path} holds {texts}; {judged}; a pair to train on is any two of the texts, for a teacher to compare"
 
-    def _by_rule(
-        self, rule: Rule, docs: Sequence[Document], draw: np.random.Generator, dropped: Counter[str]
-    ) -> Pairs:
-        """Return a pair of each document that can be divided, whose title stays with what is asked
-        for; the others are counted."""
+    def _training_pairs(self, docs: Sequence[Document], dropped: Counter[str]) -> Pairs:
+        """Return a pair of each document that can be divided; the others are counted."""
         made = list[tuple[str, str, Document]]()
         for doc in docs:
-            if pair := pair_of(doc.title, doc.text, rule, draw):
-                query, rest = pair
-                made.append(
-                    (query, rest if rule == "heading" else f"{doc.title} {rest}".strip(), doc)
-                )
+            pair = pair_of(doc.title, doc.text)
+            if pair is not None:
+                made.append((*pair, doc))
         if len(made) < 2:
             raise DataError(
-                f"{self.path}: data.rule={rule} makes a pair of {len(made)} of {len(docs):,} documents to train on, since the "
+                f"{self.path}: data.rule=heading makes a pair of {len(made)} of {len(docs):,} documents to train on, since the "
                 "others have neither a second sentence nor a title: give longer texts"
             )
         dropped += Counter({UNDIVIDED: len(docs) - len(made)})
