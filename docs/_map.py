@@ -16,7 +16,7 @@ FLOORS = (  # rooms and root modules, from the lowest floor to the highest
     ("engine", "towers"),
     ("ranking", "mining"),
     ("text", "recommend"),
-    ("config", "forms", "names", "builder", "build"),
+    ("config", "removed", "forms", "names", "builder", "build"),
     ("artifacts",),
     ("run",),
     ("experiments",),

@@ -22,7 +22,7 @@ FLOORS: list[list[set[str]]] = [
     [{"engine"}, {"towers"}],
     [{"ranking", "mining"}],
     [{"text"}, {"recommend"}],
-    [{"config", "forms", "names", "builder", "build"}],
+    [{"config", "removed", "forms", "names", "builder", "build"}],
     [{"artifacts"}],
     [{"run"}],
     [{"experiments"}],

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from . import config as configuration
 from .builder import Builder, shown
 from .config import Options
 from .core.corrections import LogQ
 from .core.objective import Objective
 from .forms import with_source
+from .io.console import logger
 from .names import (
     AUTO,
     PARTS,
@@ -25,6 +28,7 @@ from .names import (
 )
 from .ranking.resolved import Config as Config
 from .recommend.interactions import Handed, Interactions
+from .removed import refuse_removed, without_removed
 from .text.made_rows import obstacle
 from .text.mined_again import MiningAgain
 from .text.roles import UNTRAINED, Roles
@@ -43,6 +47,7 @@ def build(options: Options, data: Any = None) -> Config:
     Raises:
         ConfigError: an unknown section, option or name, or a wrong value, with its place.
     """
+    options = refuse_removed(options)
     builder = Builder(options)
     sections = {**dict.fromkeys(SECTIONS), **PLAIN}
     builder.refuse_unknown("", options.values, [*sections, RECIPE])
@@ -91,6 +96,30 @@ def build(options: Options, data: Any = None) -> Config:
     config = Config(**made, resolved=resolved)
     _refuse_misfits(config, builder)
     return config
+
+
+def options_of_run(run: Path, overrides: Sequence[str] = ()) -> Options:
+    """Return the options that a run folder records, without those that this version does not have.
+
+    An option that had an effect is named in one line.
+
+    Raises:
+        ConfigError: the file is missing or damaged.
+    """
+    path = run / "config.yaml"
+    options = configuration.load(path, overrides)
+    kept, others = without_removed(options.values)
+    for name, value in others.items():
+        logger.warning(
+            f"{path}: {name} was {value!r}, an option that this version no longer has; "
+            "the run is read without it, and its training cannot be repeated"
+        )
+    return Options(kept, options.places)
+
+
+def config_of_run(run: Path, overrides: Sequence[str] = ()) -> Config:
+    """Return the configuration that a run folder records, as `options_of_run` reads it."""
+    return build(options_of_run(run, overrides))
 
 
 def _refuse_misfits(config: Config, builder: Builder) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
-from .. import config as configuration
+from ..build import options_of_run
 from ..errors import DataError, OutputError
 from ..io.atomic import new_file, refuse_replacing
 from ..io.console import progress_bar
@@ -173,7 +173,7 @@ def _ids(recommender: Recommender, users: Any, kind: pa.DataType) -> pa.ChunkedA
     if isinstance(users, str | Path) or hasattr(
         users, "columns"
     ):  # which frames and tables have, and no series
-        options = configuration.load(recommender.folder / "config.yaml").values.get("data", {})
+        options = options_of_run(recommender.folder).values.get("data", {})
         column = options.get("user") or "user"
         read = blocks(Path(users)) if isinstance(users, str | Path) else stream(users)
         spelling = recommender.integers["user"]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from .. import config as configuration
+from ..build import options_of_run
 from ..core.frame import Frame
 from ..errors import DataError
 from ..io.atomic import staged
@@ -97,10 +97,7 @@ def _new(
             f"{recommender.folder} knows items only by their ids, which say nothing of new items: train with "
             "tower.doc of texts, categories or numbers"
         )
-    column = (
-        configuration.load(recommender.folder / "config.yaml").values.get("data", {}).get("item")
-        or "item"
-    )
+    column = options_of_run(recommender.folder).values.get("data", {}).get("item") or "item"
     table = by_id(blocks(path), "item", column, USUAL["item"])
     needed = [feature.column for feature in features]
     missing = next((name for name in needed if name not in table.column_names), None)

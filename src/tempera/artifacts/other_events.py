@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 
-from .. import config as configuration
-from ..build import build
+from ..build import config_of_run
 from ..core.frame import Frame
 from ..errors import ConfigError, DataError, quantity
 from ..ranking.compare import Comparison
@@ -249,7 +248,7 @@ def evaluate_events(
                 f"{name} stands in the run and cannot be given for its evaluation: only how the data are read can, "
                 "such as data.time=COLUMN"
             )
-    config = build(configuration.load(recommender.folder / "config.yaml", options))
+    config = config_of_run(recommender.folder, options)
     assert isinstance(config.data, Interactions)
     if any(option.startswith("data.split") for option in options) and not isinstance(
         config.data.split, GlobalTime

@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 
-from .. import config as configuration
 from ..arguments import refuse_other_kinds
-from ..build import Config, build
+from ..build import Config, build, options_of_run
+from ..config import Options
 from ..core.frame import Column, Events, Frame
 from ..errors import DataError, did_you_mean, is_whole, nearest, one_line, quantity
 from ..ranking.nearest import top_of
@@ -574,11 +574,11 @@ def _configuration(path: Path) -> Config:
     """Read the sections of a run's configuration that define its towers."""
     if not path.is_file():
         raise DataError(f"{path} is missing: the run is incomplete")
-    options = configuration.load(path)
+    options = options_of_run(path.parent)
     sections: dict[str, Any] = {
         name: options.values[name] for name in ("tower", "objective") if name in options.values
     }
-    config = build(configuration.Options(sections, options.places))
+    config = build(Options(sections, options.places))
     if not isinstance(config.tower, Features):
         raise DataError(f"{path} does not describe a recommender: tower.kind has to be features")
     return config

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from .. import config as configuration
 from ..artifacts.index import Index
 from ..artifacts.run_folder import Run
-from ..build import Config, build
+from ..build import Config, config_of_run
 from ..errors import DataError
 from ..io.manifest import refuse_damaged
 from ..io.vector_files import KEY
@@ -59,7 +58,7 @@ def divided_again(run: Path, instead: str) -> tuple[Split, Config]:
     """
     if not (run / "config.yaml").is_file():
         raise DataError(f"{run} is not a run, so there are no held-out queries: {instead}")
-    config = build(configuration.load(run / "config.yaml"))
+    config = config_of_run(run)
     if isinstance(config.data, Given):
         raise DataError(f"{run} was trained on an object of Python, which is gone: {instead}")
     try:

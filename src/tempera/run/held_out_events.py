@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import config as configuration
 from ..artifacts.other_events import Asked, EventsFinding
 from ..artifacts.run_folder import Run
-from ..build import build
+from ..build import config_of_run
 from ..errors import ConfigError, DataError
 from ..io.console import logger
 from ..ranking.metrics import listed
@@ -113,7 +112,7 @@ def _divided_again(
     run: Path, document: Mapping[str, Any], metrics: tuple[str, ...], queries: int | None
 ) -> InteractionTask:
     """Return the interactions of a run, divided as they were for the model that was evaluated."""
-    config = build(configuration.load(run / "config.yaml"))
+    config = config_of_run(run)
     assert isinstance(config.data, Interactions)
     if config.data.path is None:
         raise DataError(f"{run} was trained on an object of Python, which is gone: {_INSTEAD}")

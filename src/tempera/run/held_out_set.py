@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import config as configuration
 from ..arguments import refuse_other_kinds
 from ..artifacts.export import BEIR, place_of
 from ..artifacts.other_events import EventsFinding
-from ..build import build
+from ..build import config_of_run
 from ..errors import ConfigError, DataError
 from ..io.atomic import staged, write_mark
 from ..io.console import logger
@@ -114,7 +113,7 @@ def _beside(run: Path, other: Path) -> Path:
     kept = Kept.read(model_folder(run))
     if kept is None:
         return evaluated(other)
-    side = getattr(build(configuration.load(run / "config.yaml")).tower, "query", None)
+    side = getattr(config_of_run(run).tower, "query", None)
     began = getattr(side, "model", None)
     maker = kept.model or (
         fingerprint(model_folder(Path(began))) if began and Path(began).exists() else None
@@ -130,11 +129,7 @@ def _beside(run: Path, other: Path) -> Path:
 
 def inputs_of(run: Path) -> list[str]:
     """Return the run and what its data are read from, none of which is ever replaced."""
-    return (
-        [str(run), *build(configuration.load(run / "config.yaml")).read]
-        if (run / "config.yaml").is_file()
-        else []
-    )
+    return [str(run), *config_of_run(run).read] if (run / "config.yaml").is_file() else []
 
 
 def export_held_out(

@@ -34,6 +34,7 @@ from ..io.documents import first_event, parsed, read_json, read_json_lines
 from ..io.manifest import first_fault
 from ..io.signals import hearing
 from ..io.untrusted import refuse_unsafe
+from ..removed import without_removed
 
 EVERY = 600.0  # seconds from one checkpoint to the next, where no number of steps is given
 AGAIN = "the same command again"  # resumes, whatever its options are
@@ -124,10 +125,10 @@ class Checkpoints:
         """Raise OutputError or DataError unless a checkpoint is whole, and of this configuration."""
         if (fault := first_fault(latest)) is not None:
             raise _damaged(latest, fault)
-        config = self._about(latest).get("config")
-        if config != self.config:
+        difference = _difference(self._about(latest).get("config"), self.config)
+        if difference:
             raise OutputError(
-                f"{self.folder} holds an interrupted run of another configuration ({_difference(config, self.config)}); "
+                f"{self.folder} holds an interrupted run of another configuration ({difference}); "
                 "give another --output, or --overwrite to forget it"
             )
 
@@ -170,7 +171,9 @@ class Checkpoints:
             logger.warning(f"{self.folder / _NOTES} is damaged and not used: {error}")
             return {}
         notes: dict[str, Any] = content["notes"]
-        return notes if content["config"] == self.config else {}
+        if _difference(content["config"], self.config):
+            return {}
+        return notes
 
     def record(self, event: str) -> dict[str, Any] | None:
         """Return the first record of an event in the log of the run to resume; None if there is
@@ -304,17 +307,35 @@ def _lasting(config: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
-def _difference(before: Any, now: Any, path: str = "") -> str:
-    """Name the first option that differs."""
-    if isinstance(before, dict) and isinstance(now, dict):
+def _difference(recorded: Any, now: Mapping[str, Any]) -> str:
+    """Return the first option in which a recorded configuration differs; empty if none does.
+
+    An option that was removed since makes no difference at its old default.
+    """
+    if not isinstance(recorded, dict):
+        return _first_difference(recorded, now, "")
+    kept, others = without_removed(recorded)
+    for name, value in others.items():
+        return f"{name} was {_yaml(value)}, an option that this version no longer has"
+    return _first_difference(kept, now, "")
+
+
+def _first_difference(before: Any, now: Any, path: str) -> str:
+    """Return the first option in which two values differ, by its dotted name; empty if none does."""
+    if before == now:
+        return ""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
         for key in [*now, *before]:
-            if before.get(key) != now.get(key):
-                return _difference(before.get(key), now.get(key), f"{path}.{key}" if path else key)
-    was, is_now = (
-        yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
-        for value in (before, now)
-    )
-    return f"{path} was {was}, now {is_now}"
+            name = f"{path}.{key}" if path else key
+            difference = _first_difference(before.get(key), now.get(key), name)
+            if difference:
+                return difference
+    return f"{path} was {_yaml(before)}, now {_yaml(now)}"
+
+
+def _yaml(value: Any) -> str:
+    """Return a value on one line as YAML has it."""
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
 
 
 @dataclass
