@@ -11,7 +11,13 @@ from .errors import ConfigError
 
 # The dotted name of each option with its old default; lists are passed through, so that
 # `data.sources.generated` is the option of every source.
-REMOVED: dict[str, Any] = {}
+REMOVED: dict[str, Any] = {
+    "objective.teacher.by": "vectors",
+    "objective.teacher.loss": "kl",
+    "train.guide_every": 1000,
+    "mining.every": None,
+    "mining.negatives": 10,
+}
 
 
 def refuse_removed(options: Options) -> Options:

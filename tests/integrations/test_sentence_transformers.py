@@ -819,7 +819,7 @@ def test_a_guide_or_a_teacher_that_nothing_asks(model: Any) -> None:
     [
         (
             {"labels": "weights"},
-            "labels is weight or id or score or ignore, not 'weights'. Did you mean weight?",
+            "labels is weight or id or ignore, not 'weights'. Did you mean weight?",
         ),
         ({"cache": "alway"}, "cache is auto or never or always, not 'alway'. Did you mean always?"),
         ({"cache": None}, "cache is auto or never or always, not None"),

@@ -113,14 +113,15 @@ def with_mined(
 
     def judge(pairs: Pairs) -> NDArray[np.float32]:
         assert cross is not None
-        texts = catalogue.queries.take(queries[pairs[0]]), catalogue.docs.take(docs[pairs[1]])
-        return cross(list(zip(*texts, strict=True)))
+        left = catalogue.queries.take(queries[pairs[0]])
+        right = catalogue.docs.take(docs[pairs[1]])
+        return cross(list(zip(left, right, strict=True)))
 
-    asked, ranked = read("query", queries), read("doc", docs)
-    search = None if options.faiss is None else by_faiss(ranked, options.faiss)
-    mined = mine(
-        asked, ranked, answers, options.mining, itself, None if cross is None else judge, search
-    )
+    of_queries = read("query", queries)
+    of_docs = read("doc", docs)
+    search = None if options.faiss is None else by_faiss(of_docs, options.faiss)
+    judged = None if cross is None else judge
+    mined = mine(of_queries, of_docs, answers, options.mining, itself, judged, search)
     valid = mined.positions >= 0  # [q, negatives]
     lengths = torch.from_numpy(valid.sum(1))
     chosen = torch.from_numpy(docs[mined.positions[valid]])
