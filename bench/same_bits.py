@@ -91,7 +91,9 @@ def train(source: Path, folder: Path, name: str) -> None:
     command = [sys.executable, "-m", "tempera", "train", *RUNS[name], "--output", f"runs/{name}"]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
-        raise SystemExit(f"{name} with {source} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        raise SystemExit(
+            f"{name} with {source} ended with {done.returncode}:\n{done.stderr[-2000:]}"
+        )
 
 
 def marks(run: Path) -> dict[str, str]:

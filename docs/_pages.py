@@ -19,6 +19,7 @@ from tempera.cli import options as command_line
 from tempera.core.matryoshka import Matryoshka
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
+from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature
 from tempera.recommend.history import History
 from tempera.towers.lora import Lora
@@ -26,7 +27,7 @@ from tempera.towers.lora import Lora
 PAGE = Path(__file__).with_name("options.md")
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 PLAIN = registry.PLAIN
-STATES: tuple[Any, ...] = (Temperature, Memory, Matryoshka, Lora, History)
+STATES: tuple[Any, ...] = (Temperature, Memory, Teacher, Matryoshka, Lora, History)
 # Kinds of parts that no section is named after.
 KINDS: dict[str, Any] = {
     "similarity": registry.similarity.Similarity,

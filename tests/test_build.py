@@ -66,7 +66,7 @@ def test_rows_are_chosen_among_pairs_of_texts_alone() -> None:
 @pytest.mark.parametrize(
     "option",
     [
-        "mining.every=5",
+        "mining.again=5",
         "mining.cross_encoder=model",
         "train.guide=model",
         "evaluation.shared_documents=keep",

@@ -22,7 +22,7 @@ from tempera.names import PARTS, hints_of
 from tempera.ranking.ranking import Evaluation
 from tempera.ranking.showcase import Labels
 from tempera.recommend.history import History
-from tempera.text.renewal import RepeatedMining
+from tempera.text.mined_again import MiningAgain
 from tempera.towers.lora import Lora
 
 
@@ -323,7 +323,7 @@ def every_option() -> Iterator[tuple[str, Any, str | bool]]:
         *PARTS[Objective].values(),
         Training,
         Evaluation,
-        RepeatedMining,
+        MiningAgain,
         Labels,
         Temperature,
         History,

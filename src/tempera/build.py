@@ -12,7 +12,6 @@ from .builder import Builder, shown
 from .config import Options
 from .core.corrections import LogQ
 from .core.objective import Objective
-from .engine.training_options import COLUMNS
 from .forms import with_source
 from .io.console import logger
 from .names import (
@@ -31,7 +30,7 @@ from .ranking.resolved import Config as Config
 from .recommend.interactions import Handed, Interactions
 from .removed import refuse_removed, without_removed
 from .text.made_rows import obstacle
-from .text.renewal import RepeatedMining
+from .text.mined_again import MiningAgain
 from .text.roles import UNTRAINED, Roles
 from .text.sources import Given
 from .text.two_towers import QuerySide, TwoTowers
@@ -73,8 +72,7 @@ def build(options: Options, data: Any = None) -> Config:
                 section.get("teacher", {}),
                 {"weight": 1.0} if _is_unpaired(made["data"]) else {},
             )
-            by = {"by": "scores"} if options.values["train"]["teacher"] == COLUMNS else {}
-            section["teacher"] = {**whole, **by, **own} if isinstance(own, Mapping) else own
+            section["teacher"] = {**whole, **own} if isinstance(own, Mapping) else own
         if plain is not None:
             made[name] = builder.call(plain, section, name)
             resolved[name] = describe(made[name])
@@ -129,16 +127,7 @@ def _refuse_misfits(config: Config, builder: Builder) -> None:
     if (config.base.teacher is None) != (config.train.teacher is None):
         builder.fail(
             "objective.teacher",
-            "needs what teaches: give the folder of a model, or columns, as train.teacher",
-        )
-    if (
-        config.base.teacher is not None
-        and config.train.teacher == COLUMNS
-        and config.base.teacher.by == "vectors"
-    ):
-        builder.fail(
-            "objective.teacher.by",
-            "is vectors, but train.teacher is columns of scores: give scores",
+            "needs what teaches: give the folder of a model as train.teacher",
         )
     if config.train.select != 1:
         if _is_events(config.data) or _is_unpaired(config.data):
@@ -154,7 +143,7 @@ def _refuse_misfits(config: Config, builder: Builder) -> None:
         builder.fail("train.made_rows", f"makes rows of documents, but {why}: give 0")
     if _is_unpaired(config.data):
         teacher = config.base.teacher
-        if teacher is None or teacher.by != "vectors":
+        if teacher is None:
             builder.fail(
                 "train.teacher",
                 "documents have no pairs: give the folder of an embedding model that teaches, or make pairs by data.rule",
@@ -164,10 +153,10 @@ def _refuse_misfits(config: Config, builder: Builder) -> None:
                 "objective.teacher",
                 "its weight has to be 1 throughout: documents have no pairs to train on",
             )
-        if teacher.own or teacher.loss == "margin_mse":
+        if teacher.own:
             builder.fail(
                 "objective.teacher",
-                "documents have no answers and no negatives: use kl over pools, or align",
+                "documents have no answers and no negatives: use over: pools",
             )
 
 
@@ -177,7 +166,7 @@ def _refuse_idle(config: Config, builder: Builder) -> None:
     if _is_events(config.data):
         whose, what = "models of texts", "interactions"
         idle = {
-            "mining": config.mining != RepeatedMining(),
+            "mining": config.mining != MiningAgain(),
             "train.teacher": train.teacher is not None,
             "train.guide": train.guide is not None,
             "evaluation.also": bool(evaluation.also),

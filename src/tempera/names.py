@@ -35,9 +35,9 @@ from .recommend.features import Features
 from .recommend.interactions import Interactions
 from .recommend.pooling import POOLINGS, Pooling
 from .text.installed_python import InstalledPython
+from .text.mined_again import MiningAgain
 from .text.mixture import Mixture
 from .text.pairs import Source
-from .text.renewal import RepeatedMining
 from .text.sources import BeirFolder, Given, PairsFile
 from .text.text_files import TextFiles
 from .text.two_towers import DocSide, FrozenModel, Head, KeptIndex, QuerySide, TwoTowers
@@ -112,7 +112,7 @@ RECIPE, AUTO = (
 PLAIN: dict[str, Any] = {
     "train": Training,
     "evaluation": Evaluation,
-    "mining": RepeatedMining,
+    "mining": MiningAgain,
     "card": Labels,
 }
 

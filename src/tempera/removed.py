@@ -19,6 +19,11 @@ REMOVED: dict[str, Any] = {
     "data.sources.pairs.generated": False,
     "data.sources.pairs.found_within": 10,
     "data.sources.pairs.found_by": "bm25",
+    "objective.teacher.by": "vectors",
+    "objective.teacher.loss": "kl",
+    "train.guide_every": 1000,
+    "mining.every": None,
+    "mining.negatives": 10,
 }
 
 

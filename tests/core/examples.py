@@ -41,13 +41,6 @@ TEACHERS = {
     "beside": Teacher(weight=0.3, temperature=0.3, student_temperature=0.2),
     "documents": Teacher(weight=0.6, pools=(pools.docs, pools.memory, pools.back_positives)),
     "own": Teacher(weight=0.7, over="own", temperature=0.4, student_temperature=0.1),
-    "scores": Teacher(weight=0.5, by="scores", student_temperature=0.2),
-    "margins": Teacher(weight=0.5, loss="margin_mse", over="pools", temperature=0.5),
-    "margins of scores": Teacher(
-        weight=0.5, loss="margin_mse", by="scores", student_temperature=0.5
-    ),
-    "margins of the own": Teacher(weight=1.0, loss="margin_mse", temperature=0.7),
-    "aligned": Teacher(weight=0.4, loss="align"),
 }
 
 
@@ -90,7 +83,7 @@ def made(
     bare one has pairs with ids and nothing else: no negatives, nothing sampled, an empty memory, no
     weights.
     """
-    draw, said = random.Random(seed), random.Random(seed)
+    draw = random.Random(seed)
 
     def vectors(count: int, size: int) -> Tensor:
         rows = [[draw.gauss(0, 1) for _ in range(size)] for _ in range(count)]
@@ -104,7 +97,6 @@ def made(
             torch.nn.functional.normalize(vectors(count, 3), dim=1),
             None if owner is None else torch.tensor(owner, dtype=torch.int64),
             torch.nn.functional.normalize(vectors(count, 4), dim=1),
-            torch.tensor([said.gauss(0, 2) for _ in range(count)], dtype=torch.float64),
         )
 
     docs = n + 3
@@ -170,7 +162,7 @@ def objective_of(parts: Parts, temperature: float | Temperature = T) -> Objectiv
         *([KnownPositives()] if parts.known else []),
         *([GUIDES[parts.guided]] if parts.guided else []),
     ]
-    objective = Objective(
+    return Objective(
         {"cosine": cosine, "dot": dot}[parts.similarity],
         temperature,
         [getattr(pools, name) for name in parts.pools],
@@ -183,11 +175,6 @@ def objective_of(parts: Parts, temperature: float | Temperature = T) -> Objectiv
         TEACHERS[parts.teacher],
         **({} if parts.tile is None else {"tile_elements": parts.tile}),
     ).double()
-    objective.settle(5, 4)
-    if objective.alignment is not None:
-        draw = torch.Generator().manual_seed(0)
-        objective.alignment.data = torch.randn(4, 5, generator=draw, dtype=torch.float64)
-    return objective
 
 
 def defined(batch: Batch[Tensor], parts: Parts) -> Tensor:

@@ -37,11 +37,9 @@ LEAVES = ("query", "doc", "negatives", "sampled")
 Gradients = dict[str, Tensor]
 
 
-def gradients(batch: Batch[Tensor], dial: Tensor, objective: Objective | None = None) -> Gradients:
+def gradients(batch: Batch[Tensor], dial: Tensor) -> Gradients:
     """What has been left in `.grad`; zeros where nothing was."""
     leaves = {role: side.rows for role, side in batch.sides().items()} | {"temperature": dial}
-    if objective is not None and objective.alignment is not None:
-        leaves["alignment"] = objective.alignment
     assert all(leaf.grad is None for role, leaf in leaves.items() if role == "memory")
     return {
         role: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
@@ -56,19 +54,19 @@ def reference(batch: Batch[Tensor], parts: Parts) -> Gradients:
     objective = examples.objective_of(parts)
     losses = defined_losses(objective, replace(batch, span=None), dial.exp())
     (batch.shares() * losses[batch.local]).sum().backward()
-    return gradients(batch, dial, objective)
+    return gradients(batch, dial)
 
 
 def by_propagate(batch: Batch[Tensor], parts: Parts) -> Gradients:
     objective = examples.objective_of(parts, Temperature(examples.T, learnable=True))
     objective.propagate(batch, batch.shares())
-    return gradients(batch, objective.temperature.log_scale, objective)
+    return gradients(batch, objective.temperature.log_scale)
 
 
 def by_autograd(batch: Batch[Tensor], parts: Parts) -> Gradients:
     objective = examples.objective_of(parts, Temperature(examples.T, learnable=True))
     (batch.shares() * objective(batch)).sum().backward()
-    return gradients(batch, objective.temperature.log_scale, objective)
+    return gradients(batch, objective.temperature.log_scale)
 
 
 def off(got: Gradients, want: Gradients, tolerance: float) -> list[str]:
@@ -231,7 +229,7 @@ def test_logits_are_float32_whatever_the_precision_of_the_embeddings(
         torch.testing.assert_close(
             got.double(), want, rtol=tolerance, atol=tolerance, msg=str(parts)
         )
-        reached = gradients(low, objective.temperature.log_scale, objective)
+        reached = gradients(low, objective.temperature.log_scale)
         assert all(reached[role].dtype == dtype for role in LEAVES if role in reached)
         assert off(reached, gradient, gradient_tolerance) == [], parts
 

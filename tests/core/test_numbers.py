@@ -111,7 +111,6 @@ def test_embeddings_of_any_length_have_a_direction() -> None:
     choices = [
         Parts(pools=("docs", "negatives", "sampled", "queries")),
         Parts(pools=("docs", "negatives"), guided="self", partition="per_direction"),
-        Parts(pools=("docs", "negatives"), teacher="aligned"),
         Parts(pools=("docs", "back_queries"), hardness="others"),
     ]
     for parts in choices:

@@ -141,17 +141,19 @@ def test_matches_are_all_equal_pairs(
 @pytest.mark.parametrize("apart", [1, 40])  # by codes, and by a search
 def test_integers_of_any_kind_are_ids_and_owners(dtype: torch.dtype, apart: int) -> None:
     torch.manual_seed(0)
-    rows, score = torch.randn(3, 4, 5), torch.randn(2, 4)
+    rows = torch.randn(3, 4, 5)
+    said = torch.nn.functional.normalize(torch.randn(3, 4, 6), dim=2)
     ids, owner = torch.tensor([0, 3 * apart, apart, 0]), torch.tensor([1, 0, 3, 3])
     masked = presets.mnr(masks=[SameId(), KnownPositives()], corrections=[Hardness(5.0, "own")])
     losses = []
     for kind in (torch.int64, dtype):
-        query, doc = Side(rows[0], ids, score=score[0]), Side(rows[1, :3], ids[:3].to(kind))
-        negatives = Side(rows[2], ids.to(kind), owner=owner.to(kind), score=score[1])
+        query = Side(rows[0], ids, teacher=said[0])
+        doc = Side(rows[1, :3], ids[:3].to(kind), teacher=said[1, :3])
+        negatives = Side(rows[2], ids.to(kind), owner=owner.to(kind), teacher=said[2])
         known = Ragged(ids.to(kind), torch.arange(5))
         batch = Batch(query, doc, negatives, known=known, answer=ids.clamp_max(apart).to(kind))
         taught, backward = (
-            Objective(teacher=Teacher(by="scores")),
+            Objective(teacher=Teacher(over="own")),
             presets.gte(masks=[KnownPositives()]),
         )
         chosen = take(batch, torch.tensor([3, 1]))

@@ -122,9 +122,8 @@ def test_losses_are_not_negative(parts: Parts, batch: Batch[Tensor]) -> None:
 def test_adding_a_candidate_that_is_left_out_of_every_row_changes_nothing(
     parts: Parts, batch: Batch[Tensor], role: str, seed: int
 ) -> None:
-    """Known to answer every query, in whichever pool it stands; a teacher aligns whatever texts
-    there are."""
-    new, parts = 999, replace(parts, teacher=None if parts.teacher == "aligned" else parts.teacher)
+    """Known to answer every query, in whichever pool it stands."""
+    new = 999
     everyone = Ragged.of([[*batch.known[[i]].values.tolist(), new] for i in range(len(batch))])
     batch = replace(batch, known=everyone)
     side, objective = batch.sides()[role], examples.objective_of(replace(parts, known=True))
@@ -143,7 +142,6 @@ def test_adding_a_candidate_that_is_left_out_of_every_row_changes_nothing(
         ),
         None if side.owner is None else torch.cat([side.owner, torch.tensor([0, -1])]),
         torch.cat([side.teacher, torch.eye(4, dtype=torch.float64)[:2]]),
-        torch.cat([side.score, torch.randn(2, dtype=torch.float64)]),
     )
     longer = replace(batch, **{role: more})
     losses, grads = gradients(objective, batch)

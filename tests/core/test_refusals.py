@@ -103,15 +103,6 @@ def test_a_teacher_is_asked_of_every_side_that_it_compares(role: str) -> None:
         assert bool(one(lacking("teacher", *{"negatives", "sampled"} - {role})).isfinite().all())
 
 
-@pytest.mark.parametrize("role", ["query", "negatives"])
-def test_a_teacher_by_scores_asks_for_them(role: str) -> None:
-    assert f"{role} has none: give score=" in refusal(
-        lacking("score", role), teacher=Teacher(by="scores")
-    )
-    one = Objective(teacher=Teacher(loss="margin_mse", by="scores"))
-    assert bool(one(lacking("score", "doc", "sampled", "memory")).isfinite().all())
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -121,17 +112,8 @@ def test_a_teacher_by_scores_asks_for_them(role: str) -> None:
         ({"student_temperature": -1.0}, "the temperature must be above 0"),
         ({"pools": ()}, "no pools"),
         (
-            {"by": "scores", "over": "pools"},
-            "scores are of each row's own document and negatives; use over: own",
-        ),
-        (
             {"over": "own", "pools": (pools.docs,)},
             "own lists have no pools: drop pools, or set over: pools",
-        ),
-        ({"by": "scores", "loss": "align"}, "align needs vectors: use by: vectors"),
-        (
-            {"loss": "margin_mse", "over": "pools", "pools": (pools.docs, pools.back_docs)},
-            "add docs or back_queries",
         ),
     ],
 )
@@ -142,7 +124,7 @@ def test_teachers_that_are_none(wrong: dict[str, Any], said: str) -> None:
 
 def test_what_no_part_asks_for_may_be_missing() -> None:
     bare = replace(WHOLE, known=None, weight=None)
-    for field in ("ids", "logq", "guide", "teacher", "score"):
+    for field in ("ids", "logq", "guide", "teacher"):
         bare = replace(
             bare, **{r: replace(side, **{field: None}) for r, side in bare.sides().items()}
         )
@@ -222,17 +204,7 @@ def test_parts_that_do_not_go_together(parts: dict[str, object], said: str) -> N
             lambda: Temperature(0.1, final=0.02, schedule="lin"),
             "temperature: schedule is linear or cosine",
         ),
-        (lambda: Teacher(loss="mse"), "teacher: loss is kl or margin_mse or align"),
-        (lambda: Teacher(by="scors"), "teacher: by is vectors or scores"),
         (lambda: Teacher(over="pool"), "teacher: over is pools or own"),
-        (
-            lambda: Teacher(loss="align", over="own"),
-            "teacher: align compares no candidates and has no temperature: drop over",
-        ),
-        (
-            lambda: Teacher(loss="align", temperature=0.1, student_temperature=1.0),
-            "teacher: align compares no candidates and has no temperature: drop temperature, student_temperature",
-        ),
         (
             lambda: Teacher(turn=0.5),
             "teacher: turn is the moment from which final holds: give final, or drop turn",
@@ -352,7 +324,7 @@ def test_what_is_known_of_rows_are_tensors(side: dict[str, Any], said: str) -> N
 
 
 @pytest.mark.parametrize("shape", [(), (3, 1), (3, 3)])
-@pytest.mark.parametrize("field", ["ids", "logq", "owner", "score", "weight", "answer"])
+@pytest.mark.parametrize("field", ["ids", "logq", "owner", "weight", "answer"])
 def test_what_is_a_number_of_each_row_is_no_column(field: str, shape: tuple[int, ...]) -> None:
     """A column would be added to every row of the logits, and the losses be wrong without a
     word."""
@@ -465,7 +437,7 @@ def test_what_the_examples_allow_is_what_the_objective_allows() -> None:
 
 
 @pytest.mark.parametrize("other", [0, 2, 4])
-@pytest.mark.parametrize("field", ["ids", "logq", "guide", "owner", "teacher", "score"])
+@pytest.mark.parametrize("field", ["ids", "logq", "guide", "owner", "teacher"])
 def test_fields_of_a_side_are_as_long_as_its_rows(field: str, other: int) -> None:
     with pytest.raises(
         DataError, match=f"^a side of 3 rows has {field} of {other}: give one for each row$"

@@ -44,8 +44,8 @@ pytestmark = pytest.mark.long
 HELD_OUT = {"evaluation": {"queries": 24, "validation": 0, "bm25": False}}
 GUIDED = {"objective.masks": ["same_id", {"guided": {"kind": "relative", "margin": 0.1}}]}
 MINED = {
-    "mining.every": 2,
-    "mining.negatives": 2,
+    "mining.again": 2,
+    "train.refit": "auto",
     "mining.depth": 12,
     "mining.relative_margin": None,
 }
@@ -59,9 +59,7 @@ TEXTS: list[Choice] = [
         **STATIC,
         **MINED,
         **GUIDED,
-        "train.guide": "self",
-        "train.guide_every": 2,
-        "train.teacher": "GUIDE",
+        "train.guide": "GUIDE",
     },
     {
         **PRETRAINED,
@@ -142,7 +140,7 @@ def assert_alike(folder: Path, least: int) -> None:
         assert (folder / "cpu" / file).read_bytes() == (folder / "device" / file).read_bytes(), file
 
 
-NAMES = ("mined, guided by itself, taught", "pretrained, guided", "taught alone")
+NAMES = ("mined, guided", "pretrained, guided", "taught alone")
 
 
 @pytest.mark.parametrize("choice", TEXTS, ids=NAMES)

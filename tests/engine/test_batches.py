@@ -127,27 +127,6 @@ def with_negatives(**known: Any) -> Examples:
     )
 
 
-def test_scores_are_of_each_pair_and_of_its_own_negatives() -> None:
-    examples = with_negatives(
-        scores=(torch.tensor([0.5, 1.5, 2.5]), torch.tensor([-1.0, -2.0, -3.0]))
-    )
-    batch = examples.batch(torch.tensor([2, 1, 0]))
-    assert (
-        batch.negatives is not None
-        and batch.query.score is not None
-        and batch.negatives.score is not None
-    )
-    assert batch.query.score.tolist() == [2.5, 1.5, 0.5] and batch.doc.score is None
-    assert batch.negatives.score.tolist() == [-2.0, -3.0, -1.0]
-    assert batch.negatives.owner is not None and batch.negatives.owner.tolist() == [1, 1, 2]
-    bare = replace(examples, negatives=None).batch(torch.tensor([1]))
-    assert (
-        bare.query.score is not None
-        and bare.query.score.tolist() == [1.5]
-        and bare.negatives is None
-    )
-
-
 @pytest.mark.parametrize("model", ["guide", "teacher"])
 def test_a_model_is_looked_up_for_every_side(model: str) -> None:
     """By the distinct query or document that stands in each row, of whatever role."""

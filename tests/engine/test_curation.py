@@ -281,8 +281,6 @@ def test_what_the_curator_lacks_is_told() -> None:
         ConfigError, match=r"train\.select chooses rows by another model: give train\.guide"
     ):
         Training(select=0.5)
-    with pytest.raises(ConfigError, match="by another model"):
-        Training(select=0.5, guide="self")
     with pytest.raises(
         ConfigError, match=r"select_by=learnability chooses rows, but train\.select is 1"
     ):

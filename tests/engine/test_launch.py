@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from safetensors.torch import load_file
 
@@ -338,36 +337,6 @@ def test_divided_towers_train_as_one(alone: Launched, tiny: list[str], tmp_path:
     )
     same(several, alone)
     apart(several, alone, 1e-5)
-
-
-@pytest.mark.long
-def test_more_processes_go_on_with_the_guide_of_the_run(tiny: list[str], tmp_path: Path) -> None:
-    """From two processes to one and back: the guide of step 8 was made by one of them alone."""
-    more = [
-        "train.guide=self",
-        "train.guide_every=4",
-        "objective.masks=[same_id, guided]",
-        "train.save_steps=1",
-    ]
-    one = launch(tmp_path / "one", tiny, python("-m", "tempera"), more=more)
-    assert one.ended()[0][0] == 0
-    folder, kept = tmp_path / "several", tmp_path / "several" / "run.checkpoints"
-    for together, broken in ((True, 6), (False, 5)):
-        command = ["-c", BROKEN_OFF.format(step=broken)]
-        several = (
-            pair(folder, tiny, *command, more=more)
-            if together
-            else launch(folder, tiny, python(*command), more=more)
-        )
-        assert {code for code, _, _ in several.ended()} == {3}
-        assert [path.name for path in kept.glob("step-*")] == [f"step-{5 if together else 9:09}"]
-    (guide,) = (kept / "anew-0").rglob("guide-000000008-doc.npy")
-    stale = kept / "anew-1" / guide.relative_to(kept / "anew-0")
-    np.save(stale, np.flip(np.load(guide), 0))  # whatever an earlier process of this rank has left
-    several = pair(folder, tiny, "-m", "tempera", more=more)
-    ends = several.ended()
-    assert {code for code, _, _ in ends} == {0}, ends
-    same(several, one)
 
 
 LINUX = pytest.mark.skipif(

@@ -109,7 +109,6 @@ def whole(layout: Layout, seed: int, dtype: torch.dtype = torch.float64) -> Batc
             for n in torch.randint(1, 6, (rows,), generator=draw)
         ]
         guide, teacher = (torch.randn(rows, width, generator=draw, dtype=dtype) for width in (3, 5))
-        said = torch.arange(rows, dtype=dtype).sin()
         return Side(
             Ragged.of(words),
             ids=torch.randint(8, (rows,), generator=draw),
@@ -117,7 +116,6 @@ def whole(layout: Layout, seed: int, dtype: torch.dtype = torch.float64) -> Batc
             guide=nn.functional.normalize(guide, dim=1),
             owner=owner,
             teacher=nn.functional.normalize(teacher, dim=1),
-            score=said,
         )
 
     n = sum(layout.pairs)
@@ -197,13 +195,6 @@ def remembering() -> nn.Module:
     return presets.mnr(dial(), pools=pools, memory=Memory(7), masks=(SameId(),))
 
 
-def aligned() -> nn.Module:
-    objective = presets.mnr(dial(), teacher=Teacher(0.5, loss="align"))
-    objective.settle(WIDTH, 5)
-    objective.double()
-    return Matryoshka(objective, (2, WIDTH))
-
-
 def everything() -> nn.Module:
     pools = [pool for pool in POOLS if pool is not memory_pool]
     masks = (SameId(), KnownPositives(), Guided(0.1))
@@ -223,11 +214,7 @@ OBJECTIVES: dict[str, Callable[[], Any]] = {
     "taught without pairs": lambda: Matryoshka(
         presets.mnr(dial(), teacher=Teacher(1.0)), (2, WIDTH)
     ),
-    "margins": lambda: presets.mnr(
-        dial(), masks=(SameId(),), teacher=Teacher(0.5, loss="margin_mse", by="scores")
-    ),
     "own lists": lambda: presets.mnr(dial(), teacher=Teacher(0.5, over="own")),
-    "aligned": aligned,
     "matryoshka": lambda: Matryoshka(presets.gte(dial()), (2, WIDTH), (0.5, 1.0)),
     "precisions": lambda: Matryoshka(
         presets.gte(dial()), (2, WIDTH), precisions=("int8", "binary")

@@ -402,24 +402,6 @@ def test_short_texts_are_embedded_in_more_dimensions(
     assert tried == [None if tower else 1024] * (5 if rate is None else 2)
 
 
-def test_a_teacher_that_aligns_meets_the_width_that_was_chosen(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempera.run.publish.render", lambda report: "")
-    teacher = resolved_run.train(
-        {**options, "train": {"max_steps": 1, "batch_size": 16}}, tmp_path / "teacher"
-    )
-    taught = {
-        **options,
-        "tower": {"vocabulary": 300},
-        "objective": {"teacher": {"loss": "align", "weight": 0.5}},
-    }
-    run = train(
-        {**taught, "train": {**options["train"], "teacher": str(teacher.folder)}}, tmp_path / "run"
-    )
-    assert run.encode(["a"]).shape == (1, 1024) and len(run.document["recipe"]["tried"]) == 5
-
-
 def test_queries_for_an_index_keep_its_width() -> None:
     two = {"query": {"kind": "static"}, "doc": {"index": "a.npy"}}
     assert opened(config.load(None, [f"tower={json.dumps(two)}"]))[1] == [TEMPERATURE, RATE]

@@ -198,12 +198,12 @@ def _names() -> tuple[tuple[str, ...], ...]:
     from tempera.names import hints_of
     from tempera.ranking.ranking import Evaluation
     from tempera.ranking.showcase import Labels
-    from tempera.text.renewal import RepeatedMining
+    from tempera.text.mined_again import MiningAgain
 
     parts = {name: part for names in PARTS.values() for name, part in names.items()}
     options = {
         name
-        for part in [*parts.values(), Training, Evaluation, Labels, RepeatedMining]
+        for part in [*parts.values(), Training, Evaluation, Labels, MiningAgain]
         if callable(part)
         and not inspect.ismodule(part)
         and (inspect.isclass(part) or part in PARTS_OF_OBJECTIVE)
@@ -267,7 +267,7 @@ OPTIONS_OF = {
         "guide",
     ),
     "evaluation": ("queries", "metrics", "corpus", "bm25", "cold_items", "baselines"),
-    "mining": ("every", "negatives", "margin", "cross_encoder"),
+    "mining": ("again", "depth", "margin", "cross_encoder"),
     "card": ("title", "license", "language", "data_license"),
 }
 VALUES = (

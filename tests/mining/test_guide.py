@@ -1,4 +1,4 @@
-"""The guide: vectors by row, refreshed ones, and what a cross-encoder refuses."""
+"""The guide: vectors by row, and what a cross-encoder refuses."""
 
 from __future__ import annotations
 
@@ -12,14 +12,8 @@ from tempera import Batch, Side, Temperature, mnr
 from tempera.core.masks import Guided
 from tempera.errors import DataError
 from tempera.mining.embed import StoredEmbeddings
-from tempera.mining.guide import CrossEncoder, Guide, SelfGuide, check_negatives
+from tempera.mining.guide import CrossEncoder, Guide, check_negatives
 from tempera.mining.vectors import Store
-
-QUERIES, DOCS = [f"q{i}" for i in range(9)], [f"d{i}" for i in range(7)]
-
-
-def reader(scale: float):
-    return lambda texts: np.array([[scale * int(text[1:]), 1.0, 2.0] for text in texts], np.float32)
 
 
 def test_vectors_by_row_are_what_the_mask_takes() -> None:
@@ -42,26 +36,6 @@ def test_vectors_by_row_are_what_the_mask_takes() -> None:
     assert mnr(Temperature(0.1), masks=(Guided(),))(Batch(*sides)).shape == (3,)
     with pytest.raises(DataError, match="the widths 4 and 3"):
         Guide(guide.query, StoredEmbeddings(vectors[:, :3], np.arange(2)))
-
-
-def test_the_model_in_training_guides_in_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempera.mining.guide.SHARD", 4)
-    guides = SelfGuide(tmp_path / "guide", every=10)
-    assert [step for step in range(25) if guides.due(step)] == [0, 10, 20]
-    for step in (0, 10, 20):
-        made = guides.refresh(step, QUERIES, DOCS, reader(step + 1), reader(-1))
-        assert made("query", torch.tensor([2])).tolist() == [[2.0 * (step + 1), 1.0, 2.0]]
-    for step, scale in ((20, 21), (29, 21), (19, 11), (10, 11)):
-        assert guides.at(step)("query", torch.tensor([4, 1])).tolist() == [
-            [4.0 * scale, 1, 2],
-            [1.0 * scale, 1, 2],
-        ]
-        assert guides.at(step)("doc", torch.tensor([5])).tolist() == [[-5.0, 1.0, 2.0]]
-    with pytest.raises(DataError, match="is missing, so the guide of step"):
-        guides.at(9)
-    assert len(list((tmp_path / "guide").iterdir())) == 4
 
 
 def test_a_cross_encoder_judges_each_pair_once(tmp_path: Path) -> None:

@@ -105,13 +105,8 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
             **texts,
             "objective": {"pools": ["docs", "memory"], "memory": 48, "temperature": 0.1},
         },
-        "mining": {
-            **text_options(pairs, save_steps=100),  # kept before they are mined anew
-            "objective": {"pools": ["docs", "negatives"], "temperature": 0.1},
-            "mining": {"every": 3, "negatives": 2},
-        },
         "guided": {
-            **text_options(pairs, guide="self", guide_every=6),
+            **text_options(pairs, guide=str(teacher)),
             "objective": {
                 "masks": ["same_id", {"guided": {"by": "guide", "margin": 0.05}}],
                 "temperature": 0.1,
@@ -120,7 +115,7 @@ def kinds(pairs: Path, folder: Path) -> dict[str, dict[str, Any]]:
         "taught": {
             **text_options(pairs, teacher=str(teacher)),
             "objective": {
-                "teacher": {"loss": "align", "weight": 0.8, "final": 0.2},
+                "teacher": {"weight": 0.8, "final": 0.2},
                 "temperature": 0.1,
             },
         },
@@ -148,7 +143,6 @@ KINDS = (
     "static",
     "transformer",
     "memory",
-    "mining",
     "guided",
     "taught",
     "curated",
@@ -466,7 +460,7 @@ def test_killed_anywhere_many_times(
     assert campaign(options_of[kind], tmp_path, 25, 1, number) == 25
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("static", 8), ("mining", 24)])  # 24 are all
+@pytest.mark.parametrize(("kind", "steps"), [("static", 8), ("guided", 24)])  # 24 are all
 def test_a_signal_saves_and_ends_with_the_handler_that_was_there(
     kind: str,
     steps: int,
@@ -532,31 +526,12 @@ def test_files_that_are_no_checkpoints_stay(tmp_path: Path) -> None:
     )
     own.mkdir(parents=True)
     other.write_bytes(b"of somebody else")
-    Path(tmp_path / "run.checkpoints" / "anew-0").mkdir()
     Path(tmp_path / "run.checkpoints" / "step-000000010.partial").mkdir()
     checkpoints.Checkpoints(tmp_path / "run.checkpoints", {}).begin(overwrite=True)
     assert list(other.parent.iterdir()) == [other]
     other.unlink()
     checkpoints.Checkpoints(tmp_path / "run.checkpoints", {}).forget()
     assert not other.parent.exists()
-
-
-def test_every_process_goes_on_with_the_vectors_of_the_first(tmp_path: Path) -> None:
-    kept = checkpoints.Checkpoints(tmp_path / "run.checkpoints", {})
-    first = kept.vectors(0) / "every-4"
-    assert not kept.vectors(1).exists()  # nothing is made yet
-    first.mkdir(parents=True)
-    (first / "guide-000000008-doc.npy").write_bytes(b"now")
-    (first / "guide-000000012-doc.npy.partial").write_bytes(b"half")
-    other = kept.folder / "anew-1" / "every-4"
-    other.mkdir(parents=True)
-    for name in ("guide-000000004-doc.npy", "guide-000000008-doc.npy"):
-        (other / name).write_bytes(b"before")
-    assert kept.vectors(1) == other.parent and kept.vectors(0) == first.parent
-    assert [(path.name, path.read_bytes()) for path in other.iterdir()] == [
-        ("guide-000000008-doc.npy", b"now")
-    ]
-    assert len(list(first.iterdir())) == 2
 
 
 def test_data_and_models_in_a_run_are_not_replaced_by_another(

@@ -189,31 +189,26 @@ def test_what_is_mined_is_told_and_a_wrong_index_is_refused_first(
         {"mining": {"again": 0}},
         {"objective": {"preset": "mnr", "pools": ["docs"]}},
         {
-            "train": {"teacher": "columns"},
-            "objective": {"teacher": {"weight": 0.5, "by": "scores"}},
+            "train": {"teacher": "a run"},
+            "objective": {"teacher": {"weight": 0.5}},
         },
     ],
 )
 def test_negatives_are_mined_again_only_where_they_are_compared(
     besides: dict[str, Any],
     options: dict[str, Any],
+    tiny_run: Path,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    rows = [
-        {**json.loads(line), "positive_score": 1.0}
-        for line in Path(options["data"]["path"]).read_text().splitlines()
-    ]
-    options["data"] = {
-        "path": str(write_pairs(tmp_path / "scored.jsonl", rows)),
-        "positive_scores": "positive_score",
-    }
     options["mining"] = {"again": 2}
     for section, values in besides.items():
         options[section] = {**options.get(section, {}), **values}
+    if "teacher" in options["train"]:
+        options["train"]["teacher"] = str(tiny_run)
     with caplog.at_level("INFO", logger="tempera"):
         train(with_refit(options, "auto"), tmp_path / "run")
-    assert "training again" in caplog.text and "mined before step" not in caplog.text
+    assert "training again" in caplog.text and "that it mines" not in caplog.text
 
 
 @pytest.mark.parametrize("rows", [300, 5])

@@ -277,15 +277,21 @@ def test_a_fault_names_pairs_alone(tmp_path: Path) -> None:
     ("more", "count"),
     [
         ({"objective": {"temperature": 0.1, "memory": 64, "pools": ["docs", "memory"]}}, 64),
-        ({"objective": {"preset": "gist"}, "train": {"guide": "self"}}, 0),
+        ({"objective": {"preset": "gist"}, "train": {"guide": "a run"}}, 0),
         ({"objective": {"preset": "gte", "matryoshka": [8, 16]}}, 64),
     ],
 )
 def test_runs_with_other_parts_take_made_rows_or_leave_them(
-    more: dict[str, Any], count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    more: dict[str, Any],
+    count: int,
+    tiny_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given = options(long_pairs(tmp_path), made_rows="auto")
     given |= {**more, "train": {**given["train"], **more.get("train", {}), "num_train_epochs": 2}}
+    if "guide" in given["train"]:
+        given["train"]["guide"] = str(tiny_run)
     monkeypatch.setattr("tempera.text.made_rows.ENOUGH", 100)
     assert read(given, tmp_path).data.made.count == count
     run = train(given, tmp_path / "run")

@@ -332,7 +332,6 @@ def test_of_several_answers_only_the_blank_ones_are_left_out() -> None:
     assert shown(pairs) == [("a", "x", []), ("a", "y", []), ("c", "z", [])]
     assert pairs.dropped == {"rows without a text": 2}
     assert pairs.table["given_doc_id"].to_pylist() == ["1", "3", "5"]
-    assert pairs.table["positive_score"].to_pylist() == [0.9, 0.5, 0.7]
     with pytest.raises(
         DataError,
         match=r"row 1: column 'doc' has no text \(4 such rows\): set data.missing_text=drop",

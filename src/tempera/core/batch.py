@@ -38,8 +38,6 @@ class Side(Generic[X]):
         owner: [n] integers, kept as int64: the row a negative came with, -1 for none; None for rows
             that are pairs.
         teacher: [n, T] a teacher's unit vectors of the same rows.
-        score: [n] a teacher's scores: of a query with its own document, of a negative with its own
-            row's query.
 
     Raises:
         DataError: rows that are an array or a list, or something that is no tensor of a number (of
@@ -56,14 +54,13 @@ class Side(Generic[X]):
     guide: Tensor | None = None
     owner: Tensor | None = None
     teacher: Tensor | None = None
-    score: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not hasattr(self.rows, "to"):
             raise DataError(
                 f"a side has rows of {kind_of(self.rows)}, and no tensor: write torch.as_tensor(rows), or Ragged.of(rows)"
             )
-        for name in ("ids", "logq", "guide", "owner", "teacher", "score"):
+        for name in ("ids", "logq", "guide", "owner", "teacher"):
             _check_column(self, name, len(self))
 
     def __len__(self) -> int:
@@ -80,9 +77,7 @@ class Side(Generic[X]):
     def to(self, device: torch.device) -> Side[X]:
         """Return the same side with what is computed with on another device; ids and owners stay
         where they are."""
-        present = {
-            name: getattr(self, name) for name in ("rows", "logq", "guide", "teacher", "score")
-        }
+        present = {name: getattr(self, name) for name in ("rows", "logq", "guide", "teacher")}
         moved: Any = {
             name: None if value is None else sent(value, device) for name, value in present.items()
         }

@@ -84,10 +84,7 @@ class Definition:
         return (1 - weight) * contrast + weight * self.taught(teacher)
 
     def taught(self, teacher: Teacher) -> Tensor:
-        """Compute the loss of every row against a teacher, [n]: the mean over its anchors, or over
-        its texts."""
-        if teacher.loss == "align":
-            return torch.stack([self.distance(i) for i in range(len(self.batch))])
+        """Compute the loss of every row against a teacher, [n]: the mean over its anchors."""
         blocks = [
             block
             for pool in teacher.compared
@@ -108,7 +105,7 @@ class Definition:
         scales = [1 / scale for scale in teacher.scales]
         allowed = {block: self.compared(block, teacher.own) for block in blocks}
         for i in range(len(self.batch)):
-            student, target, positive = [], [], []
+            student, target = [], []
             for block in blocks:
                 chosen = allowed[block][i]
                 added = torch.zeros(len(chosen), dtype=torch.float64)
@@ -119,21 +116,10 @@ class Definition:
                             - correction.weight
                             * _needed(self._sides[block[1]].logq).double()[chosen]
                         )
-                target.append(self.said(teacher, block, i, chosen) / scales[1] + added)
+                target.append(self.said(block, i, chosen) / scales[1] + added)
                 student.append(self.similarities(block)[i, chosen] / scales[0] + added)
-                positive += [
-                    holds_positive(block) and place == self.places(block[1])[i] for place in chosen
-                ]
             u, v = torch.cat(student), torch.cat(target)
-            if teacher.loss == "kl":
-                loss = torch.sum(v.softmax(0) * (v.log_softmax(0) - u.log_softmax(0)))
-            else:
-                own, others = (
-                    positive.index(True),
-                    [c for c, held in enumerate(positive) if not held],
-                )
-                squares = [((u[own] - u[c]) - (v[own] - v[c])) ** 2 for c in others]
-                loss = sum(squares, 0 * u.sum()) / max(1, len(others))
+            loss = torch.sum(v.softmax(0) * (v.log_softmax(0) - u.log_softmax(0)))
             for block in blocks:
                 unsaid = self.unsaid(block)[i]
                 compared = self.listed(block, teacher.own)[i] - self.pair(block)[i]
@@ -141,34 +127,11 @@ class Definition:
             losses.append(loss)
         return torch.stack(losses)
 
-    def said(self, teacher: Teacher, block: Block, i: int, chosen: list[int]) -> Tensor:
-        """Find what a teacher says of a row's anchor and chosen candidates: its scores, or products
-        of its vectors."""
-        if teacher.by == "scores":
-            own = block[1] == "doc"
-            scores: Tensor = _needed(self._sides["query" if own else block[1]].score)
-            return scores.double()[[i] if own else chosen]
+    def said(self, block: Block, i: int, chosen: list[int]) -> Tensor:
+        """Find what a teacher says of a row's anchor and chosen candidates: products of its
+        vectors."""
         anchors, candidates = (_needed(self._sides[role].teacher).double() for role in block)
         return anchors[self.places(block[0])[i]] @ candidates[chosen].T  # type: ignore[no-any-return]
-
-    def distance(self, i: int) -> Tensor:
-        """Compute the mean of 1 - cos(A x, teacher(x)) over a row's query, document and own
-        negatives; 1 without a direction."""
-        texts: list[tuple[Role, int]] = [("query", i), ("doc", self.places("doc")[i])]
-        if "negatives" in self._sides:
-            texts += [("negatives", c) for c in sorted(self.own("negatives")[i])]
-        distances = []
-        for role, place in texts:
-            x, vector = (
-                self._sides[role].rows[place].double(),
-                _needed(self._sides[role].teacher)[place].double(),
-            )
-            if self.objective.alignment is not None:
-                x = self.objective.alignment[:, : len(x)].double() @ x
-            distances.append(
-                1 - x @ vector / x.square().sum().sqrt() if x.any() else x.new_ones(())
-            )
-        return torch.stack(distances).mean()
 
     def compared(self, block: Block, own: bool) -> list[list[int]]:
         """List the candidates that a teacher compares with each row's anchor: all, or its own, but

@@ -111,8 +111,6 @@ class Objective(nn.Module):
         self.pools, self.corrections, self.masks = tuple(pools), tuple(corrections), tuple(masks)
         self.partition, self.numerator, self.hardest = partition, numerator, hardest
         self.memory, self.teacher, self.tile_elements = memory, teacher, tile_elements
-        self.alignment: nn.Parameter | None
-        self.register_parameter("alignment", None)  # A of a teacher that aligns, [T, D]
         self.progress = 0.0  # of the training, from 0 to 1, which the teacher's weight may follow
         # computes losses and gradients of a problem; a device may have another way to them
         self.sweep: Sweep = sweep
@@ -171,18 +169,16 @@ class Objective(nn.Module):
         batch = self.recall(batch) if batch.memory is None else batch
         roles, rows = zip(*((role, side.rows) for role, side in batch.sides().items()), strict=True)
         losses: Tensor = _Losses.apply(self, self.problem(batch), roles, self.scale(batch), *rows)  # type: ignore[no-untyped-call]
-        return losses if (aligned := self._aligned(batch)) is None else losses + aligned
+        return losses
 
     def propagate(self, batch: Batch[Tensor], shares: Tensor) -> Tensor:
         """Losses, [b], and the gradients of sum(shares * losses), added to `.grad`, in one pass
         over the scores.
 
-        Reaches every embedding that requires gradients, the map of a teacher that aligns, and the
-        temperature if it learns and the batch has none of its own.
+        Reaches every embedding that requires gradients, and the temperature if it learns and the
+        batch has none of its own.
         """
         scale = self.scale(batch)
-        with torch.enable_grad():
-            aligned = self._aligned(batch)
         rows = {role: side.rows for role, side in batch.sides().items()}
         with torch.no_grad(), autocast_off(batch.doc.rows):
             problem = self.problem(batch)
@@ -195,9 +191,6 @@ class Objective(nn.Module):
                 for role, side in rows.items()
                 if side.requires_grad
             ]
-        if aligned is not None:
-            losses += aligned.detach()
-            reached += [(aligned, near)] if aligned.requires_grad else []
         torch.autograd.backward([side for side, _ in reached], [grad for _, grad in reached])
         if scale.requires_grad:
             self.temperature.receive(grads.scale)
@@ -218,19 +211,6 @@ class Objective(nn.Module):
         if batch.temperature is None:
             return self.temperature.scale()
         return torch.tensor(1 / batch.temperature, dtype=torch.float64)
-
-    def settle(self, width: int, teacher_width: int) -> None:
-        """Make the map of a teacher that aligns: the identity where widths are equal, and else
-        learned; no other needs one.
-
-        Args:
-            width: of the embeddings.
-            teacher_width: of the teacher's vectors.
-        """
-        if self.teacher is not None and self.teacher.loss == "align" and self.alignment is None:
-            self.alignment = nn.Parameter(
-                torch.eye(teacher_width, width), requires_grad=width != teacher_width
-            )
 
     def advance(self, progress: float) -> None:
         """Follow the schedules of the temperature and the teacher to `progress` of the run, from 0
@@ -320,7 +300,7 @@ class Objective(nn.Module):
     def _teaching(self, batch: Batch[Tensor], weight: float) -> list[Softmax]:
         """Return the softmaxes whose targets are the teacher's: one for each kind of anchor."""
         teacher = self.teacher
-        if teacher is None or teacher.loss == "align" or not weight:
+        if teacher is None or not weight:
             return []
         blocks = [
             list(_present(batch, pairs))
@@ -331,7 +311,7 @@ class Objective(nn.Module):
             self._listed if teacher.own else self._taught,
         )
         share, scale = weight / max(1, len(present)), teacher.scales[0]
-        return [Softmax(tuple(map(bound, each)), share, teacher.loss, scale) for each in present]
+        return [Softmax(tuple(map(bound, each)), share, True, scale) for each in present]
 
     def _taught(self, block: P.Block) -> Term:
         """Return a term whose target is the teacher's: of corrections, only what is added to every
@@ -370,15 +350,6 @@ class Objective(nn.Module):
         return replace(
             term, exclusions=exclusions, lists=lists, teacher=self.teacher.logits(block, lists)
         )
-
-    def _aligned(self, batch: Batch[Tensor]) -> Tensor | None:
-        """Return the part of a teacher that aligns in the losses, [b], differentiable; None without
-        one."""
-        weight = 0.0 if self.teacher is None else self.teacher.share(self.progress)
-        if self.teacher is None or self.teacher.loss != "align" or not weight:
-            return None
-        with autocast_off(batch.doc.rows):
-            return weight * self.teacher.alignment(batch, self.alignment)
 
     def others(self, block: P.Block) -> tuple[Matches, ...]:
         """Return the positives of other rows that the numerator counts with each row's own."""

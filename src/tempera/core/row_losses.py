@@ -7,7 +7,7 @@ Letters in shapes: r rows of a tile, c candidates of a block, k positives of a t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 Numerator = Literal["one", "mean", "sum"]
-Taught = Literal["kl", "margin_mse"]
 
 # A share this small cannot be seen in a sum of either precision, and subnormal numbers take 40
 # times as long.
@@ -53,7 +52,7 @@ def contrasted(tile: Tile, numerator: Numerator) -> tuple[Tensor, Tensor]:
     return top + mass.log() - level, mass
 
 
-def _divergence(tile: Tile) -> tuple[Tensor, Tensor]:
+def divergence(tile: Tile) -> tuple[Tensor, Tensor]:
     """Return the same of a teacher: KL(P || Q) of each row, with gradients Q - P; 0 in a row that
     has no candidates.
 
@@ -69,35 +68,6 @@ def _divergence(tile: Tile) -> tuple[Tensor, Tensor]:
     for x, p in zip(student, targets, strict=True):
         x.sub_(p.mul_((mass / target_mass)[:, None]))
     return sum(gaps[1:], gaps[0]) / target_mass - (target_mass.log() - mass.log()), mass
-
-
-def _margins(tile: Tile) -> tuple[Tensor, Tensor]:
-    """Return the same of squared differences of margins, the mean over the candidates but the
-    positive; 0 in a row without any.
-
-    With u = student - teacher in logits, loss = mean_c (u+ - u_c)^2 and d loss / d s_c = 2 (u_c -
-    u+) / count.
-    """
-    positives, left_out = tile.positives[tile.held], [x.isneginf() for x in tile.logits]
-    for x, target in zip(tile.logits, tile.teacher, strict=True):
-        x.sub_(target)
-    level = tile.logits[tile.held][positives][:, None]
-    for x, out in zip(tile.logits, left_out, strict=True):
-        x.sub_(level).masked_fill_(out, 0.0)
-    count = sum(out.shape[1] - out.sum(1) for out in left_out) - 1
-    half = torch.as_tensor(count, device=level.device).clamp_min(1).to(level.dtype) / 2
-    loss, total = (
-        sum(each)
-        for each in zip(*((x.square().sum(1), x.sum(1)) for x in tile.logits), strict=True)
-    )
-    tile.logits[tile.held][positives] -= total
-    return loss / (2 * half), half
-
-
-TAUGHT: dict[Taught, Callable[[Tile], tuple[Tensor, Tensor]]] = {
-    "kl": _divergence,
-    "margin_mse": _margins,
-}
 
 
 def _lowered(logits: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -27,7 +27,7 @@ from .corrections import Addition
 from .matches import Index, Matches
 from .pools import Exclusion
 from .products import by_onednn, filled, mm, onednn_takes
-from .row_losses import TAUGHT, Numerator, Taught, Tile, contrasted
+from .row_losses import Numerator, Tile, contrasted, divergence
 
 # Scores held at once on a CPU: 4 MiB of float32. Fewer make thin matrix products, more fall out of
 # the cache.
@@ -69,7 +69,7 @@ class Softmax:
 
     terms: tuple[Term, ...]
     share: float = 1.0  # of its loss in a row's
-    taught: Taught | None = None  # how the logits are compared with the teacher's
+    taught: bool = False  # whether the logits are compared with a teacher's
     scale: float = 0.0  # 1/t of the student, where it is taught; else it is that of the sweep
 
 
@@ -116,7 +116,7 @@ def tiles(
     for g, group in enumerate(problem.groups):
         terms, taught, own_scale = (
             group.terms,
-            group.taught is not None,
+            group.taught,
             group.scale if group.taught else scale,
         )
         widths = [len(vectors[term.candidate]) for term in terms]
@@ -210,9 +210,7 @@ def sweep(
     scale_grad = torch.zeros((), dtype=widest(some.device), device=some.device)
     for tile in tiles(problem, vectors, scale, wide):
         group = problem.groups[tile.group]
-        loss, mass = (
-            TAUGHT[group.taught](tile) if group.taught else contrasted(tile, problem.numerator)
-        )
+        loss, mass = divergence(tile) if group.taught else contrasted(tile, problem.numerator)
         losses[tile.rows] += loss if group.share == 1 else loss * group.share
         if shares is None:
             continue

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core.batch import Batch, Role, Side
 from ..core.corrections import expected_logq
-from ..core.ragged import Ragged, from_lengths, spread
+from ..core.ragged import Ragged, from_lengths
 from ..errors import ConfigError
 
 Vectors = Callable[[Role, Tensor], Tensor]
@@ -91,9 +91,6 @@ class Examples:
     chance: Tensor | None = None  # [n] of each row in one draw of the sampler, 1/n if None
     guide: Vectors | None = None  # a guide's vectors of distinct queries or documents, [n, G]
     teacher: Vectors | None = None  # a teacher's, [n, T]
-    scores: tuple[Tensor, Tensor] | None = (
-        None  # a teacher's of the pairs, [n], and of all their negatives, in their order
-    )
     temperature: Callable[[Tensor], float | None] | None = (
         None  # of a batch of some rows; None is the objective's
     )
@@ -157,10 +154,9 @@ class Examples:
             chosen = self.draws(self.ends, step)
             drawn = self._docs("sampled", chosen, self.id_of_doc[chosen], len(rows))
         logq = expected_logq(len(rows), self.query_frequency[query])
-        score = None if self.scores is None else self.scores[0][rows]
         return Batch(
             query=self._judged(
-                "query", query, Side(self.queries[query], self.query_ids[rows], logq, score=score)
+                "query", query, Side(self.queries[query], self.query_ids[rows], logq)
             ),
             doc=self._docs("doc", doc, self.doc_ids[rows], len(rows)),
             negatives=self._negatives(rows),
@@ -182,10 +178,7 @@ class Examples:
         own = self.negatives[rows]
         docs, owner = own.values, torch.repeat_interleave(own.lengths)
         ids = None if self.all_ids is None else self.all_ids[docs]
-        score = None
-        if self.scores is not None:
-            score = self.scores[1][spread(self.negatives.offsets[:-1][rows], own.lengths)]
-        return replace(self._docs("negatives", docs, ids, len(rows)), owner=owner, score=score)
+        return replace(self._docs("negatives", docs, ids, len(rows)), owner=owner)
 
     def _docs(self, role: Role, docs: Tensor, ids: Tensor | None, rows: int) -> Side[Ragged]:
         """Return documents in a role, with everything known about them, in a batch of `rows`

@@ -26,7 +26,7 @@ ROLES: tuple[Role, ...] = (
     "negatives",
     "sampled",
 )  # a memory is the same on all processes
-FIELDS = ("rows", "ids", "logq", "guide", "owner", "teacher", "score")
+FIELDS = ("rows", "ids", "logq", "guide", "owner", "teacher")
 NAMES = (
     *(f"{role}.{name}" for role in ROLES for name in FIELDS),
     "query.weight",

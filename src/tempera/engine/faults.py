@@ -27,7 +27,6 @@ _KNOWN = {
     "logq": "frequencies (logq)",
     "guide": "vectors of the guide",
     "teacher": "vectors of the teacher",
-    "score": "scores of the teacher",
 }  # what is known of rows before they are embedded
 
 

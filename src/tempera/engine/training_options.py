@@ -20,8 +20,6 @@ from .optim import ForTables, Schedule
 from .shards import ONE_PROCESS
 
 RefitOn = Literal["none", "validation", "all", "auto"]
-SELF = "self"  # the guide that is the model in training
-COLUMNS = "columns"  # the teacher that is columns of the data
 OF_A_MACHINE = (
     "device",
     "kernel",
@@ -107,13 +105,10 @@ class Training:
             process cannot hold. The first process puts them together to evaluate and save.
         guide: folder of a saved model, or of a run, whose vectors the mask `guided` and `select`
             compare by; they are cached in vectors/ beside the run, by model and content, so each
-            distinct text is embedded once. `self` is the model in training.
+            distinct text is embedded once.
         teacher: what the model learns from as `objective.teacher` says, which has its defaults if
             it is not set: the folder of a saved model, or of a run, whose vectors are cached as the
-            guide's; with `by: scores` that of a cross-encoder, whose scores of the pairs and of
-            their negatives are cached by pair; or "columns", the data's columns of scores
-            (`data.positive_scores` and `data.negative_scores`).
-        guide_every: number of steps after which the guide `self` embeds all texts again.
+            guide's.
         ddp_timeout: seconds that a process waits for the others before it gives up. The first
             process evaluates and writes alone while the others wait.
         seed: random seed of the initial weights and the order of the rows; `evaluation.seed`
@@ -175,7 +170,6 @@ class Training:
     sampled_power: Annotated[float, Field(ge=0)] = 0.0
     guide: str | None = None
     teacher: str | None = None
-    guide_every: Annotated[int, Field(gt=0)] = 1000
     ddp_timeout: Annotated[float, Field(gt=0)] = 1800.0
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     evaluations: Annotated[int, Field(ge=0)] = 4
@@ -192,7 +186,7 @@ class Training:
             raise ConfigError(
                 "max_time and max_steps are both limits of the training; give only one of them"
             )
-        if self.select != 1 and self.guide in (None, SELF):
+        if self.select != 1 and self.guide is None:
             raise ConfigError(
                 "train.select chooses rows by another model: give train.guide, the folder of one"
             )
@@ -200,12 +194,6 @@ class Training:
             raise ConfigError(
                 f"train.select_by={self.select_by} chooses rows, but train.select is 1, all of them: give a share"
             )
-
-    @property
-    def guide_period(self) -> int | None:
-        """Return the steps after which the guide embeds all texts again; None if it is not the
-        model in training."""
-        return self.guide_every if self.guide == SELF else None
 
     @property
     def divides(self) -> bool:

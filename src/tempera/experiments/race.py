@@ -28,7 +28,7 @@ from ..io.console import logger, progress_bar
 from ..ranking.compare import Floats, bootstrap
 from ..ranking.ranking import LEAST_TO_CHOOSE, Part
 from ..ranking.verdict import main_metric
-from ..run.prepare import CACHE, Prepared, move_tower, reading_of, settle_objective
+from ..run.prepare import CACHE, Prepared, move_tower, reading_of, settle_temperature
 from ..run.resume import Checkpoints
 from ..run.task import RunTask
 from ..run.time_limit import short_run, step_seconds
@@ -156,13 +156,13 @@ def with_setting(prepared: Prepared, values: Values) -> Prepared:
         return prepared
     config = with_options(prepared.config, values)
     if {*values} <= {TEMPERATURE, LEARNING_RATE}:
-        settle_objective(config, prepared.task)
+        settle_temperature(config)
         return replace(prepared, config=config)
     torch.manual_seed(config.train.seed)
     task = prepared.task.fresh(reading_of(config, prepared.devices), prepared.folder / CACHE)
     move_tower(config, task, prepared.devices)
     config = config.settled(task.showcase.facts().counts["train"])
-    settle_objective(config, task)
+    settle_temperature(config)
     return replace(prepared, config=config, task=task)
 
 

@@ -51,29 +51,13 @@ _OF_PARTS = {
 }
 
 
-_OF_TEACHERS = {
-    "kl": """@misc{hinton2015distilling,
+_TEACHER = """@misc{hinton2015distilling,
     title={Distilling the Knowledge in a Neural Network},
     author={Geoffrey Hinton and Oriol Vinyals and Jeff Dean},
     year={2015},
     eprint={1503.02531},
     archivePrefix={arXiv}
-}""",
-    "margin_mse": """@misc{hofstaetter2020improving,
-    title={Improving Efficient Neural Ranking Models with Cross-Architecture Knowledge Distillation},
-    author={Sebastian Hofst{\\"a}tter and Sophia Althammer and Michael Schr{\\"o}der and Mete Sertkan and Allan Hanbury},
-    year={2020},
-    eprint={2010.02666},
-    archivePrefix={arXiv}
-}""",
-    "align": """@misc{reimers2020making,
-    title={Making Monolingual Sentence Embeddings Multilingual using Knowledge Distillation},
-    author={Nils Reimers and Iryna Gurevych},
-    year={2020},
-    eprint={2004.09813},
-    archivePrefix={arXiv}
-}""",
-}
+}"""
 
 
 def citations(objective: Objective, matryoshka: bool = False) -> str:
@@ -81,7 +65,7 @@ def citations(objective: Objective, matryoshka: bool = False) -> str:
     parts = [
         text for kind, text in _OF_PARTS.items() if any(type(p) is kind for p in _parts(objective))
     ]
-    parts += [] if objective.teacher is None else [_OF_TEACHERS[objective.teacher.loss]]
+    parts += [] if objective.teacher is None else [_TEACHER]
     return "\n\n".join([_INFO_NCE, _CACHE, *([_MATRYOSHKA] if matryoshka else []), *parts])
 
 

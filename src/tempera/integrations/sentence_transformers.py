@@ -75,8 +75,7 @@ class ContrastiveLoss(nn.Module):
         guide: a model whose vectors the `Guided` masks compare.
         labels: what a column of labels means: "weight" is how much a row counts; "id" names its
             document, so that rows of one label are no negatives with `SameId` and are positives
-            with `numerator`; "score" is a list of a `Teacher`'s scores of the row's document and of
-            each of its negatives; "ignore" does not read it. None refuses such a column.
+            with `numerator`; "ignore" does not read it. None refuses such a column.
         gather_across_devices: take negatives from all processes, and return the loss of all their
             rows. All processes must then use the same loss in a step: give several data sets one.
         cache: "auto" keeps the graphs that fit `cache_memory` and embeds the rest again; "never"
@@ -85,7 +84,7 @@ class ContrastiveLoss(nn.Module):
             CPU, 0.8 on a GPU.
         micro_batch_tokens: most tokens that are embedded together, padding counted; None is chosen
             by the memory.
-        teacher: a model whose vectors the objective's `Teacher` compares, or aligns the model with.
+        teacher: a model whose vectors the objective's `Teacher` compares.
 
     Raises:
         ConfigError: the model, or a wrapper around it, cannot be trained with this loss; an
@@ -130,10 +129,6 @@ class ContrastiveLoss(nn.Module):
         self.guide, self.teacher = (
             None if each is None else each.eval().requires_grad_(False) for each in (guide, teacher)
         )
-        if teacher is not None:
-            self._parts.settle(
-                *(int(each.get_embedding_dimension() or 0) for each in (model, teacher))
-            )
         self.labels, self.gather_across_devices = labels, gather_across_devices
         self.cache, self.cache_memory, self.micro_batch_tokens = (
             cache,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 Columns = Sequence[Mapping[str, Any]]
-Labels = Literal["weight", "id", "score", "ignore"]
+Labels = Literal["weight", "id", "ignore"]
 
 
 @dataclass(frozen=True)
@@ -168,11 +168,8 @@ class ColumnReader:
         if labels is None or self.labels is None:
             raise DataError(
                 f"labels={self.labels!r}, but the data has {'no' if labels is None else 'a'} column of labels: give its "
-                "meaning, 'weight' (how much a row counts), 'id' (rows of one label have the same document), 'score' (a "
-                "teacher's scores) or 'ignore'"
+                "meaning, 'weight' (how much a row counts), 'id' (rows of one label have the same document) or 'ignore'"
             )
-        if self.labels == "score":
-            return _scored(batch, labels)
         if labels.ndim != 1 or (self.labels == "id" and labels.is_floating_point()):
             raise DataError(
                 f"labels={self.labels!r} takes a number a row, a whole one if an id: not {labels.dtype} {labels[0]}"
@@ -220,21 +217,6 @@ def _read_alike(one: SentenceTransformer, other: SentenceTransformer) -> bool:
         torch.equal(a.values, b.values) and torch.equal(a.offsets, b.offsets)
         for a, b in zip(*read, strict=True)
     )
-
-
-def _scored(batch: Batch[Ragged], labels: Tensor) -> Batch[Ragged]:
-    """Return a batch with scores of each row's document and of its negatives, whose columns stand
-    one after the other."""
-    negatives = batch.negatives
-    wanted = 1 + (0 if negatives is None else len(negatives) // len(batch))
-    if labels.ndim != 2 or labels.shape[1] != wanted:
-        raise DataError(
-            f"labels='score' takes {wanted} numbers a row, of the document and of each negative: not {list(labels.shape[1:])}"
-        )
-    scores = labels.float()
-    query = replace(batch.query, score=scores[:, 0])
-    negatives = None if negatives is None else replace(negatives, score=scores[:, 1:].T.flatten())
-    return replace(batch, query=query, negatives=negatives)
 
 
 def ids_of(tokens: Ragged) -> Tensor:

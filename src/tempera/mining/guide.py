@@ -8,24 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from ..core.batch import Role
 from ..core.masks import TIE
 from ..engine.devices import named
 from ..errors import DataError
-from ..io.arrays import reserved
-from ..io.atomic import new_file
 from ..towers.cross import Judge, load_cross_encoder
 from ..towers.saved import fingerprint, model_folder
 from .embed import StoredEmbeddings, embed_by
-from .vectors import SHARD, Floats, Rows, Store, keys_of_pairs
+from .vectors import Store, keys_of_pairs
 
 _CLOSE = TIE * float(np.finfo(np.float32).eps)
 
@@ -80,78 +77,6 @@ class Guide:
         """Return embeddings of chosen queries, or else documents, [n, G], for `Side.guide`."""
         table = self.query if role == "query" else self.doc
         return torch.from_numpy(table[rows.numpy()])
-
-
-@dataclass(frozen=True)
-class SelfGuide:
-    """The model in training as its own guide: its embeddings of all texts are computed again every
-    k steps.
-
-    The embeddings lie in `folder`, named by the step before which they were computed. So a resumed
-    run continues with the embeddings that it had, and those that exist are not computed again.
-
-    Args:
-        folder: holds the embeddings, beside the checkpoints; the latest two sets are kept.
-        every: number of steps between two sets.
-    """
-
-    folder: Path
-    every: Annotated[int, Field(gt=0)]
-
-    def due(self, step: int) -> bool:
-        """Return whether the embeddings are computed before step `step`, counted from 0."""
-        return step % self.every == 0
-
-    def refresh(
-        self,
-        step: int,
-        queries: Sequence[Any] | Rows,
-        docs: Sequence[Any] | Rows,
-        read_query: Callable[[Any], Floats],
-        read_doc: Callable[[Any], Floats],
-    ) -> Guide:
-        """Embed all texts with the model as it is before step `step`; the two functions embed some
-        texts, or positions."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for role, texts, read in (("query", queries, read_query), ("doc", docs, read_doc)):
-            if not self._path(step, role).exists():
-                self._write(step, role, texts, read)
-        for old in self.folder.glob("guide-*.npy"):
-            if int(old.stem.split("-")[1]) < step - self.every:
-                old.unlink()
-        return self.at(step)
-
-    def at(self, step: int) -> Guide:
-        """Return the guide of step `step`, from embeddings that were computed before that step or
-        an earlier one."""
-        made = step - step % self.every
-        return Guide(self._open(made, "query"), self._open(made, "doc"))
-
-    def _write(
-        self, step: int, role: str, texts: Sequence[Any] | Rows, read: Callable[[Any], Floats]
-    ) -> None:
-        with new_file(self._path(step, role)) as partial:
-            for start in range(0, len(texts), SHARD):
-                vectors = read(texts[start : start + SHARD])
-                if start == 0:
-                    whole = reserved(partial, np.float32, (len(texts), vectors.shape[1]))
-                whole[start : start + SHARD] = vectors
-            whole.flush()
-
-    def _open(self, step: int, role: str) -> StoredEmbeddings:
-        path = self._path(step, role)
-        try:
-            vectors = np.lib.format.open_memmap(path, mode="r")
-        except FileNotFoundError:
-            raise DataError(
-                f"{path} is missing, so the guide of step {step} cannot be restored; start the run again with --overwrite"
-            ) from None
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path} cannot be read: {error}") from None
-        return StoredEmbeddings(vectors, np.arange(len(vectors)))
-
-    def _path(self, step: int, role: str) -> Path:
-        return self.folder / f"guide-{step:09d}-{role}.npy"
 
 
 @dataclass(frozen=True)

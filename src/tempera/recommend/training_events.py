@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +14,6 @@ from torch import Tensor
 from ..core.batch import Batch, Role
 from ..core.frame import Frame
 from ..engine.batches import Draws, Sampler
-from ..engine.distributed import ALONE, Group
 from ..errors import ConfigError
 from ..ranking.nearest import refuse_not_finite
 from ..ranking.ranking import Part
@@ -165,10 +163,6 @@ class TrainingEvents:
     def batch(self, rows: Tensor, number: int, progress: float = 1.0) -> Batch[Frame]:
         """Return chosen events, with the items that batch `number` draws in addition."""
         return self.visits.batch(rows, number)
-
-    def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
-        """Do nothing: no part of the data follows the towers."""
-        return {}
 
     def content(self) -> Iterable[Tensor]:
         """Yield all that is known of events, those set aside, and features, as the tower has read

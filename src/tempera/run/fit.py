@@ -200,8 +200,7 @@ class _Course:
         self.alarms = Alarms(prepared.log)
 
     def run(self) -> None:
-        """Take the steps. Each one: renew what follows the model, draw, step, look, keep; then end
-        if a signal has come."""
+        """Take the steps. Each one: draw, step, look, keep; then end if a signal has come."""
         together, devices = self.options.gradient_accumulation_steps, self.prepared.devices
         first, last = self.state.step * together, self.steps * together
         rows = enumerate(self.data.sampler(first, last), first)
@@ -213,7 +212,6 @@ class _Course:
             self.look()
         with explained(self.data, together, self.checkpoints), stopping as interruption, bar:
             while self.state.step < self.steps and not self.stale and not interruption.agreed:
-                self.renew(self.state.step)
                 if not self.state.step:
                     self.announce()
                 self.clear()
@@ -319,15 +317,6 @@ class _Course:
         if free_bytes(self.group.device) > 2 * sum(p.nbytes for p in tower.parameters()):
             tower.to(self.group.device)
 
-    def renew(self, step: int) -> None:
-        """Compute again what follows the model, before a step, counted from 0, draws its rows."""
-        turn = self.turn(step)
-        if turn:
-            self.gather(everyone=True)
-        record = self.data.refresh(step, self.group)
-        if record and (turn or not step):  # a resumed run takes up what it has logged already
-            self.prepared.log.write(event="refresh", step=step, **record)
-
     def clear(self) -> None:
         """Leave the memory to the steps: a tower that is only judged and saved waits on the CPU,
         without divided tables."""
@@ -335,11 +324,6 @@ class _Course:
             self.data.tower.cpu()
         if self.options.divide_tables:
             release(self.data.tower, self.state.modules["towers"])
-
-    def turn(self, step: int) -> bool:
-        """Return True if something is computed again after so many steps."""
-        periods = self.options.guide_period, self.prepared.config.mining.every
-        return 0 < step < self.steps and any(step % each == 0 for each in periods if each)
 
     def look(self) -> None:
         """Judge the tower by validation if it is time; those on the way only if the budget allows
@@ -406,11 +390,10 @@ class _Course:
         return nn.ModuleDict({"tower": tower, "objective": self.prepared.config.objective})
 
     def due(self, step: int, interruption: Interruption) -> bool:
-        """Return True if all processes are to leave a checkpoint: in time, before what it has read
-        is replaced, or to end."""
+        """Return True if all processes are to leave a checkpoint: in time, or to end."""
         if self.checkpoints is None:
             return False
-        wanted = self.checkpoints.due(step) or self.turn(step)
+        wanted = self.checkpoints.due(step)
         received = interruption.number  # once, since another signal may come meanwhile
         code = self.group.all_reduce_max(received + 1 if received else int(wanted))
         interruption.agreed = max(0, code - 1)  # of any process

@@ -74,7 +74,6 @@ def planned(
             prepared.task.data,
             replace(prepared.config.train, mixed_precision=precision),
         )
-        data.refresh(0)
         (rows,) = data.sampler(0, 1)
         if devices > len(rows):
             raise ConfigError(

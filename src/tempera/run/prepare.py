@@ -51,7 +51,6 @@ def prepare(
     folder: Path,
     log: JsonLines,
     vectors: Path | None = None,
-    anew: Path | None = None,
     shared: RunTask | None = None,
 ) -> Prepared:
     """Read, divide and tokenise the data, and build the tower.
@@ -59,7 +58,6 @@ def prepare(
     Args:
         vectors: folder for the vectors of guides, for all processes and runs beside this one; None
             is one in `folder`.
-        anew: folder for vectors that follow the model; they have to outlive an interrupted run.
         shared: a task that has read the same data: they are not read again.
 
     Raises:
@@ -77,7 +75,7 @@ def prepare(
         elif isinstance(config.data, Interactions | Handed):
             task = InteractionTask.read(config, cache)
         else:
-            task = TextTask.read(reading, cache, store, anew, phases)
+            task = TextTask.read(reading, cache, store, phases)
         facts = task.showcase.facts()
     if isinstance(task, InteractionTask):
         ((kind, tower),) = describe(task.data.options).items()
@@ -96,7 +94,7 @@ def prepare(
     for line in facts.lines:
         logger.info(line)
     log.write(event="data", pairs=facts.counts["pairs"], dropped=facts.counts["dropped"])
-    settle_objective(config, task)
+    settle_temperature(config)
     for caution in cautions(config.base, DTYPES[devices.mixed_precision], task.data.tower.unit):
         logger.warning(f"caution: {caution}")
         log.write(event="caution", text=caution)
@@ -126,13 +124,7 @@ def move_tower(config: Config, task: RunTask, devices: Devices) -> None:
         task.data.tower.to(devices.group.device)
 
 
-def settle_objective(config: Config, task: RunTask) -> None:
-    """Settle an automatic temperature, and give a teacher that aligns the widths of both models,
-    before an optimiser is made."""
+def settle_temperature(config: Config) -> None:
+    """Settle an automatic temperature, before an optimiser is made."""
     options, base = config.train, config.base
     base.temperature.settle(options.size + options.sampled, normalised=base.similarity == cosine)
-    if config.base.teacher is not None and config.base.teacher.loss == "align":
-        batch = task.data.batch(next(iter(task.data.sampler(0, 1)))[:1], 0)
-        assert batch.doc.teacher is not None
-        width = task.data.tower.encode(batch.doc.rows).shape[1]
-        config.base.settle(width, batch.doc.teacher.shape[1])

@@ -65,19 +65,17 @@ class Refit:
             each for each in parts if each == "test" or not prepared.config.evaluation.cold_items
         ]
         self.learned = prepared.task.learned
-        mines, self.mining = _mines(prepared), prepared.config.mining
-        self.goes_on = bool(self.train.made_rows) or mines
+        self.mines = _mines(prepared)
+        self.goes_on = bool(self.train.made_rows) or self.mines
         self.share, self.cost = (
             1.0,
             1.0,
         )  # of the steps, and the time of one in those of the first training
         self.besides = ""
-        if mines:
-            self.mining, self.share = self.mining.once(), _SHARE
-            self.cost = 1 + self.mining.negatives / 2
-            self.besides = (
-                f", with up to {quantity(self.mining.negatives, 'negatives')} a query that it mines"
-            )
+        if self.mines:
+            negatives = prepared.config.mining.mining.negatives
+            self.share, self.cost = _SHARE, 1 + negatives / 2
+            self.besides = f", with up to {quantity(negatives, 'negatives')} a query that it mines"
         if self.train.made_rows:
             self.share, self.cost = _SHARE * self.share, 1.0
         self.chosen: Prepared | None = None  # the run after its first training
@@ -106,7 +104,7 @@ class Refit:
         config = replace(run.config, objective=copy.deepcopy(self.objective))
         with run.phases("refit"), TemporaryDirectory(dir=run.folder) as folder:
             torch.manual_seed(self.train.seed)  # of the first weights, as `prepare` does
-            reading = reading_of(replace(config, train=self.train, mining=self.mining), run.devices)
+            reading = reading_of(replace(config, train=self.train), run.devices)
             task = run.task.extended(reading, part)
             move_tower(config, task, run.devices)
             pairs = task.showcase.facts().counts["train"]
@@ -125,6 +123,10 @@ class Refit:
                 again = replace(
                     run, config=replace(config, train=train), task=task, log=log, phases=Phases()
                 )
+                mined = None
+                if self.mines:
+                    assert isinstance(task.data, TrainingPairs)
+                    mined = task.data.mine(group)
                 fit(again, looks=False)
             record: dict[str, Any] = {
                 "event": "refit",
@@ -134,12 +136,10 @@ class Refit:
             }
             if self.goes_on:
                 record["goes_on"] = True
-            for mined in (each["mined"] for each in log.records if "mined" in each):
-                record["negatives"] = mined["kept"]
-                if 2 * mined["empty"] > mined["queries"]:
-                    few = (
-                        f"{mined['empty']:,} of {mined['queries']:,} queries have found no negative"
-                    )
+            if mined is not None:
+                record["negatives"] = mined.kept
+                if 2 * mined.empty > mined.queries:
+                    few = f"{mined.empty:,} of {mined.queries:,} queries have found no negative"
                     logger.info(f"{few}: see mining.absolute_margin, relative_margin and depth")
             run.log.write(**record)
         return replace(run, config=config, task=task)
@@ -152,12 +152,7 @@ def _mines(prepared: Prepared) -> bool:
         ConfigError: `mining.faiss` is no index that FAISS knows.
     """
     config, mining, data = prepared.config, prepared.config.mining, prepared.task.data
-    wanted = (
-        mining.again > 0
-        and mining.every is None
-        and config.base.uses_negatives
-        and config.train.teacher is None
-    )
+    wanted = mining.again > 0 and config.base.uses_negatives and config.train.teacher is None
     if not (wanted and isinstance(data, TrainingPairs) and data.rows.negatives is None):
         return False
     if mining.faiss is not None:  # a wrong one is refused before the training

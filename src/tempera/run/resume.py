@@ -7,7 +7,6 @@ stopped. What was found out before the first checkpoint lies beside them as note
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import threading
@@ -29,7 +28,7 @@ from torch import Tensor
 from ..engine.checkpoint import State
 from ..engine.training_options import OF_A_MACHINE
 from ..errors import DataError, OutputError
-from ..io.atomic import as_output_error, write_file
+from ..io.atomic import write_file
 from ..io.console import logger
 from ..io.documents import first_event, parsed, read_json, read_json_lines
 from ..io.manifest import first_fault
@@ -41,11 +40,7 @@ EVERY = 600.0  # seconds from one checkpoint to the next, where no number of ste
 AGAIN = "the same command again"  # resumes, whatever its options are
 _POSITION, _LOG, _BEST = "run.json", "log.jsonl", "best.safetensors"
 _NOTES = "notes.json"
-_VECTORS = "anew-{}"
-_OWN = (
-    "step-?????????*",
-    _VECTORS.format("*"),
-)  # folders of checkpoints, and of vectors that follow the model
+_OWN = "step-?????????*"  # folders of checkpoints
 Weights = dict[str, Tensor]
 
 
@@ -194,22 +189,6 @@ class Checkpoints:
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise _damaged(folder, error) from None
 
-    def vectors(self, rank: int) -> Path:
-        """Return a process's folder for vectors that follow the model; all go on with those of the
-        first, however many they are."""
-        first, own = (self.folder / _VECTORS.format(each) for each in (0, rank))
-        if own != first:
-            with as_output_error(own):
-                shutil.rmtree(own, ignore_errors=True)
-                if first.is_dir():
-                    shutil.copytree(
-                        first,
-                        own,
-                        ignore=shutil.ignore_patterns("*.partial"),
-                        copy_function=_linked,
-                    )
-        return own
-
     def due(self, step: int) -> bool:
         """Return True if a checkpoint is due after `step` steps."""
         return (
@@ -291,10 +270,9 @@ class Checkpoints:
         self._remove()
 
     def _remove(self, notes: bool = True) -> None:
-        for name in _OWN:
-            with suppress(FileNotFoundError):  # the other processes of a run remove it, too
-                for path in list(self.folder.glob(name)):
-                    shutil.rmtree(path, ignore_errors=True)
+        with suppress(FileNotFoundError):  # the other processes of a run remove it, too
+            for path in list(self.folder.glob(_OWN)):
+                shutil.rmtree(path, ignore_errors=True)
         with suppress(OSError):
             if notes:
                 (self.folder / _NOTES).unlink(missing_ok=True)
@@ -306,15 +284,6 @@ class Checkpoints:
         except (OSError, ValueError, TypeError) as error:
             raise _damaged(folder, error) from None
         return about
-
-
-def _linked(source: str, target: str) -> None:
-    """Let a file that is only ever replaced stand in a second place, as a copy where the disk has
-    no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def _checksum(content: bytes) -> str:

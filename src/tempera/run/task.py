@@ -14,7 +14,6 @@ from torch import Tensor
 from ..build import Config
 from ..core.batch import Batch
 from ..engine.batches import Sampler
-from ..engine.distributed import ALONE, Group
 from ..ranking.ranking import Part
 from ..ranking.showcase import DataFacts, Example, Searched, Subject
 from ..ranking.verdict import SystemScores, Verdict
@@ -37,13 +36,6 @@ class Data(Protocol):
         Args:
             progress: of the training, from 0 to 1; rows that are made for its beginning stand
                 behind the others.
-        """
-
-    def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
-        """Compute again what follows the tower, before step `step`, counted from 0; return what the
-        log is to hold of it.
-
-        All processes call, and may share the work.
         """
 
     def content(self) -> Iterable[Tensor]:

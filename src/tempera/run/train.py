@@ -169,9 +169,7 @@ def _run(
 ) -> None:
     """Prepare, settle within the limit of time, fit, train again, judge, publish. One process
     judges and writes for all."""
-    prepared = prepare(
-        config, devices, folder, log, vectors, checkpoints.vectors(devices.group.rank)
-    )
+    prepared = prepare(config, devices, folder, log, vectors)
     choose = (
         None
         if settle is None

@@ -82,7 +82,6 @@ def verify(
     with tempfile.TemporaryDirectory() as place:
         with JsonLines(Path(place) / "log.jsonl") as log:
             prepared = prepare(build(options), Devices(), Path(place), log)
-        prepared.task.data.refresh(0)
         case = Case.of(prepared)
         return [proof for prove in PROOFS for proof in prove(case)]
 

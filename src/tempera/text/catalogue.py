@@ -37,7 +37,6 @@ class Catalogue:
     doc_first: Rows
     doc_of: Rows  # [n]
     negatives: Ragged  # n rows: documents
-    listed: Rows  # where each of them stands among the negatives of all pairs
 
     @classmethod
     def of(cls, pairs: Pairs, withheld: NDArray[np.bool_] | None = None) -> Catalogue:
@@ -54,14 +53,13 @@ class Catalogue:
         first, which = distinct(
             np.concatenate([pairs.ids("doc"), ids]) if len(ids) else pairs.ids("doc")
         )
-        listed = (
-            np.arange(len(ids))
-            if withheld is None or not len(withheld)
-            else np.flatnonzero(~withheld)
-        )
+        # Where the negatives of all pairs stand that a row has.
+        listed = np.arange(len(ids))
+        if withheld is not None and len(withheld):
+            listed = np.flatnonzero(~withheld)
         offsets = np.searchsorted(listed, offsets)
         negatives = Ragged(torch.from_numpy(which[len(pairs) :][listed]), torch.from_numpy(offsets))
-        return cls(pairs, *pairs.distinct("query"), first, which[: len(pairs)], negatives, listed)
+        return cls(pairs, *pairs.distinct("query"), first, which[: len(pairs)], negatives)
 
     @cached_property
     def contents(self) -> dict[Text, Ids]:

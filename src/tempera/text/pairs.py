@@ -43,11 +43,11 @@ class Pairs:
     Columns of the table: query, doc, query_id, doc_id, name (what to call the document), place
     (where it stands); where the source has them also given_query_id and given_doc_id (as the source
     has them, of which the ids are hashes), query_form and doc_form (ids of the forms of texts
-    before their prompts), weight, positive_score, negatives with their ids, given
-    ids and scores (lists), source (its position in a mixture), grade (how relevant the document is;
-    empty is 1), made_of (the id of the document that this one is made of, which the index of a run
-    holds in its place), and part (TRAIN, VALIDATION or TEST, where a user has named files for them;
-    RANKED for a document without a query, which is only searched).
+    before their prompts), weight, negatives with their ids and given ids (lists), source (its
+    position in a mixture), grade (how relevant the document is; empty is 1), made_of (the id of the
+    document that this one is made of, which the index of a run holds in its place), and part
+    (TRAIN, VALIDATION or TEST, where a user has named files for them; RANKED for a document without
+    a query, which is only searched).
     """
 
     table: pa.Table

@@ -59,14 +59,10 @@ class TextTask:
         sampler: Sampler,
         tower: Tower,
         store: Path,
-        versions: Path,
     ) -> None:
-        self.store, self.versions, self.limited = (
-            store,
-            versions,
-            config.train.max_pairs is not None,
-        )
-        self.data = TrainingPairs(config, texts, sampler, tower, store, versions)
+        self.store = store
+        self.limited = config.train.max_pairs is not None
+        self.data = TrainingPairs(config, texts, sampler, tower, store)
         self.held_out = HeldOutQueries(config, self.data)
         self.showcase = TextShowcase(self.data, self.held_out)
 
@@ -76,14 +72,12 @@ class TextTask:
         config: Config,
         cache: Path,
         store: Path,
-        versions: Path | None = None,
         phases: Phases | None = None,
     ) -> TextTask:
         """Read and divide the texts of a source, once, as tokens that are mapped in `cache`.
 
         Args:
             store: folder for the vectors of guides, shared by the runs beside this one.
-            versions: folder for the vectors of the model in training, until its next version.
             phases: counts the time for tokens.
         """
         if config.train.max_pairs is not None and config.train.refit not in ("none", "auto"):
@@ -115,7 +109,7 @@ class TextTask:
                 rows = pairs.made.without(split.held_texts)
                 made = _source_rows(tower, rows, cache)
         texts = TextData(split, catalogue, queries, docs, made)
-        task = cls(config, texts, sampler, tower, store, versions or cache / "anew")
+        task = cls(config, texts, sampler, tower, store)
         if tower.normalised != own:
             logger.warning(_compared_anew(own))
         return task
@@ -130,9 +124,7 @@ class TextTask:
         texts = self.data.texts
         config = config.settled(len(texts.split.train), config.train.large_pays)
         sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
-        return TextTask(
-            config, texts, sampler, config.tower.again(self.data.tower), self.store, cache / "anew"
-        )
+        return TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store)
 
     @property
     def refits(self) -> tuple[Part, ...]:
@@ -155,10 +147,7 @@ class TextTask:
             catalogue = Catalogue.of(split.pairs, split.withheld)
         texts = replace(self.data.texts, split=split, catalogue=catalogue)
         sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
-        versions = self.versions.with_name(f"{self.versions.name}-{part}")
-        task = TextTask(
-            config, texts, sampler, config.tower.again(self.data.tower), self.store, versions
-        )
+        task = TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store)
         task.held_out.follow(self.held_out)
         return task
 

@@ -108,8 +108,7 @@ class Roles(TableForm):
         weight: column of how much a row counts in the loss.
         score: column of labels, or of how well the document answers; needs min_score or
             positive_labels. Where doc holds lists, a list, and texts below min_score are negatives.
-        positive_scores: column of scores of the documents; used by negative_margin, and by
-            train.teacher=columns.
+        positive_scores: column of scores of the documents; used by negative_margin.
         negative_scores: likewise of the negatives.
         prompt: column of instructions to put before the row's query.
         metadata: columns that are not read; ["*"] is all without a role.

@@ -124,8 +124,6 @@ class PairReader(BlockReader):
             pairs[FORM["doc"]] = doc.forms
         if "weight" in self.columns:
             pairs["weight"] = self.weights()[doc.rows]
-        if doc.scores is not None:
-            pairs["positive_score"] = doc.scores
         if "negatives" in self.columns or wrong is not None:
             negatives = self.lists(self.negatives(query, doc, wrong))
             pairs |= {name: lists.take(rows) for name, lists in negatives.items()}
@@ -335,8 +333,6 @@ class PairReader(BlockReader):
         """Return the negatives of each row as lists, [r]."""
         offsets = pa.array(np.concatenate([[0], self.per_row(items).cumsum()]), pa.int64())
         columns = {"negatives": items.texts, "negative_ids": pa.array(items.ids)}
-        if items.scores is not None:
-            columns["negative_scores"] = pa.array(items.scores)
         if items.own_ids is not None:
             columns[GIVEN["negatives"]] = items.own_ids
         if items.forms is not None:

@@ -1,13 +1,12 @@
-"""Batches of one run on texts, with negatives mined by the model in training and the model as its
-own guide."""
+"""Batches of one run on texts, with the vectors of a guide and a teacher, and with negatives that
+the model mines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +19,11 @@ from ..core.similarity import cosine
 from ..core.teacher import Teacher
 from ..engine.batches import Draws, Examples, Sampler, Shuffled
 from ..engine.distributed import ALONE, Group
-from ..engine.training_options import COLUMNS, SELF, Training
+from ..engine.training_options import Training
 from ..errors import ConfigError
 from ..io.console import logger
 from ..mining.guide import CrossEncoder, Guide
+from ..mining.shortfall import Report
 from ..ranking.nearest import refuse_not_finite
 from ..ranking.resolved import Config
 from ..towers.pair import Tower
@@ -31,11 +31,10 @@ from ..towers.saved import model_folder, similarity_of
 from .catalogue import Catalogue
 from .known_vectors import KnownVectors
 from .made_rows import MadeRows, SourceRows, Spans
+from .mined_again import checked, with_mined
 from .mixture import Mixture
 from .pairs import Rows, Source
-from .renewal import Renewal, checked
 from .samplers import Mixed, NoDuplicates
-from .scores import judged, stored_scores
 from .split import Split
 
 
@@ -66,7 +65,6 @@ class TrainingPairs:
 
     Args:
         store: folder for the vectors of a guide, which all runs beside this one share.
-        versions: folder for the vectors of the model in training, until its next version.
     """
 
     def __init__(
@@ -76,25 +74,21 @@ class TrainingPairs:
         sampler: Sampler,
         tower: Tower,
         store: Path,
-        versions: Path,
     ) -> None:
         self.texts, self.sampler, self.tower = texts, sampler, tower
         tower.compare_by("cosine" if config.base.similarity == cosine else "dot")
         catalogue = texts.catalogue
-        cross = (
-            None
-            if config.mining.cross_encoder is None
-            else CrossEncoder.of(Path(config.mining.cross_encoder), store)
-        )
+        self.mining, self.cross = config.mining, _cross_encoder(config, store)
         self.dropped = {**texts.split.pairs.dropped, **texts.split.dropped}
         self.known = KnownVectors(tower, {"query": texts.queries, "doc": texts.docs}, store)
-        self.rows, self.judge = _rows(config, texts, sampler, store), _judge(config, store)
-        if cross is not None and self.rows.negatives is not None:
-            self.rows, count = checked(self.rows, catalogue, cross, config.mining.cross_margin)
+        self.rows = _rows(config, texts, sampler, store)
+        if self.cross is not None and self.rows.negatives is not None:
+            self.rows, count = checked(self.rows, catalogue, self.cross, self.mining.cross_margin)
             self.dropped["negatives that the cross-encoder scores like answers"] = count
-        if self.judge is not None:
-            self.rows = judged(self.rows, catalogue, self.judge)
-        self.renewal = _renewal(config, texts, self.rows, versions, cross)
+        if self.cross is not None and self.rows.negatives is None and not self.mining.again:
+            raise ConfigError(
+                "mining.cross_encoder needs negatives, but the data has none: set mining.again"
+            )
         self.spans = Spans(texts.docs, catalogue, texts.split.train, config.train.seed)
         self.made = MadeRows.of(config, texts.made or self.spans)
 
@@ -124,17 +118,14 @@ class TrainingPairs:
         """Vectors of the documents that evaluation ranks."""
         return self.remembered(self.texts.ranked, "doc")
 
-    def refresh(self, step: int, group: Group = ALONE) -> dict[str, Any]:
-        """Mine negatives and compute the guide again, if either is due before the step."""
-        if self.renewal is None:
-            return {}
-        self.rows, report = self.renewal(step, self.rows, partial(self._read, group))
-        if report is None:
-            return {}
-        if self.judge is not None:
-            self.rows = judged(self.rows, self.texts.catalogue, self.judge)
-        logger.info(f"mined before step {step + 1}: {report.lines()[0]}")
-        return {"mined": asdict(report)}
+    def mine(self, group: Group = ALONE) -> Report:
+        """Give every pair negatives that the tower mines as it is now, by the options `mining`; all
+        processes call, and share the reading."""
+        read = partial(self._read, group)
+        self.rows, report = with_mined(
+            self.rows, self.texts.catalogue, self.texts.split.train, self.mining, self.cross, read
+        )
+        return report
 
     def _read(self, group: Group, role: Role, rows: Rows) -> NDArray[np.float32]:
         """Return vectors of distinct texts by the tower as it is now; each process reads its
@@ -169,7 +160,7 @@ class TrainingPairs:
 
 
 def _rows(config: Config, texts: TextData, sampler: Sampler, store: Path) -> Examples:
-    """Return the training pairs before the first step, without a cross-encoder's scores."""
+    """Return the training pairs as the data have them, with the vectors of a guide and a teacher."""
     options, catalogue = config.train, texts.catalogue
     draws = Draws(options.sampled, options.sampled_power, options.seed)
     rows = catalogue.examples(texts.split.train, texts.queries, texts.docs, draws)
@@ -181,11 +172,9 @@ def _rows(config: Config, texts: TextData, sampler: Sampler, store: Path) -> Exa
 
     if isinstance(sampler, Mixed):
         rows = replace(rows, chance=sampler.chance, temperature=sampler.temperature)
-    if options.guide is not None and options.guide != SELF:
+    if options.guide is not None:
         rows = replace(rows, guide=read_by(options.guide, "the guide"))
-    if options.teacher == COLUMNS:
-        rows = replace(rows, scores=stored_scores(catalogue, texts.split.train))
-    elif config.base.teacher is not None and config.base.teacher.by == "vectors":
+    if config.base.teacher is not None:
         assert options.teacher is not None
         rows = replace(rows, teacher=read_by(options.teacher, "the teacher"))
         if note := _teachers_scale(config.base.teacher, options.teacher):
@@ -197,7 +186,7 @@ def _teachers_scale(teacher: Teacher, model: str) -> str | None:
     """Return what to set where a teacher's similarities have another scale than the default
     temperature is for; None where there is nothing to set."""
     by_cosine = similarity_of(model_folder(Path(model))) == "cosine"
-    if by_cosine or teacher.loss == "align" or teacher.temperature is not None:
+    if by_cosine or teacher.temperature is not None:
         return None
     return (
         f"train.teacher={model} compares by inner product (dot), and its temperature, {1 / teacher.scales[1]:g}, is one for "
@@ -205,39 +194,10 @@ def _teachers_scale(teacher: Teacher, model: str) -> str | None:
     )
 
 
-def _judge(config: Config, store: Path) -> CrossEncoder | None:
-    """Return the cross-encoder that teaches, if one does."""
-    teacher, folder = config.base.teacher, config.train.teacher
-    if teacher is None or teacher.by == "vectors" or folder is None or folder == COLUMNS:
-        return None
-    return CrossEncoder.of(Path(folder), store, config.train.device)
-
-
-def _renewal(
-    config: Config, texts: TextData, rows: Examples, path: Path, cross: CrossEncoder | None
-) -> Renewal | None:
-    """Return the renewal of guide and negatives; None if neither depends on the model.
-
-    Raises:
-        ConfigError: options of mining that have nothing to act on.
-    """
-    options, mining = config.train, config.mining
-    if cross is not None and rows.negatives is None and mining.every is None and not mining.again:
-        raise ConfigError(
-            "mining.cross_encoder needs negatives, but the data has none: set mining.every"
-        )
-    if mining.every is not None and not config.base.uses_negatives:
-        raise ConfigError(
-            "mining.every mines negatives, but no pool of the objective uses them: add negatives"
-        )
-    if mining.every is not None and options.teacher == COLUMNS:
-        raise ConfigError(
-            "mining.every replaces the negatives that train.teacher=columns has scores of: drop one of them"
-        )
-    every = options.guide_period
-    if every is None and mining.every is None:
-        return None
-    return Renewal(texts.catalogue, texts.split.train, mining, every, path, cross)
+def _cross_encoder(config: Config, store: Path) -> CrossEncoder | None:
+    """Return the cross-encoder that checks negatives, if one does."""
+    folder = config.mining.cross_encoder
+    return None if folder is None else CrossEncoder.of(Path(folder), store)
 
 
 def sampler_of(

@@ -1,13 +1,11 @@
-"""Renewal of negatives and guides in training, against loops: mined negatives, the model as guide,
-a cross-encoder on both."""
+"""Negatives that the model mines, against loops, and a cross-encoder that checks them; and how a
+run looks at what is held out."""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +114,7 @@ def by_loops(task: TextTask, count: int, skip: int, depth: int, margin: float) -
 def test_negatives_are_mined_by_the_model_as_it_is(tmp_path: Path, own_ids: bool) -> None:
     """With ids of the data, too, by which equal texts are told apart: an answer of the query is
     none of its negatives."""
-    mining = {"every": 4, "negatives": 3, "skip": 1, "depth": 12, "relative_margin": 0.02}
+    mining = {"again": 3, "skip": 1, "depth": 12, "relative_margin": 0.02}
     given = options(tmp_path, mining=mining)
     if own_ids:
         name_each_text(tmp_path / "pairs.jsonl")
@@ -126,23 +124,22 @@ def test_negatives_are_mined_by_the_model_as_it_is(tmp_path: Path, own_ids: bool
         set(task.data.texts.split.pairs.texts(role, task.data.texts.split.train))
         for role in ("query", "doc")
     ]
-    itself, expected = texts[0] & texts[1], {}
-    for step in range(9):
-        report = task.data.refresh(step)
-        assert bool(report) == (step in (0, 4, 8))
-        if report:
-            expected[step] = by_loops(task, 3, 1, 12, 0.02)
-            assert report["mined"]["itself"] == len(itself) > 2
-        assert mined(task) == expected[step - step % 4]
+    itself, expected = texts[0] & texts[1], list[list[list[str]]]()
+    for _ in range(2):
+        report = task.data.mine()
+        expected.append(by_loops(task, 3, 1, 12, 0.02))
+        assert report.itself == len(itself) > 2
+        assert report.kept == sum(len({*row}) for row in by_query(task, expected[-1]))
+        assert mined(task) == expected[-1]
         move(task)
-    assert expected[0] != expected[4] != expected[8] and any(len(row) == 3 for row in expected[8])
+    assert expected[0] != expected[1] and any(len(row) == 3 for row in expected[1])
     batch = task.data.batch(torch.arange(10), 8)
     assert (
         batch.negatives is not None
         and batch.negatives.ids is not None
         and batch.negatives.owner is not None
     )
-    chosen = [text for row in expected[8][:10] for text in row]
+    chosen = [text for row in expected[1][:10] for text in row]
     ids = [
         int(task.data.texts.catalogue.doc_ids[list(task.data.texts.catalogue.docs).index(text)])
         for text in chosen
@@ -162,72 +159,37 @@ def test_negatives_are_mined_by_the_model_as_it_is(tmp_path: Path, own_ids: bool
             set(known.tolist())
         )
     assert batch.negatives.owner.tolist() == [
-        i for i, row in enumerate(expected[8][:10]) for _ in row
+        i for i, row in enumerate(expected[1][:10]) for _ in row
     ]
+
+
+def by_query(task: TextTask, rows: list[list[str]]) -> list[list[str]]:
+    """The negatives of each distinct query."""
+    queries = task.data.texts.catalogue.trained_on(task.data.texts.split.train)[0].tolist()
+    return list(dict(zip(queries, rows, strict=True)).values())
 
 
 def test_an_exact_index_finds_the_same(tmp_path: Path) -> None:
     pytest.importorskip("faiss")
-    mining = {"every": 4, "negatives": 3, "depth": 40}
+    mining = {"again": 3, "depth": 40}
     tasks = [
         task_of(options(tmp_path, mining=mining | more), tmp_path / str(more))
         for more in ({}, {"faiss": "Flat"})
     ]
     for task in tasks:
-        task.data.refresh(0)
+        task.data.mine()
     assert mined(tasks[0]) == mined(tasks[1]) and any(mined(tasks[0]))
 
 
-def test_the_data_s_own_negatives_are_replaced_after_the_first_steps(tmp_path: Path) -> None:
-    task = task_of(options(tmp_path, True, mining={"every": 3, "negatives": 2}), tmp_path)
+def test_what_is_held_out_is_not_mined(tmp_path: Path) -> None:
+    """What has been a negative in the data is a candidate."""
+    task = task_of(options(tmp_path, True, mining={"again": 2}), tmp_path)
     own = mined(task)
-    for step in range(3):
-        assert task.data.refresh(step) == {} and mined(task) == own
-    assert task.data.refresh(3)["mined"]["kept"] > 0 and mined(task) != own
+    assert task.data.mine().kept > 0 and mined(task) != own
     everything = {text for row in mined(task) for text in row}
-    assert everything & {
-        text for row in own for text in row
-    }  # what has been a negative is a candidate
+    assert everything & {text for row in own for text in row}
     held_out = {*task.data.texts.split.pairs.texts("doc", task.data.texts.split.test)}
     assert not everything & held_out
-
-
-def test_a_run_that_is_taken_up_again_sees_the_same(tmp_path: Path) -> None:
-    given = options(
-        tmp_path, train={"guide": "self", "guide_every": 2}, mining={"every": 3, "negatives": 2}
-    )
-    first = task_of(given, tmp_path / "a")
-    for step in range(8):
-        first.data.refresh(step)
-        move(first)
-    again = task_of(given, tmp_path / "b")
-    shutil.copytree(tmp_path / "a" / "cache" / "anew", tmp_path / "b" / "cache" / "anew")
-    again.data.refresh(7)
-    assert mined(again) == mined(first)
-    rows = torch.arange(12)
-    for mine, theirs in zip(
-        again.data.batch(rows, 7).sides().values(),
-        first.data.batch(rows, 7).sides().values(),
-        strict=True,
-    ):
-        assert torch.equal(mine.guide, theirs.guide)
-
-
-def test_the_guide_is_the_model_of_the_last_turn(tmp_path: Path) -> None:
-    task = task_of(options(tmp_path, train={"guide": "self", "guide_every": 3}), tmp_path)
-    rows = torch.arange(15)
-    for step in range(7):
-        task.data.refresh(step)
-        if step % 3 == 0:
-            texts = (
-                task.data.texts.split.pairs.texts("query", task.data.texts.split.train[:15]),
-                task.data.texts.split.pairs.texts("doc", task.data.texts.split.train[:15]),
-            )
-            want = [task.data.tower.encode(task.data.tower.features(part)) for part in texts]
-        batch = task.data.batch(rows, step)
-        for side, vectors in zip((batch.query, batch.doc), want, strict=True):
-            torch.testing.assert_close(side.guide, vectors)
-        move(task)
 
 
 def lengths(seen: list[tuple[str, str]]) -> Callable[[list[tuple[str, str]]], np.ndarray]:
@@ -251,7 +213,7 @@ def test_a_cross_encoder_judges_all_negatives(
     every = options(
         tmp_path,
         True,
-        mining={"every": 2, "negatives": 4, "cross_encoder": "x", "relative_margin": None},
+        mining={"again": 4, "cross_encoder": "x", "relative_margin": None},
     )
     plain = mined(task_of(options(tmp_path, True), tmp_path / "plain"))
     task = task_of(every, tmp_path / "judged")
@@ -266,7 +228,7 @@ def test_a_cross_encoder_judges_all_negatives(
         == sum(map(len, plain)) - sum(map(len, kept))
         > 0
     )
-    task.data.refresh(2)
+    task.data.mine()
     queries = task.data.texts.split.pairs.texts("query", task.data.texts.split.train)
     for row, query in zip(mined(task), queries):
         shortest = max(len(doc) for q, doc in zip(queries, docs) if q == query)
@@ -275,7 +237,7 @@ def test_a_cross_encoder_judges_all_negatives(
     assert count == len(set(seen))
     move(task)
     again = task_of(every, tmp_path / "again")
-    again.data.refresh(2)
+    again.data.mine()
     assert len(seen) == count  # scores are kept by pair
     with pytest.raises(
         ConfigError, match=r"mining\.cross_encoder needs negatives, but the data has none"
@@ -283,24 +245,10 @@ def test_a_cross_encoder_judges_all_negatives(
         task_of(options(tmp_path, mining={"cross_encoder": "x"}), tmp_path / "none")
 
 
-def test_negatives_that_no_pool_takes_are_not_mined(tmp_path: Path) -> None:
-    for pools, refused in ((["docs"], True), (["docs", "back_docs"], False)):
-        given = options(tmp_path, mining={"every": 2}, objective={"pools": pools})
-        with (
-            pytest.raises(ConfigError, match="no pool of the objective uses them")
-            if refused
-            else nullcontext()
-        ):
-            task_of(given, tmp_path / str(refused))
-
-
-def test_a_run_mines_guides_and_keeps_to_its_budget(tmp_path: Path) -> None:
-    masks = ["same_id", {"guided": {"margin": 0.05, "kind": "relative"}}]
+def test_a_run_keeps_to_its_budget(tmp_path: Path) -> None:
     given = options(
         tmp_path,
-        objective={"preset": "mnr", "masks": masks},
-        train={"guide": "self", "guide_every": 3, "evaluations": 3},
-        mining={"every": 3, "negatives": 2},
+        train={"evaluations": 3},
         evaluation={"budget": 0.0, "corpus": 20},
     )
     runs = [train(given, tmp_path / name) for name in "ab"]
@@ -308,8 +256,6 @@ def test_a_run_mines_guides_and_keeps_to_its_budget(tmp_path: Path) -> None:
         [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
         for run in runs
     ]
-    assert [record["step"] for record in logs[0] if record["event"] == "refresh"] == [0, 3, 6]
-    assert all(record["mined"]["kept"] > 0 for record in logs[0] if record["event"] == "refresh")
     losses = [[record["loss"] for record in log if record["event"] == "step"] for log in logs]
     assert losses[0] == losses[1] and len(losses[0]) == 9
     assert sum(record["event"] == "evaluation left out" for record in logs[0]) == 3
