@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tempera.recommend.later_events import LaterEvents
+from tempera.recommend.judge.later_events import LaterEvents
 
 
 @contextmanager

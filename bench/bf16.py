@@ -35,10 +35,10 @@ from recipe import MODEL_DIR, Judge
 from tempera import Batch, Side, mnr
 from tempera.engine.cache import Cache
 from tempera.engine.devices import DTYPES, WORTH, bf16_gain
-from tempera.engine.distributed import CPU
-from tempera.engine.lookup import clear
 from tempera.engine.optim import adam
 from tempera.engine.step import step
+from tempera.layers.lookup import clear
+from tempera.parallel.distributed import CPU
 from tempera.ranking.compare import Floats
 from tempera.towers.modules import read_in
 from tempera.towers.pretrained import Pretrained

@@ -20,9 +20,9 @@ import torch
 from _harness import Aim, Meter, arguments, by_line, finish, own_bytes
 from tempera.engine.batches import Draws, Shuffled
 from tempera.ranking.ranking import Evaluation
-from tempera.text.catalogue import Catalogue, stored
-from tempera.text.sources import PairsFile
-from tempera.text.split import hold_out
+from tempera.text.read.sources import PairsFile
+from tempera.text.train.catalogue import Catalogue, stored
+from tempera.text.train.split import hold_out
 from tempera.towers.tokenizer import tokenize, train_tokenizer
 
 SHARD, BATCH, STEPS = 250_000, 2048, 50

@@ -32,16 +32,16 @@ from torch.multiprocessing.spawn import spawn
 from _chunked import chunked
 from _harness import Aim, arguments, finish
 from tempera import Batch, Objective, Side, gte, mnr, symmetric
-from tempera.core.abilities import free_memory, missing
+from tempera.arithmetic.abilities import free_memory, missing
 from tempera.core.batch import divide
 from tempera.core.masks import SameId
 from tempera.engine import fused, loop
 from tempera.engine.cache import Cache
 from tempera.engine.devices import start
-from tempera.engine.distributed import Group
-from tempera.engine.machines import measured
 from tempera.engine.step import step
 from tempera.engine.training_options import Training
+from tempera.paper.machines import measured
+from tempera.parallel.distributed import Group
 from tempera.towers.transformer import Transformer
 
 ROOT = Path(__file__).parents[1]

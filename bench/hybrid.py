@@ -28,10 +28,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
 from _harness import Aim, finish, table
-from tempera import config
-from tempera.build import build
 from tempera.engine.devices import start
 from tempera.io.documents import JsonLines
+from tempera.options import yaml_options as config
+from tempera.options.build import build
 from tempera.ranking.compare import bootstrap
 from tempera.ranking.fusion import (
     USUAL,
@@ -46,7 +46,7 @@ from tempera.ranking.metrics import evaluate
 from tempera.ranking.ranking import LEAST_TO_CHOOSE
 from tempera.run.fit import fit
 from tempera.run.prepare import prepare
-from tempera.text.hybrid import scores_of_both
+from tempera.text.judge.hybrid import scores_of_both
 from tempera.text.retrieval import TextTask
 
 DATA = Path(os.environ.get("TEMPERA_DATA", "data"))

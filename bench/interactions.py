@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from _harness import Aim, Meter, arguments, by_line, finish, own_bytes
-from tempera.recommend.division import GlobalTime
-from tempera.recommend.frequency import counted
-from tempera.recommend.interactions import Interactions
-from tempera.recommend.segments import Contexts, Segments
+from tempera.recommend.read.division import GlobalTime
+from tempera.recommend.read.interactions import Interactions
+from tempera.recommend.train.frequency import counted
+from tempera.recommend.train.segments import Contexts, Segments
 
 SHARD, BATCH, STEPS, TARGETS = 1_000_000, 1024, 2000, 16
 GOAL = 100_000_000

@@ -35,13 +35,13 @@ from torch import nn
 import tempera
 from _harness import Aim, finish, table
 from _sets import SETS, measured_sets, pairs_of, parser_of_sets, record_of, shown
-from tempera import config
-from tempera.build import build
 from tempera.io.ids import content_ids
 from tempera.mining import embed
+from tempera.options import yaml_options as config
+from tempera.options.build import build
 from tempera.ranking.compare import Floats
 from tempera.ranking.ranking import Ranking
-from tempera.text.held_out import Questions
+from tempera.text.judge.held_out import Questions
 from tempera.text.retrieval import TextTask
 
 METRIC, MODEL = "ndcg@10", Path(MODEL_DIR)

@@ -38,18 +38,18 @@ import torch.multiprocessing as mp
 import yaml
 
 from _harness import Aim, arguments, finish, own_bytes, table
+from tempera.arithmetic.table import Table
 from tempera.core import presets
 from tempera.core.batch import Batch, Side, divide
 from tempera.core.frame import Frame
-from tempera.core.table import Table
 from tempera.engine.devices import Devices
-from tempera.engine.distributed import Group
-from tempera.engine.divided_tables import divided
 from tempera.engine.loop import begin, train
-from tempera.engine.shards import part
 from tempera.engine.training_options import Training
-from tempera.recommend.encoders import Entities, Id
-from tempera.recommend.features import Features
+from tempera.parallel.distributed import Group
+from tempera.parallel.divided_tables import divided
+from tempera.parallel.shards import part
+from tempera.recommend.train.encoders import Entities, Id
+from tempera.recommend.train.features import Features
 
 A_USER, KIND, STAYS, FOLLOWS = 20, 200, 0.85, 0.4  # events, items of a kind, chances
 DAY, YEAR = 86_400, 365 * 86_400

@@ -32,8 +32,8 @@ from recipe import METRIC, MODEL_DIR
 from tempera.ranking.compare import Floats
 from tempera.ranking.metrics import Relevant
 from tempera.ranking.ranking import Ranking
-from tempera.text.beir import read_beir, split_names
-from tempera.text.lexical import Lexical
+from tempera.text.judge.lexical import Lexical
+from tempera.text.read.beir import read_beir, split_names
 from tempera.towers.saved import load
 
 TESTED = {"medquad": "medquad", "scifact titles": "ir/scifact", "cacm titles": "ir/cacm"}

@@ -25,9 +25,9 @@ import pyarrow.parquet as parquet
 from _harness import Aim, finish, table
 from _sets import DATA, pairs_of, shown
 from hybrid import judged
-from tempera.run.merge import KEPT, LOST, merge
+from tempera.finished.merge import KEPT, LOST, merge
 from tempera.run.train import train
-from tempera.text.evaluate import evaluate
+from tempera.text.judge.evaluate import evaluate
 
 MODEL = os.environ.get("TEMPERA_MODEL", "sentence-transformers/all-MiniLM-L6-v2")
 RATE = 3e-4  # six times the default, at which 1,000 pairs of nl2bash made neither general set worse

@@ -38,7 +38,7 @@ from tempera.mining.guide import Guide
 from tempera.mining.hard_negatives import Mining, mine
 from tempera.ranking.metrics import DEFAULT_METRICS, Relevant
 from tempera.ranking.ranking import Ranking
-from tempera.text.mining_task import MiningTask
+from tempera.text.train.mining_task import MiningTask
 
 NEGATIVES, DEPTH = 10, 101  # the peer's own depth for ten negatives with a margin
 

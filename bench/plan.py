@@ -23,13 +23,13 @@ from _harness import Aim, finish, table
 from tempera import Batch, Objective, Side, gte, mnr, symmetric
 from tempera.core.corrections import LogQ
 from tempera.core.masks import SameId
-from tempera.engine.cost import META, Ledger
-from tempera.engine.distributed import CPU
 from tempera.engine.fused import Fused
 from tempera.engine.loop import begin, train
-from tempera.engine.machines import MACHINES, measured, timed
-from tempera.engine.stages import LOSS, counting, loss_on_paper, objective_on_paper, step_on_paper
 from tempera.engine.training_options import Training
+from tempera.paper.cost import META, Ledger
+from tempera.paper.machines import MACHINES, measured, timed
+from tempera.paper.stages import LOSS, counting, loss_on_paper, objective_on_paper, step_on_paper
+from tempera.parallel.distributed import CPU
 from tempera.towers.static import Static
 from tempera.towers.transformer import Transformer
 

@@ -23,10 +23,10 @@ import pyarrow.compute as pc
 
 from _harness import Aim, finish, table
 from _sets import pairs_of, shown
-from tempera import config
-from tempera.build import build
 from tempera.engine.devices import start
 from tempera.io.documents import JsonLines
+from tempera.options import yaml_options as config
+from tempera.options.build import build
 from tempera.ranking.metrics import Relevant
 from tempera.ranking.nearest import top
 from tempera.ranking.ranking import Ranking

@@ -24,17 +24,17 @@ import pyarrow.parquet as parquet
 
 from _harness import Aim, arguments, finish, table
 from _sets import DATA, SETS, pairs_of, shown
-from tempera import config
-from tempera.build import build
 from tempera.engine.devices import start
-from tempera.experiments.race import run_race, score, trained, with_setting
-from tempera.experiments.recipe import opened
 from tempera.io.console import silenced
 from tempera.io.documents import JsonLines
+from tempera.options import yaml_options as config
+from tempera.options.build import build
 from tempera.ranking.compare import Floats
 from tempera.run.fit import fit
 from tempera.run.prepare import Prepared, prepare
-from tempera.towers.rounds import LEARNING_RATE, TEMPERATURE
+from tempera.run.race import run_race, score, trained, with_setting
+from tempera.run.recipe import opened
+from tempera.task.rounds import LEARNING_RATE, TEMPERATURE
 
 NAMES = ("nl2bash", "captions", "parasci", "nli", "duplicates")
 TEMPERATURES = (0.02, 0.035, 0.05, 0.1, 0.14, 0.2)

@@ -41,15 +41,15 @@ from tokenizers import Tokenizer
 import tempera
 from _harness import Aim, finish, parser_of, table
 from _sets import SETS, measured_sets, pairs_of, record_of, shown
-from tempera import config
-from tempera.build import build
+from tempera.options import yaml_options as config
+from tempera.options.build import build
 from tempera.ranking.compare import Floats
 from tempera.ranking.fusion import rank_by_weight
 from tempera.ranking.ranking import Ranking
 from tempera.ranking.sample import sample_corpus
-from tempera.text.held_out import Questions
-from tempera.text.hybrid import scores_of_both, weight_of
-from tempera.text.lexical import Lexical, Settings
+from tempera.text.judge.held_out import Questions
+from tempera.text.judge.hybrid import scores_of_both, weight_of
+from tempera.text.judge.lexical import Lexical, Settings
 from tempera.text.retrieval import TextTask
 from tempera.towers.saved import EVALUATED, load
 

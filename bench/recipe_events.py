@@ -24,7 +24,7 @@ import torch
 import tempera
 from _harness import Aim, arguments, finish, table
 from _sets import measured_cases
-from tempera.ranking.verdict import COUNTED
+from tempera.task.verdict import COUNTED
 
 CASES: dict[str, tuple[str, list[str]]] = {
     "toys": ("toys/interactions.parquet", []),

@@ -44,15 +44,15 @@ from tempera.core.masks import KnownPositives, Mask
 from tempera.engine.batches import Draws
 from tempera.engine.cache import Cache
 from tempera.engine.step import step
-from tempera.recommend.division import LeaveLastOut
-from tempera.recommend.encoders import Categories, Entities, Id
-from tempera.recommend.features import Features
-from tempera.recommend.full_catalogue import Histories, inner, rank
-from tempera.recommend.history import History
-from tempera.recommend.interactions import Interactions
-from tempera.recommend.pooling import WINDOWS, Mean
-from tempera.recommend.segments import Contexts, Segments
-from tempera.recommend.visits import Visits
+from tempera.recommend.judge.full_catalogue import Histories, inner, rank
+from tempera.recommend.read.division import LeaveLastOut
+from tempera.recommend.read.interactions import Interactions
+from tempera.recommend.train.encoders import Categories, Entities, Id
+from tempera.recommend.train.features import Features
+from tempera.recommend.train.history import History
+from tempera.recommend.train.pooling import WINDOWS, Mean
+from tempera.recommend.train.segments import Contexts, Segments
+from tempera.recommend.train.visits import Visits
 
 BATCH, LAST, TEMPERATURE, RATE = 1024, 50, 0.05, 1e-3
 Seconds = Callable[[], float]

@@ -126,7 +126,7 @@ def main(old: Path, new: Path, names: list[str]) -> int:
     differing = 0
     with tempfile.TemporaryDirectory() as root:
         folders = {}
-        for label, source in (("old", old), ("new", new)):
+        for label in ("old", "new"):
             folders[label] = Path(root, label)
             folders[label].mkdir()
             make_data(folders[label])

@@ -19,9 +19,9 @@ import torch
 from datasets import Dataset
 
 from _harness import Aim, alternate, arguments, finish, table
-from tempera.core.ragged import Ragged
+from tempera.arithmetic.ragged import Ragged
 from tempera.io.ids import content_ids
-from tempera.text.samplers import NoDuplicates
+from tempera.text.train.samplers import NoDuplicates
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

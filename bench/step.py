@@ -32,7 +32,7 @@ from _harness import Aim, added_memory, alternate, finish, peak_bytes, table
 from tempera import Batch, Ragged, Side, mnr
 from tempera.engine.cache import Cache
 from tempera.engine.step import step
-from tempera.text.installed_python import InstalledPython
+from tempera.text.read.installed_python import InstalledPython
 from tempera.towers.transformer import Transformer
 
 SCALE = 20.0

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from _harness import Aim, alternate, arguments, finish, table
+from tempera.arithmetic.ragged import Ragged
+from tempera.arithmetic.table import Table
 from tempera.core import presets
 from tempera.core.batch import Batch, Side
-from tempera.core.ragged import Ragged
-from tempera.core.table import Table
 from tempera.engine.checkpoint import State
 from tempera.engine.loop import begin, train
 from tempera.engine.optim import set_sparse

@@ -47,7 +47,7 @@ from tempera.mining.embed import embed_by
 from tempera.ranking.compare import Floats
 from tempera.ranking.metrics import Relevant
 from tempera.ranking.ranking import Ranking
-from tempera.text.lexical import Lexical
+from tempera.text.judge.lexical import Lexical
 from tempera.towers.saved import load
 
 MOST, WORDS, BLOCK, TAUGHT = 5_000, 10, 64, "texts"

@@ -39,20 +39,20 @@ from sentence_transformers.base.sampler import DefaultBatchSampler
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
 from _harness import Aim, alternate, finish, table
-from tempera import config
-from tempera.build import build
 from tempera.engine import loop
 from tempera.engine.batches import Draws, Shuffled
 from tempera.engine.devices import Devices, Wanted, settled
 from tempera.mining.embed import StoredEmbeddings
+from tempera.mining.embedder import Model
 from tempera.mining.guide import Guide
+from tempera.options import yaml_options as config
+from tempera.options.build import build
 from tempera.ranking.compare import Floats, bootstrap, interval
 from tempera.ranking.sample import sample_corpus
-from tempera.text.catalogue import Catalogue
-from tempera.text.embedder import Model
-from tempera.text.sources import BeirFolder, Given
-from tempera.text.sts import spearman
-from tempera.text.tasks import Graded, RetrievalTask
+from tempera.text.judge.sts import spearman
+from tempera.text.judge.tasks import Graded, RetrievalTask
+from tempera.text.read.sources import BeirFolder, Given
+from tempera.text.train.catalogue import Catalogue
 from tempera.towers.transformer import Transformer
 
 PACKAGES = ["torch", "sentence-transformers", "transformers"]

@@ -33,11 +33,11 @@ from _ials import Ials
 from _reached import judged
 from _sets import measured_cases
 from tempera.ranking.compare import bootstrap
-from tempera.ranking.verdict import COUNTED
-from tempera.recommend.full_catalogue import Scores
-from tempera.recommend.judgement import Recommended
-from tempera.recommend.later_events import LaterEvents, judge_events
-from tempera.recommend.timeline import Events
+from tempera.recommend.judge.full_catalogue import Scores
+from tempera.recommend.judge.judgement import Recommended
+from tempera.recommend.judge.later_events import LaterEvents, judge_events
+from tempera.recommend.read.timeline import Events
+from tempera.task.verdict import COUNTED
 
 CASES: dict[str, tuple[str, list[str]]] = {
     "movielens-100k": ("movielens-100k/interactions.parquet", ["data.metadata=[rating]"]),

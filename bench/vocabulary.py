@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from _harness import Aim, alternate, arguments, finish, table
 from tempera import Batch, Ragged, Side, mnr
 from tempera.engine.cache import Cache
-from tempera.engine.distributed import ALONE
-from tempera.engine.lookup import clear
 from tempera.engine.optim import adam, clip, total_norm
 from tempera.engine.step import step
+from tempera.layers.lookup import clear
+from tempera.parallel.distributed import ALONE
 from tempera.towers.transformer import Transformer
 
 VOCABULARIES, STEPS, ROUNDS, MOST = (30_522, 250_002), 4, 5, 0.5

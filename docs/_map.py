@@ -11,15 +11,22 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "CONTRIBUTING.md"
 FLOORS = (  # rooms and root modules, from the lowest floor to the highest
-    ("errors", "arguments", "io"),
+    ("errors",),
+    ("arguments", "io"),
+    ("tables", "ranking", "arithmetic"),
     ("core",),
-    ("engine", "towers"),
-    ("ranking", "mining"),
+    ("parallel",),
+    ("layers",),
+    ("engine",),
+    ("task", "paper"),
+    ("towers",),
+    ("mining",),
     ("text", "recommend"),
-    ("config", "removed", "forms", "names", "builder", "build"),
+    ("options",),
     ("artifacts",),
-    ("run",),
+    ("run", "finished"),
     ("experiments",),
+    ("tuning",),
     ("cli", "integrations"),
 )
 _MAP = re.compile(r"(<!-- map -->\n).*(<!-- /map -->)", re.S)
@@ -37,11 +44,13 @@ def lines(package: Path) -> Iterator[str]:
         for name in names:
             module, room = package / f"{name}.py", package / name
             if module.is_file():
-                yield f"{floor}  {module.name:<24}{sentence(module)}"
+                yield f"{floor}  {module.name:<32}{sentence(module)}"
             else:
-                yield f"{floor}  {name + '/':<24}{sentence(room / '__init__.py')}"
-                paths = sorted(path for path in room.glob("*.py") if path.stem != "__init__")
-                yield from (f"     {path.name:<24}{sentence(path)}" for path in paths)
+                yield f"{floor}  {name + '/':<32}{sentence(room / '__init__.py')}"
+                for path in sorted(room.rglob("*.py")):
+                    if path.stem != "__init__":
+                        place = str(path.relative_to(room))
+                        yield f"     {place:<32}{sentence(path)}"
 
 
 def filled(page: str) -> str:

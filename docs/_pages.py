@@ -14,14 +14,14 @@ import yaml
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from tempera import names as registry
 from tempera.cli import options as command_line
 from tempera.core.matryoshka import Matryoshka
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
 from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature
-from tempera.recommend.history import History
+from tempera.options import names as registry
+from tempera.recommend.train.history import History
 from tempera.towers.lora import Lora
 
 PAGE = Path(__file__).with_name("options.md")

@@ -35,8 +35,8 @@ import _page
 import _record
 import yaml
 
-from tempera import config as configuration
-from tempera.build import build
+from tempera.options import yaml_options as configuration
+from tempera.options.build import build
 from tempera.core.similarity import cosine
 
 HERE = Path(__file__).parent

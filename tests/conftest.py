@@ -65,15 +65,15 @@ Command = Callable[..., Answer]
 def unsettled() -> Iterator[None]:
     """Forget which library a resumed run has multiplied by."""
     yield
-    if "tempera.core.products" in sys.modules:
-        sys.modules["tempera.core.products"]._choice.settled = None  # type: ignore[attr-defined]
+    if "tempera.arithmetic.products" in sys.modules:
+        sys.modules["tempera.arithmetic.products"]._choice.settled = None  # type: ignore[attr-defined]
 
 
 @pytest.fixture
 def onednn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Take oneDNN as the faster library on any machine, and note its products; torch makes them
     where it would round."""
-    from tempera.core import products
+    from tempera.arithmetic import products
 
     products_of, own = list[str](), products._switched if products.onednn_gain() else nullcontext
 

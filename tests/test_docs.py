@@ -16,9 +16,9 @@ import pytest
 import yaml
 
 import tempera
-from tempera.config import dump
-from tempera.recommend.division import GlobalTime
-from tempera.recommend.timeline import Timeline
+from tempera.options.yaml_options import dump
+from tempera.recommend.read.division import GlobalTime
+from tempera.recommend.read.timeline import Timeline
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -161,7 +161,7 @@ def tables(page: str) -> dict[str, dict[str, str]]:
 
 
 def test_every_option_is_on_its_page_and_explained(pages: ModuleType) -> None:
-    from tempera import names
+    from tempera.options import names
 
     assert pages.PAGE.read_text(encoding="utf-8") == pages.options(), (
         "python docs/_pages.py writes the page again"
@@ -184,7 +184,7 @@ def test_every_option_is_on_its_page_and_explained(pages: ModuleType) -> None:
 
 
 def test_every_section_and_every_kind_of_part_is_on_the_page(pages: ModuleType) -> None:
-    from tempera import build, names
+    from tempera.options import build, names
 
     page = pages.options()
     for section in build.build(build.Options()).resolved:

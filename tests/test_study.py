@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tempera import config as configuration
 from tempera.experiments.grid import axes_of
 from tempera.experiments.points import SweepPlan
 from tempera.experiments.template import Template
+from tempera.options import yaml_options as configuration
 
 ROOT = Path(__file__).parents[1]
 

@@ -13,24 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "tempera"
 CLEAN = {
-    "__init__",
-    "artifacts",
-    "build",
-    "cli",
-    "config",
-    "core",
-    "engine",
-    "errors",
-    "experiments",
-    "integrations",
-    "io",
-    "mining",
-    "ranking",
-    "recommend",
-    "run",
-    "text",
-    "towers",
-}  # rooms and root modules; add each one cleaned
+    path.stem
+    for path in PACKAGE.iterdir()
+    if path.suffix == ".py" or (path / "__init__.py").is_file()
+}  # every room and root module
 RIDDLES = {
     "what",
     "how",

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .arithmetic.ragged import Ragged as Ragged
     from .artifacts.run_folder import Run as Run
     from .core import pools as pools
     from .core.batch import Batch as Batch
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from .core.presets import sampled_softmax as sampled_softmax
     from .core.presets import simcse as simcse
     from .core.presets import symmetric as symmetric
-    from .core.ragged import Ragged as Ragged
     from .core.similarity import cosine as cosine
     from .core.similarity import dot as dot
     from .core.teacher import Teacher as Teacher
@@ -43,24 +43,24 @@ if TYPE_CHECKING:
     from .engine.step import step as step
     from .errors import TemperaError as TemperaError
     from .experiments.distill import distill as distill
-    from .experiments.learn import learn as learn
-    from .experiments.learning_curve import LearningCurve as LearningCurve
-    from .experiments.recipe import train as train
     from .experiments.result import Sweep as Sweep
     from .experiments.sweep import sweep as sweep
-    from .experiments.trials import Tuning as Tuning
-    from .experiments.tune import tune as tune
+    from .finished.calibrate import calibrate as calibrate
+    from .finished.held_out_set import evaluate_held_out as evaluate_held_out
+    from .finished.held_out_set import export_held_out as export_held_out
+    from .finished.merge import merge as merge
     from .integrations.sentence_transformers import ContrastiveLoss as ContrastiveLoss
     from .integrations.sentence_transformers import ObjectiveState as ObjectiveState
     from .mining.hard_negatives import Mining as Mining
-    from .run.calibrate import calibrate as calibrate
-    from .run.held_out_set import evaluate_held_out as evaluate_held_out
-    from .run.held_out_set import export_held_out as export_held_out
-    from .run.merge import merge as merge
+    from .run.recipe import train as train
     from .run.verify import Proof as Proof
     from .run.verify import verify as verify
-    from .text.evaluate import evaluate as evaluate
-    from .text.mine import mine as mine
+    from .text.judge.evaluate import evaluate as evaluate
+    from .text.train.mine import mine as mine
+    from .tuning.learn import learn as learn
+    from .tuning.learning_curve import LearningCurve as LearningCurve
+    from .tuning.trials import Tuning as Tuning
+    from .tuning.tune import tune as tune
 
 __version__ = "0.1.0"
 
@@ -75,7 +75,7 @@ _NAMES = {
     "core.memory": "Memory",
     "core.objective": "Objective",
     "core.presets": "gist gte hardness infonce mixed_negatives mnr pools sampled_softmax simcse symmetric",
-    "core.ragged": "Ragged",
+    "arithmetic.ragged": "Ragged",
     "core.similarity": "cosine dot",
     "core.teacher": "Teacher",
     "core.temperature": "Temperature",
@@ -83,21 +83,21 @@ _NAMES = {
     "engine.step": "step",
     "errors": "TemperaError",
     "experiments.distill": "distill",
-    "experiments.learn": "learn",
-    "experiments.learning_curve": "LearningCurve",
-    "experiments.recipe": "train",
+    "tuning.learn": "learn",
+    "tuning.learning_curve": "LearningCurve",
+    "run.recipe": "train",
     "experiments.result": "Sweep",
     "experiments.sweep": "sweep",
-    "experiments.trials": "Tuning",
-    "experiments.tune": "tune",
+    "tuning.trials": "Tuning",
+    "tuning.tune": "tune",
     "integrations.sentence_transformers": "ContrastiveLoss ObjectiveState",
     "mining.hard_negatives": "Mining",
-    "run.calibrate": "calibrate",
-    "run.held_out_set": "evaluate_held_out export_held_out",
-    "run.merge": "merge",
+    "finished.calibrate": "calibrate",
+    "finished.held_out_set": "evaluate_held_out export_held_out",
+    "finished.merge": "merge",
     "run.verify": "Proof verify",
-    "text.evaluate": "evaluate",
-    "text.mine": "mine",
+    "text.judge.evaluate": "evaluate",
+    "text.train.mine": "mine",
 }
 _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 __all__ = ["__version__", *_HOME]

@@ -16,8 +16,8 @@ import pytest
 
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError
-from tempera.recommend import full_catalogue
-from tempera.recommend.interactions import Interactions
+from tempera.recommend.judge import full_catalogue
+from tempera.recommend.read.interactions import Interactions
 from tempera.run.train import train
 
 # A copy whose files may be changed, as of an earlier version: without their checksums.

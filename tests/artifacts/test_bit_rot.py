@@ -19,17 +19,17 @@ import pytest
 from tempera.artifacts.integrity import check
 from tempera.artifacts.run_folder import Run
 from tempera.errors import DataError, TemperaError
+from tempera.finished.calibrate import calibrate
+from tempera.finished.held_out_set import evaluate_held_out
+from tempera.finished.merge import merge
 from tempera.io import checked, manifest
 from tempera.io.atomic import adding, new_folder, write_manifest_again
 from tempera.io.manifest import MANIFEST, Manifest, refuse_damaged
-from tempera.io.vector_files import read_vectors
 from tempera.ranking.nearest import top
-from tempera.run.calibrate import calibrate
-from tempera.run.held_out_set import evaluate_held_out
-from tempera.run.merge import merge
 from tempera.run.train import train
-from tempera.text.evaluate import evaluate
-from tempera.text.mine import mine
+from tempera.tables.vector_files import read_vectors
+from tempera.text.judge.evaluate import evaluate
+from tempera.text.train.mine import mine
 
 from ..conftest import small_options
 
@@ -45,7 +45,7 @@ def texts(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     options["evaluation"]["bm25"] = True
     run = train(options, tmp_path_factory.mktemp("rot") / "texts")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tempera.run.calibrate.picture", lambda *_: {"svg": b"", "png": b""})
+        patch.setattr("tempera.finished.calibrate.picture", lambda *_: {"svg": b"", "png": b""})
         calibrate(run.folder)
     run.export("parquet")
     return run.folder
@@ -175,8 +175,8 @@ def campaign(run: Path, readers: Mapping[str, Reader], flips: int, place: Path) 
 
 @pytest.fixture
 def writes_no_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempera.run.calibrate.picture", lambda *_: {})
-    monkeypatch.setattr("tempera.run.calibrate.write_calibration", lambda *_: None)
+    monkeypatch.setattr("tempera.finished.calibrate.picture", lambda *_: {})
+    monkeypatch.setattr("tempera.finished.calibrate.write_calibration", lambda *_: None)
 
 
 MANY = pytest.param(300, marks=pytest.mark.slow)

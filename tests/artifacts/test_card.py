@@ -9,7 +9,7 @@ import yaml
 
 from tempera.artifacts.card import Card, render_card
 from tempera.ranking.compare import Difference
-from tempera.text.text_showcase import TEXTS
+from tempera.text.judge.text_showcase import TEXTS
 
 NASTY = "a|b\n# c <script>x</script> `d` [e](f) *g* \"h\": 'i' ---\\"
 CARD = Card(

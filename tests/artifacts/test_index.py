@@ -15,8 +15,8 @@ import pytest
 
 from tempera.artifacts.index import Found, Index, write_approximate, write_index, write_parquet
 from tempera.errors import DataError
-from tempera.io.vector_files import read_vectors
-from tempera.text.pairs import Pairs
+from tempera.tables.vector_files import read_vectors
+from tempera.text.read.pairs import Pairs
 from tempera.towers.stamp import Stamp
 
 COUNT, WIDTH = 12, 5

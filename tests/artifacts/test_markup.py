@@ -19,9 +19,9 @@ from tempera.artifacts.card import Card, render_card
 from tempera.artifacts.recommender import Found, Recommendations
 from tempera.artifacts.report import RunReport, render
 from tempera.ranking.compare import Difference
-from tempera.ranking.showcase import Example, Hit
 from tempera.ranking.spread import Spread
-from tempera.text.text_showcase import TEXTS
+from tempera.task.showcase import Example, Hit
+from tempera.text.judge.text_showcase import TEXTS
 
 # A copy whose files may be changed, as of an earlier version: without their checksums.
 UNCOMPARED = shutil.ignore_patterns("tempera-manifest.json")

@@ -23,21 +23,21 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from tempera import config as configuration
 from tempera.artifacts import many_users
 from tempera.artifacts.index import Index
 from tempera.artifacts.recommender import Recommender
 from tempera.artifacts.run_folder import Run
-from tempera.build import build
 from tempera.core.frame import Events, Frame
 from tempera.errors import DataError, OutputError
 from tempera.io.atomic import staged
-from tempera.recommend import baselines, full_catalogue
-from tempera.recommend.baselines import Transitions
-from tempera.recommend.counts import COUNTS
-from tempera.recommend.encoders import buckets_of
-from tempera.recommend.full_catalogue import Histories
+from tempera.options import yaml_options as configuration
+from tempera.options.build import build
+from tempera.recommend.judge import baselines, full_catalogue
+from tempera.recommend.judge.baselines import Transitions
+from tempera.recommend.judge.counts import COUNTS
+from tempera.recommend.judge.full_catalogue import Histories
 from tempera.recommend.recommendation import InteractionTask
+from tempera.recommend.train.encoders import buckets_of
 from tempera.run.train import train
 from tempera.towers.stamp import Stamp
 

@@ -17,9 +17,9 @@ from tempera.artifacts import pictures
 from tempera.artifacts.report import RunReport, headline, render
 from tempera.artifacts.report_tables import tables
 from tempera.ranking.compare import Difference
-from tempera.ranking.showcase import Example, Hit
 from tempera.ranking.spread import Spread
-from tempera.text.text_showcase import TEXTS
+from tempera.task.showcase import Example, Hit
+from tempera.text.judge.text_showcase import TEXTS
 
 EMPTY, ONES = np.zeros(0, np.float32), np.ones(3, np.float32)
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from tempera.artifacts.report_tables import ReportTable, results, tables
-from tempera.recommend.full_catalogue import Histories
-from tempera.recommend.judgement import METRICS, Recommended
-from tempera.recommend.popularity import Popularity
+from tempera.recommend.judge.full_catalogue import Histories
+from tempera.recommend.judge.judgement import METRICS, Recommended
+from tempera.recommend.judge.popularity import Popularity
 
 
 def reached(seed: int, queries: int = 60, items: int = 40) -> Recommended:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tempera.arithmetic.ragged import Ragged
 from tempera.core import pools
 from tempera.core.batch import Batch, Side
 from tempera.core.corrections import Hardness, LogQ, Margin
@@ -19,7 +20,6 @@ from tempera.core.definition import defined_losses
 from tempera.core.masks import Guided, KnownPositives, SameId
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
-from tempera.core.ragged import Ragged
 from tempera.core.similarity import cosine, dot
 from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature

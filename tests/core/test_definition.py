@@ -10,10 +10,10 @@ import pytest
 import torch
 from examples import Parts
 
+from tempera.arithmetic.ragged import Ragged
 from tempera.core.batch import Batch, Side
 from tempera.core.definition import Definition, defined_losses
 from tempera.core.matryoshka import Matryoshka
-from tempera.core.ragged import Ragged
 
 # Two pairs and a hard negative of the first; inner products are read off: 1 and 0 among the pairs,
 # 0.5 with the negative.

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
+from tempera.arithmetic.ragged import Ragged, distinct
 from tempera.core.batch import Batch, Side, divide
 from tempera.core.frame import Events, Frame
-from tempera.core.ragged import Ragged, distinct
 
 START = [4, 0, 9, 0, 4, 22, 9, 9, 4]
 STOP = [9, 2, 9, 0, 4, 23, 21, 10, 6]

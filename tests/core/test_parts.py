@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 from torch import Tensor
 
+from tempera.arithmetic.ragged import Ragged, Shared, from_lengths, spread
 from tempera.core import pools, presets
 from tempera.core.batch import Batch, Side, take
 from tempera.core.corrections import Hardness, LogQ
@@ -30,7 +31,6 @@ from tempera.core.matryoshka import Matryoshka
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
 from tempera.core.precisions import at_precision
-from tempera.core.ragged import Ragged, Shared, from_lengths, spread
 from tempera.core.similarity import Similarity, cosine, dot
 from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature

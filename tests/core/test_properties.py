@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tempera.arithmetic.ragged import Ragged
 from tempera.core.batch import Batch, Side
 from tempera.core.corrections import Hardness, LogQ, Margin
 from tempera.core.masks import Guided, KnownPositives, SameId
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
 from tempera.core.pools import POOLS, back_queries
-from tempera.core.ragged import Ragged
 from tempera.core.similarity import cosine, dot
 from tempera.core.temperature import Temperature
 

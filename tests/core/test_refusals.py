@@ -12,6 +12,7 @@ import pytest
 import torch
 from examples import Parts
 
+from tempera.arithmetic.ragged import Ragged
 from tempera.core import pools, presets
 from tempera.core.batch import Batch, Side
 from tempera.core.corrections import Hardness, LogQ, expected_logq
@@ -19,7 +20,6 @@ from tempera.core.diagnose import diagnose
 from tempera.core.masks import Guided, KnownPositives, SameId
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
-from tempera.core.ragged import Ragged
 from tempera.core.similarity import cosine, dot
 from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from tempera.arithmetic.ragged import Ragged
 from tempera.core.batch import Batch, Side
 from tempera.core.corrections import Hardness, LogQ, Margin
 from tempera.core.masks import Guided, KnownPositives, SameId
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
 from tempera.core.pools import POOLS
-from tempera.core.ragged import Ragged
 from tempera.core.similarity import cosine
 from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature

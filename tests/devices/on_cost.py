@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from tempera import Batch, Objective, mnr
 from tempera.engine.cache import Cache
-from tempera.engine.cost import META, Ledger
 from tempera.engine.devices import Devices
-from tempera.engine.distributed import ALONE
 from tempera.engine.optim import adam, total_norm
-from tempera.engine.stages import (
+from tempera.io.documents import JsonLines
+from tempera.paper.cost import META, Ledger
+from tempera.paper.stages import (
     BACKWARD,
     FIRST,
     LOSS,
@@ -29,7 +29,7 @@ from tempera.engine.stages import (
     objective_on_paper,
     step_on_paper,
 )
-from tempera.io.documents import JsonLines
+from tempera.parallel.distributed import ALONE
 from tempera.run.prepare import prepare
 
 Counts = tuple[int, int]

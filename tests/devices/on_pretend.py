@@ -8,7 +8,7 @@ import torch
 from pretend import Accelerator
 from torch import Tensor, nn
 
-from tempera.core.abilities import sent
+from tempera.arithmetic.abilities import sent
 
 
 class Tower(nn.Linear):

@@ -18,17 +18,18 @@ from pretend import Accelerator
 from torch import Tensor
 
 from tempera import Temperature, mnr, train
-from tempera.build import build
-from tempera.config import of
-from tempera.core import abilities
+from tempera.arithmetic import abilities
 from tempera.core.batch import Side
 from tempera.core.memory import Memory
-from tempera.engine import cache, lookup, loop, micro_batches
+from tempera.engine import cache, loop, micro_batches
 from tempera.engine.devices import Devices, Precision, start
-from tempera.engine.distributed import Group
 from tempera.engine.training_options import Training
 from tempera.errors import ConfigError
 from tempera.io.documents import JsonLines
+from tempera.layers import lookup
+from tempera.options.build import build
+from tempera.options.yaml_options import of
+from tempera.parallel.distributed import Group
 from tempera.run.fit import fit
 from tempera.run.judge import judge
 from tempera.run.prepare import prepare

@@ -30,11 +30,11 @@ from typer import Typer
 
 from tempera import Run, train
 from tempera.engine.devices import Devices
-from tempera.engine.distributed import Group
 from tempera.io.documents import JsonLines
 from tempera.mining.embed import embed_by
+from tempera.mining.embedder import Model
+from tempera.parallel.distributed import Group
 from tempera.run.prepare import prepare
-from tempera.text.embedder import Model
 from tempera.towers.saved import load
 from tempera.towers.static import Static
 from tempera.towers.transformer import Transformer

@@ -34,8 +34,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 import tempera
-from tempera.core import abilities
-from tempera.engine import clock, cost
+from tempera.arithmetic import abilities
+from tempera.engine import clock
+from tempera.paper import cost
 
 PACKAGE = str(Path(tempera.__file__).parent) + "/"
 TESTS = str(Path(__file__).parents[1]) + "/"

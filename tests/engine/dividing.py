@@ -22,19 +22,19 @@ from table_towers import OPTIONS, Pair
 from torch import Tensor
 from worlds import LAYOUTS, Found
 
-from tempera import config as configuration
-from tempera.build import build
-from tempera.core.table import Table
+from tempera.arithmetic.table import Table
 from tempera.engine import loop
 from tempera.engine.cache import Cache, Mode
 from tempera.engine.checkpoint import State
 from tempera.engine.devices import Devices
-from tempera.engine.distributed import ALONE, Group
-from tempera.engine.divided_tables import divided, release
-from tempera.engine.shards import gather, part, whole
 from tempera.engine.step import step
 from tempera.engine.training_options import Training
 from tempera.io.documents import JsonLines
+from tempera.options import yaml_options as configuration
+from tempera.options.build import build
+from tempera.parallel.distributed import ALONE, Group
+from tempera.parallel.divided_tables import divided, release
+from tempera.parallel.shards import gather, part, whole
 from tempera.run.fit import fit
 from tempera.run.prepare import prepare
 

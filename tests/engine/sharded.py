@@ -19,23 +19,23 @@ import worlds
 from torch import Tensor, nn
 from worlds import WIDTH, WORDS, Found, Layout
 
+from tempera.arithmetic.ragged import Ragged
 from tempera.core import presets
 from tempera.core.batch import Batch, Side
 from tempera.core.frame import Events, Frame
-from tempera.core.ragged import Ragged
 from tempera.engine import loop
 from tempera.engine.cache import Cache, Mode
 from tempera.engine.devices import Devices
-from tempera.engine.distributed import Group
 from tempera.engine.loop import Progress
-from tempera.engine.shards import part, shard, whole
 from tempera.engine.step import step
 from tempera.engine.training_options import Training
 from tempera.errors import TemperaError
-from tempera.recommend.encoders import Categories, Elapsed, Entities, Id
-from tempera.recommend.features import Features
-from tempera.recommend.history import History
-from tempera.recommend.pooling import Causal, Gru, Mean
+from tempera.parallel.distributed import Group
+from tempera.parallel.shards import part, shard, whole
+from tempera.recommend.train.encoders import Categories, Elapsed, Entities, Id
+from tempera.recommend.train.features import Features
+from tempera.recommend.train.history import History
+from tempera.recommend.train.pooling import Causal, Gru, Mean
 
 MODES: tuple[Mode, ...] = ("always", "auto", "never")
 MEMORY, TOKENS = 12_000.0, 8  # of this, "auto" keeps some

@@ -10,17 +10,17 @@ import worlds
 from torch import Tensor, nn
 from worlds import LAYOUTS, WIDTH, WORDS, Found
 
+from tempera.arithmetic.ragged import Ragged
+from tempera.arithmetic.table import Table
 from tempera.core.batch import Batch
-from tempera.core.ragged import Ragged
-from tempera.core.table import Table
 from tempera.engine import loop
 from tempera.engine.checkpoint import State
 from tempera.engine.devices import Devices
-from tempera.engine.distributed import ALONE, Group
 from tempera.engine.loop import train
 from tempera.engine.optim import set_sparse
 from tempera.engine.step import step
 from tempera.engine.training_options import Training
+from tempera.parallel.distributed import ALONE, Group
 
 UNREAD = 10  # rows of a table that no batch reads
 STEPS = 5

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tempera.core.ragged import Ragged
+from tempera.arithmetic.ragged import Ragged
 from tempera.engine.batches import Draws, Examples, Shuffled
 from tempera.errors import ConfigError
 

@@ -22,10 +22,10 @@ from tempera.core.pools import memory as memory_pool
 from tempera.core.temperature import Temperature
 from tempera.engine import loop
 from tempera.engine.checkpoint import State
-from tempera.engine.digest import digest
 from tempera.engine.loop import train
 from tempera.engine.training_options import Training
 from tempera.errors import DataError
+from tempera.parallel.digest import digest
 
 STEPS = 4
 OPTIONS = Training(

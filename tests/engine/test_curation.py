@@ -27,20 +27,20 @@ from worlds import (
     world,
 )
 
+from tempera.arithmetic.ragged import Ragged
 from tempera.core import presets
 from tempera.core.batch import Batch, take
 from tempera.core.definition import defined_losses
 from tempera.core.masks import Guided
 from tempera.core.objective import base_of
-from tempera.core.ragged import Ragged
 from tempera.engine import loop
 from tempera.engine.cache import Cache
 from tempera.engine.curation import By, as_many, curated
-from tempera.engine.distributed import ALONE, Group
 from tempera.engine.faults import NotFinite
 from tempera.engine.step import step
 from tempera.engine.training_options import Training
 from tempera.errors import ConfigError, DataError
+from tempera.parallel.distributed import ALONE, Group
 
 LAYOUT = LAYOUTS[2]
 UNTAUGHT = [

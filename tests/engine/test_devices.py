@@ -12,8 +12,8 @@ import torch
 import worlds
 from worlds import LAYOUTS, found
 
-from tempera.engine.distributed import Group
 from tempera.errors import TemperaError
+from tempera.parallel.distributed import Group
 
 SIZES = [2, pytest.param(4, marks=pytest.mark.long)]
 

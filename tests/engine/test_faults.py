@@ -16,10 +16,10 @@ from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature
 from tempera.engine import loop
 from tempera.engine.devices import Devices
-from tempera.engine.distributed import ALONE
 from tempera.engine.faults import NotFinite, trace
 from tempera.engine.training_options import Training
 from tempera.errors import DataError
+from tempera.parallel.distributed import ALONE
 
 LAYOUT = LAYOUTS[2]
 OPTIONS = Training(learning_rate=0.02)

@@ -78,7 +78,7 @@ import os
 from pathlib import Path
 from tempera.cli import main
 from tempera.engine.devices import stop
-from tempera.engine.divided_tables import divided
+from tempera.parallel.divided_tables import divided
 
 divided.__defaults__ = (2,)  # rows of a table that is worth dividing
 
@@ -94,7 +94,7 @@ KILLED_IN = """
 import os, signal
 import torch.distributed as dist
 from tempera.cli import main
-from tempera.engine.divided_tables import divided
+from tempera.parallel.divided_tables import divided
 
 exchange, calls = dist.{exchange}, []
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from tempera import mnr
-from tempera.core.table import Table
+from tempera.arithmetic.table import Table
 from tempera.core.temperature import Temperature
 from tempera.engine import optim
-from tempera.engine.distributed import ALONE, CPU
-from tempera.engine.lookup import adding_in_place, clear, rows_of
 from tempera.engine.optim import AdamWByRow, adam, clip, total_norm
+from tempera.layers.lookup import adding_in_place, clear, rows_of
+from tempera.parallel.distributed import ALONE, CPU
 
 ROWS, WIDTH = 4000, 16
 

@@ -19,16 +19,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tempera import mnr
+from tempera.arithmetic.ragged import Ragged
 from tempera.core.batch import Batch, Side
-from tempera.core.ragged import Ragged
-from tempera.engine import linear_layers, stages
 from tempera.engine.cache import Cache, size_of
-from tempera.engine.cost import META, Operation, Stage
 from tempera.engine.devices import start
-from tempera.engine.machines import MACHINES
 from tempera.engine.plan import Footprint, footprint, keep, pack, probe_rows, start_tokens
-from tempera.engine.stages import step_on_paper
 from tempera.engine.training_options import Training
+from tempera.layers import linear_layers
+from tempera.paper import stages
+from tempera.paper.cost import META, Operation, Stage
+from tempera.paper.machines import MACHINES
+from tempera.paper.stages import step_on_paper
 from tempera.towers.transformer import Transformer
 
 fixed = settings(max_examples=60, deadline=None, derandomize=True)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from worlds import LAYOUTS, Pair
 
 from tempera import mnr
+from tempera.arithmetic.ragged import Ragged
 from tempera.core.batch import Batch, Side
 from tempera.core.masks import SameId
-from tempera.core.ragged import Ragged
 from tempera.core.temperature import Temperature
 from tempera.engine.cache import Cache, Mode
 from tempera.engine.step import step

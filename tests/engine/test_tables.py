@@ -30,16 +30,16 @@ from table_towers import (
 from torch import Tensor, nn
 from worlds import WIDTH, WORDS
 
-from tempera.core.table import Table
+from tempera.arithmetic.table import Table
 from tempera.engine import loop
 from tempera.engine.cache import Cache, Mode
 from tempera.engine.devices import Devices
-from tempera.engine.distributed import ALONE, Group
 from tempera.engine.optim import AdamWWithAdagrad, adagrad_rows, adam, clip, total_norm
 from tempera.engine.outlook import memory
 from tempera.engine.step import step
 from tempera.engine.training_options import Training
 from tempera.errors import ConfigError
+from tempera.parallel.distributed import ALONE, Group
 
 
 @cache

@@ -22,6 +22,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
+from tempera.arithmetic.ragged import Ragged
 from tempera.core import presets
 from tempera.core.batch import Batch, Side
 from tempera.core.masks import Guided, KnownPositives, SameId
@@ -29,17 +30,16 @@ from tempera.core.matryoshka import Matryoshka
 from tempera.core.memory import Memory
 from tempera.core.pools import POOLS
 from tempera.core.pools import memory as memory_pool
-from tempera.core.ragged import Ragged
 from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature
 from tempera.engine import loop
 from tempera.engine.checkpoint import State
 from tempera.engine.devices import Devices
-from tempera.engine.distributed import Group
 from tempera.engine.faults import NotFinite
 from tempera.engine.step import step
 from tempera.engine.training_options import Training
 from tempera.errors import TemperaError
+from tempera.parallel.distributed import Group
 
 WIDTH, WORDS = 4, 20
 Found = dict[str, Any]

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from tempera.experiments import sweep, tune
+from tempera.experiments import sweep
+from tempera.tuning import tune
 
 
 @pytest.fixture

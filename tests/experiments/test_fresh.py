@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from tempera import config as configuration
-from tempera.build import Config, build
 from tempera.engine.devices import Devices
 from tempera.io.documents import JsonLines
+from tempera.options import yaml_options as configuration
+from tempera.options.build import Config, build
 from tempera.run.fit import fit
 from tempera.run.prepare import prepare
 from tempera.run.task import RunTask

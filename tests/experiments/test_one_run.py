@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from tempera import config as configuration
-from tempera.build import build
 from tempera.core.batch import Batch, Side
 from tempera.core.diagnose import diagnose
 from tempera.core.masks import SameId
@@ -18,9 +16,11 @@ from tempera.core.objective import Objective
 from tempera.experiments import one_run
 from tempera.experiments.one_run import Trainings
 from tempera.experiments.record import Record
+from tempera.options import yaml_options as configuration
+from tempera.options.build import build
 from tempera.run.train import train
 from tempera.text import retrieval
-from tempera.text.sources import PairsFile
+from tempera.text.read.sources import PairsFile
 from tempera.towers import static
 from tempera.towers.saved import load
 

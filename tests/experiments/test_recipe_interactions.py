@@ -12,12 +12,12 @@ import pyarrow.csv as csv
 import pytest
 import yaml
 
-from tempera import config
-from tempera.build import build
-from tempera.experiments import race as racing
-from tempera.experiments.recipe import opened, shown, train
-from tempera.recommend import candidates
-from tempera.towers.rounds import LEARNING_RATE
+from tempera.options import yaml_options as config
+from tempera.options.build import build
+from tempera.recommend.train import candidates
+from tempera.run import race as racing
+from tempera.run.recipe import opened, shown, train
+from tempera.task.rounds import LEARNING_RATE
 
 TINY = {
     "last": {

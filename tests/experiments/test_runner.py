@@ -17,12 +17,12 @@ from typing import Any
 import psutil
 import pytest
 
-from tempera.build import build
-from tempera.config import Options
 from tempera.errors import OutputError
 from tempera.experiments.record import Record
 from tempera.experiments.runner import Runner, Stopped, Worker
 from tempera.experiments.template import PlannedRun
+from tempera.options.build import build
+from tempera.options.yaml_options import Options
 
 # What a run does is the text of its option `what`.
 RUNS = """

@@ -21,9 +21,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tempera import config as configuration
-from tempera.build import build
-from tempera.config import Options
 from tempera.core.temperature import Temperature
 from tempera.engine.training_options import Training
 from tempera.errors import ConfigError, DataError, OutputError, TemperaError
@@ -32,12 +29,15 @@ from tempera.experiments.claim import claimed
 from tempera.experiments.figures import figures
 from tempera.experiments.grid import axes_of
 from tempera.experiments.points import SweepPlan
-from tempera.experiments.recipe import opened
 from tempera.experiments.record import Record, read_records
 from tempera.experiments.result import Sweep
 from tempera.experiments.runner import Worker
 from tempera.experiments.sweep import sweep
 from tempera.experiments.template import Template
+from tempera.options import yaml_options as configuration
+from tempera.options.build import build
+from tempera.options.yaml_options import Options
+from tempera.run.recipe import opened
 from tempera.run.train import train
 
 pytestmark = pytest.mark.usefixtures("inline")

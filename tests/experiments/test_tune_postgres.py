@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tempera import config as configuration
+from tempera.options import yaml_options as configuration
 
 optuna = pytest.importorskip("optuna")
 pytest.importorskip("psycopg")

@@ -31,26 +31,26 @@ import torch
 from chance import altered, damaged, mutated, number, table, text, value
 from torch import nn
 
-from tempera import config
 from tempera.artifacts.calibrated import read_calibration
 from tempera.artifacts.index import Index
 from tempera.artifacts.recommender import Recommender
 from tempera.artifacts.run_folder import Run
-from tempera.build import build, build_roles
 from tempera.engine.cache import Cache
 from tempera.engine.checkpoint import State
 from tempera.errors import TemperaError
-from tempera.experiments.space import Space
 from tempera.io.manifest import MANIFEST
 from tempera.mining.vectors import Store, keys_of
-from tempera.names import PARTS, SECTIONS
-from tempera.recommend.event_roles import USUAL as INTERACTION_ROLES
-from tempera.recommend.interactions import Interactions
+from tempera.options import yaml_options as config
+from tempera.options.build import build, build_roles
+from tempera.options.names import PARTS, SECTIONS
+from tempera.recommend.read.event_roles import USUAL as INTERACTION_ROLES
+from tempera.recommend.read.interactions import Interactions
 from tempera.run.resume import Checkpoints
-from tempera.text.beir import read_beir
-from tempera.text.roles import USUAL as PAIR_ROLES
-from tempera.text.sources import PairsFile, documents
+from tempera.text.read.beir import read_beir
+from tempera.text.read.roles import USUAL as PAIR_ROLES
+from tempera.text.read.sources import PairsFile, documents
 from tempera.towers.saved import load
+from tempera.tuning.space import Space
 
 SECONDS = 2.0  # of processor time, of one input
 Files = Mapping[str, bytes]
@@ -195,10 +195,10 @@ def _names() -> tuple[tuple[str, ...], ...]:
     import inspect
 
     from tempera.engine.training_options import Training
-    from tempera.names import hints_of
+    from tempera.options.names import hints_of
     from tempera.ranking.ranking import Evaluation
-    from tempera.ranking.showcase import Labels
-    from tempera.text.mined_again import MiningAgain
+    from tempera.task.showcase import Labels
+    from tempera.text.train.mined_again import MiningAgain
 
     parts = {name: part for names in PARTS.values() for name, part in names.items()}
     options = {

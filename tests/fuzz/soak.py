@@ -42,7 +42,7 @@ def samples(folder: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
-    import tempera.config
+    import tempera.options.yaml_options
     import tempera.run.publish
     import tempera.run.train
 
@@ -86,7 +86,9 @@ def samples(folder: Path) -> None:
         folder / "items",
     )
     # What is read of it, lest most of the time goes into YAML of other sections.
-    (folder / "items" / "config.yaml").write_text(tempera.config.dump({"tower": towers}))
+    (folder / "items" / "config.yaml").write_text(
+        tempera.options.yaml_options.dump({"tower": towers})
+    )
 
 
 def work(name: str, sample: Path, first: int, inputs: int, seconds: float, only: bool) -> None:

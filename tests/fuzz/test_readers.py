@@ -26,12 +26,12 @@ from inputs import CALIBRATION, Fault, Place, Reader, accepts, readers
 from tempera.artifacts.calibrated import read_calibration
 from tempera.artifacts.index import Index, write_index
 from tempera.artifacts.run_folder import Run
-from tempera.config import load as load_config
 from tempera.errors import DataError, TemperaError, one_line
 from tempera.mining.vectors import Store
-from tempera.recommend.interactions import Interactions
-from tempera.text.beir import read_beir
-from tempera.text.sources import PairsFile
+from tempera.options.yaml_options import load as load_config
+from tempera.recommend.read.interactions import Interactions
+from tempera.text.read.beir import read_beir
+from tempera.text.read.sources import PairsFile
 from tempera.towers.saved import load
 
 NAMES = (

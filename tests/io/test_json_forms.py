@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tempera.errors import ConfigError, DataError
-from tempera.io import tables
-from tempera.io.table_form import TableForm
+from tempera.tables import tables
+from tempera.tables.table_form import TableForm
 
 ROWS = [{"q": "a", "d": "x"}, {"q": "b", "d": "y"}, {"q": "c", "d": "z"}]
 Put = Callable[[str, str], Path]

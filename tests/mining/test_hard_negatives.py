@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tempera.core import products
+from tempera.arithmetic import products
 from tempera.errors import ConfigError, DataError
 from tempera.mining import search
 from tempera.mining.hard_negatives import Mining, mine

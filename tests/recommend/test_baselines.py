@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tempera.errors import DataError
-from tempera.recommend import baselines
-from tempera.recommend.baselines import (
+from tempera.recommend.judge import baselines
+from tempera.recommend.judge.baselines import (
     BASELINES,
     UNORDERED,
     Ease,
@@ -22,7 +22,7 @@ from tempera.recommend.baselines import (
     by_history,
     grid,
 )
-from tempera.recommend.full_catalogue import Histories, rank
+from tempera.recommend.judge.full_catalogue import Histories, rank
 
 USERS = [[0, 1, 2, 1], [2, 3], [], [4, 0, 1, 5, 2], [1, 1, 3], [5], [0, 2, 4, 5, 3]]
 ITEMS = 7  # nobody had item 6

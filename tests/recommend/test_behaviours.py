@@ -12,23 +12,23 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tempera import config as configuration
 from tempera import train
-from tempera.build import build
 from tempera.core.frame import Events
 from tempera.errors import ConfigError, DataError
-from tempera.recommend import timeline as timelines
-from tempera.recommend.disliked import known_dislikes
-from tempera.recommend.division import AtRandom, GlobalTime, LeaveLastOut
-from tempera.recommend.encoders import Category
-from tempera.recommend.exportable_users import UserModule
-from tempera.recommend.history import History
-from tempera.recommend.interactions import Interactions
-from tempera.recommend.pooling import BagOfOthers, Mean
-from tempera.recommend.segments import Contexts, Segments
-from tempera.recommend.timeline import Timeline
-from tempera.recommend.training_events import EventData
-from tempera.recommend.visits import Visits
+from tempera.options import yaml_options as configuration
+from tempera.options.build import build
+from tempera.recommend.read import timeline as timelines
+from tempera.recommend.read.division import AtRandom, GlobalTime, LeaveLastOut
+from tempera.recommend.read.interactions import Interactions
+from tempera.recommend.read.timeline import Timeline
+from tempera.recommend.train.disliked import known_dislikes
+from tempera.recommend.train.encoders import Category
+from tempera.recommend.train.exportable_users import UserModule
+from tempera.recommend.train.history import History
+from tempera.recommend.train.pooling import BagOfOthers, Mean
+from tempera.recommend.train.segments import Contexts, Segments
+from tempera.recommend.train.training_events import EventData
+from tempera.recommend.train.visits import Visits
 
 USERS, ITEMS, TARGETS = 12, 9, {"cart": 0.25, "buy": 2.0}
 Row = tuple[int, int, int, str, str | None]

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from tempera.errors import DataError
-from tempera.recommend.cold import ColdItems
-from tempera.recommend.division import TEST, TRAIN, Division, GlobalTime, LeaveLastOut
-from tempera.recommend.full_catalogue import Histories
-from tempera.recommend.timeline import Timeline
-from tempera.recommend.withheld import withhold
+from tempera.recommend.judge.cold import ColdItems
+from tempera.recommend.judge.full_catalogue import Histories
+from tempera.recommend.read.division import TEST, TRAIN, Division, GlobalTime, LeaveLastOut
+from tempera.recommend.read.timeline import Timeline
+from tempera.recommend.train.withheld import withhold
 
 METRICS = ("hit@2", "ndcg@3")
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from tempera.errors import DataError
-from tempera.recommend.continued import Continued
-from tempera.recommend.division import GlobalTime, LeaveLastOut
-from tempera.recommend.full_catalogue import Histories
-from tempera.recommend.past_events import PastEvents
-from tempera.recommend.timeline import Timeline
+from tempera.recommend.judge.continued import Continued
+from tempera.recommend.judge.full_catalogue import Histories
+from tempera.recommend.judge.past_events import PastEvents
+from tempera.recommend.read.division import GlobalTime, LeaveLastOut
+from tempera.recommend.read.timeline import Timeline
 
 ITEMS = pa.chunked_array([["a", "b", "c", "d"]])
 

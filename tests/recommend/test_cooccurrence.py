@@ -11,12 +11,12 @@ import torch
 
 from tempera.core.frame import Frame
 from tempera.errors import ConfigError
-from tempera.recommend.cooccurrence import Cooccurrence
-from tempera.recommend.division import LeaveLastOut
-from tempera.recommend.encoders import Id
-from tempera.recommend.features import Features
-from tempera.recommend.timeline import Timeline
-from tempera.recommend.training_events import EventData
+from tempera.recommend.read.division import LeaveLastOut
+from tempera.recommend.read.timeline import Timeline
+from tempera.recommend.train.cooccurrence import Cooccurrence
+from tempera.recommend.train.encoders import Id
+from tempera.recommend.train.features import Features
+from tempera.recommend.train.training_events import EventData
 
 ITEMS = 12
 

@@ -13,9 +13,9 @@ from scipy import sparse
 
 from tempera.errors import DataError
 from tempera.ranking.fusion import Fusion
-from tempera.recommend.baselines import ItemToItem, Observed, Transitions
-from tempera.recommend.counts import COUNTS, Counting, open_counts
-from tempera.recommend.full_catalogue import Histories
+from tempera.recommend.judge.baselines import ItemToItem, Observed, Transitions
+from tempera.recommend.judge.counts import COUNTS, Counting, open_counts
+from tempera.recommend.judge.full_catalogue import Histories
 from tempera.towers.stamp import beside
 
 DRAW = np.random.default_rng(3)

@@ -22,12 +22,12 @@ from tempera.core.masks import KnownPositives, SameId
 from tempera.core.objective import Objective
 from tempera.engine.batches import Draws
 from tempera.errors import ConfigError, DataError
-from tempera.recommend.disliked import Disliked, known_dislikes
-from tempera.recommend.division import AtRandom, GlobalTime, LeaveLastOut
-from tempera.recommend.interactions import Interactions
-from tempera.recommend.segments import Contexts
-from tempera.recommend.timeline import Timeline
-from tempera.recommend.visits import Visits
+from tempera.recommend.read.division import AtRandom, GlobalTime, LeaveLastOut
+from tempera.recommend.read.interactions import Interactions
+from tempera.recommend.read.timeline import Timeline
+from tempera.recommend.train.disliked import Disliked, known_dislikes
+from tempera.recommend.train.segments import Contexts
+from tempera.recommend.train.visits import Visits
 
 USERS, ITEMS = 9, 14
 Row = tuple[int, int, int, int]

@@ -10,9 +10,16 @@ import pyarrow as pa
 import pytest
 
 from tempera.errors import ConfigError, DataError
-from tempera.recommend.division import TEST, TRAIN, VALIDATION, Division, GlobalTime, LeaveLastOut
-from tempera.recommend.interactions import Interactions
-from tempera.recommend.timeline import Timeline, timeline_of
+from tempera.recommend.read.division import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Division,
+    GlobalTime,
+    LeaveLastOut,
+)
+from tempera.recommend.read.interactions import Interactions
+from tempera.recommend.read.timeline import Timeline, timeline_of
 
 
 def generated(seed: int, events: int = 400, users: int = 30, times: int = 90) -> Timeline:

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tempera.core.ragged import Ragged
+from tempera.arithmetic.ragged import Ragged
 from tempera.errors import ConfigError, DataError
-from tempera.recommend import encoders
-from tempera.recommend.candidates import features_of
-from tempera.recommend.encoders import (
+from tempera.recommend.train import encoders
+from tempera.recommend.train.candidates import features_of
+from tempera.recommend.train.encoders import (
     UNKNOWN,
     Bag,
     Categories,

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from tempera.build import build
-from tempera.config import load
 from tempera.errors import DataError
-from tempera.recommend.event_roles import proposed
-from tempera.recommend.timeline import Timeline
+from tempera.options.build import build
+from tempera.options.yaml_options import load
+from tempera.recommend.read.event_roles import proposed
+from tempera.recommend.read.timeline import Timeline
 
 ROWS = 240
 

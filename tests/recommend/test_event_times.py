@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tempera.errors import DataError
-from tempera.recommend.interactions import Interactions
+from tempera.recommend.read.interactions import Interactions
 
 
 def table(times: list[Any]) -> pa.Table:

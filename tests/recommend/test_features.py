@@ -28,15 +28,23 @@ from tempera.engine.cache import Cache
 from tempera.engine.optim import set_sparse
 from tempera.engine.step import step
 from tempera.errors import ConfigError
-from tempera.recommend.division import LeaveLastOut
-from tempera.recommend.encoders import Categories, Category, Elapsed, Entities, Id, Number, Text
-from tempera.recommend.entity_tables import entities, with_counts
-from tempera.recommend.features import Features, FeatureTowers
-from tempera.recommend.history import History
-from tempera.recommend.pooling import Attention, Causal, Gru, Max, Mean
-from tempera.recommend.segments import Contexts
-from tempera.recommend.timeline import Timeline
-from tempera.recommend.visits import Visits
+from tempera.recommend.read.division import LeaveLastOut
+from tempera.recommend.read.timeline import Timeline
+from tempera.recommend.train.encoders import (
+    Categories,
+    Category,
+    Elapsed,
+    Entities,
+    Id,
+    Number,
+    Text,
+)
+from tempera.recommend.train.entity_tables import entities, with_counts
+from tempera.recommend.train.features import Features, FeatureTowers
+from tempera.recommend.train.history import History
+from tempera.recommend.train.pooling import Attention, Causal, Gru, Max, Mean
+from tempera.recommend.train.segments import Contexts
+from tempera.recommend.train.visits import Visits
 
 USERS, ITEMS, WIDTH = 9, 14, 4
 OPTIONS = {
@@ -238,7 +246,7 @@ def test_vectors_are_unit_vectors_where_the_cosine_compares_them(
     assert torch.allclose(modules.encode(frame), F.normalize(raw))
     modules.normalised = False
     assert torch.equal(modules.encode(frame), raw)
-    monkeypatch.setattr("tempera.recommend.features._BLOCK", 3)
+    monkeypatch.setattr("tempera.recommend.train.features._BLOCK", 3)
     assert torch.allclose(modules.encode(frame), raw) and modules.encode(frame[:0]).shape == (
         0,
         WIDTH,

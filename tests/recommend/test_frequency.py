@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tempera.recommend import frequency as frequencies
-from tempera.recommend.frequency import counted
+from tempera.recommend.train import frequency as frequencies
+from tempera.recommend.train.frequency import counted
 
 
 @pytest.mark.parametrize("at_once", [7, 1 << 22])

@@ -9,10 +9,10 @@ import pytest
 
 from tempera.errors import ConfigError, DataError
 from tempera.ranking.metrics import KINDS, Relevant, evaluate
-from tempera.recommend import full_catalogue as catalogue
-from tempera.recommend.full_catalogue import Histories, Ranks, inner, metrics_of, rank
-from tempera.recommend.interactions import Interactions
-from tempera.recommend.later_events import judge_events
+from tempera.recommend.judge import full_catalogue as catalogue
+from tempera.recommend.judge.full_catalogue import Histories, Ranks, inner, metrics_of, rank
+from tempera.recommend.judge.later_events import judge_events
+from tempera.recommend.read.interactions import Interactions
 
 
 def histories(rows: list[list[int]]) -> Histories:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from tempera.core.frame import Events
-from tempera.recommend.history import History, Past
-from tempera.recommend.pooling import Ages, Attention, Causal, Gru, Max, Mean, Pooling
+from tempera.recommend.train.history import History, Past
+from tempera.recommend.train.pooling import Ages, Attention, Causal, Gru, Max, Mean, Pooling
 
 ITEMS, D = 11, 6
 POOLS: dict[str, tuple[Pooling, ...]] = {

@@ -14,9 +14,9 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tempera.errors import ConfigError, DataError
-from tempera.recommend import timeline as timelines
-from tempera.recommend.interactions import Interactions
-from tempera.recommend.timeline import Timeline
+from tempera.recommend.read import timeline as timelines
+from tempera.recommend.read.interactions import Interactions
+from tempera.recommend.read.timeline import Timeline
 
 
 def rows_of(timeline: Timeline) -> dict[Any, list[tuple[Any, ...]]]:

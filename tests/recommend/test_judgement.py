@@ -9,11 +9,11 @@ import pytest
 
 from tempera.errors import ConfigError, DataError
 from tempera.ranking.compare import SCORES, bootstrap, compare
-from tempera.recommend.baselines import BASELINES, Observed, by_history
-from tempera.recommend.full_catalogue import Histories, rank
-from tempera.recommend.judgement import Recommended
-from tempera.recommend.leads import winner
-from tempera.recommend.popularity import Popularity, coverage, exposure, gini
+from tempera.recommend.judge.baselines import BASELINES, Observed, by_history
+from tempera.recommend.judge.full_catalogue import Histories, rank
+from tempera.recommend.judge.judgement import Recommended
+from tempera.recommend.judge.leads import winner
+from tempera.recommend.judge.popularity import Popularity, coverage, exposure, gini
 
 ITEMS, QUERIES = 30, 60
 NAMES = ("hit@3", "ndcg@5", "mrr@30")

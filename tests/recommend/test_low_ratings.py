@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pytest
 
-from tempera.recommend.continued import Continued
-from tempera.recommend.division import AtRandom, GlobalTime
-from tempera.recommend.full_catalogue import Histories, inner, rank
-from tempera.recommend.interactions import Interactions
-from tempera.recommend.past_events import PastEvents
-from tempera.recommend.timeline import Timeline
+from tempera.recommend.judge.continued import Continued
+from tempera.recommend.judge.full_catalogue import Histories, inner, rank
+from tempera.recommend.judge.past_events import PastEvents
+from tempera.recommend.read.division import AtRandom, GlobalTime
+from tempera.recommend.read.interactions import Interactions
+from tempera.recommend.read.timeline import Timeline
 from tempera.run.train import train
 
 USERS, ITEMS = 12, 15

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tempera.recommend.popularity import Popularity, coverage, exposure, gini
+from tempera.recommend.judge.popularity import Popularity, coverage, exposure, gini
 
 
 def lists(seed: int, q: int = 30, c: int = 23, depth: int = 6) -> np.ndarray:

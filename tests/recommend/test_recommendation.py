@@ -19,20 +19,20 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tempera import config as configuration
-from tempera.build import build
-from tempera.config import inline
+from tempera.arithmetic.ragged import Ragged
 from tempera.core import pools, presets
 from tempera.core.batch import Batch, Side
 from tempera.core.corrections import LogQ
 from tempera.core.frame import Events
 from tempera.core.masks import KnownPositives, SameId
-from tempera.core.ragged import Ragged
 from tempera.engine.cache import Cache
 from tempera.engine.devices import Devices
 from tempera.engine.step import step
 from tempera.errors import ConfigError
 from tempera.io.documents import JsonLines
+from tempera.options import yaml_options as configuration
+from tempera.options.build import build
+from tempera.options.yaml_options import inline
 from tempera.recommend import recommendation
 from tempera.recommend.recommendation import InteractionTask
 from tempera.run.dry_run import lines, rehearse

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from tempera.errors import ConfigError
-from tempera.recommend.division import LeaveLastOut
-from tempera.recommend.segments import Contexts, Segments
-from tempera.recommend.timeline import Timeline
+from tempera.recommend.read.division import LeaveLastOut
+from tempera.recommend.read.timeline import Timeline
+from tempera.recommend.train.segments import Contexts, Segments
 
 LENGTHS = [1, 40, 3, 16, 17, 5, 90, 2, 33, 8, 64, 31]
 

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from tempera import config as configuration
 from tempera.errors import DataError, TemperaError
-from tempera.forms import with_source
-from tempera.recommend.division import GlobalTime, LeaveLastOut
-from tempera.recommend.interactions import Interactions
-from tempera.recommend.timeline import Timeline
+from tempera.options import yaml_options as configuration
+from tempera.options.forms import with_source
+from tempera.recommend.read.division import GlobalTime, LeaveLastOut
+from tempera.recommend.read.interactions import Interactions
+from tempera.recommend.read.timeline import Timeline
 
 LISTS = [["a", "b", "a"], ["c", "b"], [], ["b", "a", "c", "d"]]
 

@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tempera.build import build
-from tempera.config import of
 from tempera.engine.devices import Devices
 from tempera.errors import TemperaError
 from tempera.io.documents import JsonLines
+from tempera.options.build import build
+from tempera.options.yaml_options import of
 from tempera.run.fit import fit
 from tempera.run.judge import judge
 from tempera.run.prepare import prepare

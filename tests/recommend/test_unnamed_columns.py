@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tempera.build import build
-from tempera.config import load
 from tempera.errors import DataError
-from tempera.recommend.timeline import Timeline
+from tempera.options.build import build
+from tempera.options.yaml_options import load
+from tempera.recommend.read.timeline import Timeline
 
 Row = Callable[[int, int, int, int], str]
 ROWS = 300

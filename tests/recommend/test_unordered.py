@@ -19,14 +19,17 @@ import pyarrow.csv as csv
 import pytest
 import torch
 
-from tempera.build import build
-from tempera.config import of
 from tempera.core.frame import Events
 from tempera.engine.devices import Devices
 from tempera.errors import ConfigError, DataError, TemperaError
 from tempera.io.documents import JsonLines
+from tempera.options.build import build
+from tempera.options.yaml_options import of
 from tempera.ranking.metrics import KINDS
-from tempera.recommend.division import (
+from tempera.recommend.judge.full_catalogue import Histories, inner
+from tempera.recommend.judge.judgement import Recommended
+from tempera.recommend.judge.popularity import Popularity
+from tempera.recommend.read.division import (
     TEST,
     TRAIN,
     VALIDATION,
@@ -36,17 +39,14 @@ from tempera.recommend.division import (
     LeaveLastOut,
     NamedFiles,
 )
-from tempera.recommend.full_catalogue import Histories, inner
-from tempera.recommend.history import History, Past
-from tempera.recommend.interactions import Interactions
-from tempera.recommend.judgement import Recommended
-from tempera.recommend.pooling import BagOfOthers
-from tempera.recommend.popularity import Popularity
+from tempera.recommend.read.interactions import Interactions
+from tempera.recommend.read.timeline import HISTORIES, Timeline, timeline_of
+from tempera.recommend.read.timeline import ITEMS as ITEMS_TABLE
 from tempera.recommend.recommendation import InteractionTask
-from tempera.recommend.segments import Contexts, Segments
-from tempera.recommend.timeline import HISTORIES, Timeline, timeline_of
-from tempera.recommend.timeline import ITEMS as ITEMS_TABLE
-from tempera.recommend.visits import Visits
+from tempera.recommend.train.history import History, Past
+from tempera.recommend.train.pooling import BagOfOthers
+from tempera.recommend.train.segments import Contexts, Segments
+from tempera.recommend.train.visits import Visits
 from tempera.run.fit import fit
 from tempera.run.judge import judge
 from tempera.run.prepare import prepare

@@ -16,10 +16,10 @@ from tempera.core.batch import Batch, divide
 from tempera.core.corrections import inclusion_logq
 from tempera.core.frame import Events, Frame
 from tempera.engine.batches import Draws
-from tempera.recommend.division import LeaveLastOut
-from tempera.recommend.segments import Contexts, Segments
-from tempera.recommend.timeline import Timeline
-from tempera.recommend.visits import Visits
+from tempera.recommend.read.division import LeaveLastOut
+from tempera.recommend.read.timeline import Timeline
+from tempera.recommend.train.segments import Contexts, Segments
+from tempera.recommend.train.visits import Visits
 
 USERS, ITEMS = 12, 20
 

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tempera.build import build
-from tempera.config import load
 from tempera.io.ids import content_ids
+from tempera.options.build import build
+from tempera.options.yaml_options import load
 from tempera.ranking.compare import Difference
-from tempera.ranking.verdict import FUSED
-from tempera.recommend.item_showcase import RECOMMENDER
+from tempera.recommend.judge.item_showcase import RECOMMENDER
 from tempera.run.alarms import doubts, learned_also
 from tempera.run.publish import _ahead
-from tempera.text.text_showcase import TEXTS
+from tempera.task.verdict import FUSED
+from tempera.text.judge.text_showcase import TEXTS
 
 from ..conftest import write_pairs
 

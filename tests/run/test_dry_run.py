@@ -63,7 +63,7 @@ def test_a_dry_run_counts_what_the_run_would_read(
 def test_a_run_without_data_says_first_what_it_reads(
     tmp_path: Path, tempera: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tempera.text.installed_python.installed_roots", lambda: [tmp_path])
+    monkeypatch.setattr("tempera.text.read.installed_python.installed_roots", lambda: [tmp_path])
     said = f"reading the code of the installed Python, {tmp_path}: tempera train FILE trains on your own pairs"
     end = f"tempera: no Python files under {tmp_path}"
     assert tempera("train", "--dry-run").err.splitlines()[-2:] == [said, end]

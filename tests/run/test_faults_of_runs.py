@@ -25,14 +25,14 @@ from tempera import cli
 from tempera.engine import loop
 from tempera.engine.faults import NotFinite
 from tempera.errors import OutputError, TemperaError
-from tempera.io.arrays import reserved
 from tempera.io.atomic import write_mark
 from tempera.ranking.compare import bootstrap
 from tempera.ranking.spread import Spread, effective_rank, least_rank, spread
 from tempera.run import train as training
 from tempera.run.alarms import Alarms
 from tempera.run.train import train
-from tempera.text.held_out import HeldOutQueries
+from tempera.tables.arrays import reserved
+from tempera.text.judge.held_out import HeldOutQueries
 from tempera.text.retrieval import TextTask
 
 Options = dict[str, Any]

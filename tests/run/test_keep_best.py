@@ -17,7 +17,7 @@ from tempera.engine import loop
 from tempera.errors import DataError
 from tempera.run.fit import _Course
 from tempera.run.train import train
-from tempera.text.held_out import HeldOutQueries
+from tempera.text.judge.held_out import HeldOutQueries
 
 Weights = dict[str, torch.Tensor]
 WORDS = [

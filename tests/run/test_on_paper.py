@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from tempera import Batch, Side, mnr
-from tempera.config import of
 from tempera.core import tiles
 from tempera.engine import fused, training_options
-from tempera.engine.cost import META, Ledger, Operation, Stage
 from tempera.engine.fused import Fused
-from tempera.engine.machines import MACHINES, Machine
-from tempera.engine.stages import LOSS, counting, loss_on_paper, objective_on_paper
 from tempera.errors import ConfigError
+from tempera.options.yaml_options import of
+from tempera.paper.cost import META, Ledger, Operation, Stage
+from tempera.paper.machines import MACHINES, Machine
+from tempera.paper.stages import LOSS, counting, loss_on_paper, objective_on_paper
 from tempera.run.on_paper import lines, planned
 from tempera.towers.static import Static
 from tempera.towers.transformer import Transformer

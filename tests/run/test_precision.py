@@ -14,15 +14,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tempera import config as configuration
-from tempera.build import build
 from tempera.engine import devices
 from tempera.engine.devices import Devices, settled, start
-from tempera.engine.distributed import CPU
-from tempera.engine.machines import MACHINES
 from tempera.errors import OutputError
 from tempera.experiments.distill import options_of
 from tempera.mining.embed import embed_by
+from tempera.options import yaml_options as configuration
+from tempera.options.build import build
+from tempera.paper.machines import MACHINES
+from tempera.parallel.distributed import CPU
 from tempera.run import on_paper
 from tempera.run.fit import fit
 from tempera.run.prepare import prepare

@@ -26,8 +26,8 @@ import pytest
 import torch
 import yaml
 
+from tempera.arithmetic.abilities import seeded
 from tempera.artifacts.run_folder import Run
-from tempera.core.abilities import seeded
 from tempera.engine.cache import Cache
 from tempera.errors import DataError, OutputError
 from tempera.run import resume as checkpoints

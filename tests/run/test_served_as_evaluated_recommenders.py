@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from tempera.artifacts.other_events import EventsFinding
 from tempera.artifacts.run_folder import Run
-from tempera.ranking.verdict import COUNTED
-from tempera.run.held_out_events import evaluate_held_out_events
+from tempera.finished.held_out_events import evaluate_held_out_events
 from tempera.run.train import train
+from tempera.task.verdict import COUNTED
 
 ITEMS, USERS, EACH, K = 40, 36, 14, 10
 DEVICES = ("phone", "desk")

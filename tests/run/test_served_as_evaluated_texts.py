@@ -27,7 +27,7 @@ from tempera.errors import ConfigError
 from tempera.ranking.nearest import top
 from tempera.ranking.spread import normalised
 from tempera.run.train import train
-from tempera.text.hybrid import weight_of
+from tempera.text.judge.hybrid import weight_of
 from tempera.towers.static import Static
 
 from ..conftest import Command, made_once, small_options

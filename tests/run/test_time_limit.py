@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
-from tempera.build import build
-from tempera.config import Options
 from tempera.engine.devices import start
 from tempera.errors import ConfigError
-from tempera.experiments.race import with_setting
 from tempera.io.documents import JsonLines
+from tempera.options.build import build
+from tempera.options.yaml_options import Options
 from tempera.run import time_limit
 from tempera.run.prepare import prepare
+from tempera.run.race import with_setting
 from tempera.run.train import train
-from tempera.text import held_out
+from tempera.text.judge import held_out
 
 from .test_resume import Stopped, left, stop_after, text_options
 

@@ -17,20 +17,20 @@ import pytest
 import torch
 import yaml
 
+from tempera.arithmetic.ragged import Ragged
 from tempera.artifacts.run_folder import Run
-from tempera.build import build
-from tempera.config import load
 from tempera.core.batch import Batch, Side
 from tempera.core.objective import Objective
-from tempera.core.ragged import Ragged
 from tempera.core.temperature import Temperature
 from tempera.engine import loop
 from tempera.engine.optim import adam, schedule_factor
 from tempera.engine.training_options import Training
 from tempera.errors import ConfigError, DataError, OutputError, TemperaError
+from tempera.options.build import build
+from tempera.options.yaml_options import load
 from tempera.ranking.fusion import standardised
 from tempera.run.train import train
-from tempera.text.lexical import Lexical, Settings
+from tempera.text.judge.lexical import Lexical, Settings
 from tempera.towers.pair import Towers
 from tempera.towers.saved import load as load_model
 from tempera.towers.stamp import beside

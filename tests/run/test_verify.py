@@ -63,8 +63,8 @@ def config(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    from tempera import config as configuration
-    from tempera.build import build
+    from tempera.options import yaml_options as configuration
+    from tempera.options.build import build
 
     folder = tmp_path_factory.mktemp("case")
     with JsonLines(folder / "log.jsonl") as log:

@@ -12,13 +12,13 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 
-from tempera.core.ragged import Ragged
+from tempera.arithmetic.ragged import Ragged
 from tempera.engine.batches import Draws
 from tempera.io.ids import content_id, given_ids
-from tempera.text.catalogue import Catalogue, stored
-from tempera.text.mixture import Mixture
-from tempera.text.pairs import Pairs
-from tempera.text.sources import Given, PairsFile
+from tempera.text.read.pairs import Pairs
+from tempera.text.read.sources import Given, PairsFile
+from tempera.text.train.catalogue import Catalogue, stored
+from tempera.text.train.mixture import Mixture
 
 ROWS = [
     ("a", "x", ["u", "y"], 1.0),
@@ -128,7 +128,7 @@ def test_a_batch_brings_the_negatives_of_its_rows(tmp_path: Path, mapped: bool) 
 
 
 def test_features_on_disk_are_the_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempera.text.catalogue._BLOCK", 3)
+    monkeypatch.setattr("tempera.text.train.catalogue._BLOCK", 3)
     texts = [f"{'ab' * (i % 5)}" for i in range(20)]
 
     def features(part) -> Ragged:

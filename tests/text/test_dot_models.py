@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from tempera.errors import ConfigError
+from tempera.finished.calibrate import calibrate
 from tempera.ranking.spread import normalised
-from tempera.run.calibrate import calibrate
 from tempera.run.train import train
-from tempera.text.evaluate import evaluate
-from tempera.text.mine import mine
-from tempera.text.tasks import RetrievalTask
+from tempera.text.judge.evaluate import evaluate
+from tempera.text.judge.tasks import RetrievalTask
+from tempera.text.train.mine import mine
 from tempera.towers.static import Static
 
 st = pytest.importorskip("sentence_transformers")

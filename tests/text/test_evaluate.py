@@ -22,14 +22,14 @@ from scipy import stats
 
 from tempera.errors import ConfigError, DataError, OutputError
 from tempera.io.ids import content_id
+from tempera.mining.embedder import Model
 from tempera.ranking.compare import Comparison, Difference, compare, sign_flip
 from tempera.ranking.metrics import Relevant
 from tempera.ranking.spread import ranks
-from tempera.text.embedder import Model
-from tempera.text.evaluate import evaluate, resolved, write_per_query
-from tempera.text.roles import Roles
-from tempera.text.sts import Agreement, pearson, spearman
-from tempera.text.tasks import Graded, RetrievalTask, read_task
+from tempera.text.judge.evaluate import evaluate, resolved, write_per_query
+from tempera.text.judge.sts import Agreement, pearson, spearman
+from tempera.text.judge.tasks import Graded, RetrievalTask, read_task
+from tempera.text.read.roles import Roles
 from tempera.towers.static import StaticTower
 from tempera.towers.tokenizer import train_tokenizer
 

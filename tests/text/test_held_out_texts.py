@@ -18,12 +18,12 @@ import torch
 from tempera.errors import DataError
 from tempera.io.ids import content_ids, form, form_ids
 from tempera.ranking.ranking import Evaluation
-from tempera.text.catalogue import Catalogue
-from tempera.text.mixture import Mixture
-from tempera.text.pairs import Pairs, Rows
-from tempera.text.sources import BeirFolder, PairsFile
-from tempera.text.split import HELD_OUT, SHARES_DOCUMENT, SHARES_QUERY, Split, hold_out
-from tempera.text.unpaired_texts import Documents
+from tempera.text.read.pairs import Pairs, Rows
+from tempera.text.read.sources import BeirFolder, PairsFile
+from tempera.text.train.catalogue import Catalogue
+from tempera.text.train.mixture import Mixture
+from tempera.text.train.split import HELD_OUT, SHARES_DOCUMENT, SHARES_QUERY, Split, hold_out
+from tempera.text.train.unpaired_texts import Documents
 
 SHARED = Path(os.environ.get("TEMPERA_DATA", Path(__file__).parents[3] / "shared" / "data"))
 WRITTEN = (

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 from tempera.errors import DataError
-from tempera.text import installed_python
-from tempera.text.installed_python import File, InstalledPython, installed_roots, python_files
-from tempera.text.pairs import Pairs
-from tempera.text.python_source import PythonSource
+from tempera.text.read import installed_python
+from tempera.text.read.installed_python import File, InstalledPython, installed_roots, python_files
+from tempera.text.read.pairs import Pairs
+from tempera.text.read.python_source import PythonSource
 
 
 def found(source: str) -> list[tuple[str, str, str, int]]:

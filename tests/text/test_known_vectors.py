@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from tempera.build import build
-from tempera.config import of
-from tempera.core.ragged import Ragged
-from tempera.text.known_vectors import KnownVectors
-from tempera.text.other_data import InTraining
+from tempera.arithmetic.ragged import Ragged
+from tempera.options.build import build
+from tempera.options.yaml_options import of
+from tempera.text.judge.other_data import InTraining
 from tempera.text.retrieval import TextTask
+from tempera.text.train.known_vectors import KnownVectors
 from tempera.towers.modules import TextTower, read_in
 from tempera.towers.pretrained import Pretrained
 from tempera.towers.transformer import Transformer

@@ -18,15 +18,15 @@ from safetensors.numpy import load_file, save_file
 import tempera
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError, TemperaError
+from tempera.finished.calibrate import calibrate
+from tempera.finished.held_out_set import evaluate_held_out
+from tempera.finished.merge import merge
 from tempera.io.ids import content_id
 from tempera.mining.hard_negatives import Mining
-from tempera.ranking.resolved import Config
 from tempera.run import refit
-from tempera.run.calibrate import calibrate
-from tempera.run.held_out_set import evaluate_held_out
-from tempera.run.merge import merge
 from tempera.run.train import train
-from tempera.text.held_out import HeldOutQueries
+from tempera.task.config import Config
+from tempera.text.judge.held_out import HeldOutQueries
 from tempera.text.retrieval import TextTask
 from tempera.towers.saved import TRAINED
 
@@ -37,7 +37,7 @@ from ..conftest import WORDS, planted, write_pairs
 def options(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """300 pairs, of which 40 queries are the test and 60 are validation."""
     monkeypatch.setattr("tempera.run.publish.render", lambda report: "")
-    monkeypatch.setattr("tempera.run.calibrate.picture", lambda *_: {"svg": b"", "png": b""})
+    monkeypatch.setattr("tempera.finished.calibrate.picture", lambda *_: {"svg": b"", "png": b""})
     options["evaluation"] |= {"validation": 60}
     return options
 

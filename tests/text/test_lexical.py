@@ -14,9 +14,9 @@ import pytest
 
 from tempera.errors import DataError
 from tempera.ranking.metrics import Relevant, evaluate
-from tempera.text import lexical
-from tempera.text.hybrid import open_words
-from tempera.text.lexical import _GRID, BM25, Lexical, Settings, WordCounts, stemmer, words
+from tempera.text.judge import lexical
+from tempera.text.judge.hybrid import open_words
+from tempera.text.judge.lexical import _GRID, BM25, Lexical, Settings, WordCounts, stemmer, words
 
 CORPUS = [
     "parse the date of a mail",

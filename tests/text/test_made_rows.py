@@ -14,19 +14,19 @@ import pytest
 import torch
 import yaml
 
-from tempera import config as configuration
-from tempera.build import build
+from tempera.arithmetic.ragged import Ragged
 from tempera.core.batch import Batch, divide
 from tempera.core.definition import defined_losses
-from tempera.core.ragged import Ragged
 from tempera.engine.faults import Fault
 from tempera.errors import ConfigError
 from tempera.experiments.record import Record
 from tempera.experiments.template import Template
+from tempera.options import yaml_options as configuration
+from tempera.options.build import build
 from tempera.run.alarms import named
 from tempera.run.train import train
-from tempera.text.made_rows import MadeRows, SourceRows, Spans, cut
 from tempera.text.retrieval import TextTask
+from tempera.text.train.made_rows import MadeRows, SourceRows, Spans, cut
 
 from ..conftest import WORDS, write_pairs
 from ..run.test_resume import Stopped, left, stop_after
@@ -44,7 +44,7 @@ def long_pairs(folder: Path, words: int = 80) -> Path:
 @pytest.fixture
 def many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few pairs are enough for the rows of a source."""
-    monkeypatch.setattr("tempera.text.made_rows.MANY", 10)
+    monkeypatch.setattr("tempera.text.train.made_rows.MANY", 10)
 
 
 def options(path: Path, **more: Any) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def test_auto_makes_rows_of_long_documents_for_static_towers_alone(
     )
     few = options(long, made_rows="auto")
     assert read(few, tmp_path / "few").data.made.beside == 0
-    monkeypatch.setattr("tempera.text.made_rows.ENOUGH", 100)
+    monkeypatch.setattr("tempera.text.train.made_rows.ENOUGH", 100)
     assert read(few, tmp_path / "a").data.made.beside == 4
     assert (
         read(options(short, made_rows="auto", batch_size=8), tmp_path / "b").data.made.beside == 0
@@ -253,7 +253,7 @@ def test_functions_without_a_docstring_stand_beside_pairs_of_code(tmp_path: Path
     few = {**given, "train": {**given["train"], "made_rows": "auto"}}
     assert read(few, tmp_path / "many").data.made.count == 32
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tempera.text.made_rows.MANY", 20_000)
+        patch.setattr("tempera.text.train.made_rows.MANY", 20_000)
         assert read(few, tmp_path / "few").data.texts.made is None
         assert (
             read(given, tmp_path / "four").data.texts.made is None
@@ -292,7 +292,7 @@ def test_runs_with_other_parts_take_made_rows_or_leave_them(
     given |= {**more, "train": {**given["train"], **more.get("train", {}), "num_train_epochs": 2}}
     if "guide" in given["train"]:
         given["train"]["guide"] = str(tiny_run)
-    monkeypatch.setattr("tempera.text.made_rows.ENOUGH", 100)
+    monkeypatch.setattr("tempera.text.train.made_rows.ENOUGH", 100)
     assert read(given, tmp_path).data.made.count == count
     run = train(given, tmp_path / "run")
     assert yaml.safe_load((run.folder / "config.yaml").read_text())["train"]["made_rows"] == (

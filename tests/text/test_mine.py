@@ -14,12 +14,12 @@ import pytest
 from tempera.errors import ConfigError, DataError, OutputError
 from tempera.io.ids import content_id
 from tempera.mining.hard_negatives import Mining
-from tempera.text import mine as files
-from tempera.text.mine import mine
-from tempera.text.mining_task import MiningTask
-from tempera.text.sources import Given, PairsFile
-from tempera.text.tasks import RetrievalTask
-from tempera.text.unpaired_texts import Documents
+from tempera.text.judge.tasks import RetrievalTask
+from tempera.text.read.sources import Given, PairsFile
+from tempera.text.train import mine as files
+from tempera.text.train.mine import mine
+from tempera.text.train.mining_task import MiningTask
+from tempera.text.train.unpaired_texts import Documents
 from tempera.towers.saved import load
 
 WORDS = ["ka", "ban", "zu", "mori", "tel", "fin", "gar", "hos", "lup", "dem"]

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from tempera import config as configuration
-from tempera.build import build
 from tempera.errors import ConfigError
 from tempera.mining.guide import CrossEncoder
 from tempera.mining.vectors import Store
+from tempera.options import yaml_options as configuration
+from tempera.options.build import build
 from tempera.run.train import train
 from tempera.text.retrieval import TextTask
 
@@ -393,7 +393,7 @@ def test_looks_of_a_tower_that_multiplies_cost_little(
 ) -> None:
     """Short runs look at all documents once, at their end; longer ones at a sample, as often as is
     wanted; tables look at all."""
-    monkeypatch.setattr("tempera.text.held_out._FREE", 0.0)
+    monkeypatch.setattr("tempera.text.judge.held_out._FREE", 0.0)
     bert = {"kind": "transformer", "width": 16, "heads": 2, "layers": 1, "vocabulary": 300}
     plans = {}
     for steps in (2, 60, 10**6):

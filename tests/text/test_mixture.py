@@ -14,17 +14,17 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 
-from tempera import config as configuration
-from tempera.build import build
 from tempera.core.definition import defined_losses
 from tempera.core.presets import mnr
 from tempera.errors import ConfigError, DataError
+from tempera.options import yaml_options as configuration
+from tempera.options.build import build
 from tempera.run.train import train
-from tempera.text.beir import write_beir
-from tempera.text.catalogue import Catalogue
-from tempera.text.mixture import Mixture
+from tempera.text.read.beir import write_beir
+from tempera.text.read.sources import BeirFolder, PairsFile
 from tempera.text.retrieval import TextTask
-from tempera.text.sources import BeirFolder, PairsFile
+from tempera.text.train.catalogue import Catalogue
+from tempera.text.train.mixture import Mixture
 
 TEMPERATURES = (0.02, None, 0.3)
 

@@ -16,13 +16,13 @@ from tempera.errors import DataError
 from tempera.io.ids import content_id
 from tempera.mining.hard_negatives import Mining
 from tempera.ranking.ranking import Evaluation
-from tempera.text.catalogue import Catalogue
-from tempera.text.mine import mine
-from tempera.text.mining_task import MiningTask
-from tempera.text.mixture import Mixture
-from tempera.text.pairs import REPEATED, Pairs
-from tempera.text.sources import PairsFile
-from tempera.text.split import HELD_OUT, SHARES_QUERY, Split, hold_out
+from tempera.text.read.pairs import REPEATED, Pairs
+from tempera.text.read.sources import PairsFile
+from tempera.text.train.catalogue import Catalogue
+from tempera.text.train.mine import mine
+from tempera.text.train.mining_task import MiningTask
+from tempera.text.train.mixture import Mixture
+from tempera.text.train.split import HELD_OUT, SHARES_QUERY, Split, hold_out
 
 
 def table(path: Path, rows: range, *columns: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tempera.text.pairs import Pairs, content_id
+from tempera.text.read.pairs import Pairs, content_id
 
 QUERIES, DOCS = "pqrstuvw", "abcdefgh"
 TABLES = st.lists(

@@ -12,12 +12,12 @@ import pytest
 
 from tempera.errors import DataError
 from tempera.ranking.ranking import Evaluation
-from tempera.text.beir import _read_texts as read_texts
-from tempera.text.catalogue import Catalogue
-from tempera.text.mixture import Mixture
-from tempera.text.pairs import TEST, TRAIN, VALIDATION, Pairs
-from tempera.text.sources import BeirFolder, PairsFile
-from tempera.text.split import SHARES_DOCUMENT, SHARES_QUERY, hold_out
+from tempera.text.read.beir import _read_texts as read_texts
+from tempera.text.read.pairs import TEST, TRAIN, VALIDATION, Pairs
+from tempera.text.read.sources import BeirFolder, PairsFile
+from tempera.text.train.catalogue import Catalogue
+from tempera.text.train.mixture import Mixture
+from tempera.text.train.split import SHARES_DOCUMENT, SHARES_QUERY, hold_out
 
 Put = Callable[..., str]
 
@@ -172,7 +172,7 @@ def test_judgements_that_train_nothing_are_counted(
         (tmp_path / "qrels" / f"{name}.tsv").write_text(lines + "\n")
     read: list[str] = []
     monkeypatch.setattr(
-        "tempera.text.beir._read_texts",
+        "tempera.text.read.beir._read_texts",
         lambda folder, files, part: read.append(part) or read_texts(folder, files, part),
     )
     pairs, _ = BeirFolder(str(tmp_path), validation="dev").read()

@@ -16,8 +16,8 @@ import pytest
 
 from tempera.errors import ConfigError, DataError
 from tempera.io.ids import content_id
-from tempera.text.pairs import Pairs
-from tempera.text.sources import BeirFolder, Given, PairsFile
+from tempera.text.read.pairs import Pairs
+from tempera.text.read.sources import BeirFolder, Given, PairsFile
 
 
 def given(rows: list[dict[str, Any]], **roles: Any) -> Pairs:

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tempera.core.ragged import Ragged
+from tempera.arithmetic.ragged import Ragged
 from tempera.errors import ConfigError
-from tempera.text.samplers import Mixed, NoDuplicates, keys_of
+from tempera.text.train.samplers import Mixed, NoDuplicates, keys_of
 
 
 def check(sampler: NoDuplicates, rows: list[list[int]], epoch: int = 0) -> int:

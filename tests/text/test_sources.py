@@ -17,12 +17,12 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tempera.errors import ConfigError, DataError
-from tempera.io import json_tables, separated
-from tempera.io import tables as readers
 from tempera.io.ids import given_ids
-from tempera.text.pairs import Pairs
-from tempera.text.sources import DOC_NAMES, QUERY_NAMES, Given, PairsFile
-from tempera.text.text_files import TextFiles
+from tempera.tables import json_tables, separated
+from tempera.tables import tables as readers
+from tempera.text.read.pairs import Pairs
+from tempera.text.read.sources import DOC_NAMES, QUERY_NAMES, Given, PairsFile
+from tempera.text.read.text_files import TextFiles
 
 ROWS = [("how, far", "as far as\nyou go"), ('a "b" c', "Größe 漢字"), (" padded ", "x")]
 KINDS = [".parquet", ".arrow"] + [
@@ -496,7 +496,7 @@ def test_damaged_files(put, kind: str) -> None:
 
 def test_the_module_needs_no_other_to_be_imported_first(put) -> None:
     path = put("a.jsonl", encode(ROWS, ".jsonl"))
-    code = f"from tempera.text.sources import PairsFile; print(len(PairsFile({path!r}).read()[0]))"
+    code = f"from tempera.text.read.sources import PairsFile; print(len(PairsFile({path!r}).read()[0]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "3\n"
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tempera.errors import DataError
 from tempera.ranking.ranking import Evaluation
-from tempera.text.pairs import TEST, TRAIN, VALIDATION, Pairs
-from tempera.text.split import NOT_ASKED, SHARES_DOCUMENT, SHARES_QUERY, Split, hold_out
+from tempera.text.read.pairs import TEST, TRAIN, VALIDATION, Pairs
+from tempera.text.train.split import NOT_ASKED, SHARES_DOCUMENT, SHARES_QUERY, Split, hold_out
 
 QUERIES, DOCS = "pqrstuvw", "abcdefgh"
 TABLES = st.lists(

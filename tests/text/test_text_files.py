@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tempera.errors import DataError
-from tempera.text.html_text import markdown
-from tempera.text.text_files import (
+from tempera.text.read.html_text import markdown
+from tempera.text.read.text_files import (
     HEADING_ASKS,
     Section,
     TextFiles,

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from tempera.build import build
-from tempera.config import load
 from tempera.errors import DataError
-from tempera.text.evaluate import evaluate
-from tempera.text.pairs import Pairs
-from tempera.text.sources import Given
-from tempera.text.tasks import Graded, RetrievalTask, graded_columns, read_task
+from tempera.options.build import build
+from tempera.options.yaml_options import load
+from tempera.text.judge.evaluate import evaluate
+from tempera.text.judge.tasks import Graded, RetrievalTask, graded_columns, read_task
+from tempera.text.read.pairs import Pairs
+from tempera.text.read.sources import Given
 
 COUNT = 12
 Q = [f"how do I mend the old part {i}?" for i in range(COUNT)]

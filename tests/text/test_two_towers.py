@@ -13,23 +13,24 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 
-from tempera import config, evaluate_held_out
+from tempera import evaluate_held_out
 from tempera.artifacts.index import Index, write_index
 from tempera.artifacts.run_folder import Run
-from tempera.build import build, kind_of_tower
-from tempera.config import Options
 from tempera.errors import ConfigError, DataError
+from tempera.finished.calibrate import calibrate
 from tempera.io.ids import content_ids, given_ids
-from tempera.io.vector_files import read_vectors
 from tempera.mining import embed
+from tempera.options import yaml_options as config
+from tempera.options.build import build, kind_of_tower
+from tempera.options.yaml_options import Options
 from tempera.ranking.fusion import fused
-from tempera.run.calibrate import calibrate
 from tempera.run.dry_run import rehearse
 from tempera.run.train import train
-from tempera.text.frozen import HeadTower, IndexSide
-from tempera.text.lexical import Lexical
-from tempera.text.sources import read_table
-from tempera.text.two_towers import FrozenModel, Head, KeptIndex, TwoTowers
+from tempera.tables.vector_files import read_vectors
+from tempera.text.judge.lexical import Lexical
+from tempera.text.read.sources import read_table
+from tempera.text.train.frozen import HeadTower, IndexSide
+from tempera.text.train.two_towers import FrozenModel, Head, KeptIndex, TwoTowers
 from tempera.towers.saved import fingerprint, load, model_folder
 from tempera.towers.stamp import Kept, Stamp, checksum
 from tempera.towers.static import Static, StaticTower

@@ -14,17 +14,17 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from tempera.build import build
-from tempera.config import Options
 from tempera.errors import ConfigError, DataError
+from tempera.options.build import build
+from tempera.options.yaml_options import Options
 from tempera.ranking.ranking import Evaluation
-from tempera.text import unpaired_texts
-from tempera.text.catalogue import Catalogue
-from tempera.text.pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
-from tempera.text.sources import PairsFile
-from tempera.text.split import Split, hold_out
-from tempera.text.text_files import HEADING_ASKS, UNDIVIDED
-from tempera.text.unpaired_texts import Documents
+from tempera.text.read.pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
+from tempera.text.read.sources import PairsFile
+from tempera.text.read.text_files import HEADING_ASKS, UNDIVIDED
+from tempera.text.train import unpaired_texts
+from tempera.text.train.catalogue import Catalogue
+from tempera.text.train.split import Split, hold_out
+from tempera.text.train.unpaired_texts import Documents
 
 TITLES, BODIES = (
     [f"Title {i}" for i in range(40)],
@@ -264,7 +264,7 @@ def trained_on_made_pairs(
 
 
 def test_a_run_on_made_pairs_is_searched_and_calibrated(tmp_path: Path) -> None:
-    from tempera.run.calibrate import calibrate
+    from tempera.finished.calibrate import calibrate
 
     run, words, texts = trained_on_made_pairs(tmp_path, 400, 20, dimensions=32, vocabulary=1500)
     for hybrid in (False, True):  # vectors and words of the same documents, in the same order

@@ -16,10 +16,10 @@ import pytest
 import torch
 from torch import nn
 
-from tempera.core.ragged import Ragged
+from tempera.arithmetic.ragged import Ragged
 from tempera.errors import ConfigError, DataError, MissingLibrary
 from tempera.mining.embed import embed_by
-from tempera.text.frozen import HeadTower
+from tempera.text.train.frozen import HeadTower
 from tempera.towers.composed import write_copy, write_routed
 from tempera.towers.exportable import example, exportable
 from tempera.towers.modules import TextTower, prompt_of, tower_of

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import torch
 
-from tempera.core.ragged import Ragged
+from tempera.arithmetic.ragged import Ragged
 from tempera.errors import DataError, MissingLibrary
+from tempera.task.rounds import DIMENSIONS
 from tempera.towers.exportable import exportable
 from tempera.towers.merged import Merged
-from tempera.towers.rounds import DIMENSIONS
 from tempera.towers.saved import load
 from tempera.towers.stamp import Kept
 from tempera.towers.static import Static, StaticTower

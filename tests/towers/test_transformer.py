@@ -14,15 +14,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from tempera.build import build
-from tempera.config import of
 from tempera.core.batch import Batch, Side
 from tempera.core.presets import mnr
 from tempera.engine.cache import Cache, Mode
-from tempera.engine.linear_layers import LinearLayers
-from tempera.engine.lookup import computing_by
 from tempera.engine.step import step
 from tempera.errors import ConfigError, MissingLibrary
+from tempera.layers.linear_layers import LinearLayers
+from tempera.layers.lookup import computing_by
+from tempera.options.build import build
+from tempera.options.yaml_options import of
 from tempera.towers.lora import Lora
 from tempera.towers.pair import Tower, Towers
 from tempera.towers.pretrained import Pretrained

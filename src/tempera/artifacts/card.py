@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..ranking.compare import Difference
-from ..ranking.showcase import Subject
+from ..task.showcase import Subject
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+!|~$-])")
 _PAIR = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")

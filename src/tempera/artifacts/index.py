@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.checked import mapped_rows
 from ..io.manifest import is_recorded, refuse_damaged
-from ..io.tables import parquet_table
 from ..io.untrusted import refuse_unsafe
-from ..io.vector_files import DOCUMENT, KEY, matrix
 from ..ranking.nearest import top
-from ..ranking.showcase import Searched
 from ..ranking.small_vectors import SmallVectors
-from ..text.hybrid import BEGINNING
-from ..text.pairs import GIVEN
+from ..tables.tables import parquet_table
+from ..tables.vector_files import DOCUMENT, KEY, matrix
+from ..task.showcase import Searched
+from ..text.judge.hybrid import BEGINNING
+from ..text.read.pairs import GIVEN
 from ..towers.saved import fingerprint
 from ..towers.stamp import Stamp, beside, checksum
 from . import approximate

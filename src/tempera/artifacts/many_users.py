@@ -16,19 +16,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
-from ..build import options_of_run
 from ..errors import DataError, OutputError
 from ..io.atomic import new_file, refuse_replacing
 from ..io.console import progress_bar
-from ..io.streams import stream
-from ..io.tables import blocks
+from ..options.build import options_of_run
 from ..ranking.small_vectors import SmallVectors
-from ..recommend.entity_tables import entities
-from ..recommend.event_roles import USUAL
-from ..recommend.feature_tables import KEY, keyed
-from ..recommend.full_catalogue import query_blocks
-from ..recommend.past_events import Moment, PastEvents
-from ..recommend.timeline import ITEMS, USERS
+from ..recommend.judge.full_catalogue import query_blocks
+from ..recommend.judge.past_events import Moment, PastEvents
+from ..recommend.read.event_roles import USUAL
+from ..recommend.read.feature_tables import KEY, keyed
+from ..recommend.read.timeline import ITEMS, USERS
+from ..recommend.train.entity_tables import entities
+from ..tables.streams import stream
+from ..tables.tables import blocks
 from .layout import refuse_depth
 from .recommender import Recommender, ids_of
 from .stored_histories import Codes

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DataError
-from ..recommend.past_events import Moment
+from ..recommend.judge.past_events import Moment
 
 # times the latest time, at which a time is of another unit: seconds are 1,000 times milliseconds
 ANOTHER_UNIT = 300

@@ -12,20 +12,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from ..build import options_of_run
 from ..core.frame import Frame
 from ..errors import DataError
 from ..io.atomic import staged
 from ..io.manifest import MANIFEST, refuse_not_whole
-from ..io.reader import is_text, reads_as
-from ..io.tables import blocks
-from ..ranking.showcase import Searched
-from ..recommend.counts import COUNTS
-from ..recommend.encoders import Entities, Id
-from ..recommend.entity_tables import documents_of, entities, with_counts
-from ..recommend.event_roles import USUAL
-from ..recommend.feature_tables import KEY, by_id
-from ..recommend.timeline import HISTORIES, ITEMS
+from ..options.build import options_of_run
+from ..recommend.judge.counts import COUNTS
+from ..recommend.read.event_roles import USUAL
+from ..recommend.read.feature_tables import KEY, by_id
+from ..recommend.read.timeline import HISTORIES, ITEMS
+from ..recommend.train.encoders import Entities, Id
+from ..recommend.train.entity_tables import documents_of, entities, with_counts
+from ..tables.reader import is_text, reads_as
+from ..tables.tables import blocks
+from ..task.showcase import Searched
 from .index import write_searched
 from .recommender import Recommender
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..errors import OutputError
 from ..io.documents import write_json
 from ..io.require import require
-from ..recommend.exportable_users import UserModule
+from ..recommend.train.exportable_users import UserModule
 from .onnx_model import ABOUT, MODEL, opened
 
 Vectors = NDArray[np.float32]

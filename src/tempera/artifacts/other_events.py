@@ -14,24 +14,24 @@ import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 
-from ..build import config_of_run
 from ..core.frame import Frame
 from ..errors import ConfigError, DataError, quantity
+from ..options.build import config_of_run
 from ..ranking.compare import Comparison
 from ..ranking.metrics import listed
-from ..ranking.verdict import COUNTED, OURS
-from ..recommend.continued import Continued
-from ..recommend.division import GlobalTime, Undivided
-from ..recommend.encoders import Elapsed
-from ..recommend.feature_tables import texts_of
-from ..recommend.full_catalogue import Histories, Scores, inner
-from ..recommend.interactions import Interactions
-from ..recommend.judgement import Recommended
-from ..recommend.later_events import drawn, judge_events
-from ..recommend.leads import Reached, protocols_of, winner
-from ..recommend.segments import Contexts
-from ..recommend.timeline import Events, Timeline
-from ..recommend.visits import Visits
+from ..recommend.judge.continued import Continued
+from ..recommend.judge.full_catalogue import Histories, Scores, inner
+from ..recommend.judge.judgement import Recommended
+from ..recommend.judge.later_events import drawn, judge_events
+from ..recommend.judge.leads import Reached, protocols_of, winner
+from ..recommend.read.division import GlobalTime, Undivided
+from ..recommend.read.feature_tables import texts_of
+from ..recommend.read.interactions import Interactions
+from ..recommend.read.timeline import Events, Timeline
+from ..recommend.train.encoders import Elapsed
+from ..recommend.train.segments import Contexts
+from ..recommend.train.visits import Visits
+from ..task.verdict import COUNTED, OURS
 from .moments import ANOTHER_UNIT
 from .recommender import Recommender
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..io.documents import first_event
 from ..ranking.spread import Spread
-from ..ranking.verdict import COUNTED, FUSED
+from ..task.verdict import COUNTED, FUSED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

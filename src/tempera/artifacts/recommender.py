@@ -22,20 +22,20 @@ import torch
 from numpy.typing import NDArray
 
 from ..arguments import refuse_other_kinds
-from ..build import Config, build, options_of_run
-from ..config import Options
 from ..core.frame import Column, Events, Frame
 from ..errors import DataError, did_you_mean, is_whole, nearest, one_line, quantity
+from ..options.build import Config, build, options_of_run
+from ..options.yaml_options import Options
 from ..ranking.nearest import top_of
-from ..recommend.counts import Counting, open_counts
-from ..recommend.encoders import Category, Elapsed, Entities, Id
-from ..recommend.entity_tables import entities, opened, titles_of
-from ..recommend.exportable_users import UserModule
-from ..recommend.feature_tables import texts_of
-from ..recommend.features import Features, FeatureTowers
-from ..recommend.full_catalogue import Histories
-from ..recommend.past_events import Moment, PastEvents, nothing
-from ..recommend.timeline import CONTEXTS, HISTORIES, ITEMS, USERS
+from ..recommend.judge.counts import Counting, open_counts
+from ..recommend.judge.full_catalogue import Histories
+from ..recommend.judge.past_events import Moment, PastEvents, nothing
+from ..recommend.read.feature_tables import texts_of
+from ..recommend.read.timeline import CONTEXTS, HISTORIES, ITEMS, USERS
+from ..recommend.train.encoders import Category, Elapsed, Entities, Id
+from ..recommend.train.entity_tables import entities, opened, titles_of
+from ..recommend.train.exportable_users import UserModule
+from ..recommend.train.features import Features, FeatureTowers
 from .index import Found, Index, write_parquet
 from .layout import RunFolder, refuse_depth
 from .onnx_users import just_now, write_users

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ..ranking.compare import Difference
-from ..ranking.showcase import Example, Subject
 from ..ranking.spread import Spread
-from ..ranking.verdict import MAIN, main_metric
+from ..task.showcase import Example, Subject
+from ..task.verdict import MAIN, main_metric
 from .pictures import Records, Scores, label, number, pictures
 from .report_tables import ReportTable
 

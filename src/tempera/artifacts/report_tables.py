@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..ranking.verdict import OURS
+from ..task.verdict import OURS
 from .pictures import setting
 
 Row = tuple[str, ...]

@@ -17,8 +17,8 @@ from ..io.manifest import refuse_damaged
 from ..io.texts import encodable
 from ..ranking.fusion import fused
 from ..ranking.nearest import top_of
-from ..text.hybrid import open_words, weight_of
-from ..text.lexical import BM25, Lexical
+from ..text.judge.hybrid import open_words, weight_of
+from ..text.judge.lexical import BM25, Lexical
 from ..towers.saved import Encode, is_static, load
 from ..towers.stamp import Kept
 from .calibrated import FILE as CALIBRATION
@@ -254,7 +254,7 @@ class Run(RunFolder):
             against = options.pop("against", None)
             other = None if against is None else Run(Path(against)).recommender
             return evaluate_events(self.recommender, data, against=other, **options)
-        from ..text.evaluate import evaluate
+        from ..text.judge.evaluate import evaluate
 
         return evaluate(self.folder, data, **options)
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..io.checked import checked_file
-from ..io.tables import parquet_table
-from ..recommend.full_catalogue import Histories
-from ..recommend.past_events import PastEvents, nothing
+from ..recommend.judge.full_catalogue import Histories
+from ..recommend.judge.past_events import PastEvents, nothing
+from ..tables.tables import parquet_table
 from ..towers.stamp import refuse_foreign
 from .moments import KnownTimes
 

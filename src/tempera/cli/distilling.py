@@ -36,7 +36,7 @@ def distill(
     refuse_absent(model)
     from ..engine.devices import start, stop
     from ..experiments.distill import distill as run_distillation
-    from ..text.embedder import rates
+    from ..mining.embedder import rates
 
     paths, overrides = sorted_out(arguments)
     if len(paths) != 1:

@@ -106,7 +106,7 @@ def tune(
         lost_after: seconds of silence after which a worker counts as lost.
         overwrite: discard the tuning in --output; an interrupted one is resumed.
     """
-    from ..experiments.tune import tune as run_tuning
+    from ..tuning.tune import tune as run_tuning
 
     file, overrides = split(arguments or [])
     if space is None:
@@ -155,7 +155,7 @@ def learn(
         jobs: number of runs at once, each in a process of its own; they share the cores.
         overwrite: discard the learning curve in --output; an interrupted one is resumed.
     """
-    from ..experiments.learn import learn as run_learning
+    from ..tuning.learn import learn as run_learning
 
     file, overrides = split(arguments or [])
     try:
@@ -191,8 +191,8 @@ def calibrate(
         split: split to read from a BEIR folder.
     """
     refuse_absent(run)
-    from ..run.calibrate import calibrate as run_calibration
-    from ..text.embedder import Model
+    from ..finished.calibrate import calibrate as run_calibration
+    from ..mining.embedder import Model
 
     path, roles = one_with_roles(pairs) if pairs else (None, None)
     refuse_split(split, "test", path)

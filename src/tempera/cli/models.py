@@ -69,9 +69,9 @@ def evaluate(
         overwrite: replace the file of --per-query.
     """
     refuse_absent(model, against)
-    from ..recommend.timeline import HISTORIES
-    from ..run.held_out_set import evaluate_held_out, inputs_of
-    from ..text import evaluate as judge
+    from ..finished.held_out_set import evaluate_held_out, inputs_of
+    from ..recommend.read.timeline import HISTORIES
+    from ..text.judge import evaluate as judge
 
     depths = [_depth(part) for part in k.split(",") if part.strip()]
     names = [name.strip() for name in metrics.split(",") if name.strip()]
@@ -139,9 +139,9 @@ def _evaluate_events(
 ) -> None:
     """Evaluate a recommender on other interactions, or on those that it has held out."""
     from ..artifacts.run_folder import Run
-    from ..run.held_out_events import evaluate_held_out_events, refuse_other_kind
-    from ..run.held_out_set import inputs_of
-    from ..text.evaluate import refuse_scores, write_per_query
+    from ..finished.held_out_events import evaluate_held_out_events, refuse_other_kind
+    from ..finished.held_out_set import inputs_of
+    from ..text.judge.evaluate import refuse_scores, write_per_query
 
     file, options = split_arguments(data)
     against = judged["against"]
@@ -193,7 +193,7 @@ def export(
     from ..artifacts.run_folder import Run
 
     if to == BEIR:
-        from ..run.held_out_set import export_held_out
+        from ..finished.held_out_set import export_held_out
 
         if kind is not None or width is not None or now is not None:
             raise TemperaError("--kind, --width and --now are for vectors: drop them for beir")
@@ -256,7 +256,7 @@ def mine(
     from dataclasses import asdict
 
     from ..mining.hard_negatives import Mining
-    from ..text.mine import mine as run_mining
+    from ..text.train.mine import mine as run_mining
 
     options = Mining(negatives, skip, depth, absolute_margin, relative_margin, cross_margin)
     path, roles = one_with_roles(pairs)
@@ -305,7 +305,7 @@ def merge(
         overwrite: replace an earlier result in --output.
     """
     refuse_absent(run, base)
-    from ..run.merge import merge as run_merge
+    from ..finished.merge import merge as run_merge
 
     document = run_merge(run, base, also or (), _weight(weights), output, overwrite)
     written = [] if output is None else [f"written: {output}, with weight {document['weight']:g}"]

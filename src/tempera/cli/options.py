@@ -69,12 +69,12 @@ def meant(word: str) -> list[str]:
 
 
 def _items(table: str) -> list[tuple[Any, Any]]:
-    syntax = _find(("names", table))[1]
+    syntax = _find(("options.names", table))[1]
     return list(zip(syntax.keys, syntax.values, strict=True))
 
 
 def _options(section: str, part: str) -> Iterator[str]:
-    for name, (default, text) in _parameters(("names", part)).items():
+    for name, (default, text) in _parameters(("options.names", part)).items():
         yield f"  {f'{section}.{name}={default}':<40}  {_END.split(text)[0]}"
 
 

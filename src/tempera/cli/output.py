@@ -73,7 +73,7 @@ def _print_result(document: dict[str, Any]) -> None:
 
 def _advised(systems: Mapping[str, Mapping[str, float]], fusion: Fusion) -> str:
     """Return how to ask words and vectors together, and what speaks against it on the test."""
-    from ..ranking.verdict import FUSED, main_metric
+    from ..task.verdict import FUSED, main_metric
 
     if fusion.weight == 1:
         return "words add nothing on validation, so --hybrid ranks by the vectors alone"

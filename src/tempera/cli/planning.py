@@ -25,9 +25,9 @@ def plan(
             which is measured.
         devices: number of such devices that share the batch.
     """
-    from .. import config as configuration
-    from ..experiments.recipe import opened
+    from ..options import yaml_options as configuration
     from ..run.on_paper import lines, planned
+    from ..run.recipe import opened
 
     options, _ = opened(configuration.load(*split(arguments or [])))
     document = planned(options, device=device, devices=devices)

@@ -149,7 +149,7 @@ def marked(text: str, query: str) -> Text:
 
     from rich.text import Text
 
-    from ..text.lexical import stemmer, words
+    from ..text.judge.lexical import stemmer, words
 
     stems = set(stemmer().stemWords([word for word in words(query) if word not in _COMMON]))
     line = Text(text)

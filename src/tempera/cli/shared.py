@@ -50,8 +50,8 @@ def sorted_out(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def with_roles(arguments: list[str]) -> tuple[list[Path], Any]:
     """Return the paths, and the roles of their columns by `data.ROLE=COLUMN`; None without any."""
-    from ..build import build_roles
-    from ..config import load
+    from ..options.build import build_roles
+    from ..options.yaml_options import load
 
     options = [each for each in sorted_out(arguments)[1] if each.startswith("data.")]
     paths = [Path(argument) for argument in arguments if argument not in options]
@@ -70,7 +70,7 @@ def one_with_roles(arguments: list[str]) -> tuple[Path, Any]:
 
 def refuse_split(split: str, usual: str, *paths: Path | None) -> None:
     """Raise TemperaError if a split other than the usual one is given, and nothing has splits."""
-    from ..text.beir import is_beir
+    from ..text.read.beir import is_beir
 
     if split != usual and not any(path is not None and is_beir(path) for path in paths):
         raise TemperaError("--split is of a BEIR folder: give one")

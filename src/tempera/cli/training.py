@@ -31,13 +31,13 @@ def train(
         print_config: print all options with their values, as YAML, and exit.
         dry_run: read the data, show what would be trained, and exit.
     """
-    from .. import config as configuration
-    from ..experiments.recipe import opened, shown
-    from ..experiments.recipe import train as train_by_recipe
+    from ..options import yaml_options as configuration
+    from ..run.recipe import opened, shown
+    from ..run.recipe import train as train_by_recipe
 
     file, overrides = split(arguments or [])
     if print_config:
-        from ..build import build
+        from ..options.build import build
 
         options, free = opened(configuration.load(file, overrides))
         resolved = shown(build(options).resolved, free)
@@ -65,8 +65,8 @@ def verify(arguments: Arguments = None, as_json: Json = False) -> None:
     Losses, gradients, caching, several processes and resuming are compared with their definitions.
     Exit code 1 if one fails.
     """
-    from .. import config as configuration
-    from ..experiments.recipe import opened
+    from ..options import yaml_options as configuration
+    from ..run.recipe import opened
     from ..run.verify import verify as run_verification
 
     proofs = run_verification(opened(configuration.load(*split(arguments or [])))[0])

@@ -14,9 +14,9 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from ..arithmetic.abilities import sent
+from ..arithmetic.ragged import Ragged, Shared
 from ..errors import DataError, article
-from .abilities import sent
-from .ragged import Ragged, Shared
 from .temperature import refuse_temperature
 
 Role = Literal["query", "doc", "negatives", "sampled", "memory"]

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .abilities import sent
-from .ragged import Ragged, spread
+from ..arithmetic.abilities import sent
+from ..arithmetic.ragged import Ragged, spread
 
 
 @dataclass(frozen=True)

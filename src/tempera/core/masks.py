@@ -14,11 +14,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..arithmetic.abilities import sent
+from ..arithmetic.ragged import Shared
 from ..errors import DataError, refuse_not_a_number, refuse_unknown
-from .abilities import sent
 from .matches import Matches, match
 from .pools import Block, Exclusion
-from .ragged import Shared
 from .similarity import cosine, exact
 
 # Inner products of unit vectors that differ by less, in units of rounding, are equal: a tie is not

@@ -15,8 +15,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .abilities import sent
-from .ragged import from_lengths, spread
+from ..arithmetic.abilities import sent
+from ..arithmetic.ragged import from_lengths, spread
 
 Index = (
     tuple[Tensor, Tensor] | Tensor

@@ -10,8 +10,8 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor, nn
 
+from ..arithmetic.abilities import widest
 from ..errors import ConfigError, DataError, refuse_other
-from .abilities import widest
 from .batch import Batch, as_batch
 from .objective import Objective
 from .precisions import FLOAT32, ROUNDED, at_precision

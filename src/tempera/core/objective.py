@@ -19,12 +19,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from ..arithmetic.abilities import placed, sent
+from ..arithmetic.derivatives import differentiable_once
 from ..errors import ConfigError, DataError, article, is_whole, refuse_other, refuse_unknown
 from . import pools as P
-from .abilities import placed, sent
 from .batch import Batch, Role, as_batch, kind_of
 from .corrections import Addition, Correction
-from .derivatives import differentiable_once
 from .masks import KnownPositives, Mask, SameId
 from .matches import Listed, Matches
 from .memory import Memory

@@ -13,9 +13,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..arithmetic.abilities import sent
 from ..errors import ConfigError, DataError, refuse_unknown
 from . import pools as P
-from .abilities import sent
 from .batch import Batch, Role
 from .similarity import exact
 from .temperature import refuse_temperature

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .abilities import free_bytes, sent, widest
+from ..arithmetic.abilities import free_bytes, sent, widest
+from ..arithmetic.products import by_onednn, filled, mm, onednn_takes
 from .batch import Role
 from .corrections import Addition
 from .matches import Index, Matches
 from .pools import Exclusion
-from .products import by_onednn, filled, mm, onednn_takes
 from .row_losses import Numerator, Tile, contrasted, divergence
 
 # Scores held at once on a CPU: 4 MiB of float32. Fewer make thin matrix products, more fall out of

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..arithmetic.ragged import Ragged, from_lengths
 from ..core.batch import Batch, Role, Side
 from ..core.corrections import expected_logq
-from ..core.ragged import Ragged, from_lengths
 from ..errors import ConfigError
 
 Vectors = Callable[[Role, Tensor], Tensor]

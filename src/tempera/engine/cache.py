@@ -31,17 +31,17 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
-from ..core.abilities import free_bytes, seeded
+from ..arithmetic.abilities import free_bytes, seeded
+from ..arithmetic.products import onednn_pays, settle
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Batch, Role
-from ..core.products import onednn_pays, settle
 from ..errors import ConfigError, TemperaError, refuse_unknown
 from ..io.console import logger
+from ..layers.dropout import dropout_on
+from ..layers.linear_layers import in_half
+from ..layers.lookup import merge
+from ..parallel.distributed import ALONE, Group
 from .clock import Clock
-from .distributed import ALONE, Group
-from .dropout import dropout_on
-from .linear_layers import in_half
-from .lookup import merge
 from .micro_batches import Micro, Plan, Work, fillers
 from .plan import Footprint, footprint, keep, pack, probe_rows, start_tokens
 

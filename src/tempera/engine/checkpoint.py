@@ -25,9 +25,9 @@ from ..core.objective import Objective
 from ..errors import DataError
 from ..io.atomic import new_folder
 from ..io.documents import read_json
+from ..parallel.distributed import ALONE, Group
+from ..parallel.shards import at_main, divided_as, is_divided
 from .cache import Cache
-from .distributed import ALONE, Group
-from .shards import at_main, divided_as, is_divided
 
 FORMAT = 2
 _TENSORS, _NUMBERS = "state.safetensors", "state.json"

@@ -15,7 +15,7 @@ import psutil
 import torch
 from pydantic import BeforeValidator, Field
 
-from ..core.abilities import event
+from ..arithmetic.abilities import event
 
 if sys.platform != "win32":
     import resource

@@ -23,13 +23,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..core.abilities import without_dropout
+from ..arithmetic.abilities import without_dropout
 from ..core.batch import Batch, Role, take
 from ..core.masks import Guided
 from ..core.objective import Objective, base_of
 from ..errors import DataError
+from ..parallel.distributed import ALONE, Group
 from .cache import Cache
-from .distributed import ALONE, Group
 from .step import TowersLike, embed_once
 
 By = Literal["guide", "learnability"]

@@ -21,12 +21,12 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from ..core.products import WORTH, mm
+from ..arithmetic.products import WORTH, mm
 from ..errors import ConfigError
 from ..io.console import silenced
 from ..io.signals import hearing
+from ..parallel.distributed import ALONE, CPU, Group
 from .clock import fastest
-from .distributed import ALONE, CPU, Group
 
 Precision = Literal["no", "bf16", "fp16"]
 Wanted = Literal["auto", "no", "bf16", "fp16"]

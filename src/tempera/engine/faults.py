@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch, Role
 from ..errors import TemperaError
+from ..parallel.distributed import Group
+from ..parallel.shards import part
 from .checkpoint import State
 from .devices import Devices
-from .distributed import Group
-from .shards import part
 
 _HUGE = 1e15  # weights of a tower that still learns are far below
 _SHORT = 1e-6  # lengths of embeddings

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
-from ..core.abilities import widest
+from ..arithmetic.abilities import widest
 from ..core.matches import Listed, Matches
 from ..core.tiles import Gradients, Problem, Term, Vectors, sweep
 from ..errors import ConfigError, one_line

@@ -13,18 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..core.abilities import reseed, widest
+from ..arithmetic.abilities import reseed, widest
 from ..core.batch import Batch
 from ..core.objective import Objective
 from ..core.temperature import Temperature
 from ..errors import DataError
+from ..layers.lookup import clear
+from ..parallel.distributed import Group
 from .checkpoint import State
 from .curation import curated
 from .devices import Devices
-from .distributed import Group
 from .faults import Fault, NotFinite, trace
 from .fused import reach
-from .lookup import clear
 from .optim import adam, clip, schedule_factor, total_norm
 from .step import Loss, TowersLike, add_gradients
 from .training_options import Training

@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.abilities import seeded, sent
+from ..arithmetic.abilities import seeded, sent
+from ..arithmetic.ragged import Ragged
 from ..core.batch import Batch, Role
 from ..core.frame import Frame
-from ..core.ragged import Ragged
 from ..errors import ConfigError, TemperaError, article
-from .distributed import Group
-from .dropout import dropout_on
-from .linear_layers import LinearLayers
-from .lookup import adding_in_place
+from ..layers.dropout import dropout_on
+from ..layers.linear_layers import LinearLayers
+from ..layers.lookup import adding_in_place
+from ..parallel.distributed import Group
+from ..parallel.shards import is_divided
 from .plan import FeaturesLike, PlainFeatures, embeddings_of
-from .shards import is_divided
 
 
 @dataclass

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ..core.abilities import has_sparse
-from ..core.table import Table
+from ..arithmetic.abilities import has_sparse
+from ..arithmetic.table import Table
 from ..core.temperature import Temperature
 from ..errors import ConfigError
-from .distributed import Group
-from .lookup import rows_of, scale
-from .shards import divided_as, is_divided, part
+from ..layers.lookup import rows_of, scale
+from ..parallel.distributed import Group
+from ..parallel.shards import divided_as, is_divided, part
 
 Schedule = Literal["linear", "cosine", "constant"]
 ForTables = Literal["adamw", "rowwise_adagrad"]

@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import nn
 
+from ..arithmetic.table import Table
 from ..core.batch import Batch
 from ..core.objective import Objective
-from ..core.table import Table
 from ..errors import quantity
-from .distributed import Group
+from ..parallel.distributed import Group
+from ..parallel.shards import part
 from .micro_batches import Plan
-from .shards import part
 
 _MIB = 1 << 20
 _ADAM = 4  # a parameter, its gradient, and AdamW's two moments

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ..core.abilities import sent
+from ..arithmetic.abilities import sent
 from ..errors import ConfigError, article
-from .distributed import CPU
-from .shards import part
+from ..parallel.distributed import CPU
+from ..parallel.shards import part
 
 # Products that a GPU computes while a linear layer's kernels are launched, in half precision and in
 # float32. The first is measured: on an H100, layers of MiniLM's size

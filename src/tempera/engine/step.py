@@ -18,15 +18,15 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..core.abilities import placed
+from ..arithmetic.abilities import placed
 from ..core.batch import Batch, Role
 from ..core.similarity import exact
 from ..core.temperature import Temperature
 from ..errors import ConfigError, DataError, TemperaError, article
+from ..layers.lookup import merge
+from ..parallel.distributed import ALONE, Group, LeftBehind
+from ..parallel.shards import add_up, can_restart, restart
 from .cache import Cache
-from .distributed import ALONE, Group, LeftBehind
-from .lookup import merge
-from .shards import add_up, can_restart, restart
 
 X = TypeVar("X")
 P = ParamSpec("P")

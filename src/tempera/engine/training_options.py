@@ -7,17 +7,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ..core.abilities import missing
+from ..arithmetic.abilities import missing
 from ..core.tiles import Sweep, sweep
 from ..errors import ConfigError
 from ..io.console import logger
+from ..parallel.shards import ONE_PROCESS
 from .cache import Cache, Mode, Size
 from .clock import Seconds
 from .curation import By
 from .devices import Devices, Wanted, bf16_gain, named
 from .fused import MANY, Fused, Kernel, Reach, parts_of
 from .optim import ForTables, Schedule
-from .shards import ONE_PROCESS
 
 RefitOn = Literal["none", "validation", "all", "auto"]
 OF_A_MACHINE = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from .. import config as configuration
 from ..arguments import refuse_other_kinds
 from ..artifacts.run_folder import Run
-from ..config import Options
+from ..options import yaml_options as configuration
+from ..options.yaml_options import Options
+from ..run.recipe import train
 from ..run.train import default_output
 from ..towers.saved import model_folder
-from .recipe import train
 
 
 def options_of(

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..build import build
-from ..config import Options
 from ..core.batch import Batch
 from ..core.diagnose import diagnose
 from ..engine.devices import start
-from ..engine.digest import digest
 from ..errors import ConfigError, TemperaError
 from ..io.documents import JsonLines
+from ..options.build import build
+from ..options.yaml_options import Options
+from ..parallel.digest import digest
 from ..run.fit import fit
 from ..run.judge import judge
 from ..run.prepare import CACHE, Prepared, prepare

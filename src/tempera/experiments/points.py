@@ -8,9 +8,9 @@ from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
-from .. import config as configuration
 from ..core.temperature import Temperature
 from ..errors import ConfigError
+from ..options import yaml_options as configuration
 from .grid import TEMPERATURE, Axis, grid
 from .record import Record
 from .result import Point, Sweep

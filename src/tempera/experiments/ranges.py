@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import config as configuration
 from ..errors import ConfigError, did_you_mean
+from ..options import yaml_options as configuration
 
 SPELLINGS = (
     "low:high:log, low:high:linear, low:high:int or low:high:int:log, each with :COUNT for evenly spaced values or "

@@ -11,10 +11,10 @@ from typing import Any
 
 from ..arguments import refuse_other_kinds
 from ..artifacts.pictures import label, number
-from ..config import Options
 from ..errors import TemperaError, quantity
 from ..io.atomic import write_file
 from ..io.console import logger, progress_bar
+from ..options.yaml_options import Options
 from .claim import claimed, named_in
 from .figures import csv_of
 from .grid import axes_of

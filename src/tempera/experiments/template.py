@@ -9,16 +9,16 @@ from typing import Any, Literal
 
 import xxhash
 
-from .. import config as configuration
-from ..build import Config, build
-from ..config import Options
 from ..engine.devices import launched
 from ..errors import ConfigError, TemperaError
 from ..io.console import logger
+from ..options import yaml_options as configuration
+from ..options.build import Config, build
+from ..options.yaml_options import Options
+from ..run.recipe import opened
 from ..run.train import default_output
-from ..text.sources import Given
-from ..towers.rounds import TEMPERATURE
-from .recipe import opened
+from ..task.rounds import TEMPERATURE
+from ..text.read.sources import Given
 from .record import Record
 
 _QUERIES = ("data", "evaluation")  # sections that queries follow from

@@ -32,19 +32,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..arithmetic.ragged import Ragged
 from ..core.batch import Batch, Role, Side
 from ..core.masks import Guided, KnownPositives, SameId
 from ..core.matryoshka import Matryoshka
 from ..core.objective import Objective
 from ..core.presets import mnr
-from ..core.ragged import Ragged
 from ..core.similarity import cosine, exact
 from ..core.temperature import Temperature
 from ..engine.cache import Cache, Embedded, Mode
-from ..engine.distributed import ALONE, Group
-from ..engine.shards import is_divided
 from ..errors import ConfigError, TemperaError, refuse_other, refuse_unknown
 from ..io.require import require
+from ..parallel.distributed import ALONE, Group
+from ..parallel.shards import is_divided
 from .citations import citations
 from .trainer_columns import ColumnReader, Columns, Labels, ModelTowers
 

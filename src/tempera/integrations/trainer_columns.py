@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from ..arithmetic.ragged import Ragged
 from ..core.batch import Batch, Role, Side
-from ..core.ragged import Ragged
 from ..errors import ConfigError, DataError
 from ..io.ids import mixed
 from ..towers.modules import TASKS, TextTower, constants_of, rows_of, tower_of

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.products import WORTH, mm
+from ..arithmetic.products import WORTH, mm
 from ..engine.devices import bf16_gain
-from ..engine.distributed import CPU
 from ..errors import ConfigError
 from ..io.require import require
+from ..parallel.distributed import CPU
 from ..ranking.nearest import scores_at, top, top_of
 
 Floats = NDArray[np.floating[Any]]

@@ -26,7 +26,7 @@ from ..io.lock import alone
 from ..ranking.nearest import refuse_not_finite
 
 if TYPE_CHECKING:  # it would load torch
-    from ..core.ragged import Ragged
+    from ..arithmetic.ragged import Ragged
 
 Keys = NDArray[np.bytes_]
 Rows = NDArray[np.int64]

@@ -8,18 +8,18 @@ from pathlib import Path
 
 from ..errors import ConfigError, DataError, quantity
 from ..ranking.ranking import LEAST_TO_CHOOSE, Evaluation, Part
-from ..ranking.resolved import Config
-from ..towers.rounds import Race
-from .candidates import race_of
-from .division import TEST, Division
-from .encoders import Elapsed
-from .entity_tables import called
-from .features import Features
-from .item_showcase import ItemShowcase
-from .later_events import LaterEvents, drawn
-from .timeline import Timeline
-from .training_events import EventData, TrainingEvents
-from .withheld import Withheld, withhold
+from ..task.config import Config
+from ..task.rounds import Race
+from .judge.item_showcase import ItemShowcase
+from .judge.later_events import LaterEvents, drawn
+from .read.division import TEST, Division
+from .read.timeline import Timeline
+from .train.candidates import race_of
+from .train.encoders import Elapsed
+from .train.entity_tables import called
+from .train.features import Features
+from .train.training_events import EventData, TrainingEvents
+from .train.withheld import Withheld, withhold
 
 _WHOLE = "evaluation.queries and evaluation.validation are 0: all interactions are trained on, and nothing is evaluated"
 _SCORES = 2_000_000_000  # of the test queries of a protocol and all items, by each system

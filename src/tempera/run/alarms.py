@@ -14,20 +14,20 @@ import torch
 from numpy.typing import NDArray
 
 from ..artifacts.pictures import label
-from ..build import Config
 from ..engine.faults import Fault, NotFinite
 from ..engine.loop import Progress
 from ..errors import TemperaError, quantity
 from ..io.console import logger
 from ..io.documents import JsonLines
+from ..mining.embedder import run_of
+from ..options.build import Config
 from ..ranking.compare import Difference
 from ..ranking.ranking import FEW_QUERIES
-from ..ranking.showcase import Subject
 from ..ranking.spread import Spread
-from ..ranking.verdict import main_metric
-from ..text.embedder import run_of
-from ..text.other_data import among, read_tasks
-from ..text.two_towers import KeptIndex
+from ..task.showcase import Subject
+from ..task.verdict import main_metric
+from ..text.judge.other_data import among, read_tasks
+from ..text.train.two_towers import KeptIndex
 from ..towers.saved import EVALUATED
 from .resume import Checkpoints
 from .task import Data, HeldOut

@@ -10,12 +10,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from .. import config as configuration
-from ..build import build
-from ..config import Options
 from ..engine.devices import start
 from ..errors import quantity
 from ..io.documents import JsonLines
+from ..options import yaml_options as configuration
+from ..options.build import build
+from ..options.yaml_options import Options
 from .prepare import prepare
 from .refit import Refit
 from .time_limit import first_steps, step_seconds

@@ -16,23 +16,23 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-from ..core.abilities import free_bytes
+from ..arithmetic.abilities import free_bytes
 from ..core.batch import Batch, Role, divide
 from ..core.tiles import SCORE_BYTES
 from ..engine import loop, outlook
 from ..engine.checkpoint import State
 from ..engine.curation import as_many
-from ..engine.digest import digest
-from ..engine.divided_tables import divided, release
 from ..engine.faults import broken
-from ..engine.shards import gather, refuse_compiled, shard
 from ..engine.training_options import OF_A_MACHINE
 from ..errors import ConfigError, DataError, TemperaError, quantity
 from ..io.console import logger, progress_bar
+from ..parallel.digest import digest
+from ..parallel.divided_tables import divided, release
+from ..parallel.shards import gather, refuse_compiled, shard
 from ..ranking.ranking import LEAST_TO_CHOOSE
-from ..ranking.resolved import READ
 from ..ranking.sample import Budget
-from ..ranking.verdict import main_metric
+from ..task.config import READ
+from ..task.verdict import main_metric
 from ..towers.pair import Encoder
 from .alarms import Alarms, explained
 from .prepare import Prepared

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..ranking.verdict import Verdict
-from ..text.other_data import InTraining, judged, read_tasks
-from ..text.training_pairs import TrainingPairs
+from ..task.verdict import Verdict
+from ..text.judge.other_data import InTraining, judged, read_tasks
+from ..text.train.training_pairs import TrainingPairs
 from .prepare import Prepared
 
 

@@ -9,18 +9,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from .. import config as configuration
-from ..build import build
-from ..config import Options
 from ..engine import outlook
 from ..engine.curation import as_many
 from ..engine.devices import DTYPES, Devices, start
-from ..engine.distributed import CPU
-from ..engine.machines import MACHINES, Machine, measured, timed
-from ..engine.stages import StepOnPaper, step_on_paper
 from ..errors import ConfigError
 from ..io.console import silenced
 from ..io.documents import JsonLines
+from ..options import yaml_options as configuration
+from ..options.build import build
+from ..options.yaml_options import Options
+from ..paper.machines import MACHINES, Machine, measured, timed
+from ..paper.stages import StepOnPaper, step_on_paper
+from ..parallel.distributed import CPU
 from .prepare import prepare
 
 

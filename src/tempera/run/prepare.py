@@ -8,16 +8,16 @@ from pathlib import Path
 
 import torch
 
-from ..build import Config
 from ..core.advice import cautions
 from ..core.similarity import cosine
 from ..engine.clock import Phases
 from ..engine.devices import DTYPES, Devices
-from ..engine.distributed import CPU
 from ..io.console import logger
 from ..io.documents import JsonLines
-from ..names import describe
-from ..recommend.interactions import Handed, Interactions
+from ..options.build import Config
+from ..options.names import describe
+from ..parallel.distributed import CPU
+from ..recommend.read.interactions import Handed, Interactions
 from ..recommend.recommendation import InteractionTask
 from ..text.retrieval import TextTask
 from ..towers.modules import read_in

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from safetensors.torch import save as as_bytes
 
-from .. import config as configuration
 from ..artifacts.card import Card, render_card
 from ..artifacts.index import write_searched
 from ..artifacts.report import RunReport, render
@@ -20,10 +19,12 @@ from ..artifacts.report_tables import tables
 from ..engine.clock import peak_memory_bytes
 from ..io.atomic import write_mark
 from ..io.documents import first_event
+from ..mining.embedder import learned
+from ..options import yaml_options as configuration
 from ..ranking.compare import Difference, bootstrap_metrics
 from ..ranking.fusion import Fusion
 from ..ranking.spread import Spread
-from ..ranking.verdict import (
+from ..task.verdict import (
     MAIN,
     OURS,
     TEACHER,
@@ -34,7 +35,6 @@ from ..ranking.verdict import (
     best_baseline,
     main_metric,
 )
-from ..text.embedder import learned
 from ..towers.saved import EVALUATED, MODEL
 from .alarms import Alarms, doubts, learned_also, learned_before
 from .fit import Fitted

@@ -21,7 +21,7 @@ from ..io.console import logger, silenced
 from ..io.documents import JsonLines
 from ..mining.search import index_of
 from ..ranking.ranking import Part
-from ..text.training_pairs import TrainingPairs
+from ..text.train.training_pairs import TrainingPairs
 from .fit import Fitted, fit
 from .prepare import Prepared, move_tower, reading_of
 from .task import RunTask

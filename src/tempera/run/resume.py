@@ -34,7 +34,7 @@ from ..io.documents import first_event, parsed, read_json, read_json_lines
 from ..io.manifest import first_fault
 from ..io.signals import hearing
 from ..io.untrusted import refuse_unsafe
-from ..removed import without_removed
+from ..options.removed import without_removed
 
 EVERY = 600.0  # seconds from one checkpoint to the next, where no number of steps is given
 AGAIN = "the same command again"  # resumes, whatever its options are

@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..build import Config
 from ..core.batch import Batch
 from ..engine.batches import Sampler
+from ..options.build import Config
 from ..ranking.ranking import Part
-from ..ranking.showcase import DataFacts, Example, Searched, Subject
-from ..ranking.verdict import SystemScores, Verdict
+from ..task.rounds import Race
+from ..task.showcase import DataFacts, Example, Searched, Subject
+from ..task.verdict import SystemScores, Verdict
 from ..towers.pair import Encoder
-from ..towers.rounds import Race
 
 
 class Data(Protocol):

@@ -11,10 +11,10 @@ from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..build import Config
 from ..engine.devices import Devices
 from ..io.console import logger, silenced
 from ..io.documents import JsonLines
+from ..options.build import Config
 from .fit import fit
 from .prepare import Prepared, prepare
 from .refit import Refit

@@ -11,19 +11,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from .. import config as configuration
 from ..artifacts.run_folder import Run
-from ..build import Config, build
-from ..config import Options
 from ..engine.devices import Devices, one_voice, start
-from ..engine.distributed import Group
 from ..errors import OutputError, TemperaError
-from ..forms import source_of
 from ..io.atomic import staged
 from ..io.documents import JsonLines
-from ..io.tables import ending
-from ..recommend.interactions import Interactions
-from ..text.sources import Given
+from ..options import yaml_options as configuration
+from ..options.build import Config, build
+from ..options.forms import source_of
+from ..options.yaml_options import Options
+from ..parallel.distributed import Group
+from ..recommend.read.interactions import Interactions
+from ..tables.tables import ending
+from ..text.read.sources import Given
 from .alarms import within_memory
 from .fit import fit
 from .judge import judge

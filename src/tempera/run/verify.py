@@ -17,24 +17,24 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from .. import config as configuration
 from ..arguments import refuse_other_kinds
-from ..build import build
-from ..config import Options
+from ..arithmetic.ragged import Ragged
 from ..core.batch import Batch, divide
 from ..core.definition import defined_losses
 from ..core.objective import base_of
-from ..core.ragged import Ragged
 from ..engine import loop
 from ..engine.cache import Cache
 from ..engine.curation import guides_of, judging, scored
 from ..engine.devices import Devices, settled
-from ..engine.distributed import Group
 from ..engine.optim import set_sparse
 from ..engine.step import step
 from ..engine.training_options import Training
 from ..io.console import logger
 from ..io.documents import JsonLines
+from ..options import yaml_options as configuration
+from ..options.build import build
+from ..options.yaml_options import Options
+from ..parallel.distributed import Group
 from .prepare import Prepared, prepare
 
 PAIRS = 12  # of the user's data; the definition takes time that grows with their square

@@ -10,26 +10,26 @@ from pathlib import Path
 
 import torch
 
+from ..arithmetic.ragged import Ragged
 from ..core.batch import Role
-from ..core.ragged import Ragged
 from ..engine.batches import Sampler
 from ..engine.clock import Phases
 from ..errors import ConfigError
 from ..io.console import logger
 from ..mining.embed import StoredEmbeddings, embed_by
 from ..ranking.ranking import Part
-from ..ranking.resolved import Config
+from ..task.config import Config
+from ..task.rounds import Race
 from ..towers.pair import Tower
-from ..towers.rounds import Race
 from ..towers.saved import model_folder
-from .catalogue import Catalogue, stored
-from .frozen import IndexSide
-from .held_out import HeldOutQueries
-from .made_rows import SourceRows, takes_source
-from .pairs import TEST, VALIDATION, Pairs
-from .split import Split, hold_out
-from .text_showcase import TextShowcase
-from .training_pairs import TextData, TrainingPairs, sampler_of
+from .judge.held_out import HeldOutQueries
+from .judge.text_showcase import TextShowcase
+from .read.pairs import TEST, VALIDATION, Pairs
+from .train.catalogue import Catalogue, stored
+from .train.frozen import IndexSide
+from .train.made_rows import SourceRows, takes_source
+from .train.split import Split, hold_out
+from .train.training_pairs import TextData, TrainingPairs, sampler_of
 
 
 def _read_by(

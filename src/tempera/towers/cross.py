@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.abilities import without_cudnn_attention
+from ..arithmetic.abilities import without_cudnn_attention
 from ..errors import DataError
 from ..io.documents import read_json
 from ..io.require import require

@@ -18,13 +18,13 @@ import torch.nn.functional as F
 import xxhash
 from torch import Tensor, nn
 
-from ..core.abilities import without_cudnn_attention, without_dropout
+from ..arithmetic.abilities import without_cudnn_attention, without_dropout
+from ..arithmetic.ragged import Ragged, from_lengths
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Role
-from ..core.ragged import Ragged, from_lengths
 from ..errors import ConfigError
 from ..io.console import progress_bar, quietly
-from .half import lowered
+from ..layers.half import lowered
 from .pair import Tower, Towers
 from .prompts import prompt_among
 from .similarities import Similarity

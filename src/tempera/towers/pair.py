@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from ..arithmetic.ragged import Ragged
 from ..core.batch import Role
-from ..core.ragged import Ragged
 from .similarities import Similarity
 
 # Vectors of texts, [n, T], by index, from a model's folder, the texts' role, the texts and the name

@@ -345,7 +345,7 @@ def encoder_of(model: SentenceTransformer, role: Role, folder: Path, half: bool 
     """
     import torch
 
-    from .half import lower
+    from ..layers.half import lower
     from .modules import TextTower, read_in
 
     try:

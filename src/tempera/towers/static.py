@@ -17,13 +17,13 @@ from safetensors.torch import save
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from ..arithmetic.ragged import Ragged
+from ..arithmetic.table import Table
 from ..core.batch import Role
-from ..core.ragged import Ragged
-from ..core.table import Table
 from ..io.documents import write_json
+from ..task.rounds import DIMENSIONS, LEARNING_RATE, TEMPERATURE, Open, Race, Round, over
 from .pair import Embed, Tower, batch_of, epochs_of
 from .pieces import Pieces, Trained
-from .rounds import DIMENSIONS, LEARNING_RATE, TEMPERATURE, Open, Race, Round, over
 from .saved import embedded, model_folder, static_parts
 from .subwords import Subwords
 from .tokenizer import sample, tokenize, train_tokenizer, vocabulary_of, without_repeats

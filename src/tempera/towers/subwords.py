@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.ragged import Ragged
+from ..arithmetic.ragged import Ragged
 
 SIZES = (3, 4, 5, 6)  # letters of an n-gram, with a mark at each end of the token
 # Of a token's vector, the part that follows its n-grams. On validation, 0.3 is below 0.5, and 0.5

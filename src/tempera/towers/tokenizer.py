@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, models, normalizers, trainers
 
-from ..core.ragged import Ragged, from_lengths
+from ..arithmetic.ragged import Ragged, from_lengths
 from ..errors import ConfigError
 from ..io.console import progress_bar
 from .word_ids import CASE_CHANGE, SPARSE, UNKNOWN, WORD, Read, reader, splitter

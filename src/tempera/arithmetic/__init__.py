@@ -1,0 +1,1 @@
+"""Arithmetic below everything: products, rows of different lengths, tables of vectors."""

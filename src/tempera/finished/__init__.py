@@ -1,0 +1,1 @@
+"""What is done with finished runs: judge them again, calibrate, merge."""

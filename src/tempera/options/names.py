@@ -1,0 +1,186 @@
+"""The names of a configuration: what they stand for, and how what is made of them is written
+again."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any
+
+from ..core import masks, presets, similarity
+from ..core.corrections import Correction, Hardness, LogQ, Margin
+from ..core.matryoshka import Matryoshka
+from ..core.memory import Memory
+from ..core.objective import Objective
+from ..core.pools import POOLS, Pool
+from ..core.temperature import Temperature
+from ..engine.training_options import Training
+from ..ranking.ranking import Evaluation
+from ..recommend.read.division import (
+    AtRandom,
+    Divide,
+    Fitting,
+    GlobalTime,
+    LeaveLastOut,
+    NamedFiles,
+    Undivided,
+)
+from ..recommend.read.interactions import Interactions
+from ..recommend.train.encoders import FEATURES, Elapsed, Feature, OfUser
+from ..recommend.train.features import Features
+from ..recommend.train.pooling import POOLINGS, Pooling
+from ..task.showcase import Labels
+from ..text.read.installed_python import InstalledPython
+from ..text.read.pairs import Source
+from ..text.read.sources import BeirFolder, Given, PairsFile
+from ..text.read.text_files import TextFiles
+from ..text.train.mined_again import MiningAgain
+from ..text.train.mixture import Mixture
+from ..text.train.two_towers import DocSide, FrozenModel, Head, KeptIndex, QuerySide, TwoTowers
+from ..text.train.unpaired_texts import Documents
+from ..towers.pair import TowerOptions
+from ..towers.pretrained import Pretrained
+from ..towers.static import Static
+from ..towers.transformer import Transformer
+
+# The names of each kind of part, with the part itself or the class or function that makes it.
+PARTS: dict[Any, dict[str, Any]] = {
+    similarity.Similarity: {"cosine": similarity.cosine, "dot": similarity.dot},
+    Pool: {pool.name: pool for pool in POOLS},
+    Correction: {"log_q": LogQ, "hardness": Hardness, "margin": Margin},
+    masks.Mask: {
+        "same_id": masks.SameId,
+        "known_positives": masks.KnownPositives,
+        "guided": masks.Guided,
+    },
+    Source: {
+        "installed_python": InstalledPython,
+        "pairs": PairsFile,
+        "beir": BeirFolder,
+        "given": Given,
+        "text_files": TextFiles,
+        "documents": Documents,
+        "mixture": Mixture,
+        "interactions": Interactions,
+    },
+    TowerOptions: {
+        "static": Static,
+        "pretrained": Pretrained,
+        "transformer": Transformer,
+        "features": Features,
+        "two": TwoTowers,
+    },
+    QuerySide: {
+        "head": Head,
+        "static": Static,
+        "pretrained": Pretrained,
+        "transformer": Transformer,
+    },
+    DocSide: {"index": KeptIndex, "pretrained": FrozenModel},
+    Divide: {
+        "auto": Fitting,
+        "global_time": GlobalTime,
+        "leave_last_out": LeaveLastOut,
+        "files": NamedFiles,
+        "random": AtRandom,
+        "none": Undivided,
+    },
+    Feature: dict(FEATURES),
+    OfUser: {**FEATURES, "elapsed": Elapsed},
+    Pooling: dict(POOLINGS),
+    Objective: {
+        **{preset.__name__: preset for preset in presets.PRESETS},
+        "infonce": presets.infonce,
+    },
+}
+# Sections of one part: its kind, the key that names it, and the default name.
+SECTIONS: dict[str, tuple[Any, str, str]] = {
+    "data": (Source, "source", "installed_python"),
+    "tower": (TowerOptions, "kind", "static"),
+    "objective": (Objective, "preset", "mnr"),
+}
+WRAPPER = ("matryoshka", "precisions")  # options of an objective that a Matryoshka takes
+RECIPE, AUTO = (
+    "recipe",
+    "auto",
+)  # whether `tempera train` chooses what is open; the others keep defaults
+# Sections without a choice.
+PLAIN: dict[str, Any] = {
+    "train": Training,
+    "evaluation": Evaluation,
+    "mining": MiningAgain,
+    "card": Labels,
+}
+
+
+@cache
+def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return parameters and their annotations; those of a preset include every part that it may
+    replace."""
+    target = make.__init__ if inspect.isclass(make) else make
+    hints = typing.get_type_hints(target, include_extras=True)
+    parameters = inspect.signature(make).parameters.values()
+    own = {p.name: hints[p.name] for p in parameters if p.kind is not p.VAR_KEYWORD}
+    rest = (
+        {}
+        if len(own) == len(parameters)
+        else {k: v for k, v in hints_of(Objective).items() if k not in own}
+    )
+    return types.MappingProxyType({**own, **rest})
+
+
+def name_and_options(kind: Any, value: Mapping[Any, Any]) -> tuple[Any, Any]:
+    """Return name and options of a part: {kind: NAME, ...}, {NAME: {...}}, or {NAME: TEXT, ...}
+    with its first option."""
+    rest = dict(value)
+    if "kind" in rest:
+        return rest.pop("kind"), rest
+    name: Any = next((key for key in rest if key in PARTS[kind]), next(iter(rest), None))
+    options, part = rest.pop(name, None), PARTS[kind].get(name)
+    short = isinstance(options, str) and inspect.isclass(part)
+    if short:
+        return name, {next(iter(hints_of(part))): options, **rest}
+    return (None, None) if rest else (name, options)
+
+
+def options_of(made: Any) -> dict[str, Any]:
+    """Return the options that build an equal part."""
+    if isinstance(made, Objective):
+        return {name: describe(getattr(made, name)) for name in hints_of(Objective)}
+    if is_dataclass(made) and not isinstance(made, type):
+        return {f.name: describe(getattr(made, f.name)) for f in fields(made)}
+    return {}
+
+
+def of_wrapper(made: Matryoshka) -> dict[str, Any]:
+    """Return the options of widths and precisions."""
+    widths = (
+        {}
+        if made.widths is None
+        else {"matryoshka": {"widths": [*made.widths], "weights": [*made.weights]}}
+    )
+    return {**widths, **({"precisions": [*made.precisions]} if made.precisions else {})}
+
+
+def describe(value: Any) -> Any:
+    """Return a value as it is written in YAML."""
+    if isinstance(value, Temperature):
+        options = {name: getattr(value, name) for name in ("final", "schedule", "floor", "ceiling")}
+        return {"value": value.start, "learnable": value.learnable, **options}
+    if isinstance(value, Memory):
+        return {"size": value.size}
+    if isinstance(value, tuple | list):
+        return [describe(item) for item in value]
+    for names in PARTS.values():
+        for name, part in names.items():
+            if part is value:
+                return name
+            if inspect.isclass(part) and type(value) is part:
+                return {name: options_of(value)} if fields(part) else name
+    if is_dataclass(value) and not isinstance(value, type | types.FunctionType):
+        return options_of(value)
+    return value

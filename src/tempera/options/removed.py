@@ -1,0 +1,69 @@
+"""Options that earlier versions had: a configuration that names one at its old default means the
+same without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ConfigError
+from .yaml_options import Options
+
+# The dotted name of each option with its old default; lists are passed through, so that
+# `data.sources.pairs.generated` is the option of every table of pairs in a mixture.
+REMOVED: dict[str, Any] = {
+    "train.backward": 1.0,
+    "data.generated": False,
+    "data.found_within": 10,
+    "data.found_by": "bm25",
+    "data.sources.pairs.generated": False,
+    "data.sources.pairs.found_within": 10,
+    "data.sources.pairs.found_by": "bm25",
+    "objective.teacher.by": "vectors",
+    "objective.teacher.loss": "kl",
+    "train.guide_every": 1000,
+    "mining.every": None,
+    "mining.negatives": 10,
+}
+
+
+def refuse_removed(options: Options) -> Options:
+    """Return the options without the removed ones, each of which has to be at its old default.
+
+    Raises:
+        ConfigError: a removed option at another value.
+    """
+    kept, others = without_removed(options.values)
+    for name, value in others.items():
+        place = options.place(name)
+        where = f" ({place})" if place else ""
+        raise ConfigError(f"{name}: is {value!r}, but this option was removed: leave it out{where}")
+    return Options(kept, dict(options.places))
+
+
+def without_removed(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options without the removed ones, and the removed ones that have another value
+    than their old default, by dotted name.
+
+    >>> without_removed({"train": {"seed": 1}})
+    ({'train': {'seed': 1}}, {})
+    """
+    others: dict[str, Any] = {}
+    kept: dict[str, Any] = _kept(values, "", others)
+    return kept, others
+
+
+def _kept(value: Any, path: str, others: dict[str, Any]) -> Any:
+    """Return a copy of a value without removed options, which are added to `others`."""
+    if isinstance(value, Mapping):
+        kept = {}
+        for key, inner in value.items():
+            name = f"{path}.{key}" if path else str(key)
+            if name not in REMOVED:
+                kept[key] = _kept(inner, name, others)
+            elif inner != REMOVED[name]:
+                others[name] = inner
+        return kept
+    if isinstance(value, list):
+        return [_kept(inner, path, others) for inner in value]
+    return value

@@ -1,0 +1,232 @@
+"""Devices on paper: the rates by which operations become seconds, from data sheets or measured
+here.
+
+Rates are of dense numbers and one device, without sparsity. Sources, as they stand in 2026:
+
+- h100, h200: NVIDIA's H100 and H200 data sheets, SXM: 67 TFLOP/s float32, 989 bf16; 3.35 and 4.8 TB/s; NVLink 900 GB/s both ways
+  together.
+- l4: NVIDIA's L4 data sheet: 30.3 TFLOP/s float32, 121 bf16 (half of the figure with sparsity); 300 GB/s; PCIe 4 x16, 64 GB/s both
+  ways.
+- a10g: NVIDIA's A10G data sheet: 35 TFLOP/s float32, 70 bf16; 600 GB/s; PCIe 4 x16.
+- m3: Apple's specification has 100 GB/s and no FLOP/s: 10 cores x 128 lanes x 2 x 1.4 GHz. Of 24 GB, Metal takes two thirds.
+
+No data sheet has the cost of a launch. 5 microseconds are what a program of Python takes to start
+an operation of torch; on the machine itself it is measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from ..arithmetic.abilities import free_memory
+from ..arithmetic.products import WORTH, by_onednn, mm
+from ..arithmetic.ragged import Ragged
+from ..arithmetic.table import Table
+from ..core.batch import Batch, Role, Side
+from ..core.objective import Objective
+from ..engine.clock import fastest, several
+from ..engine.devices import Precision, Wanted
+from ..engine.fused import Reach, reach
+from ..engine.loop import begin, train
+from ..engine.training_options import Training
+from ..parallel.distributed import CPU
+from .cost import Call, Kind, Operation, Stage, real
+from .stages import step_on_paper
+
+_F32, _BF16, _F16 = torch.float32, torch.bfloat16, torch.float16
+_STEPS = 12
+# Products of two matrices, which are their last arguments.
+_PRODUCTS_OF_TWO = {torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.addmm_}
+_NEAR = 1 << 20  # numbers that fill the caches nearest to a core
+Clock = Callable[[], float]
+LIMITS = ("compute", "bandwidth", "launches", "network")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One device, and what it needs at least for an operation.
+
+    Args:
+        flops: of products a second, by the precision of their factors.
+        bandwidth: of its memory, in bytes a second.
+        launch: seconds to start an operation.
+        memory: bytes; None is a CPU, which takes what its micro-batches are set to.
+        network: bytes a second that a device sends to another.
+        kernels: whether the fused kernels of the loss stage run there, and have been measured to
+            pay.
+        timed: seconds of one call of each kind of operation, by kind, where they were measured; see
+            `timed`.
+
+    >>> H100 = MACHINES["h100"]
+    >>> H100.limits(Operation("mm", torch.float32, 67 * 10**12, 0))
+    {'compute': 1.0, 'bandwidth': 0.0, 'launches': 5e-06, 'network': 0.0}
+    """
+
+    name: str
+    flops: Mapping[torch.dtype, float]
+    bandwidth: float
+    launch: float = 5e-6
+    memory: float | None = None
+    network: float = 0.0
+    kernels: Reach = "no"
+    timed: Mapping[Kind, float] = field(default_factory=dict)
+
+    def precision(self, wanted: Wanted) -> Precision:
+        """Return the precision of the towers: "auto" is bf16 where it pays."""
+        if wanted != "auto":
+            return wanted
+        return "bf16" if self.flops[_BF16] >= WORTH * self.flops[_F32] else "no"
+
+    def limits(self, operation: Operation) -> dict[str, float]:
+        """Return the seconds that an operation needs of each part of the machine."""
+        rate = self.flops.get(
+            operation.dtype, self.flops[_BF16 if operation.dtype == _F16 else _F32]
+        )
+        sent = operation.sent / self.network if operation.sent else 0.0
+        return dict(
+            zip(
+                LIMITS,
+                (operation.flops / rate, operation.bytes / self.bandwidth, self.launch, sent),
+                strict=True,
+            )
+        )
+
+    def seconds(self, stage: Stage) -> dict[str, float]:
+        """Return the seconds of a stage by what limits its operations: of each one the slowest
+        part."""
+        total = dict.fromkeys(LIMITS, 0.0)
+        for operation, count in stage.operations.items():
+            parts = self.limits(operation)
+            slowest, alone = (
+                max(parts, key=lambda name: parts[name]),
+                self.timed.get(operation.kind),
+            )
+            times = stage.calls if alone is None and slowest == "launches" else stage.times
+            total[slowest] += count * times * (parts[slowest] if alone is None else alone)
+            total["launches"] += 0.0 if alone is None else count * stage.calls * self.launch
+        return total
+
+
+def _gpu(
+    name: str,
+    float32: float,
+    half: float,
+    bandwidth: float,
+    memory: float,
+    network: float,
+    kernels: Reach,
+) -> Machine:
+    flops = {_F32: float32 * 1e12, _BF16: half * 1e12}
+    return Machine(
+        name, flops, bandwidth * 1e9, memory=memory * 1e9, network=network * 1e9, kernels=kernels
+    )
+
+
+MACHINES = {
+    machine.name: machine
+    for machine in (
+        _gpu("h100", 67, 989, 3350, 80, 450, "pay"),
+        _gpu("h200", 67, 989, 4800, 141, 450, "pay"),
+        _gpu("l4", 30.3, 121, 300, 24, 32, "run"),
+        _gpu("a10g", 35, 70, 600, 24, 32, "run"),
+        _gpu("m3", 3.6, 3.6, 100, 16, 0, "no"),
+    )
+}
+
+
+class Small(nn.Module):
+    """A tower whose operations are so small that only their number counts."""
+
+    padded = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = Table(8, 8)
+        self.layers = nn.Sequential(
+            *(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2))
+        )
+
+    def of(self, role: Role) -> Small:
+        """Return this tower."""
+        return self
+
+    def forward(self, features: Ragged) -> Tensor:
+        vectors: Tensor = self.layers(
+            self.table.mean_of(features.values.long(), features.offsets[:-1])[:, None]
+        )
+        return vectors[:, 0]
+
+
+def measured(device: torch.device, clock: Clock = time.perf_counter) -> Machine:
+    """Return this machine: its rate of products, its bandwidth and the cost of a launch, each by a
+    few short runs."""
+    on_cpu = device.type == "cpu"
+    largest, many = (512, 1 << 22) if on_cpu else (4096, 1 << 26)
+    flops = {dtype: _rate(dtype, largest, device, clock) for dtype in (_F32, _BF16)}
+    numbers, few = torch.zeros(many, device=device), torch.zeros(8, device=device)
+    bandwidth = 2 * numbers.nbytes / fastest(lambda: numbers.mul_(0.5), device, clock)
+    launch = fastest(lambda: [few.mul_(0.5) for _ in range(100)], device, clock) / 100
+    free = free_memory(device)
+    memory = None if free is None else float(free)
+    machine = Machine("this machine", flops, bandwidth, launch, memory, kernels=reach(device))
+    return replace(machine, launch=_launch(machine, clock)) if on_cpu else machine
+
+
+def _rate(dtype: torch.dtype, largest: int, device: torch.device, clock: Clock) -> float:
+    """Return the FLOPs a second of products of squares: of the largest, or of those that already
+    take a device a millisecond."""
+    side, seconds = 256, 0.0
+    while seconds < 1e-3 and side < largest:
+        side *= 2
+        square = torch.ones(side, side, dtype=dtype, device=device)
+        seconds = fastest(partial(mm, square, square), device, clock)
+    return 2 * side**3 / seconds
+
+
+def _launch(machine: Machine, clock: Clock) -> float:
+    """Return the seconds that each operation of a step takes of the program beside its own: those
+    of a step of small ones."""
+    rows = Ragged.of([[i] for i in range(8)])
+    towers, objective, options = Small(), Objective(), Training(micro_batch_tokens=4)
+    batch = Batch(Side(rows), Side(rows))
+    paper = step_on_paper(towers, objective, batch, options)
+    steps = train(begin(towers, objective, options), [batch] * (_STEPS + 1), _STEPS + 1, options)
+    whole = fastest(lambda: next(steps), CPU, clock, _STEPS)
+    alone = replace(machine, launch=0.0, timed=timed(paper.examples, CPU, clock))
+    spent = sum(sum(alone.seconds(stage).values()) for stage in paper.stages.values())
+    return max(
+        machine.launch, (whole - spent) / sum(stage.launches for stage in paper.stages.values())
+    )
+
+
+def timed(
+    examples: Mapping[Kind, tuple[Operation, Call]],
+    device: torch.device,
+    clock: Clock = time.perf_counter,
+) -> dict[Kind, float]:
+    """Return the seconds of one call of each kind of operation, the median of a few: a step has no
+    luck with all of its operations.
+
+    Operands come from where a step has left them: not from the cache nearest to a core, which other
+        numbers fill in between.
+    """
+    with torch.no_grad(), torch.random.fork_rng([]):
+        return {kind: _call(call, device, clock) for kind, (_, call) in examples.items()}
+
+
+def _call(call: Call, device: torch.device, clock: Clock) -> float:
+    op, args, kwargs = call
+    args, kwargs = tree_map(partial(real, device=device), (args, kwargs))
+    quickly = by_onednn(*args[-2:]) if op.overloadpacket in _PRODUCTS_OF_TWO else nullcontext()
+    with quickly:
+        far = torch.empty(_NEAR, device=device).zero_
+        return median(several(lambda: op(*args, **kwargs), device, clock, before=far))

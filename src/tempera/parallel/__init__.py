@@ -1,0 +1,1 @@
+"""One batch on several processes: gathered rows, divided weights and tables."""

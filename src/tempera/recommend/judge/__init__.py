@@ -1,0 +1,1 @@
+"""Judging a recommender: full rankings, baselines, counts beside vectors."""

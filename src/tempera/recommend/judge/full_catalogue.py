@@ -1,0 +1,314 @@
+"""Exact ranks of items among the whole catalogue, in blocks, with seen items left out and left in.
+
+Letters in shapes: q queries, r queries of a block, c items of the catalogue, D width, K depth of a
+list, v items of all histories together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DataError
+from ...io.flat import spread
+from ...ranking.metrics import parsed
+from ...ranking.nearest import refuse_not_finite, top_of
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Scores = Callable[
+    [slice], Floats
+]  # of some queries for every item, [r, c]; what is returned may be written over
+
+TIES = "rank = 1 + items with a higher score + items with an equal score and a smaller code"
+_CELLS = 1 << 22  # scores held at once: within the processor's cache
+_ROWS = (
+    16,
+    1024,
+)  # queries at once: with fewer than the first, a product costs twice as much a query
+
+
+@dataclass(frozen=True)
+class Histories:
+    """Hold the history of each query: row i holds `items[starts[i]:stops[i]]`, oldest first.
+
+    Rows may overlap, so that one user's events serve all the queries that come after them.
+
+    >>> events = Histories(np.array([4, 2, 9]), np.array([0, 0]), np.array([2, 3]))
+    >>> events.last(1).pairs()[1].tolist()
+    [2, 9]
+    """
+
+    items: NDArray[np.integer]  # [v] codes
+    starts: Ints  # [q]
+    stops: Ints  # [q]
+
+    @classmethod
+    def of(cls, items: NDArray[np.integer], offsets: Ints) -> Histories:
+        """Return rows that follow each other: row i holds `items[offsets[i]:offsets[i + 1]]`."""
+        return cls(items, offsets[:-1], offsets[1:])
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, rows: slice | Ints) -> Histories:
+        return replace(self, starts=self.starts[rows], stops=self.stops[rows])
+
+    @property
+    def lengths(self) -> Ints:
+        """Items of each row, [q]."""
+        return self.stops - self.starts
+
+    @property
+    def each(self) -> list[NDArray[np.integer]]:
+        """Items of every row."""
+        return [self.items[start:stop] for start, stop in zip(self.starts, self.stops)]
+
+    def joined(self, other: Histories) -> Histories:
+        """Return rows that hold those of both, in new memory.
+
+        >>> rows = [Histories.of(np.array(codes), np.array([0, 1, 2])) for codes in ([4, 2], [9, 7])]
+        >>> [row.tolist() for row in rows[0].joined(rows[1]).each]
+        [[4, 9], [2, 7]]
+        """
+        (mine, own), (theirs, more) = self.pairs(), other.pairs()
+        row, items = np.concatenate([mine, theirs]), np.concatenate([own, more])
+        order = np.argsort(row, kind="stable")
+        lengths = self.lengths + other.lengths
+        return Histories.of(items[order], np.concatenate([[0], lengths.cumsum()]))
+
+    def only(self, kept: NDArray[np.bool_]) -> Histories:
+        """Return rows with some of the items alone; `kept` is in the order of `pairs`."""
+        row = np.repeat(np.arange(len(self)), self.lengths)
+        lengths = np.bincount(row[kept], minlength=len(self))
+        return Histories.of(self.values[kept], np.concatenate([[0], lengths.cumsum()]))
+
+    def last(self, items: int) -> Histories:
+        """Return the latest items of each row."""
+        return replace(self, starts=np.maximum(self.starts, self.stops - items))
+
+    def pairs(self) -> tuple[Ints, Ints]:
+        """Return the row of each item, and the items, one after the other."""
+        items: Ints = self.values.astype(np.int64)
+        return np.repeat(np.arange(len(self)), self.lengths), items
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """The contents of the rows, one after the other."""
+        return self.items[spread(self.starts, self.lengths)]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Hold the rank of every item to find, from 1, and the best items of each query.
+
+    `excluded` leaves out the other items of the query's history, `included` ranks them with the
+    rest; an item that comes again is never left out for being its own history. Equal scores are
+    ranked by code.
+    """
+
+    excluded: Ints  # [t] of every target; [q] where each query has one
+    included: Ints  # [t]
+    top: Ints  # [q, K] the best items, those of the history left out; -1 where there are no more
+    items: int
+
+
+def inner(queries: Floats, items: Floats) -> Scores:
+    """Return scores as inner products of vectors, [q, D] and [c, D], in scratch memory of one
+    block.
+
+    Raises:
+        DataError: vectors with values that are not finite.
+    """
+    for side, vectors in (("queries", queries), ("items", items)):
+        refuse_not_finite(vectors, side)
+    across = np.ascontiguousarray(items, np.float32).T
+    scratch = np.empty((0, len(items)), np.float32)
+
+    def scores(rows: slice) -> Floats:
+        nonlocal scratch
+        block = np.ascontiguousarray(queries[rows], np.float32)
+        if len(scratch) < len(block):
+            scratch = np.empty((len(block), len(items)), np.float32)
+        return np.matmul(block, across, out=scratch[: len(block)])
+
+    return scores
+
+
+def rank(
+    scores: Scores,
+    items: int,
+    target: Ints,
+    seen: Histories,
+    k: int = 0,
+    of: Ints | None = None,
+    aside: Histories | None = None,
+) -> Ranks:
+    """Rank each query's targets among all items, with its history left out and left in, in one pass
+    over the scores.
+
+    Rank = 1 + items with a higher score + items with an equal score and a smaller code, of the
+    float32 scores as they come. Memory holds a block of scores, whatever the numbers of queries and
+    items.
+
+    Args:
+        scores: of a block of queries, such as `inner(queries, items)` or a baseline's.
+        items: c, how many the catalogue holds.
+        target: the code of the item that came next, [q], or of all items to find, [t].
+        seen: each query's history, q rows.
+        k: length of the lists in `Ranks.top`; 0 for none.
+        of: [t] the query of each target, rising; None where each has one.
+        aside: items that each query leaves out beside those of its history, q rows.
+
+    Raises:
+        DataError: a code outside the catalogue, another number of histories than of targets, scores
+            that are no numbers.
+
+    >>> scores = np.array([[0.9, 0.5, 0.7]], np.float32)
+    >>> ranks = rank(lambda rows: scores[rows].copy(), 3, np.array([1]), Histories.of(np.array([0]), np.array([0, 1])), 2)
+    >>> ranks.excluded.tolist(), ranks.included.tolist(), ranks.top.tolist()
+    ([2], [3], [[2, 1]])
+    """
+    several, of = of is not None, np.arange(len(target)) if of is None else of
+    for left_out in (seen, *([] if aside is None else [aside])):
+        _check(items, target, left_out, of)
+    included, excluded = np.empty(len(target), np.int64), np.empty(len(target), np.int64)
+    queries = len(seen) if len(target) else 0
+    top = np.full((queries, min(k, items)), -1)
+    for rows in query_blocks(queries, items):
+        block = _numbers(scores(rows), rows)
+        these = slice(*np.searchsorted(of, [rows.start, rows.stop]))
+        mine, row = target[these], of[these] - rows.start
+        own = block[row, mine]
+        at, codes = seen[of[these]].pairs()
+        if aside is not None:
+            place, beside = aside[of[these]].pairs()
+            at, codes = np.concatenate([at, place]), np.concatenate([codes, beside])
+        # what a query has seen and finds again is no more left out for its other targets than for
+        # itself
+        if several:
+            others = ~np.isin(row[at] * items + codes, row * items + mine)
+            at, codes = at[others], codes[others]
+        above = (
+            _seen_above(block[row[at], codes], own[at], codes < mine[at], at * items + codes)
+            // items
+        )
+        included[these] = _count(block, row, mine)
+        excluded[these] = included[these] - np.bincount(above, minlength=len(mine))
+        if k:
+            block[row[at], codes] = -np.inf
+            block[row, mine] = own
+            top[rows] = _list(block, k)
+    return Ranks(excluded, included, top, items)
+
+
+def metrics_of(
+    ranks: Ints, metrics: Sequence[str], of: Ints | None = None
+) -> dict[str, NDArray[np.float64]]:
+    """Return each metric for each query whose right items have these ranks, [q].
+
+    They are what `ranking.metrics.evaluate` says of the lists themselves. With one item hit@k =
+    recall@k = 1 where rank <= k, precision@k = 1/k, mrr@k = map@k = 1/rank and ndcg@k = 1/log2(rank
+    + 1), each 0 below k. Any k is exact, and mrr at the size of the catalogue is the mean
+    reciprocal rank of the literature.
+
+    Args:
+        ranks: of the right items, [q], or of those of all queries, [t].
+        of: [t] the query of each right item, each query having one at least; None where each has
+            one.
+
+    >>> {name: value.tolist() for name, value in metrics_of(np.array([1, 3, 4]), ["hit@3", "mrr@3"]).items()}
+    {'hit@3': [1.0, 1.0, 0.0], 'mrr@3': [1.0, 0.3333333333333333, 0.0]}
+    >>> metrics_of(np.array([4, 1, 9]), ["recall@5"], np.array([0, 0, 0]))["recall@5"].tolist()
+    [0.6666666666666666]
+    """
+    query = np.arange(len(ranks)) if of is None else of
+    order = np.lexsort((ranks, query))
+    place, query = ranks[order].astype(np.float64), query[order]
+    counts = np.bincount(query)
+    nth = (
+        np.arange(len(place)) - (counts.cumsum() - counts)[query] + 1
+    )  # right items of the query up to this one
+    values: dict[str, NDArray[np.float64]] = {}
+    for name in metrics:
+        kind, k = parsed(name)
+        worth = np.where(place <= k, _WORTH[kind](place, nth, counts[query], k), 0.0)
+        values[name] = np.bincount(query, worth).astype(np.float64)
+    return values
+
+
+_Worth = Callable[[NDArray[np.float64], Ints, Ints, int], NDArray[np.float64]]
+_WORTH: dict[
+    str, _Worth
+] = {  # of one right item: its rank, its place among the query's right items, their number
+    "hit": lambda rank, nth, right, k: 1.0 * (nth == 1),
+    "recall": lambda rank, nth, right, k: 1 / right,
+    "precision": lambda rank, nth, right, k: np.full_like(rank, 1 / k),
+    "mrr": lambda rank, nth, right, k: (nth == 1) / rank,
+    "map": lambda rank, nth, right, k: nth / rank / right,
+    "ndcg": lambda rank, nth, right, k: 1 / np.log2(rank + 1) / _ideal(right, k),
+}
+
+
+def _ideal(right: Ints, k: int) -> NDArray[np.float64]:
+    """Return the discounted gain of a list that begins with all right items, up to k."""
+    places = np.minimum(right, k)
+    gains: NDArray[np.float64] = np.cumsum(1 / np.log2(np.arange(places.max(initial=0)) + 2))[
+        places - 1
+    ]
+    return gains
+
+
+def _check(items: int, target: Ints, seen: Histories, of: Ints) -> None:
+    if len(target) and (len(target) != len(of) or len(seen) != of[-1] + 1):
+        raise DataError(
+            f"{len(target):,} targets, but {len(seen):,} histories; expected one history for each target"
+        )
+    for what, codes in (("target", target), ("history item", seen.items)):
+        wrong = (codes < 0) | (codes >= items)
+        if wrong.any():
+            at = int(wrong.argmax())
+            raise DataError(f"{what} {at} is item {int(codes[at])}; expected 0 to {items - 1}")
+
+
+def query_blocks(queries: int, items: int) -> Iterator[slice]:
+    """Yield slices of queries whose scores of all items fit into little memory."""
+    size = min(max(_ROWS[0], _CELLS // items), _ROWS[1])
+    return (slice(start, min(start + size, queries)) for start in range(0, queries, size))
+
+
+def _numbers(block: Floats, rows: slice) -> Floats:
+    """Return the block; raise DataError for a NaN, which is above nothing and would give its query
+    the first rank."""
+    if np.isnan(block.max(initial=-np.inf)):
+        row = rows.start + int(np.isnan(block).any(1).argmax())
+        raise DataError(f"scores of query {row} are NaN: the model has diverged")
+    return block
+
+
+def _count(block: Floats, rows: Ints, target: Ints) -> Ints:
+    """Return ranks of the targets of some rows among all items, [t]."""
+    ranks = np.empty(len(target), np.int64)
+    for i, (place, at) in enumerate(zip(rows.tolist(), target.tolist())):
+        row = block[place]
+        ranks[i] = (
+            1 + np.count_nonzero(row[:at] >= row[at]) + np.count_nonzero(row[at + 1 :] > row[at])
+        )
+    return ranks
+
+
+def _seen_above(scores: Floats, own: Floats, smaller: NDArray[np.bool_], keys: Ints) -> Ints:
+    """Return keys of the seen items that rank above the target, each once."""
+    above = np.sort(
+        keys[(scores > own) | ((scores == own) & smaller)]
+    )  # in place of the slower `unique`
+    return above[np.diff(above, prepend=-1) > 0]
+
+
+def _list(block: Floats, k: int) -> Ints:
+    best, positions = top_of(block, k)
+    return np.where(np.isneginf(best), -1, positions)

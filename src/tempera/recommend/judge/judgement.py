@@ -1,0 +1,254 @@
+"""Evaluation of a recommender: ranking metrics by user and item group, and the popularity and
+coverage of its lists.
+
+Letters in shapes: q queries, c items of the catalogue, K depth of a list, m metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DataError
+from ...ranking.compare import SCORES, Bounds, Comparison, Difference, bootstrap_columns, compare
+from .full_catalogue import TIES, Histories, Ranks, Scores, metrics_of, rank
+from .popularity import TIERS, Popularity, coverage, exposure, gini
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+METRICS = ("hit@10", "ndcg@10", "mrr@10", "hit@100")
+LENGTHS = (0, 1, 6, 21, 101)  # where the ranges of history lengths begin
+SEEN = ("excluded", "included")
+DEPTH = 10
+_DRAWS = 1000  # resamples
+
+
+@dataclass(frozen=True)
+class Row:
+    """Hold the metrics of some queries, with the items of their histories left out or left in."""
+
+    seen: str  # one of SEEN
+    which: str  # all, a tier of the items that came next, or a range of history lengths
+    queries: int
+    metrics: dict[str, Difference]
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """Hold ranks and lists of one recommender, each query having one right item, or several.
+
+    `str` is a table of it: both ways to treat what a user has seen, by tier of the item to find and
+    by length of the history, with 95 % bootstrap intervals; then what the lists hold. Coverage and
+    Gini are of all lists together and get no interval: fewer different lists, as in a resample,
+    always cover less.
+    """
+
+    ranks: Ranks
+    target: Ints  # [q] the item to find, or those of all queries, [t]
+    lengths: Ints  # [q] items of the history
+    popularity: Popularity
+    names: tuple[str, ...] = METRICS  # of metrics
+    users: Ints | None = (
+        None  # [q] whose queries belong together and are drawn together; None: each stands alone
+    )
+    query: Ints | None = None  # [t] the query of each item to find, rising; None: each has one
+
+    @classmethod
+    def of(
+        cls,
+        scores: Scores,
+        target: Ints,
+        seen: Histories,
+        popularity: Popularity,
+        metrics: Sequence[str] = METRICS,
+        users: Ints | None = None,
+        k: int = DEPTH,
+        query: Ints | None = None,
+        aside: Histories | None = None,
+    ) -> Recommended:
+        """Rank the whole catalogue for each query, and list the k best items that it has not seen.
+
+        Args:
+            seen: the history of each query, which is as long as it says.
+            aside: items that are left out beside it.
+
+        Raises:
+            ConfigError: a metric that does not exist.
+            DataError: no queries, or what `rank` refuses.
+        """
+        metrics_of(np.ones(1, np.int64), metrics)  # a wrong name is told before a long run
+        if not len(target):
+            raise DataError(
+                "no queries to evaluate a recommender on; give the split more of the data"
+            )
+        ranks = rank(scores, len(popularity.counts), target, seen, k, query, aside)
+        return cls(
+            ranks, target, seen.lengths, popularity, tuple(dict.fromkeys(metrics)), users, query
+        )
+
+    def right(self, query: int) -> tuple[list[int], int]:
+        """Return the items to find for a query, and the rank of the first that is found."""
+        places = [query] if self.query is None else np.flatnonzero(self.query == query)
+        return self.target[places].tolist(), int(self.ranks.excluded[places].min())
+
+    @cached_property
+    def per_query(self) -> dict[str, Floats]:
+        """Each metric of each query; with seen items included it is called `hit@10, seen
+        included`."""
+        included = {
+            f"{name}, seen included": v
+            for name, v in metrics_of(self.ranks.included, self.names, self.query).items()
+        }
+        return {**metrics_of(self.ranks.excluded, self.names, self.query), **included}
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Metrics of every part of the queries, with seen items left out and left in; empty parts
+        are omitted."""
+        values = np.stack(list(self.per_query.values()), 1)  # [q, 2 m]
+        parts = [
+            (name, mask, self._intervals(values, mask))
+            for name, mask in self.parts.items()
+            if mask.any()
+        ]
+        m = len(self.names)
+        return [
+            Row(
+                seen,
+                name,
+                int(mask.sum()),
+                dict(zip(self.names, intervals[side * m : (side + 1) * m])),
+            )
+            for side, seen in enumerate(SEEN)
+            for name, mask, intervals in parts
+        ]
+
+    @property
+    def parts(self) -> dict[str, NDArray[np.bool_]]:
+        """Return which queries belong to each part, [q] each."""
+        parts = {"all": np.ones(len(self.lengths), bool)}
+        if self.query is None:
+            tier = self.popularity.tiers[self.target]
+            parts |= {name: tier == place for place, name in enumerate(TIERS)}
+        for start, end in pairwise(LENGTHS):
+            name = f"history {start}" if end == start + 1 else f"history {start}-{end - 1}"
+            parts[name] = (start <= self.lengths) & (self.lengths < end)
+        return {**parts, f"history {LENGTHS[-1]}+": self.lengths >= LENGTHS[-1]}
+
+    @cached_property
+    def lists(self) -> dict[str, float | Difference]:
+        """Return measures of the lists: share of places by tier, novelty in bits, coverage and
+        Gini."""
+        top, places = self.ranks.top, self.popularity.places(self.ranks.top)
+        if not top.shape[1]:
+            return {}
+        shares = places / places.sum(
+            1, keepdims=True
+        )  # no list is empty: it may hold the item to find
+        every = np.ones(len(top), bool)
+        intervals = [
+            *self._intervals(shares, every),
+            *self._intervals(self.popularity.novelty(top)[:, None], every, bounds=None),
+        ]
+        shown = exposure(top, self.ranks.items)
+        return {
+            **dict(zip((*TIERS, "novelty"), intervals)),
+            "coverage": coverage(shown),
+            "gini": gini(shown),
+        }
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Means over all queries, named as in `per_query`."""
+        return {name: float(values.mean()) for name, values in self.per_query.items()}
+
+    def intervals(self) -> dict[str, Difference]:
+        """Return the means with their intervals."""
+        both = [row for row in self.rows if row.which == "all"]
+        return dict(
+            zip(
+                self.per_query,
+                (comparisons for row in both for comparisons in row.metrics.values()),
+            )
+        )
+
+    def against(self, other: Recommended) -> dict[str, Comparison]:
+        """Compare with another system on the same queries; the bootstrap draws and swaps users."""
+        intervals = compare(
+            _by_user(self.per_query, self.users), _by_user(other.per_query, self.users), _DRAWS
+        )
+        return {
+            name: replace(comparison, queries=len(self.lengths))
+            for name, comparison in intervals.items()
+        }
+
+    def json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        lists = {
+            name: asdict(v) if isinstance(v, Difference) else v for name, v in self.lists.items()
+        }
+        facts = {
+            "queries": len(self.lengths),
+            "items": self.ranks.items,
+            "ties": TIES,
+            "depth": self.ranks.top.shape[1],
+        }
+        return {**facts, "rows": [asdict(row) for row in self.rows], "lists": lists}
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.lengths):,} queries, {self.ranks.items:,} items; {TIES}"]
+        for seen in SEEN:
+            names = "".join(f"  {name:<23}" for name in self.names)
+            lines += ["", f"{'seen items ' + seen:<24}{'queries':>9}{names}"]
+            for row in self.rows:
+                if row.seen == seen:
+                    cells = "".join(f"  {_cell(interval)}" for interval in row.metrics.values())
+                    lines.append(f"  {row.which:<22}{row.queries:>9,}{cells}")
+        return "\n".join(line.rstrip() for line in [*lines, "", *self._lists()])
+
+    def _lists(self) -> list[str]:
+        cells = {
+            name: _cell(v) if isinstance(v, Difference) else f"{v:.4f}"
+            for name, v in self.lists.items()
+        }
+        lines = [f"  {_LISTS[name]:<31}  {cell}" for name, cell in cells.items()]
+        return [f"lists of {self.ranks.top.shape[1]}", *lines] if lines else []
+
+    def _intervals(
+        self, values: Floats, mask: NDArray[np.bool_], bounds: Bounds | None = SCORES
+    ) -> list[Difference]:
+        users = None if self.users is None else self.users[mask]
+        return bootstrap_columns(values[mask], users, draws=_DRAWS, bounds=bounds)
+
+
+_LISTS = {
+    **{tier: f"places with items of the {tier}" for tier in TIERS},
+    "novelty": "novelty in bits",
+    "coverage": "coverage of the catalogue",
+    "gini": "Gini of the exposure",
+}
+
+
+def _by_user(per_query: dict[str, Floats], users: Ints | None) -> dict[str, Floats]:
+    """Return sums of each user, scaled so that their mean is the mean over queries."""
+    if users is None:
+        return per_query
+    _, at = np.unique(users, return_inverse=True)
+    scale = (at.max(initial=0) + 1) / max(1, len(at))
+    return {name: np.bincount(at, values) * scale for name, values in per_query.items()}
+
+
+def _cell(interval: Difference) -> str:
+    """Return a mean and its interval.
+
+    >>> _cell(Difference(0.27368, 0.262, 0.2849, 0.95))
+    '0.2737 [0.2620, 0.2849]'
+    """
+    return f"{interval.mean:.4f} [{interval.low:.4f}, {interval.high:.4f}]"

@@ -1,0 +1,1 @@
+"""Interactions from files, folders and objects in memory, in the order of time."""

@@ -1,0 +1,1 @@
+"""Training a recommender: features, histories, batches."""

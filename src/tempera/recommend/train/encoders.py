@@ -1,0 +1,510 @@
+"""Features of users and items as vectors: each encoder looks up what it knows of an entity by the
+entity's code.
+
+Letters in shapes: u entities of one kind, n rows, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+
+from ...arithmetic.ragged import Ragged, spread
+from ...arithmetic.table import Table
+from ...errors import ConfigError, DataError
+from ...tables.reader import is_text, reads_as
+from ...towers.pair import Tower, TowerOptions
+from ...towers.static import Static
+
+Count = Annotated[int, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+_POWERS = 62  # of 2, that times are told apart by
+_ALIKE = 128  # texts that a padding tower reads together
+# share of random vectors in those that begin by co-occurrence: items without a pair are told apart
+_NOISE = 0.1
+UNKNOWN = 0  # row of a table for what training has not seen
+TEXT = pa.large_string()
+_PARTS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
+    "year": pc.year,
+    "month": pc.month,
+    "day": pc.day,
+    "weekday": pc.day_of_week,
+    "hour": pc.hour,
+}
+# What features expect, for messages.
+_ONE = "expected one value; use categories for lists"
+_SEVERAL = "expected lists, or texts with separators; use category for one value"
+_NUMBER = "expected a number or null"
+
+
+@dataclass(frozen=True)
+class Entities:
+    """Hold features of users or of items: a table with one row for each code, and the training
+    count of each."""
+
+    table: pa.Table  # [u] with a column id
+    count: NDArray[np.int64]  # [u] training events
+    first: Callable[[int], Tensor] | None = None  # of a width: vectors to begin with, [u, width]
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """Return which entities training has seen, [u]."""
+        return self.count > 0
+
+    def column(self, name: str, feature: str, kind: pa.DataType, expected: str) -> pa.ChunkedArray:
+        """Return a feature's column with values of a kind, named `expected` in messages; times are
+        seconds since 1970.
+
+        Raises:
+            DataError: no such column, or one of another kind.
+        """
+        if name not in self.table.column_names:
+            raise DataError(
+                f"tower: the feature {feature} needs a column {name!r}; the columns are {', '.join(self.table.column_names)}"
+            )
+        column = self.table[name]
+        try:
+            if pa.types.is_temporal(column.type):
+                column = column.cast(pa.timestamp("s"), safe=False).cast(pa.int64())
+            return column.cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            what, row = str(column.type), None
+            if is_text(column.type):
+                row = next(row for row, text in enumerate(column) if not reads_as(kind, text))
+                what = repr(column[row].as_py())
+            self.refuse(name, feature, what, expected, row)
+
+    def refuse(
+        self, name: str, feature: str, what: str, expected: str, row: int | None = None
+    ) -> NoReturn:
+        """Raise DataError for a column that a feature cannot read, in a row; a context has no
+        name."""
+        named = "" if row is None else self.table["id"][row].as_py()
+        what += f" for {named!r}" if named else ""
+        raise DataError(
+            f"tower: the feature {feature} cannot read the column {name!r}, which is {what}: {expected}"
+        )
+
+
+# Vectors by name, with the values that have one; features that name the same table share it.
+Tables = dict[str, tuple[Table, pa.Array]]
+
+
+class Lookup(nn.Module):
+    """Look up one vector for each entity, by its id or category; unknown codes share one vector.
+
+    In training a share `unknown` of the rows have the unknown vector too, so that it learns to
+    stand for new entities.
+    """
+
+    row_of: Tensor
+
+    def __init__(self, row_of: Tensor, table: Table, unknown: float) -> None:
+        super().__init__()
+        self.table, self.unknown = table, unknown
+        self.register_buffer("row_of", row_of, persistent=False)  # [u]
+
+    def forward(self, codes: Tensor) -> Tensor:
+        rows = self.row_of[codes]
+        if self.training and self.unknown:
+            rows = rows.masked_fill(
+                torch.rand(rows.shape, device=rows.device) < self.unknown, UNKNOWN
+            )
+        vectors: Tensor = self.table(rows)
+        return vectors
+
+
+class Bag(nn.Module):
+    """The mean of several vectors for each entity: its categories; 0 for an empty bag."""
+
+    values: Tensor
+    offsets: Tensor
+
+    def __init__(self, values: Tensor, offsets: Tensor, table: Table) -> None:
+        super().__init__()
+        self.table = table
+        self.register_buffer("values", values, persistent=False)
+        self.register_buffer("offsets", offsets, persistent=False)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        starts, lengths = self.offsets[codes], self.offsets[codes + 1] - self.offsets[codes]
+        first = lengths.cumsum(0) - lengths
+        return self.table.mean_of(self.values[spread(starts, lengths)], first)
+
+
+class ScaledVector(nn.Module):
+    """A vector times a number, plus one for rows without the number."""
+
+    values: Tensor
+
+    def __init__(self, values: Tensor, width: int, missing: bool) -> None:
+        super().__init__()
+        numbers = torch.stack([values.nan_to_num(), values.isnan().float()], 1)  # [u, 2]
+        self.register_buffer("values", numbers, persistent=False)
+        self.weight = nn.Parameter(_normal(2, width) * torch.tensor([[1.0], [float(missing)]]))
+
+    def forward(self, codes: Tensor) -> Tensor:
+        return self.values[codes].to(self.weight.dtype) @ self.weight
+
+
+@dataclass(frozen=True)
+class Id:
+    """A vector for each user or item.
+
+    Args:
+        table: name of the table; features with the same one share it. None is user or item.
+        buckets: ids share this many vectors, by hash, new ones too; None gives each its own.
+        unknown: share of the rows that train the vector for unknown ids instead of their own; at 0
+            that vector is 0.
+        init: the vectors to begin with: "random", or by "cooccurrence", where items that are taken
+            beside the same other items begin near each other; it is for items, without buckets.
+
+    Raises:
+        ConfigError: buckets with unknown or cooccurrence; in buckets no id is unknown, and none is
+            alone.
+    """
+
+    table: str | None = None
+    buckets: Count | None = None
+    unknown: Share = 0.0
+    init: Literal["random", "cooccurrence"] = "random"
+
+    def __post_init__(self) -> None:
+        if self.buckets is not None and self.unknown:
+            raise ConfigError(
+                f"id has buckets {self.buckets} and unknown {self.unknown:g}: with buckets, "
+                "unknown ids have the vector of their bucket; set only one of the two"
+            )
+        if self.buckets is not None and self.init != "random":
+            raise ConfigError(
+                f"id has buckets {self.buckets} and init cooccurrence, which is of single ids: set only one"
+            )
+
+    def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
+        """Return an encoder of these entities; ids without a training event are unknown."""
+        values = entities.column("id", "id", TEXT, _ONE)
+        seen = values.filter(pa.array(entities.known))
+        if self.buckets is not None:
+            nobody = pc.equal(values, "").to_numpy(zero_copy_only=False)  # who is in no bucket
+            seen = pa.array([f"{i} of {self.buckets}" for i in range(self.buckets)], TEXT)
+            values = seen.take(pa.array(buckets_of(values, self.buckets), mask=nobody))
+        table, row_of = _table(tables, self.table or role, width, seen, values, self.unknown > 0)
+        if self.init == "cooccurrence" and entities.first is not None:
+            known = torch.from_numpy(entities.known)
+            with torch.no_grad():
+                table.weight[row_of[known]] = (
+                    entities.first(width)[known] + _NOISE * table.weight[row_of[known]]
+                )
+        return Lookup(row_of, table, self.unknown)
+
+
+@dataclass(frozen=True)
+class Category:
+    """A vector for each value of a column; missing values, and those that training has not seen,
+    share one.
+
+    Tables of one name are shared by value: a user's favourite brand has the vector of that brand's
+        items.
+
+    Args:
+        column: of the features of users or items.
+        table: name of the table; None is the column's.
+    """
+
+    column: str
+    table: str | None = None
+
+    def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
+        """Return an encoder of these entities."""
+        values = entities.column(self.column, "category", TEXT, _ONE)
+        seen = values.filter(pa.array(entities.known))
+        _refuse_none(len(seen) - seen.null_count, self.column, "value")
+        table, row_of = _table(
+            tables, self.table or self.column, width, seen, values, seen.null_count > 0
+        )
+        return Lookup(row_of, table, 0.0)
+
+
+@dataclass(frozen=True)
+class Categories:
+    """The mean of the vectors of several values of a column: a list, or a text with separators.
+
+    Args:
+        column: of the features of users or items.
+        separator: between the values of a text.
+        table: name of the table; None is the column's.
+    """
+
+    column: str
+    separator: str = "|"
+    table: str | None = None
+
+    def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
+        """Return an encoder of these entities."""
+        lists = self._lists(entities).combine_chunks()
+        values = lists.flatten()
+        lengths = (
+            pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        )
+        return _bag(tables, self, width, values, lengths, entities.known)
+
+    def _lists(self, entities: Entities) -> pa.ChunkedArray:
+        """Return a list of texts for each entity; an empty text has none."""
+        kind = (
+            entities.table.schema.field(self.column).type
+            if self.column in entities.table.column_names
+            else None
+        )
+        if kind is None or not is_text(kind):
+            return entities.column(self.column, "categories", pa.large_list(TEXT), _SEVERAL)
+        texts = entities.column(self.column, "categories", TEXT, _SEVERAL)
+        parts = pc.split_pattern(pc.if_else(pc.equal(texts, ""), None, texts), self.separator)
+        return parts.cast(pa.large_list(TEXT))
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number, normalised to mean 0 and deviation 1 in training, or in buckets of equal frequency.
+
+    Missing ones, and those that are not a number (nan), have a vector of their own where training
+    has seen one, and none where it has not. Infinite ones are refused.
+
+    Args:
+        column: of the features of users or items.
+        buckets: how many; None takes the number times a vector.
+        scale: "log" takes log(1 + |x|) with the sign of x first.
+    """
+
+    column: str
+    buckets: Count | None = None
+    scale: Literal["linear", "log"] = "linear"
+
+    def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
+        """Return an encoder of these entities."""
+        values = entities.column(self.column, "number", pa.float64(), _NUMBER).to_numpy().copy()
+        if np.isinf(values).any():
+            entities.refuse(
+                self.column, "number", "infinite", _NUMBER, int(np.isinf(values).argmax())
+            )
+        if self.scale == "log":
+            values = np.sign(values) * np.log1p(np.abs(values))
+        seen = values[entities.known & np.isfinite(values)]
+        missing = len(seen) < entities.known.sum()  # whether a vector for none is trained
+        _refuse_none(len(seen), self.column, "number")
+        if self.buckets is None:
+            normal = (values - seen.mean()) / (seen.std() if np.ptp(seen) else 1.0)
+            return ScaledVector(
+                torch.from_numpy(np.where(np.isfinite(normal), normal, np.nan)).float(),
+                width,
+                missing,
+            )
+        edges = np.unique(np.quantile(seen, np.linspace(0, 1, self.buckets + 1)[1:-1]))
+        row_of = np.where(
+            np.isfinite(values), 1 + np.searchsorted(edges, values, side="right"), UNKNOWN
+        )
+        weight = _normal(len(edges) + 2, width)
+        weight[UNKNOWN] *= missing
+        return Lookup(torch.from_numpy(row_of), Table(len(weight), width, _weight=weight), 0.0)
+
+
+@dataclass(frozen=True)
+class Time:
+    """The mean of the vectors of a time's recurring parts, such as its month and its weekday; 0 for
+    a missing one.
+
+    How long ago it was is a number: `number: {column: ..., buckets: 10}` reads dates, too.
+
+    Args:
+        column: of the features of users or items: dates, texts of ISO dates, or seconds since 1970;
+            in UTC.
+        parts: which of them.
+        table: name of the table; None is the column's.
+    """
+
+    column: str
+    parts: Annotated[
+        tuple[Literal["year", "month", "day", "weekday", "hour"], ...], Field(min_length=1)
+    ]
+    table: str | None = None
+
+    def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
+        """Return an encoder of these entities; parts that training has not seen share one
+        vector."""
+        times = entities.column(
+            self.column, "time", pa.timestamp("s"), "expected a date"
+        ).combine_chunks()
+        u, p = len(times), len(self.parts)
+        named = [
+            pc.binary_join_element_wise(part, _PARTS[part](times).cast(pa.string()), " ").cast(TEXT)
+            for part in self.parts
+        ]
+        valid = times.is_valid().to_numpy(zero_copy_only=False)
+        at = (np.arange(u)[:, None] + u * np.arange(p))[
+            valid
+        ]  # those of one entity after the other
+        values = pa.concat_arrays(named).take(pa.array(at.ravel()))
+        return _bag(tables, self, width, values, valid * p, entities.known)
+
+
+class TextEncoder(nn.Module):
+    """A text tower's embedding of each entity's text."""
+
+    values: Tensor
+    offsets: Tensor
+
+    def __init__(self, tower: Tower, texts: Ragged, width: int) -> None:
+        super().__init__()
+        self.tower = tower
+        self.register_buffer("values", texts.values, persistent=False)
+        self.register_buffer("offsets", texts.offsets, persistent=False)
+        with torch.no_grad():
+            own = self.tower.of("doc")(texts[:1]).shape[1]
+        self.project = nn.Identity() if own == width else nn.Linear(own, width, bias=False)
+
+    def forward(self, codes: Tensor) -> Tensor:
+        tower, texts = self.tower.of("doc"), Ragged(self.values, self.offsets)[codes]
+        if (
+            tower.padded and len(codes) > _ALIKE
+        ):  # of similar length at a time, so that few are padded
+            order = texts.lengths.argsort(stable=True)
+            read = torch.cat([tower(texts[rows]) for rows in torch.split(order, _ALIKE)])[
+                order.argsort()
+            ]
+        else:
+            read = tower(texts)
+        vectors: Tensor = self.project(read)
+        return vectors
+
+
+@dataclass(frozen=True)
+class Text:
+    """Embed a text by a text tower that is trained with the other features.
+
+    Args:
+        column: of the features of users or items.
+        tower: any tower of texts; the default is a bag of the words that occur twice.
+    """
+
+    column: str
+    tower: TowerOptions = field(default_factory=lambda: Static(64, 8_000, 64))
+
+    def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
+        """Return an encoder of these entities; a tokenizer is trained on the texts of those that
+        training has seen."""
+        texts = entities.column(self.column, "text", TEXT, "expected one text").fill_null("")
+        tower = self.tower.build(texts.filter(pa.array(entities.known)).to_pylist())
+        return TextEncoder(tower, tower.features(texts.to_pylist(), "reading texts"), width)
+
+
+class Waiting(nn.Module):
+    """One vector for each power of 2 of the time that has passed, and one for rows without a
+    time."""
+
+    powers: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(2 + _POWERS, width, _weight=_normal(2 + _POWERS, width))
+        self.register_buffer("powers", 2.0 ** torch.arange(1 + _POWERS), persistent=False)
+
+    def forward(self, elapsed: Tensor) -> Tensor:
+        # compared and not computed by a logarithm, which rounds: runtimes would differ at 2^k
+        reached = elapsed.clamp_min(0).add(1)[:, None] >= self.powers  # nan reaches none
+        vectors: Tensor = self.table(reached.sum(1))
+        return vectors
+
+
+@dataclass(frozen=True)
+class Elapsed:
+    """Embed the time from a user's latest event to the moment of the query, by powers of 2 of the
+    data's unit.
+
+    It tells who goes on from who comes back: the next item follows the latest ones only while a
+        user is at it.
+    """
+
+
+def _refuse_none(count: int, column: str, what: str) -> None:
+    """Raise DataError for a column without anything that a feature could learn."""
+    if not count:
+        raise DataError(f"tower: column {column!r} has no {what} in training")
+
+
+def _bag(
+    tables: Tables,
+    feature: Categories | Time,
+    width: int,
+    values: pa.Array,
+    lengths: NDArray[np.int64],
+    known: NDArray[np.bool_],
+) -> Bag:
+    """Return a bag of the values of each entity, given one after the other with their number for
+    each entity, [u]."""
+    seen = values.filter(pa.array(np.repeat(known, lengths)))
+    _refuse_none(len(seen) - seen.null_count, feature.column, "value")
+    table, row_of = _table(
+        tables, feature.table or feature.column, width, seen, values, seen.null_count > 0
+    )
+    return Bag(row_of, torch.from_numpy(np.concatenate([[0], lengths.cumsum()])), table)
+
+
+def buckets_of(ids: pa.ChunkedArray, buckets: int) -> NDArray[np.int64]:
+    """Return the bucket of each id, the same on every machine; 7 and "7" are one id."""
+    import xxhash
+
+    texts = ids.cast(TEXT).cast(pa.large_binary()).to_pylist()
+    return np.array([xxhash.xxh3_64_intdigest(text) % buckets for text in texts], np.int64)
+
+
+def _table(
+    tables: Tables,
+    name: str,
+    width: int,
+    seen: pa.ChunkedArray,
+    values: pa.ChunkedArray,
+    trained: bool,
+) -> tuple[Table, Tensor]:
+    """Return a table with a row for each value seen in training, and the row of each value: unknown
+    for all others.
+
+    The unknown vector is 0 unless it is `trained`: a random one would be noise in the sum of an
+        entity's features.
+    """
+    table, known = tables.get(name, (Table(0, width), pa.array([], TEXT)))
+    new = pc.unique(seen).drop_null()
+    known = pa.concat_arrays([known, new.filter(pc.invert(pc.is_in(new, known)))])
+    weight, old, own = _normal(1 + len(known), width), len(table.weight), int(trained)
+    weight[own:old] = table.weight[own:old].detach()
+    if not old and not trained:
+        weight[UNKNOWN] = 0
+    table.weight, table.num_embeddings = nn.Parameter(weight), len(weight)
+    tables[name] = table, known
+    at = pc.index_in(values, value_set=known).fill_null(-1)
+    return table, torch.from_numpy(at.to_numpy().astype(np.int64) + 1)
+
+
+def _normal(rows: int, width: int) -> Tensor:
+    """Return random vectors of about length 1, [rows, width]."""
+    return nn.init.normal_(torch.empty(rows, width), std=1 / math.sqrt(width))
+
+
+Feature = Id | Category | Categories | Number | Time | Text
+OfUser = Id | Category | Categories | Number | Time | Text | Elapsed
+FEATURES: Mapping[str, type] = {
+    "id": Id,
+    "category": Category,
+    "categories": Categories,
+    "number": Number,
+    "time": Time,
+    "text": Text,
+}

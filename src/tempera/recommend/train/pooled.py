@@ -1,0 +1,266 @@
+"""Ways to look back on a history, as modules: each maps the vectors of sequences' events to one
+vector a row.
+
+Letters in shapes: n rows, s sequences, L events of the longest, E places that rows look back from,
+    D width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...arithmetic.abilities import placed, sent
+from ...arithmetic.ragged import spread
+from ...core.frame import Events
+from .pooling import Ages, Attention, BagOfOthers, Causal, Gru, Max, Mean, Pooling
+from .sequences import Sequences
+
+_SHORT = 4  # places: shorter sequences of a transformer are padded to these
+
+
+class Means(nn.Module):
+    """Weighted means of the latest events: of age a, counted from 0, weight decay^a, and 0 from
+    `last` on."""
+
+    def __init__(self, means: Sequence[Mean]) -> None:
+        super().__init__()
+        self.last, self.decay = [mean.last for mean in means], [mean.decay for mean in means]
+
+    def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
+        """Map [s, L, D] to [n, P D]."""
+        band = self._band(sequences.depth, x.shape[1], x)  # [E P, L]
+        sums = torch.matmul(band, x).view(len(x), sequences.depth, len(self.last), -1)
+        return (sequences.rows(sums) / self._mass(sequences.seen, x)).flatten(1)
+
+    def _band(self, depth: int, longest: int, like: Tensor) -> Tensor:
+        age = (
+            torch.arange(longest, device=like.device)
+            - torch.arange(depth, device=like.device)[:, None]
+        )  # [E, L]
+        weights = [(age >= 0) & (age < last) for last in self.last]
+        return torch.stack(
+            [
+                inside * decay ** age.clamp_min(0).to(like.dtype)
+                for inside, decay in zip(weights, self.decay)
+            ],
+            1,
+        ).flatten(0, 1)
+
+    def _mass(self, seen: Tensor, like: Tensor) -> Tensor:
+        """Sum of the weights of each row, [n, P, 1]; 1 for an empty history."""
+        counts = torch.stack([seen.clamp(1, last) for last in self.last], 1).to(like.dtype)
+        if all(decay == 1 for decay in self.decay):
+            return counts[:, :, None]
+        decay = placed(torch.tensor(self.decay, dtype=torch.float64), like)
+        geometric = (1 - decay**counts) / (1 - decay).clamp_min(1e-12)
+        return torch.where(decay < 1, geometric, counts)[:, :, None]
+
+
+class Largest(nn.Module):
+    """The largest of each number among the latest events."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self.last = last
+
+    def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
+        """Map [s, L, D] to [n, D]."""
+        lowest = torch.finfo(x.dtype).min
+        padded = x.masked_fill((sequences.places < 0)[:, :, None], lowest)
+        padded = torch.cat(
+            [padded, padded.new_full((len(x), sequences.depth + self.last, x.shape[2]), lowest)], 1
+        )
+        windows = padded[:, : sequences.depth + self.last - 1].unfold(
+            1, self.last, 1
+        )  # [s, E, D, last]
+        return sequences.rows(windows.amax(-1))
+
+
+class Attending(nn.Module):
+    """A mean of the latest events with weights learned from event and age (Bahdanau et al.
+    2015)."""
+
+    def __init__(self, width: int, last: int) -> None:
+        super().__init__()
+        self.score = nn.Sequential(
+            nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1, bias=False)
+        )
+        self.age = nn.Parameter(torch.zeros(last))
+
+    def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
+        """Map [s, L, D] to [n, D]."""
+        depth, last = sequences.depth, len(self.age)
+        place = torch.arange(x.shape[1], device=x.device)
+        age = place - place[:depth, None]  # [E, L]
+        bias = self.age[age.clamp(0, last - 1)].masked_fill(age >= last, -torch.inf)
+        logits = (self.score(x).squeeze(-1)[:, None] + bias).masked_fill(
+            ~sequences.allowed, -torch.inf
+        )
+        logits = logits.masked_fill((logits == -torch.inf).all(-1, keepdim=True), 0)
+        pooled = torch.matmul(logits.softmax(-1), x)
+        return sequences.rows(pooled)
+
+
+class Ageing(nn.Module):
+    """A mean of the latest events with a learned weight for each age, whatever the event; begun as
+    decay^age."""
+
+    def __init__(self, last: int, decay: float) -> None:
+        super().__init__()
+        self.age = nn.Parameter(math.log(decay) * torch.arange(last))
+
+    def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
+        """Map [s, L, D] to [n, D]."""
+        place = torch.arange(x.shape[1], device=x.device)
+        age = place - place[: sequences.depth, None]  # [E, L]
+        last = len(self.age)
+        inside = (age >= 0) & (age < last)
+        weights = self.age.exp()[age.clamp(0, last - 1)] * inside  # [E, L]
+        mass = self.age.exp().cumsum(0)[sequences.seen.clamp(1, last) - 1]  # [n]
+        return sequences.rows(torch.bmm(weights.expand(len(x), -1, -1), x)) / mass[:, None]
+
+
+class Others(nn.Module):
+    """The sum of all other items of a user over a power of their number: each row's own item is
+    taken from its user's sum."""
+
+    def __init__(self, bag: BagOfOthers) -> None:
+        super().__init__()
+        self.power, self.dropout = bag.power, bag.dropout
+
+    def forward(self, vectors: Tensor, which: Tensor, events: Events, own: Tensor | None) -> Tensor:
+        """Map the vectors of distinct items, [d, D], and the one of each event, [e], to [n, D].
+
+        Args:
+            own: place of each row's own item in its history, [n]; -1, or None for all, where it is
+                not there.
+        """
+        known = events.on_host
+        beyond = known.stop.max() + 1
+        spans, of = torch.unique(known.start * beyond + known.stop, return_inverse=True)
+        begin, lengths = spans // beyond, spans % beyond - spans // beyond
+        read = spread(begin, lengths)
+        of, lengths, read = (sent(each, vectors.device) for each in (of, lengths, read))
+        first = lengths.cumsum(0) - lengths
+        which = which[read]
+        weight = torch.ones_like(which, dtype=vectors.dtype)
+        if self.training and self.dropout:
+            weight = F.dropout(weight, self.dropout)
+        sums = F.embedding_bag(which, vectors, first, mode="sum", per_sample_weights=weight)[of]
+        count = lengths[of]
+        if own is not None and len(which):
+            at = (first[of] + own).clamp(0, len(which) - 1)
+            inside = own >= 0
+            sums = sums - vectors[which[at]] * (weight[at] * inside)[:, None]
+            count = count - inside.long()
+        scale: Tensor = count.clamp_min(1).to(sums.dtype) ** self.power
+        return sums.masked_fill((count == 0)[:, None], 0) / scale[:, None]
+
+
+class Recurrent(nn.Module):
+    """The state of a gated recurrent unit after the latest event (Cho et al. 2014)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.unit = nn.GRU(width, width, batch_first=True)
+
+    def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
+        """Map [s, L, D] to [n, D]."""
+        lengths = (sequences.places >= 0).sum(1)
+        forward = x.flip(1)
+        # From the first event on: the places before the beginning are moved to the end.
+        place = torch.arange(x.shape[1], device=x.device)
+        order = (place + (x.shape[1] - lengths)[:, None]) % x.shape[1]
+        states = self.unit(forward.gather(1, order[:, :, None].expand_as(forward)))[0]
+        at = (lengths[sequences.of] - 1 - sequences.back).clamp_min(0)
+        rows: Tensor = states.flatten(0, 1).index_select(0, sequences.of * x.shape[1] + at)
+        return rows
+
+
+class CausalLayer(nn.Module):
+    """One layer of a transformer that normalises first, with causal attention."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mix, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        s, length, width = x.shape
+        q, k, v = (
+            self.mix(self.before(x)).view(s, length, 3, self.heads, -1).transpose(1, 3).unbind(2)
+        )
+        # Written out, because torch's kernels differ with and without a graph, and a replay must
+        # repeat every bit.
+        logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1) + bias  # [s, heads, L, L]
+        mixed = self.drop(logits.softmax(-1)) @ v
+        x = x + self.drop(self.out(mixed.transpose(1, 2).reshape(s, length, width)))
+        fed: Tensor = x + self.drop(self.feed(self.between(x)))
+        return fed
+
+
+class Transforming(nn.Module):
+    """A causal transformer over the history, read at the latest event (Kang and McAuley 2018), with
+    ages for positions."""
+
+    def __init__(self, width: int, layers: int, heads: int, last: int, dropout: float) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(CausalLayer(width, heads, dropout) for _ in range(layers))
+        self.age = nn.Parameter(torch.zeros(heads, last))
+        self.drop, self.norm = nn.Dropout(dropout), nn.LayerNorm(width)
+
+    def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
+        """Map [s, L, D] to [n, D]; sequences of similar length are read together, so that few
+        places are empty."""
+        longest, known = x.shape[1], sequences.places >= 0
+        sizes = 2 ** sequences.lengths.clamp_min(_SHORT).log2().ceil().long()
+        groups = [
+            ((sizes == size).nonzero()[:, 0], min(size, longest))
+            for size in torch.unique(sizes).tolist()
+        ]
+        order = sent(torch.cat([of for of, _ in groups]).argsort(), x.device)
+        parts = []
+        for of, size in ((sent(of, x.device), size) for of, size in groups):
+            read = self._read(x[:, :size].index_select(0, of), known[:, :size].index_select(0, of))
+            parts.append(F.pad(read, (0, 0, 0, longest - size)))
+        states = torch.cat(parts).index_select(0, order)
+        return sequences.rows(self.norm(states))
+
+    def _read(self, x: Tensor, known: Tensor) -> Tensor:
+        """Return the states at all places of some sequences, [s, L, D]; `known` tells which places
+        hold an event, [s, L]."""
+        place = torch.arange(x.shape[1], device=x.device)
+        age = place - place[:, None]  # [L, L] how much older what is looked at is
+        bias = self.age[:, age.clamp(0, self.age.shape[1] - 1)]  # [heads, L, L]
+        visible = known[:, None] | torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
+        bias = bias.masked_fill(~((age >= 0) & visible)[:, None], -torch.inf)  # [s, heads, L, L]
+        x = self.drop(x)
+        for block in self.blocks:
+            x = block(x, bias.to(x.dtype))
+        return x
+
+
+def module_of(pool: Pooling, width: int) -> nn.Module:
+    """Return the module of a pool other than a mean, which are computed together."""
+    if isinstance(pool, Max):
+        return Largest(pool.last)
+    if isinstance(pool, Ages):
+        return Ageing(pool.last, pool.decay)
+    if isinstance(pool, Attention):
+        return Attending(width, pool.last)
+    if isinstance(pool, BagOfOthers):
+        return Others(pool)
+    if isinstance(pool, Gru):
+        return Recurrent(width)
+    assert isinstance(pool, Causal)
+    return Transforming(width, pool.layers, pool.heads, pool.last, pool.dropout)

@@ -1,0 +1,1 @@
+"""Tables from files and objects in memory: their forms, columns and values."""

@@ -1,0 +1,293 @@
+"""JSON as tables: lines of objects or of arrays, or a document that holds them."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+
+from ..errors import ConfigError, DataError, quantity
+from ..io.documents import parsed
+from .encodings import REMEDY, SAVE, encoding_of, opened, opened_as_utf8
+from .json_documents import documents, rows_of_document
+from .table_form import BY_CONTENT, TableForm
+
+__all__ = ["BLOCK", "json_tables", "opened"]
+
+BLOCK = 1 << 24  # bytes that are parsed at once
+_LONGEST = 1 << 28  # bytes of a row
+_ROWS = 1 << 14  # rows of an array that are parsed at once
+# lists and objects inside one another; pyarrow's parser overflows its stack by some thousands
+_DEEPEST = 64
+_NULL = re.compile(rb"^[ \t\r]*null", re.MULTILINE)
+_BRACKETS = bytes(set(range(256)) - set(b"[]{}\n"))  # all other bytes
+_ROW = re.compile(r"in row\s*(\d+)")
+_KINDS = re.compile(r"Column\(/(.+)\) changed from (\w+) to (\w+)")
+
+
+@dataclass(frozen=True)
+class JsonForm:
+    """The form of one file of JSON.
+
+    Args:
+        encoding: of the file; None is UTF-8.
+        rows: of a document, which is in memory; None where each line is a row.
+        arrays: whether rows are arrays of values.
+    """
+
+    encoding: str | None = None
+    rows: list[Any] | None = None
+    arrays: bool = False
+
+
+def json_tables(
+    path: Path,
+    form: TableForm | None = None,
+    notes: list[str] | None = None,
+    *,
+    schema: pa.Schema | None = None,
+) -> Iterator[pa.Table]:
+    """Read a file some rows at a time: a row on each line, one after the other over several lines,
+    or a document that holds them. Rows are objects, or arrays, whose values stand in column1,
+    column2, ...
+
+    Args:
+        form: what the user says of the file; None if no option says anything of it.
+        notes: what is unusual in the file is added as parts of a sentence.
+        schema: the columns to read, and their types; None reads all, and infers their types.
+
+    Raises:
+        DataError: by row, what is not JSON, not UTF-8, no row, too long or too deep, or of several
+            types.
+    """
+    notes = [] if notes is None else notes
+    remedy = SAVE if form is None else REMEDY
+    form = form or BY_CONTENT
+    encoding = encoding_of(path, form.encoding)
+    of_file = _form(path, encoding) if schema is None else JsonForm(encoding)
+    if of_file.encoding is not None and form.encoding is None:
+        notes.append(f"it is in {of_file.encoding.upper()}")
+    if form.columns is not None and not of_file.arrays:
+        raise ConfigError(
+            f"data.columns names the columns of files without names, and {path} names its own: leave it out"
+        )
+    first, infinite = 1, False
+    for lines in _blocks(path, of_file):
+        try:
+            lines.decode("utf-8")
+            if of_file.arrays:
+                lines = _named(lines, form.columns, path, first)
+            _refuse_fatal(lines, path, first)
+            table = _table(lines, schema)
+        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+            if (finite := _finite(lines)) is None:
+                _refuse_row(path, lines, first, error, schema, remedy)
+            if not infinite:
+                notes.append("NaN and Infinity are read as missing values")
+            infinite = True
+            try:
+                table = _table(finite, schema)
+            except pa.ArrowInvalid as other:
+                _refuse_row(path, finite, first, other, schema, remedy)
+        yield table
+        first += len(table)
+
+
+def _form(path: Path, encoding: str | None) -> JsonForm:
+    """Return the form of a file, from its first line, and from the whole file where that is no
+    row."""
+    with opened_as_utf8(path, encoding) as file:
+        line = next((line for line in file if line.strip()), b"")
+        more = any(line.strip() for line in file)
+    value = _value(line)
+    is_document = path.name.lower().rpartition(".json")[2] in ("", ".gz", ".zst")
+    if isinstance(value, dict):
+        rows = rows_of_document(value, is_document and not more)
+        return JsonForm(encoding, None if more or rows == [value] else rows)
+    if isinstance(value, list) and (more or not any(isinstance(x, dict | list) for x in value)):
+        return JsonForm(encoding, arrays=True)
+    if isinstance(value, list):
+        return _of_rows(value, encoding)
+    if not line.lstrip().startswith((b"{", b"[")):
+        return JsonForm(encoding)  # of which a line will be refused
+    try:
+        with opened_as_utf8(path, encoding) as file:
+            values = documents(file.read().removeprefix(b"\xef\xbb\xbf").decode("utf-8"))
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8: {REMEDY}") from None
+    except ValueError as error:
+        if is_document and line.lstrip().startswith(b"["):
+            raise DataError(f"{path}: not JSON: {error}") from None
+        return JsonForm(encoding)
+    if len(values) == 1:
+        values = rows_of_document(values[0], is_document)
+    return _of_rows(values, encoding)
+
+
+def _of_rows(rows: list[Any], encoding: str | None) -> JsonForm:
+    """Return the form of rows in memory."""
+    return JsonForm(encoding, rows, bool(rows) and isinstance(rows[0], list))
+
+
+def _value(line: bytes) -> Any:
+    """Return what a line holds; None for nothing that is JSON."""
+    try:
+        return parsed(line.removeprefix(b"\xef\xbb\xbf").decode("utf-8"))
+    except ValueError:
+        return None
+
+
+def _blocks(path: Path, form: JsonForm) -> Iterator[bytes]:
+    """Yield rows as lines of JSON, many at once."""
+    if form.rows is None:
+        yield from _whole_lines(path, form.encoding)
+        return
+    for start in range(0, len(form.rows), _ROWS):
+        yield "\n".join(map(json.dumps, form.rows[start : start + _ROWS])).encode()
+
+
+def _named(lines: bytes, names: Sequence[str] | None, path: Path, first: int) -> bytes:
+    """Write lines of arrays as lines of objects."""
+    rows = []
+    for row, line in enumerate(_rows(lines), first):
+        try:
+            values = parsed(line)
+        except ValueError as error:
+            raise DataError(f"{path}, row {row}: not JSON: {error}") from None
+        if not isinstance(values, list):
+            text = line.decode("utf-8", "replace")[:40]
+            raise DataError(
+                f"{path}, row {row}: expected an array, as the first row is, not {text!r}"
+            )
+        if names is not None and len(values) > len(names):
+            raise ConfigError(
+                f"data.columns names {quantity(len(names), 'columns')}, and row {row} of {path} has "
+                f"{quantity(len(values), 'values')}: name each column once, in their order"
+            )
+        called = names or [f"column{i}" for i in range(1, len(values) + 1)]
+        rows.append(json.dumps(dict(zip(called, values, strict=False))))
+    return "\n".join(rows).encode()
+
+
+def _finite(lines: bytes) -> bytes | None:
+    """Write lines with null in place of NaN and Infinity; None if they hold none, or are not
+    JSON."""
+    if b"NaN" not in lines and b"Infinity" not in lines:
+        return None
+    names: list[str] = []
+    try:
+        rows = [parsed(line, names.append) for line in _rows(lines)]
+    except ValueError:
+        return None
+    return "\n".join(map(json.dumps, rows)).encode() if names else None
+
+
+def _table(lines: bytes, schema: pa.Schema | None) -> pa.Table:
+    import pyarrow.json as reader
+
+    read = reader.ReadOptions(block_size=len(lines) + 1, use_threads=False)
+    parse = reader.ParseOptions(
+        explicit_schema=schema, unexpected_field_behavior="ignore" if schema else "infer"
+    )
+    table = reader.read_json(io.BytesIO(lines), read, parse)
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid:
+        # Where types are inferred, Arrow loses nulls that a column's first list begins with, and
+        # moves the values of later rows up (apache/arrow#51305).
+        rows = [parsed(line) for line in _rows(lines)]
+        try:
+            table = pa.table({name: [row.get(name) for row in rows] for name in table.column_names})
+        except OverflowError as error:
+            raise pa.ArrowInvalid(str(error)) from None
+    return table
+
+
+def _rows(lines: bytes) -> list[bytes]:
+    return [line for line in lines.split(b"\n") if line.strip()]
+
+
+def _whole_lines(path: Path, encoding: str | None) -> Iterator[bytes]:
+    """Read blocks that end with a line's end; blank ones are left out."""
+    rest, first = b"", True
+    with opened_as_utf8(path, encoding) as file:
+        while block := file.read(BLOCK):
+            if first:
+                block, first = block.removeprefix(b"\xef\xbb\xbf"), False
+            lines, newline, tail = block.rpartition(b"\n")
+            if not newline:
+                rest += block
+                if len(rest) > _LONGEST:
+                    raise DataError(
+                        f"{path} has a row of more than {_LONGEST >> 20} MiB; is it a file of JSON lines?"
+                    )
+                continue
+            whole, rest = rest + lines + newline, tail
+            if whole.strip():
+                yield whole
+    if rest.strip():
+        yield rest
+
+
+def _refuse_fatal(lines: bytes, path: Path, first: int) -> None:
+    """Refuse rows that pyarrow's parser does not survive: a bare null, and too many lists inside
+    one another."""
+    null = _NULL.search(lines)
+    if null is not None:
+        row = first + len(_rows(lines[: null.start()]))
+        raise DataError(f"{path}, row {row}: expected an object of columns, not null")
+    brackets = lines.translate(None, _BRACKETS)
+    if len(max(brackets.split(b"\n"), key=len)) < _DEEPEST:
+        return
+    for row, line in enumerate(_rows(lines), first):
+        depth = 0
+        for sign in re.sub(rb'"(?:[^"\\]|\\.)*"', b"", line).translate(None, _BRACKETS):
+            depth += 1 if sign in b"[{" else -1
+            if depth > _DEEPEST:
+                raise DataError(
+                    f"{path}, row {row}: more than {_DEEPEST} lists and objects inside one another"
+                )
+
+
+def _refuse_row(
+    path: Path,
+    lines: bytes,
+    first: int,
+    error: Exception,
+    schema: pa.Schema | None,
+    remedy: str,
+) -> NoReturn:
+    """Name the row that is wrong; reading line by line is slow, and only for blocks with a
+    fault."""
+    for row, line in enumerate(_rows(lines), first):
+        try:
+            text = line.decode("utf-8")
+            parsed(text).items()
+        except UnicodeDecodeError:
+            raise DataError(f"{path}, row {row}: not UTF-8: {remedy}") from None
+        except ValueError as fault:
+            python = re.match(r"\{\s*u?'", text)
+            hint = "; it is as Python writes a dict: write rows with json.dumps" if python else ""
+            raise DataError(f"{path}, row {row}: not JSON: {fault}{hint}") from None
+        except AttributeError:
+            raise DataError(
+                f"{path}, row {row}: expected an object of columns, not {text[:40]!r}"
+            ) from None
+    place = _ROW.search(str(error))
+    row = first + int(place[1]) if place else first
+    text = re.sub(r"^JSON parse error: | in row \d+$", "", str(error).splitlines()[0])
+    if kinds := _KINDS.match(text):
+        column, before, after = kinds[1].replace("/", "."), kinds[2], kinds[3]
+        wrong = f"{after}, and {before} before: give every row values of one kind"
+        if (
+            schema is not None and before == "string"
+        ):  # which the schema expects, whatever the rows before hold
+            wrong = f'{after}: write it as a text, such as "7"'
+        raise DataError(f"{path}, row {row}: column {column!r} holds {wrong}") from None
+    raise DataError(f"{path}, row {row}: {text[0].lower()}{text[1:]}") from None

@@ -1,0 +1,64 @@
+"""Data sets that Hugging Face's `save_to_disk` has written: Arrow files listed in state.json, or a
+folder of such folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError
+from ..io.documents import read_json
+from ..io.untrusted import inside
+
+PART_NAMES = {  # usual names of the parts of a data set
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing"),
+}
+_FILES, _SPLITS = "state.json", "dataset_dict.json"
+
+
+def splits(folder: Path) -> list[Path]:
+    """Return the folder of each data set that a DatasetDict holds; of anything else, nothing.
+
+    Raises:
+        DataError: the list of splits is damaged.
+    """
+    if not (folder / _SPLITS).is_file():
+        return []
+    return [
+        inside(folder, name)
+        for name in _listed(folder / _SPLITS, lambda document: document["splits"])
+    ]
+
+
+def arrow_files(folder: Path) -> list[Path]:
+    """Return the files of a Dataset, in order; of anything else, nothing. Files of a cache beside
+    them are not of it.
+
+    Raises:
+        DataError: the list of files is damaged, or the folder holds several data sets.
+    """
+    if several := splits(folder):
+        raise DataError(
+            f"{folder} holds {len(several)} data sets; give one of them: {', '.join(map(str, several))}"
+        )
+    if not (folder / _FILES).is_file():
+        return []
+    return [
+        inside(folder, name)
+        for name in _listed(
+            folder / _FILES, lambda document: [file["filename"] for file in document["_data_files"]]
+        )
+    ]
+
+
+def _listed(path: Path, names: Callable[[Any], list[str]]) -> list[str]:
+    """Return the names that a file lists; raises DataError if it does not."""
+    try:
+        return [str(name) for name in names(read_json(path))]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path} is not of a data set that save_to_disk has written: {error}"
+        ) from None

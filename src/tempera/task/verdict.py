@@ -1,0 +1,69 @@
+"""The evaluation of any system: its scores of each query, and the spread of its vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ranking.compare import Comparison, Difference
+from ..ranking.spread import Spread
+
+MAIN = "ndcg@10"
+FUSED, COUNTED = "trained + BM25", "trained + counting"
+TOGETHER = {
+    FUSED: "search",
+    COUNTED: "recommend",
+}  # the trained system and a baseline, fused, and what asks them
+TEACHER = "teacher"  # whose similarities the run has learned
+OURS = ("untrained", "trained", *TOGETHER, TEACHER)  # systems; the others are baselines
+
+
+def main_metric(metrics: Collection[str]) -> str:
+    """Return the metric by which systems are compared and chosen: ndcg@10 if it is measured, else
+    the first.
+
+    >>> main_metric(["hit@1", "ndcg@10"]), main_metric(["hit@1", "hit@10"])
+    ('ndcg@10', 'hit@1')
+    """
+    return MAIN if MAIN in metrics else next(iter(metrics))
+
+
+class SystemScores(Protocol):
+    """The scores of one system."""
+
+    @property
+    def per_query(self) -> Mapping[str, NDArray[np.float64]]:
+        """Return each metric of each query, [q]."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Return the means over queries."""
+
+    def intervals(self) -> dict[str, Difference]:
+        """Return the means with their intervals."""
+
+
+class TaskScores(SystemScores, Protocol):
+    """Scores of one system on one task."""
+
+    def against(self, other: Any) -> dict[str, Comparison]:
+        """Compare with another system on the same task."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The evaluation of a tower on held-out queries, and on other data by their paths."""
+
+    ranking: SystemScores
+    spread: Spread
+    others: Mapping[str, TaskScores] = field(default_factory=dict)
+
+
+def best_baseline(systems: Mapping[str, SystemScores]) -> str | None:
+    """Return the baseline that is best in the main metric; None if there is none."""
+    others = {name: scores.metrics for name, scores in systems.items() if name not in OURS}
+    return max(others, key=lambda name: others[name][main_metric(others[name])], default=None)

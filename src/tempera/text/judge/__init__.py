@@ -1,0 +1,1 @@
+"""Judging models of texts: rankings, words beside vectors, graded pairs."""

@@ -1,0 +1,382 @@
+"""BM25, the baseline that every retriever has to beat (Robertson and Zaragoza 2009), and its index
+of words.
+
+Letters in shapes: q queries, c documents, v words, m postings: one for each word of a document.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from array import array
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, cached_property
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from ...io.console import progress_bar
+from ...io.documents import parsed
+from ...io.flat import spread
+from ...ranking.metrics import Relevant, evaluate
+from ...ranking.nearest import blocks, top_of
+from ...towers.word_ids import CASE_CHANGE
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+_ASCII = "".join(
+    chr(i) if chr(i).isalnum() else " " for i in range(128)
+)  # what else separates words
+_CASE_CHANGE = re.compile(CASE_CHANGE)
+_WORD = re.compile(r"[^\W\d_]+|\d+")
+# Scripts without spaces between words: Thai and Lao, Burmese, Khmer, Japanese and Chinese.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
+_GRID: dict[str, tuple[Any, ...]] = {
+    "b": (0.4, 0.75, 0.9, 1.0),
+    "k1": (0.9, 1.5, 2.5, 4.0),
+    "stem": (False, True),
+}
+_BLOCK = 5000  # documents whose words are in memory at once
+_KEY = b"tempera"
+# Words of many endings, by whose stems versions of Snowball are told apart; the first twelve are
+# among those that Snowball 3 stems otherwise than Snowball 2.
+_ENDINGS = (
+    "university universities organization organizations organizer emergency emergencies "
+    "emerge geologist generously international internationally past paste skies dying news "
+    "evening relational conditional rationally hopefulness goodness decisiveness formality "
+    "sensitivity sensibility triplicate formative formalize electricity electrical hopeful "
+    "revival allowance inference airliner gyroscopic adjustable defensible irritant "
+    "replacement adjustment dependent adoption homologous communism activate angularity "
+    "effective bowdlerize probate rate cease controlling rolling happy by say cries ties dies "
+    "flies hopping hoping failing filing agreed feed plastered bled motoring sing conflated "
+    "troubled sized tanned meetings singly early only gently idly ugly howe atlas cosmos bias "
+    "andes inning outing canning herring exceed proceed succeed yes employ exploring "
+    "exploitation addition additives reading's users' can't data"
+)
+
+
+@cache
+def _marked() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return patterns of runs and of words in which marks stand, such as vowel signs of Hindi and
+    accents of their own."""
+    # Those of the first plane alone, which a pattern finds by one look into a table.
+    marks = [
+        chr(code)
+        for code in range(0x300, 0x10000)
+        if unicodedata.category(chr(code)).startswith("M")
+    ]
+    following = f"[{''.join(marks)}]*"
+    return re.compile(rf"(?:[^\W_]+{following})+"), re.compile(rf"\d+|(?:[^\W\d_]+{following})+")
+
+
+def _runs(text: str) -> list[str]:
+    """Return the runs of letters, their marks, and digits."""
+    return text.translate(_ASCII).split() if text.isascii() else _marked()[0].findall(text)
+
+
+def words(text: str) -> list[str]:
+    """Return lower-case words, with identifiers split at underscores, digits and changes of case.
+
+    Of scripts without spaces between words, such as Chinese, these are all pairs of neighbouring
+    characters, as of Lucene.
+
+    >>> words("parseHTTPDate(raw_text2)")
+    ['parse', 'http', 'date', 'raw', 'text', '2']
+    >>> words("\u5317\u4eac\u5e02 map"), words("\u0939\u093f\u0928\u094d\u0926\u0940")
+    (['\u5317\u4eac', '\u4eac\u5e02', 'map'], ['\u0939\u093f\u0928\u094d\u0926\u0940'])
+    """
+    return [word for run in _runs(text) for word in _words(_CASE_CHANGE.sub(" ", run).lower())]
+
+
+def _words(run: str) -> list[str]:
+    if run.isascii():
+        return _WORD.findall(run)
+    spaced = _UNSPACED.sub(lambda part: f" {' '.join(_neighbours(part[0]))} ", run)
+    return [word for part in spaced.split() for word in _marked()[1].findall(part)]
+
+
+def _neighbours(run: str) -> list[str]:
+    """Return all pairs of neighbouring characters, or the only character."""
+    return [run[i : i + 2] for i in range(max(1, len(run) - 1))]
+
+
+@cache
+def stemmer() -> Any:
+    """Return Snowball's English stemmer."""
+    import Stemmer
+
+    return Stemmer.Stemmer("english")
+
+
+@cache
+def stemming() -> dict[str, str]:
+    """Return what an index of stemmed words needs of the stemmer: a checksum of the stems of some
+    words, and the version that made them.
+
+    >>> sorted(stemming())
+    ['stems', 'version']
+    """
+    import Stemmer
+
+    stems = " ".join(stemmer().stemWords(_ENDINGS.split())).encode()
+    return {"stems": xxhash.xxh3_64_hexdigest(stems), "version": str(Stemmer.version())}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Term saturation k1, length normalisation b, and whether words are stemmed (Snowball,
+    English)."""
+
+    k1: float = 1.5
+    b: float = 0.75
+    stem: bool = False
+
+
+class OtherStems(Exception):
+    """An index of words was stemmed by another version of PyStemmer.
+
+    Args:
+        version: which.
+        settings: of the index.
+    """
+
+    def __init__(self, version: str, settings: Settings) -> None:
+        super().__init__(f"its words were stemmed by PyStemmer {version}")
+        self.version, self.settings = version, settings
+
+
+@dataclass(frozen=True)
+class WordCounts:
+    """Numbers of times that each word stands in each document, word by word and then by
+    document."""
+
+    words: list[str]  # [v]
+    offsets: Ints  # [v + 1] of each word's postings
+    docs: Ints  # [m]
+    counts: Floats  # [m]
+    lengths: Ints  # [c] words of each document; an empty one counts 1
+
+    @classmethod
+    def of(cls, docs: Sequence[str]) -> WordCounts:
+        """Count the words of documents.
+
+        >>> counts = WordCounts.of(["a b_a", "b"])
+        >>> counts.words, counts.offsets.tolist(), counts.docs.tolist(), counts.counts.tolist()
+        (['a', 'b'], [0, 1, 3], [0, 0, 1], [2.0, 1.0, 1.0])
+        """
+        # Runs of letters and digits are counted first, and each distinct one is split once: a
+        # corpus has few of them.
+        runs = defaultdict[str, int](count().__next__)
+        parts = [_counted(docs[i : i + _BLOCK], runs, i) for i in range(0, len(docs), _BLOCK)]
+        run, doc, counts = (np.concatenate(part) for part in zip(*parts, strict=True))
+        split, number = [words(text) for text in runs], defaultdict[str, int](count().__next__)
+        sizes = np.array([len(part) for part in split], np.int64)
+        of_run = np.fromiter(
+            (number[each] for part in split for each in part), np.int64, int(sizes.sum())
+        )
+        times = sizes[run]
+        word = of_run[spread((sizes.cumsum() - sizes)[run], times)]
+        lengths = np.bincount(doc, counts * times, len(docs)).astype(np.int64)
+        return cls._gathered(
+            list(number),
+            word,
+            np.repeat(doc, times),
+            np.repeat(counts, times),
+            np.maximum(lengths, 1),
+        )
+
+    @classmethod
+    def _gathered(
+        cls, names: list[str], word: Ints, doc: Ints, counts: Ints | Floats, lengths: Ints
+    ) -> WordCounts:
+        """Add up the counts of each word in each document."""
+        keys, inverse = np.unique(word * len(lengths) + doc, return_inverse=True)
+        word, doc = np.divmod(keys, len(lengths))
+        ends = np.bincount(word, minlength=len(names)).cumsum()
+        totals = np.bincount(inverse, counts, len(keys)).astype(np.float32)
+        return cls(names, np.concatenate([[0], ends]), doc, totals, lengths)
+
+    @cached_property
+    def stemmed(self) -> WordCounts:
+        """The counts of the words' stems."""
+        stems = stemmer().stemWords(self.words)
+        number = {stem: i for i, stem in enumerate(dict.fromkeys(stems))}
+        of_word = np.array([number[stem] for stem in stems], np.int64)
+        word = np.repeat(of_word, np.diff(self.offsets))
+        return self._gathered(list(number), word, self.docs, self.counts, self.lengths)
+
+
+def _counted(docs: Sequence[str], number: Mapping[str, int], first: int) -> tuple[Ints, Ints, Ints]:
+    """Return the number, the document and the count of each distinct run of letters and digits in
+    each document."""
+    runs, ends = array("q"), []
+    for text in docs:
+        runs.extend(map(number.__getitem__, _runs(text)))
+        ends.append(len(runs))
+    keys = np.frombuffer(runs, np.int64) * len(docs) + np.repeat(
+        np.arange(len(docs)), np.diff(ends, prepend=0)
+    )
+    distinct, counts = np.unique(keys, return_counts=True)
+    run, doc = np.divmod(distinct, len(docs))
+    return run, doc + first, counts
+
+
+@dataclass(frozen=True)
+class BM25:
+    """A corpus indexed for BM25: the documents of each word, and what the word adds to their
+    scores.
+
+    A document's score is the sum over the query's words of
+
+        log(1 + (c - n + 0.5) / (n + 0.5)) * f / (f + k1 (1 - b + b l / mean l))
+
+    for a word that stands in n documents, f times in this one of l words, as Lucene has it
+    (Kamphuis et al. 2020). The bits are those of bm25s (Lù 2024).
+    """
+
+    settings: Settings
+    number: dict[str, int]  # of each word
+    offsets: Ints  # [v + 1]
+    docs: Ints  # [m]
+    parts: Floats  # [m]
+    size: int  # documents
+
+    @classmethod
+    def of(cls, counts: WordCounts, settings: Settings) -> BM25:
+        """Index a corpus by the counts of its words, not yet stemmed."""
+        counts = counts.stemmed if settings.stem else counts
+        size, mean, holding = len(counts.lengths), counts.lengths.mean(), np.diff(counts.offsets)
+        idf = np.array(
+            [math.log(1 + (size - n + 0.5) / (n + 0.5)) for n in holding.tolist()], np.float32
+        )
+        saturation = settings.k1 * ((1 - settings.b) + settings.b * counts.lengths / mean)
+        parts = np.repeat(idf, holding) * (
+            counts.counts / (saturation[counts.docs] + counts.counts)
+        )
+        number = {word: i for i, word in enumerate(counts.words)}
+        return cls(settings, number, counts.offsets, counts.docs, parts.astype(np.float32), size)
+
+    def ordered(self, places: Ints) -> BM25:
+        """Return the index of the same documents in another order, by the place of each, [c].
+
+        >>> index = Lexical(["a b", "b", "c"]).index().ordered(np.array([2, 0, 1]))
+        >>> index.rank(["a", "b", "c"], 1).tolist()
+        [[2], [0], [1]]
+        """
+        if np.array_equal(places, np.arange(len(places))):
+            return self
+        docs = places[self.docs]
+        word = np.repeat(np.arange(len(self.number)), np.diff(self.offsets))
+        order = np.lexsort((docs, word))
+        return replace(self, docs=docs[order], parts=self.parts[order])
+
+    def scores(self, queries: Sequence[str]) -> Floats:
+        """Return the score of every document, [q, c]; 0 for those without a common word."""
+        scores = np.zeros((len(queries), self.size), np.float32)
+        for row, query in zip(scores, queries, strict=True):
+            named = words(query)
+            for word in stemmer().stemWords(named) if self.settings.stem else named:
+                if (i := self.number.get(word)) is not None:
+                    part = slice(self.offsets[i], self.offsets[i + 1])
+                    row[self.docs[part]] += self.parts[part]
+        return scores
+
+    def rank(self, queries: Sequence[str], k: int) -> Ints:
+        """Return positions of the k best documents, best first, [q, k]; documents without a common
+        word are -1."""
+        parts = [best(self.scores(queries[part]), k) for part in blocks(len(queries), self.size)]
+        return np.concatenate(parts or [np.zeros((0, min(k, self.size)), np.int64)])
+
+    def table(self) -> pa.Table:
+        """Return the index as a table with a row for each word, and the settings in its
+        metadata."""
+        docs, parts = (
+            pa.LargeListArray.from_arrays(pa.array(self.offsets, pa.int64()), pa.array(values))
+            for values in (self.docs.astype(np.int32), self.parts)
+        )
+        about = {"documents": self.size, **asdict(self.settings)}
+        if self.settings.stem:
+            about["stemming"] = stemming()
+        return pa.table(
+            {"word": pa.array(self.number), "docs": docs, "scores": parts}
+        ).replace_schema_metadata({_KEY: json.dumps(about).encode()})
+
+    @classmethod
+    def read(cls, table: pa.Table) -> BM25:
+        """Return the index that `table` has written.
+
+        Raises:
+            OtherStems: its words were stemmed otherwise than queries would be.
+            ValueError, KeyError, TypeError, pyarrow.ArrowException: another table, or a damaged
+                one.
+        """
+        about = parsed((table.schema.metadata or {})[_KEY])
+        size = int(about.pop("documents"))
+        made_by = about.pop("stemming", None)  # None: not stemmed, or of an earlier version
+        if made_by is not None and made_by["stems"] != stemming()["stems"]:
+            raise OtherStems(str(made_by["version"]), Settings(**about))
+        table.validate(full=True)
+        docs, parts = (table[name].combine_chunks() for name in ("docs", "scores"))
+        offsets, positions = (
+            docs.offsets.to_numpy().astype(np.int64),
+            docs.values.to_numpy().astype(np.int64),
+        )
+        values = parts.values.to_numpy()
+        if not np.array_equal(offsets, parts.offsets.to_numpy()) or values.dtype != np.float32:
+            raise ValueError("its documents and scores do not belong together")
+        if not (np.isfinite(values).all() and ((positions >= 0) & (positions < size)).all()):
+            raise ValueError("it names documents or scores that cannot be")
+        number = {word: i for i, word in enumerate(table["word"].to_pylist())}
+        return cls(Settings(**about), number, offsets, positions, values, size)
+
+
+def best(scores: Floats, k: int) -> Ints:
+    """Return positions of the k highest scores, best first, [q, c] -> [q, k]; -1 in place of those
+    that are not above 0."""
+    values, positions = top_of(scores, k)
+    return np.where(values > 0, positions, -1)
+
+
+class Lexical:
+    """BM25 over a corpus, with settings tuned one after the other on queries of their own."""
+
+    def __init__(self, docs: Sequence[str]) -> None:
+        self.counts = WordCounts.of(docs)
+        self.settings = Settings()
+
+    def index(self, settings: Settings | None = None) -> BM25:
+        """Return the index for some settings, or for those that were tuned."""
+        return BM25.of(self.counts, settings or self.settings)
+
+    def rank(self, queries: Sequence[str], k: int, settings: Settings | None = None) -> Ints:
+        """Return positions of the k best documents, best first, [q, k]; -1 for none."""
+        return self.index(settings).rank(queries, k)
+
+    def tune(self, queries: Sequence[str], relevant: Relevant) -> None:
+        """Take the b, then the k1, then the stemming with the highest nDCG@10 for these queries.
+
+        The queries must not be those of the comparison.
+        """
+
+        def score(settings: Settings) -> float:
+            bar.update()
+            return float(
+                evaluate(self.rank(queries, 10, settings), relevant, ["ndcg@10"])["ndcg@10"].mean()
+            )
+
+        with progress_bar("tuning BM25", sum(map(len, _GRID.values())), "setting") as bar:
+            for option, values in _GRID.items():
+                self.settings = max(
+                    (replace(self.settings, **{option: value}) for value in values), key=score
+                )

@@ -1,0 +1,192 @@
+"""Data facts, searchable documents and example queries of a run on texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.batch import Role
+from ...errors import quantity
+from ...ranking.ranking import Ranking
+from ...task.showcase import DataFacts, Example, Hit, Searched, Subject
+from ...task.verdict import SystemScores
+from ...towers.saved import TRAINED, load
+from ...towers.stamp import Kept
+from ..read.pairs import RANKED, Rows
+from ..train.frozen import IndexSide
+from ..train.preview import summary
+from ..train.training_pairs import TrainingPairs
+from .held_out import HeldOutQueries
+from .hybrid import WORDS
+
+TEXTS = Subject(
+    "A retrieval model",
+    "A text embedding model, trained with Tempera by contrastive learning. It opens with sentence-transformers alone.",
+    """from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+queries = model.encode_query(["a question"])
+docs = model.encode_document(["a possible answer"])
+print(model.similarity(queries, docs))""",
+    {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": ["sentence-transformers", "sentence-similarity", "feature-extraction", "tempera"],
+    },
+    report_title="Tempera run",
+    facts={
+        "pairs": "pairs",
+        "train": "training pairs",
+        "validation": "validation queries",
+        "queries": "test queries",
+        "corpus": "documents ranked",
+    },
+    examples="Held-out queries and their results",
+    right="Answer",
+    random="a query with a random document, blue a query with its own",
+    more="on more data, for more epochs, or from a pretrained model",
+    finer="raise evaluation.queries to tell smaller differences",
+)
+
+
+def _for_index(kept: Kept, normalised: bool) -> Subject:
+    """Return the words for a model of queries whose documents are the vectors of an index."""
+    as_compared = ", normalize_embeddings=True" if normalised else ""
+    maker = f", which the model {kept.model} has made" if kept.model else ""
+    return replace(
+        TEXTS,
+        sentence=f"A model of queries, trained with Tempera for one index: {kept.documents:,} vectors of {kept.dimensions} "
+        f"dimensions with the checksum {kept.checksum}{maker}. It embeds no documents, and opens with sentence-transformers alone.",
+        use=f"""from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+queries = model.encode_query(["a question"]{as_compared})  # search the index with these""",
+    )
+
+
+class TextShowcase:
+    """Show a run on texts."""
+
+    def __init__(self, data: TrainingPairs, held_out: HeldOutQueries) -> None:
+        self.data, self.held_out, self.texts = data, held_out, data.texts
+        doc = data.tower.of("doc")
+        self.subject = TEXTS
+        if isinstance(doc, IndexSide):
+            self.subject = _for_index(doc.kept, data.tower.normalised)
+
+    def facts(self) -> DataFacts:
+        """Return counts of the data, and its source with the roles of its columns written down."""
+        split = self.texts.split
+        counts = {
+            "pairs": split.count,
+            "dropped": self.data.dropped,
+            "train": len(split.train),
+            "validation": split.queries(split.validation),
+            "queries": split.queries(split.test),
+            "corpus": len(split.corpus),
+            **({"shared_documents": split.shared} if split.shared else {}),
+            **({"held_out": [*split.notes]} if split.notes else {}),
+        }
+        made, (first, *notes) = self.data.made, split.lines()
+        notes += [note] if (note := made.note()) else []
+        asked_for = split.pairs.part != RANKED  # others have no query
+        queries = np.unique(self.texts.catalogue.query_of[asked_for])
+        tokens = {
+            "queries": self.texts.queries.lengths[queries],
+            "documents": self.texts.docs.lengths,
+        }
+        unread = {name: int((lengths == 0).sum()) for name, lengths in tokens.items()}
+        if any(unread.values()):
+            named = " and ".join(quantity(count, name) for name, count in unread.items() if count)
+            notes.append(
+                f"the tower reads no word of {named}: nothing is learned from them, and what they find is chance"
+            )
+        if only := int((self.texts.catalogue.doc_first >= len(split.pairs)).sum()):
+            notes.append(
+                f"{only:,} of the documents are negatives alone: they are searched, but no evaluation ranks them"
+            )
+        return DataFacts(
+            split.pairs.source,
+            first,
+            counts,
+            tuple(notes),
+            split.pairs.about,
+            made.beside if made.count else 0,
+        )
+
+    def preview(self) -> dict[str, Any]:
+        """Return three rows, lengths, repeats, and negatives of a query."""
+        texts = self.texts
+        return summary(texts.catalogue, texts.split.train, texts.queries, texts.docs)
+
+    def searched(self) -> Searched:
+        """Return every document that is searched with its vector."""
+        words = self.held_out.words_of_all()
+        tables = {} if words is None else {WORDS: words.table()}
+        vectors, documents = self.held_out.vectors(), self.texts.catalogue.table()
+        return Searched(vectors, documents, self.data.tower.normalised, tables)
+
+    def trained_on(self) -> dict[str, NDArray[np.int64]]:
+        """Return the ids of the forms of all texts of the training rows, in whatever role."""
+        return {TRAINED: self.texts.split.trained_texts}
+
+    def reopened(self, folder: Path) -> float:
+        """Save the tower and open it as a user would; return the largest difference in any number
+        of its vectors."""
+        tower, catalogue = self.data.tower, self.texts.catalogue
+        role: Role = "query" if tower.guarded else "doc"  # an index has no model of documents
+        every = catalogue.queries if role == "query" else catalogue.docs
+        texts = every[: min(8, len(every))]
+        tower.save(folder)
+        here = tower.encode(tower.features(texts, None, role), role).numpy()
+        return float(np.abs(load(folder, role)(texts) - here).max())
+
+    def examples(
+        self, systems: Mapping[str, SystemScores], count: int = 10, shown: int = 5
+    ) -> list[Example]:
+        """Return held-out queries at random, with the documents that the trained model returns."""
+        questions, pairs, corpus = (
+            self.held_out.questions["test"],
+            self.texts.split.pairs,
+            self.texts.split.corpus,
+        )
+        trained, bm25 = systems["trained"], systems.get("bm25")
+        assert isinstance(trained, Ranking) and isinstance(bm25, Ranking | None)
+        rank = trained.first_right(questions.relevant)
+        other = bm25.first_right(questions.relevant) if bm25 is not None else np.zeros_like(rank)
+        right = questions.relevant.gains(trained.ranked) > 0
+        queries = np.random.default_rng(self.held_out.seed).permutation(len(questions.rows))[:count]
+        scores = self._scores(queries, trained.ranked[queries, :shown])
+        examples = []
+        for i, query in enumerate(queries):
+            top = corpus[trained.ranked[query, :shown]]
+            labels, places = pairs.labels(top), pairs.texts("place", top)
+            answers = corpus[questions.relevant.doc[questions.relevant.query == query]]
+            examples.append(
+                Example(
+                    query=questions.queries[query],
+                    answers=tuple(pairs.labels(answers)),
+                    hits=tuple(
+                        Hit(label, place, float(score), bool(good))
+                        for label, place, score, good in zip(
+                            labels, places, scores[i], right[query]
+                        )
+                    ),
+                    baseline_rank=int(other[query]) or None,
+                    rank=int(rank[query]) or None,
+                )
+            )
+        return examples
+
+    def _scores(self, queries: Rows, ranked: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return similarities of queries and their ranked documents, [q, k]."""
+        questions = self.held_out.questions["test"]
+        a = self.data.remembered(questions.query_of[questions.rows[queries]], "query")
+        b = self.data.remembered(self.texts.ranked[ranked.ravel()]).reshape(*ranked.shape, -1)
+        similarities: NDArray[np.float32] = np.einsum("qd,qkd->qk", a, b)
+        return similarities

@@ -1,0 +1,1 @@
+"""Pairs of texts from files, folders and objects in memory."""

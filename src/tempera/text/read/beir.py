@@ -1,0 +1,381 @@
+"""A retrieval set, in BEIR's layout (Thakur et al. 2021) or as other tables: corpus, queries, and
+graded judgements of each split."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from ...errors import DataError, quantity
+from ...io.untrusted import inside
+from ...tables.reader import BlockReader, is_text
+from ...tables.tables import joined
+from .pairs import distinct
+from .set_files import Part, SetFiles, part_blocks
+
+UNNAMED = "queries that the split does not name"
+_UNKNOWN, _BLANK = -1, -2  # in place of the row of a text that is not there, or is empty
+_TEXT = pa.large_string()
+
+
+@dataclass(frozen=True)
+class Beir:
+    """Hold the queries of one split, the corpus, and judgement i: document `doc[i]` has `grade[i]`
+    for query `query[i]`.
+
+    Every query has at least one document with a grade above 0; a document without judgement counts
+    as not relevant.
+    """
+
+    corpus: pa.Table  # id, title, text
+    queries: pa.Table  # id, title, text
+    query: NDArray[np.int64]  # [r] rows of `queries`
+    doc: NDArray[np.int64]  # [r] rows of `corpus`
+    grade: NDArray[np.float64]  # [r] from 0
+    every_query: pa.Table  # id, title, text of the queries of all splits
+    unused: dict[str, int]  # what the files hold that is not part of the above, by its kind
+    blank: Mapping[Part, pa.Array] = field(default_factory=dict)  # ids without a text
+
+    def itself(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the queries that are a document of the corpus, and that document, [e] each; one
+        that is judged to be relevant to its query is not among them.
+
+        The sets of which queries are documents (ArguAna) give both the same id. Ids that are equal
+        by chance, such as numbers from 1, are told by the texts: most documents have to hold the
+        query that has their id.
+        """
+        at = pc.index_in(self.queries["id"].cast(_TEXT), self.corpus["id"].combine_chunks())
+        query = np.flatnonzero(at.is_valid().to_numpy(zero_copy_only=False))
+        doc = at.drop_null().to_numpy().astype(np.int64)
+        queries = self.queries["text"].take(pa.array(query)).to_pylist()
+        texts = self.corpus["text"].take(pa.array(doc)).to_pylist()
+        held = [_words(one) in _words(other) for one, other in zip(queries, texts, strict=True)]
+        if 2 * sum(held) <= len(held):
+            query, doc = query[:0], doc[:0]
+        right = self.grade > 0
+        judged = self.query[right] * len(self.corpus) + self.doc[right]
+        other = ~np.isin(query * len(self.corpus) + doc, judged)
+        return query[other], doc[other]
+
+
+def _words(text: str) -> str:
+    """Return a text with single spaces, in lower case."""
+    return " ".join(text.lower().split())
+
+
+def read_beir(folder: str | Path, split: str = "test", other: Beir | None = None) -> Beir:
+    """Read the corpus, the queries and the judgements of a split, from tables of any kind.
+
+    A document's text is its title, a space, and its text. Rows are counted from 1, without blank
+    lines and headers. Left out and counted are texts that are empty, with their judgements,
+    judgements of unknown texts, and of two grades of one pair the lower one; a grade below 0 counts
+    as not relevant.
+
+    Args:
+        other: another split of the folder, whose texts are not read again.
+
+    Raises:
+        DataError: a missing file or split; by file and row: broken UTF-8 or JSON, a row without id,
+            an id given twice, a grade that is no number, judgements of which most name an unknown
+            query or document.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise DataError(f"no such folder: {folder}")
+    files = files_of_set(folder)
+    if other is None:
+        corpus, queries = (
+            _read_texts(folder, files, "corpus"),
+            _read_texts(folder, files, "queries"),
+        )
+    else:
+        corpus = _Texts(other.corpus, other.blank["corpus"])
+        queries = _Texts(other.every_query, other.blank["queries"])
+    inside(folder / "qrels", f"{split}.tsv")
+    paths = files.qrels.get(split)
+    if paths is None:
+        _refuse_split(folder, split, files)
+    judged = _judgements(paths, {"query": queries, "document": corpus})
+    kept = _highest(judged)
+    query, doc, grade = judged.query, judged.doc, judged.grade
+    answered = np.unique(query[kept & (grade > 0)])
+    if not len(answered):
+        raise DataError(
+            f"{paths[0]} names no relevant document: give judgements with grades above 0"
+        )
+    used, named = kept & np.isin(query, answered), np.unique(query)
+    blank: dict[Part, pa.Array] = {"corpus": corpus.blank, "queries": queries.blank}
+    unused = {
+        UNNAMED: len(queries.table) - len(named),
+        "queries without a relevant document": len(named) - len(answered),
+        "judgements of queries without a relevant document": int((kept & ~used).sum()),
+        "repeated judgements": int((~kept).sum()) - judged.unused["lower"],
+    }
+    faults = {
+        "lower ones of two grades of a pair": judged.unused["lower"],
+        # Told once, of the first split that is read.
+        "documents without a text": 0 if other else len(corpus.blank),
+        "queries without a text": 0 if other else len(queries.blank),
+        "judgements of a document or query without a text": judged.unused["blank"],
+        "judgements of an unknown query or document": judged.unused["unknown"],
+        "judgements below 0, which count as not relevant": judged.unused["negative"],
+    }
+    place = np.searchsorted(answered, query[used])
+    return Beir(
+        corpus.table,
+        queries.table.take(pa.array(answered)),
+        place,
+        doc[used],
+        grade[used],
+        queries.table,
+        unused | {kind: count for kind, count in faults.items() if count},
+        blank,
+    )
+
+
+def write_beir(
+    folder: Path,
+    corpus: Mapping[str, str],
+    queries: Mapping[str, str],
+    judged: Mapping[str, tuple[Sequence[str], Sequence[str], Iterable[float]]],
+) -> None:
+    """Write a folder that `read_beir` reads.
+
+    Args:
+        corpus: texts by id; `queries` likewise.
+        judged: of each split, queries, documents that answer them, by id, and grades, [r] each; a
+            pair may stand there twice.
+
+    Raises:
+        DataError: an id that holds a tab or the end of a line, which divide the rows of judgements.
+    """
+    for key in chain(corpus, queries):
+        if set(key) & set("\t\n\r"):
+            raise DataError(
+                f"{key!r} cannot be an id in a BEIR folder, whose judgements are divided by tabs: leave tabs out of ids"
+            )
+    for name, texts in (("corpus", corpus), ("queries", queries)):
+        with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+            for key, text in texts.items():
+                file.write(
+                    json.dumps({"_id": key, "title": "", "text": text}, ensure_ascii=False) + "\n"
+                )
+    (folder / "qrels").mkdir()
+    for split, sides in judged.items():
+        grades = {(query, doc): grade for query, doc, grade in zip(*sides, strict=True)}
+        lines = (f"{query}\t{doc}\t{grade:.15g}" for (query, doc), grade in grades.items())
+        rows = ["query-id\tcorpus-id\tscore", *lines]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
+def is_beir(path: str | Path) -> bool:
+    """Return whether a folder holds a retrieval set: a corpus, and queries or judgements."""
+    return SetFiles.of(Path(path)) is not None
+
+
+def split_names(folder: Path) -> list[str]:
+    """Return the names of the splits that a retrieval set has judgements for."""
+    return sorted(files_of_set(folder).qrels)
+
+
+def files_of_set(folder: Path) -> SetFiles:
+    """Return the files of a retrieval set; raises DataError for a folder that is none."""
+    files = SetFiles.of(folder)
+    if files is None:
+        raise DataError(
+            f"no such file: {folder / 'corpus.jsonl'}, and no other table of a corpus beside queries or qrels"
+        )
+    return files
+
+
+def texts_of(folder: Path, part: Part) -> pa.Table:
+    """Read columns id, title and text, its title included, of the corpus or the queries; all ids
+    differ, no text is blank."""
+    return _read_texts(folder, files_of_set(folder), part).table
+
+
+class _Texts(NamedTuple):
+    """The texts of a corpus or of queries, and the ids of those that are blank."""
+
+    table: pa.Table  # id, title, text
+    blank: pa.Array  # [b] large_string
+
+
+class _Judged(NamedTuple):
+    """Judgements of known texts, [r], and the number of others and of changed ones."""
+
+    query: NDArray[np.int64]
+    doc: NDArray[np.int64]
+    grade: NDArray[np.float64]
+    unused: Counter[str]
+
+
+def _refuse_split(folder: Path, split: str, files: SetFiles) -> NoReturn:
+    """Refuse a split that has no judgements."""
+    remedy = "add judgements: a line of query-id, corpus-id, score, and theirs, divided by tabs"
+    if files.qrels:
+        remedy = f"give another split: {', '.join(files.qrels)}"
+    raise DataError(f"no such file: {folder / 'qrels' / f'{split}.tsv'}; {remedy}")
+
+
+def _read_texts(folder: Path, files: SetFiles, part: Part) -> _Texts:
+    """Read the texts of the corpus or the queries; raises as `read_beir` does."""
+    paths = files.corpus if part == "corpus" else files.queries
+    if not paths:
+        every = (*files.corpus, *files.queries, *chain(*files.qrels.values()), *files.others)
+        names = ", ".join(sorted(str(path.relative_to(folder)) for path in every))
+        raise DataError(
+            f"{folder} holds a retrieval set without {part}, in {names}: add a table of {part}, such as {part}.jsonl, or give "
+            "one file of pairs by its own name"
+        )
+    tables, rows = list[pa.Table](), list[tuple[Path, int]]()
+    for path in paths:
+        for block, columns in part_blocks(path, part):
+            tables.append(_texts_of(BlockReader(block, columns, Counter())))
+            rows.append((path, block.first))
+    if not tables:
+        raise DataError(f"{paths[0]} holds no rows")
+    table = joined(tables, str(paths[0]))
+    first, which = distinct(table["id"].combine_chunks().dictionary_encode().indices.to_numpy())
+    if len(first) < len(table):
+        _refuse_repeated(table, first[which], tables, rows)
+        table = table.take(pa.array(first))
+    blank = pc.equal(table["text"], "")
+    ids = table["id"].filter(blank).combine_chunks()
+    if 2 * len(ids) > len(table):
+        raise DataError(
+            f"{paths[0]}: {len(ids):,} of its {quantity(len(table), 'rows')} have no text: check that the text is in a "
+            "column of this name"
+        )
+    return _Texts(table.filter(pc.invert(blank)) if len(ids) else table, ids)
+
+
+def _refuse_repeated(
+    table: pa.Table,
+    first: NDArray[np.int64],
+    tables: Sequence[pa.Table],
+    blocks: Sequence[tuple[Path, int]],
+) -> None:
+    """Refuse an id that two texts have; files of several splits may repeat a text with its id.
+
+    Args:
+        table: all rows; `tables` are its parts, each with its file and the number of its first row.
+        first: the first row with the id of each, [n].
+    """
+    starts = np.cumsum([0, *map(len, tables)])
+
+    def place(row: int) -> tuple[Path, int]:
+        at = int(np.searchsorted(starts, row, side="right")) - 1
+        path, number = blocks[at]
+        return path, number + row - int(starts[at])
+
+    texts = table["text"].to_pylist() if len(blocks) > 1 else []
+    for row in np.flatnonzero(first != np.arange(len(table))).tolist():
+        (path, number), (other, earlier) = place(row), place(int(first[row]))
+        if path == other or texts[row] != texts[first[row]]:
+            where = "" if path == other else f" of {other}"
+            raise DataError(
+                f"{path}, row {number}: the id {table['id'][row].as_py()!r} repeats row {earlier}{where}; give every row "
+                "its own id"
+            )
+
+
+def _texts_of(reader: BlockReader) -> pa.Table:
+    """Return columns id, title and text of a block; a text that is missing is empty."""
+    ids = reader.ids("id").cast(_TEXT)
+    texts = {}
+    for role in ("title", "text"):
+        if role in reader.columns:
+            texts[role] = pc.utf8_trim_whitespace(_column(reader, role))
+        else:
+            texts[role] = pa.array([""] * len(ids), _TEXT)
+    text = pc.utf8_trim_whitespace(
+        pc.binary_join_element_wise(texts["title"], texts["text"], pa.scalar(" ", _TEXT))
+    )
+    return pa.table({"id": ids, "title": texts["title"], "text": text})
+
+
+def _column(reader: BlockReader, role: str) -> pa.Array:
+    """Return a column of texts, [r]; one that is missing is empty."""
+    values = reader.column(role)
+    if not (is_text(values.type) or pa.types.is_null(values.type)):
+        reader.refuse_type(reader.columns[role][0], values.type, "texts")
+    return values.cast(_TEXT).fill_null("")
+
+
+def _judgements(paths: Sequence[Path], texts: Mapping[str, _Texts]) -> _Judged:
+    """Read the judgements of known texts.
+
+    Raises:
+        DataError: most of them name an unknown query or document.
+    """
+    parts, unused, total = list[list[NDArray[Any]]](), Counter[str](), 0
+    unknown: tuple[BlockReader, str, NDArray[np.bool_]] | None = None
+    for reader in _readers(paths):
+        rows = {}
+        for role, known in texts.items():
+            rows[role] = _rows_of(reader, role, known)
+            if unknown is None and (rows[role] == _UNKNOWN).any():
+                unknown = reader, role, rows[role] == _UNKNOWN
+        count = len(reader.keep)
+        grades = reader.numbers("score") if "score" in reader.columns else np.ones(count)
+        known_rows = (rows["query"] >= 0) & (rows["document"] >= 0)
+        is_unknown = (rows["query"] == _UNKNOWN) | (rows["document"] == _UNKNOWN)
+        total += count
+        unused["unknown"] += int(is_unknown.sum())
+        unused["blank"] += int((~known_rows & ~is_unknown).sum())
+        unused["negative"] += int((grades[known_rows] < 0).sum())
+        parts.append([column[known_rows] for column in (rows["query"], rows["document"], grades)])
+    if not parts:
+        raise DataError(f"{paths[0]} holds no rows")
+    if unknown is not None and 2 * unused["unknown"] > total:
+        reader, role, which = unknown
+        name = reader.ids(role)[int(which.argmax())].as_py()
+        reader.refuse(
+            role,
+            which,
+            f"is {name!r}, but no {role} has this id, as of {unused['unknown']:,} of {total:,} judgements",
+        )
+    query, doc, grade = (np.concatenate(column) for column in zip(*parts))
+    return _Judged(query, doc, np.maximum(grade, 0), unused)
+
+
+def _readers(paths: Sequence[Path]) -> Iterator[BlockReader]:
+    """Yield a reader of each block of judgements."""
+    for path in paths:
+        for block, columns in part_blocks(path, "qrels"):
+            yield BlockReader(block, columns, Counter())
+
+
+def _rows_of(reader: BlockReader, role: str, texts: _Texts) -> NDArray[np.int64]:
+    """Return the row of the text that each judgement names, [r]."""
+    ids = reader.ids(role).cast(_TEXT)
+    at = pc.index_in(ids, value_set=texts.table["id"].combine_chunks())
+    rows: NDArray[np.int64] = at.fill_null(_UNKNOWN).to_numpy().astype(np.int64)
+    blank = pc.is_in(ids, value_set=texts.blank).to_numpy(zero_copy_only=False)
+    rows[blank] = _BLANK
+    return rows
+
+
+def _highest(judged: _Judged) -> NDArray[np.bool_]:
+    """Return which judgements are the first of the highest grade of their query and document, [r],
+    and count those of a lower grade."""
+    order = np.lexsort((-judged.grade, judged.doc, judged.query))
+    query, doc, grade = judged.query[order], judged.doc[order], judged.grade[order]
+    new = np.ones(len(order), bool)
+    new[1:] = (query[1:] != query[:-1]) | (doc[1:] != doc[:-1])
+    best = grade[np.flatnonzero(new)[np.cumsum(new) - 1]] if len(order) else grade
+    judged.unused["lower"] = int((grade < best).sum())
+    kept = np.zeros(len(order), bool)
+    kept[order[new]] = True
+    return kept

@@ -1,0 +1,111 @@
+"""Labels and grades of pairs: the columns that hold them, and advice on which of their values say
+that a pair belongs together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ...tables.columns import plain
+from ...tables.profile import ColumnProfile
+
+# Names of columns that describe rows. Their words are no labels of pairs, unless the words are
+# those of labels.
+_DESCRIPTIONS = frozenset({
+    *("category", "categories", "topic", "topics", "subtopic", "language", "lang", "locale"),
+    *("country", "region", "domain", "dataset", "source", "split", "partition", "subset", "genre"),
+    *("type", "kind", "task", "author", "year", "month", "day", "version", "license", "file"),
+    *("filename", "section", "chapter", "subject", "tag", "tags", "format", "answertype"),
+    *("questiontype", "querytype", "model", "product", "department", "repo"),
+})  # fmt: skip
+_RIGHT = (  # words of pairs that belong together, the clearest first
+    *("entailment", "relevant", "highly relevant", "perfect", "positive", "duplicate", "yes"),
+    *("true", "match", "similar", "paraphrase", "good", "correct", "helpful", "up", "like", "y"),
+)
+_WRONG = frozenset({
+    *("contradiction", "neutral", "irrelevant", "not relevant", "negative", "no", "false"),
+    *("bad", "incorrect", "unhelpful", "down", "dislike", "different", "n", "not_relevant"),
+})  # fmt: skip
+_NEGATED = ("is_impossible", "irrelevant", "is_negative", "is_spam", "unanswerable", "thumbs_down")
+_INFERENCE = {"premise", "hypothesis"}
+# Names of columns that number rows.
+_NUMBERS = frozenset(
+    {"index", "idx", "row", "rank", "position", "page", "number", "no", "unnamed0"}
+)
+_FEWEST = 3  # rows in which different whole numbers may be grades
+_TOPS = (1, 2, 3, 4, 5, 6, 7, 10, 20, 100)  # of usual scales
+_SHARE = 0.8  # of a scale from which on pairs belong together
+
+
+def is_scale_of_labels(column: ColumnProfile) -> bool:
+    """Return whether a column holds a few different values, or grades, of which some rows may have
+    one that says that their texts do not belong together; numbers of rows and ids are none."""
+    name = plain(column.name.split(".")[-1])
+    if not name or name.endswith("id") or name in _NUMBERS:
+        return False
+    values = column.rows - column.blanks
+    numbered = "id" in column.kinds and column.distinct == values and values > _FEWEST
+    return column.distinct > 1 and not numbered and bool(column.kinds & {"label", "rating"})
+
+
+def is_description(column: ColumnProfile) -> bool:
+    """Return whether a column describes rows by a usual name, and holds no usual words of labels."""
+    words = {value.lower() for value in column.values}
+    of_labels = words & ({*_RIGHT} | _WRONG) or "boolean" in column.kinds
+    return plain(column.name.split(".")[-1]) in _DESCRIPTIONS and not of_labels
+
+
+def is_wrong(column: ColumnProfile) -> bool:
+    """Return whether the only value of a column says that no pair belongs together."""
+    word = column.values[0].lower()
+    if column.scale is not None:
+        return column.scale[1] <= 0
+    return word in _WRONG
+
+
+def advice(column: ColumnProfile, names: Sequence[str]) -> str:
+    """Return options by which the rows that belong together are told, from what a column holds.
+
+    Args:
+        column: of labels or grades.
+        names: of the table's columns.
+
+    >>> import pyarrow as pa
+    >>> from tempera.tables.profile import profile
+    >>> def of(values, names=()): return advice(profile(pa.table({"x": values}), "").columns["x"], names)
+    >>> of(["entailment", "neutral"]), of(["yes", "no"]), of([0, 1]), of([1, -1])
+    ('data.positive_labels=[entailment]', 'data.positive_labels=[yes]', 'data.min_score=1', 'data.min_score=1')
+    >>> of([0, 1, 2], ["premise", "hypothesis", "x"])
+    'data.positive_labels=[0], as labels of inference have it (0 is entailment)'
+    >>> of([0.0, 2.5, 4.8]), of([0.1, 0.97])
+    ('data.min_score=4, the upper fifth of 0 to 5', 'data.min_score=0.8, the upper fifth of 0 to 1')
+    """
+    values = sorted(column.values)
+    negated = plain(column.name.split(".")[-1]) in {plain(word) for word in _NEGATED}
+    if column.scale is None:
+        words = {value.lower(): value for value in values}
+        right = [words[word] for word in _RIGHT if word in words]
+        if negated:
+            right = [words[word] for word in ("false", "no", "n") if word in words]
+        if right:
+            return f"data.positive_labels=[{right[0]}]"
+        return f"data.positive_labels=[...] with those of {', '.join(values)} that say so"
+    low, high = column.scale
+    known = {plain(name.split(".")[-1]) for name in names}
+    numbers = {float(value) for value in values}
+    if negated and numbers <= {0, 1}:
+        return "data.positive_labels=[0]"
+    if numbers <= {-1, 0, 1, 2} and {0, 1, 2} <= numbers | {-1, 1} and known >= _INFERENCE:
+        return "data.positive_labels=[0], as labels of inference have it (0 is entailment)"
+    if numbers <= {-1, 0, 1}:
+        return "data.min_score=1"
+    top = next((top for top in _TOPS if high <= top), math.ceil(high))
+    fractions = any(value != int(value) for value in numbers)
+    bottom = 1 if low >= 1 and not fractions else min(0, low)
+    least = _SHARE * top
+    if not fractions or top > 1:
+        least = math.ceil(least)
+    inference = ""
+    if numbers <= {-1, 0, 1, 2}:
+        inference = " (data.positive_labels=[0] if 0 is entailment)"
+    return f"data.min_score={least:g}, the upper fifth of {bottom:g} to {top:g}{inference}"

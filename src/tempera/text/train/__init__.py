@@ -1,0 +1,1 @@
+"""Training on pairs of texts: splits, batches, negatives, towers of two sides."""

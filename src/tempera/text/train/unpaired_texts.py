@@ -1,0 +1,416 @@
+"""Texts without pairs: a student learns its teacher's similarities from them, or pairs are made of
+them, whose queries are titles and first sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ...errors import ConfigError, DataError
+from ...io.documents import read_lines
+from ...io.ids import content_id, form
+from ...tables.columns import RoleTable
+from ...tables.tables import blocks, is_table
+from ..read.beir import is_beir, split_names, texts_of
+from ..read.pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
+from ..read.parts import joined
+from ..read.proposed_roles import proposed_roles
+from ..read.roles import DOC_NAMES, QUERY_NAMES, TABLE
+from ..read.sources import BeirFolder, PairsFile, read_table
+from ..read.text_files import (
+    HEADING_ASKS,
+    UNDIVIDED,
+    files_of,
+    is_code,
+    is_text_file,
+    pair_of,
+    passages,
+    unread,
+)
+
+# queries of validation, and of the test, that are drawn or made: at most so many, and a tenth
+_MOST = 1000
+_BATCH, _STEPS = 512, 300  # rows of two texts each
+_TEXTS = RoleTable({"text": ("text", *DOC_NAMES), "title": ("title", "heading")}, ("text",))
+_QUERIES = RoleTable({"query": (*QUERY_NAMES, "text")}, ("query",))
+_PARTS = {
+    VALIDATION: ("validation", "valid", "val", "dev"),
+    TEST: ("test",),
+}  # with the usual names of splits
+
+
+class Document(NamedTuple):
+    """A text with its title, which may be empty, and its place."""
+
+    title: str
+    text: str
+    place: str = ""
+
+    @property
+    def whole(self) -> str:
+        """Return the title and the text, as they are read and searched."""
+        return f"{self.title} {self.text}".strip()
+
+    @property
+    def id(self) -> int:
+        """Return the number of the whole text's content."""
+        return content_id(self.whole)
+
+
+@dataclass
+class Unpaired:
+    """Hold documents, queries without their answers, and pairs of real queries for validation and
+    test."""
+
+    docs: list[Document]
+    log: list[str] = field(default_factory=list)
+    real: dict[int, Pairs] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Texts without pairs: a teacher compares any two of them, or `rule` makes a pair of each.
+
+    Without a rule, each text is in one row of training, whose first text is a query of the log
+    where there is one, else a document. Where no real queries are given for validation or test,
+    they are made of a tenth of the documents: the title, or else the first sentence, asks for the
+    rest, which is ranked in place of the whole. Of single sentences none can be made, and nothing
+    is evaluated. The index holds all documents as they are.
+
+    Args:
+        path: a folder of .txt, .md, .html and source files, of which long sections are divided; a
+            table with a column of texts, and of titles if it has one; or a BEIR folder. Without a
+            rule, queries of a table of pairs and of a BEIR folder are read, too.
+        queries: a table with a column of queries, or a text file with one a line: a log of queries
+            without answers, for a teacher.
+        validation: a table of real queries and documents that answer them, or a split of the BEIR
+            folder.
+        test: likewise; a BEIR folder's split of this name, and a tenth of the queries of a table of
+            pairs, unless one is given.
+        text: column of the texts; None is one of a usual name, or the only column of texts.
+        title: column of the titles; None is one of a usual name, if there is any.
+        max_characters: a longer section of a text file is divided.
+        rule: "heading" makes a pair of each document to train on: its title, or else its first
+            sentence, asks for the rest. None makes no pairs.
+    """
+
+    path: str
+    queries: str | None = None
+    validation: str | None = None
+    test: str | None = None
+    text: str | None = None
+    title: str | None = None
+    max_characters: Annotated[int, Field(gt=0)] = 2000
+    rule: Literal["heading"] | None = None
+
+    def __post_init__(self) -> None:
+        if None not in (self.rule, self.queries):
+            raise ConfigError(
+                "queries without answers are for a teacher, and rule makes pairs of documents: give only one of them"
+            )
+
+    @property
+    def schedule(self) -> Callable[[int, bool], tuple[int, float]] | None:
+        """Return a function to a batch of 1,024 texts and the epochs of 300 batches, at least one;
+        the tower schedules pairs."""
+        return _schedule if self.rule is None else None
+
+    def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
+        """Return rows of training, validation and test, and all documents, ranked but for those of
+        which a query is made.
+
+        Raises:
+            DataError: no texts, or files that cannot be read.
+        """
+        draw, texts = np.random.default_rng(0), self._texts()
+        docs = list({doc.id: doc for doc in texts.docs}.values())
+        docs = [docs[i] for i in draw.permutation(len(docs))]
+        if len(docs) < 2:
+            raise DataError(f"{self.path} holds fewer than two texts: give more")
+        parts, cut = dict(texts.real), dict[int, None]()
+        answers = {number for pairs in parts.values() for number in pairs.ids("doc").tolist()}
+        for part in [part for part in _PARTS if part not in parts]:
+            made = _made(docs, cut, answers)
+            parts |= {part: made} if len(made) else {}
+        first, left = [docs[i] for i in cut], [doc for i, doc in enumerate(docs) if i not in cut]
+        judged_by = {form(query) for pairs in parts.values() for query in pairs.texts("query")}
+        log = [query for query in dict.fromkeys(texts.log) if form(query) not in judged_by]
+        log = [log[i] for i in draw.permutation(len(log))]
+        dropped = Counter(texts.dropped) + Counter({"repeated texts": len(texts.docs) - len(docs)})
+        if self.rule is None:
+            train, ranked = _any_two(log, first, left)
+        else:
+            train, ranked = self._training_pairs(left, dropped), left
+        pairs = joined(
+            {
+                RANKED: _of([""] * (len(ranked) + len(first)), [*ranked, *first]),
+                TRAIN: train,
+                **parts,
+            }
+        )
+        cut_up = np.isin(
+            pairs.ids("doc"), np.array([doc.id for doc in first], np.int64)
+        )  # a part of it is ranked instead
+        candidates = np.where(
+            pairs.part == RANKED, ~cut_up, (pairs.part != TRAIN) | (self.rule is None)
+        )
+        about = self._about(len(docs), len(log), {part: part in texts.real for part in parts})
+        return replace(
+            pairs, dropped={**dropped}, about=about, paired=self.rule is not None
+        ), candidates
+
+    def _about(self, docs: int, queries: int, real: Mapping[int, bool]) -> str:
+        """Return a sentence on the documents, and on whether the queries of each part are real."""
+        judged = ", ".join(
+            f"{_PARTS[part][0]} on {'real queries' if real[part] else 'made queries (title or first sentence)'}"
+            for part in _PARTS
+            if part in real
+        )
+        if TEST not in real:
+            judged = f"{judged}; " if judged else ""
+            judged += (
+                "no test, since there are no questions: too few of the texts have a title, or a second sentence for which "
+                "the first could ask; give real ones with data.test=PAIRS"
+            )
+        if self.rule is not None:
+            return f"{self.path} holds {docs:,} documents, of which pairs are made to train on: {HEADING_ASKS}; {judged}"
+        texts = f"{docs:,} documents and {queries:,} queries without answers"
+        return f"{self.path} holds {texts}; {judged}; a pair to train on is any two of the texts, for a teacher to compare"
+
+    def _training_pairs(self, docs: Sequence[Document], dropped: Counter[str]) -> Pairs:
+        """Return a pair of each document that can be divided; the others are counted."""
+        made = list[tuple[str, str, Document]]()
+        for doc in docs:
+            pair = pair_of(doc.title, doc.text)
+            if pair is not None:
+                made.append((*pair, doc))
+        if len(made) < 2:
+            raise DataError(
+                f"{self.path}: data.rule=heading makes a pair of {len(made)} of {len(docs):,} documents to train on, since the "
+                "others have neither a second sentence nor a title: give longer texts"
+            )
+        dropped += Counter({UNDIVIDED: len(docs) - len(made)})
+        return _parts_of(made)
+
+    def _texts(self) -> Unpaired:
+        path = Path(self.path)
+        texts = self._beir(path) if is_beir(path) else self._files(path)
+        for part, name in ((VALIDATION, self.validation), (TEST, self.test)):
+            if name is not None:
+                texts.real[part] = _judged(path, name)
+        if self.queries is not None:
+            texts.log += _log(Path(self.queries))
+        return texts
+
+    def _beir(self, path: Path) -> Unpaired:
+        corpus, queries = texts_of(path, "corpus"), texts_of(path, "queries")
+        columns = (corpus[name].to_pylist() for name in ("id", "title", "text"))
+        docs = [
+            Document(title, text[len(title) :].strip(), f"{path}:{name}")
+            for name, title, text in zip(*columns)
+        ]
+        splits = split_names(path)
+        named = {
+            part: next((name for name in names if name in splits), None)
+            for part, names in _PARTS.items()
+        }
+        return Unpaired(
+            docs,
+            queries["text"].to_pylist(),
+            {p: _judged(path, name) for p, name in named.items() if name},
+        )
+
+    def _files(self, path: Path) -> Unpaired:
+        """Return the texts of a table, of a folder of tables, or of text files and source code."""
+        files = files_of(path, lambda file: is_text_file(file) or is_code(file))
+        if not files or (path.is_file() and is_table(path)):
+            return _table(path, {"text": self.text, "title": self.title})
+        dropped = unread(path, files)
+        return Unpaired(
+            [Document(*part) for part in passages(files, self.max_characters, dropped)],
+            dropped=dropped,
+        )
+
+
+def _schedule(rows: int, large: bool = False) -> tuple[int, float]:
+    size = min(_BATCH, rows)
+    return size, max(1.0, _STEPS / (rows // size))
+
+
+def _table(path: Path, chosen: Mapping[str, str | None]) -> Unpaired:
+    """Return the texts of a table; of a table of pairs, a tenth of the queries keep their answers,
+    for validation and test each."""
+    names = next(blocks(path)).table.column_names
+    if chosen["text"] is not None or not TABLE.suits({}, names):
+        texts, titles = _columns(path, _TEXTS, chosen)
+        rows = enumerate(zip(titles or [""] * len(texts), texts), 1)
+        return Unpaired(
+            [
+                Document(title, text, f"{path} row {row}")
+                for row, (title, text) in rows
+                if title or text
+            ]
+        )
+    pairs = _pairs(path)
+    ids = pairs.ids("query")
+    queries = np.random.default_rng(0).permutation(
+        np.unique(ids)
+    )  # as `hold_out` draws them from the same table
+    count = min(_MOST, len(queries) // 10)
+    held = {TEST: queries[:count], VALIDATION: queries[count : 2 * count]}
+    real = {
+        part: Pairs(pairs.table.filter(pa.array(np.isin(ids, own))))
+        for part, own in held.items()
+        if count
+    }
+    docs = [
+        Document("", text, place) for text, place in zip(pairs.texts("doc"), pairs.texts("place"))
+    ]
+    return Unpaired(docs, pairs.texts("query"), real, Counter(pairs.dropped))
+
+
+def _log(path: Path) -> list[str]:
+    """Return the queries of a table or of a text file with one a line, or of a folder of either."""
+    files = files_of(path, is_text_file) if path.is_dir() else [path]
+    if not files or is_table(path):
+        return [text for text in _columns(path, _QUERIES, {"query": None})[0] if text]
+    return [line.strip() for file in files for line in read_lines(file) if line.strip()]
+
+
+def _columns(path: Path, roles: RoleTable, chosen: Mapping[str, str | None]) -> list[list[str]]:
+    """Return a column of texts for each role; an empty list where the table lacks it."""
+    table = read_table(path)
+    chosen = _with_only_texts(roles, chosen, table)
+    columns = roles.columns(
+        SimpleNamespace(**chosen, metadata=("*",)), table.column_names, str(path)
+    )
+    cells = [
+        _cast(table[columns[role][0]], columns[role][0], path) if role in columns else []
+        for role in chosen
+    ]
+    return [[str(text).strip() for text in cell] for cell in cells]
+
+
+def _with_only_texts(
+    roles: RoleTable, chosen: Mapping[str, str | None], table: pa.Table
+) -> Mapping[str, str | None]:
+    """Return chosen columns by role; where the one that is needed has no usual name, the only
+    column of texts that no other role takes is it."""
+    (needed,) = roles.needed
+    names = table.column_names
+    if chosen[needed] is not None or roles.usual_columns(needed, names):
+        return chosen
+    others = {name for role in chosen for name in roles.usual_columns(role, names)}
+    others |= {name for name in chosen.values() if name is not None}
+    texts = [name for name in names if name not in others and _holds_texts(table[name])]
+    return {**chosen, needed: texts[0]} if len(texts) == 1 else chosen
+
+
+def _holds_texts(column: pa.ChunkedArray) -> bool:
+    """Return True for a column of texts that are not all numbers."""
+    kind = column.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return False
+    try:
+        column.cast(pa.float64())
+    except pa.ArrowException:
+        return True
+    return False
+
+
+def _cast(column: pa.ChunkedArray, name: str, path: Path) -> pa.ChunkedArray:
+    """Return a column as texts; a missing one is empty."""
+    try:
+        return column.cast(pa.large_string()).fill_null("")
+    except pa.ArrowException:
+        raise DataError(f"{path}: column {name!r} holds {column.type}; expected texts") from None
+
+
+def _judged(path: Path, name: str) -> Pairs:
+    """Return the pairs of a split of a BEIR folder, or of a table."""
+    if is_beir(path) and name in split_names(path):
+        pairs = BeirFolder(str(path), name, corpus="judged").read()[0]
+        return _by_content(pairs)
+    return _pairs(Path(name))
+
+
+def _pairs(path: Path) -> Pairs:
+    """Return the pairs of a table, told apart by their content alone; no other column is read."""
+    rows = next(blocks(path)).table
+    names = rows.column_names
+    columns = {
+        role: usual[0] for role in TABLE.needed if (usual := TABLE.usual_columns(role, names))
+    }
+    proposal = proposed_roles(rows, {}, str(path)).options
+    columns |= {role: proposal[role] for role in TABLE.needed if role in proposal}
+    if len(columns) < len(TABLE.needed):
+        raise DataError(
+            f"{path} is to hold queries and documents that answer them, and its columns are {', '.join(names)}: rename those of "
+            "the pairs to query and doc"
+        )
+    others = [name for name in names if name not in columns.values()]
+    pairs = PairsFile(
+        path=str(path), metadata=tuple(others), query=columns["query"], doc=columns["doc"]
+    ).read()[0]
+    return replace(_by_content(pairs), dropped=pairs.dropped)
+
+
+def _by_content(pairs: Pairs) -> Pairs:
+    """Return pairs that are told apart by their content alone."""
+    return Pairs.of(
+        pairs.texts("query"), pairs.texts("doc"), pairs.texts("name"), pairs.texts("place")
+    )
+
+
+def _made(docs: Sequence[Document], cut: dict[int, None], answers: Collection[int]) -> Pairs:
+    """Return pairs that are made of some documents, at most one of each and none of an answer, and
+    add their numbers to `cut`."""
+    rows, most = list[tuple[str, str, Document]](), min(_MOST, len(docs) // 10)
+    for i, doc in enumerate(docs):
+        if len(rows) == most:
+            break
+        if i not in cut and doc.id not in answers and (pair := pair_of(doc.title, doc.text)):
+            rows.append((*pair, doc))
+            cut[i] = None
+    return _parts_of(rows)
+
+
+def _parts_of(rows: Sequence[tuple[str, str, Document]]) -> Pairs:
+    """Return pairs of a query and a part of a document."""
+    queries, parts, docs = zip(*rows, strict=True) if rows else ((), (), ())
+    return Pairs.of(
+        queries, parts, [d.title for d in docs], [d.place for d in docs], [d.id for d in docs]
+    )
+
+
+def _any_two(
+    log: Sequence[str], first: Sequence[Document], left: Sequence[Document]
+) -> tuple[Pairs, Sequence[Document]]:
+    """Return rows of any two texts, and the documents that are the first of two, which no row
+    ranks.
+
+    Documents of which pairs are made, `first`, come first, so that they are not ranked as a whole.
+    """
+    half = max((len(log) + len(first) + len(left) + 1) // 2, len(log) + len(first))
+    turned = left[: half - len(log) - len(first)]
+    second = [left[int(i)] for i in np.resize(np.arange(len(turned), len(left)), half)]
+    return _of([*log, *(doc.whole for doc in (*first, *turned))], second), turned
+
+
+def _of(queries: Sequence[str], docs: Sequence[Document]) -> Pairs:
+    return Pairs.of(
+        queries,
+        [doc.whole for doc in docs],
+        [doc.title for doc in docs],
+        [doc.place for doc in docs],
+    )

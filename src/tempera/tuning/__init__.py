@@ -1,0 +1,1 @@
+"""Tunings by Optuna, and learning curves."""

@@ -1,0 +1,147 @@
+"""A learning curve is a sweep over the number of training pairs, measured on the test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..arguments import refuse_other_kinds
+from ..errors import ConfigError
+from ..experiments.claim import claimed, named_in
+from ..experiments.figures import csv_of
+from ..experiments.grid import Axis
+from ..experiments.points import SweepPlan
+from ..experiments.runner import Runner
+from ..experiments.sweep import finished
+from ..experiments.template import Template
+from ..io.atomic import write_file
+from ..io.console import logger
+from ..options.build import Config
+from ..options.yaml_options import Options
+from ..recommend.read.interactions import Interactions
+from ..text.train.split import hold_out
+from .learning_curve import LEAST_SIZES, LearningCurve
+from .learning_picture import picture
+
+PAIRS = "train.max_pairs"
+SMALLEST, MOST_SIZES = 50, 6
+
+
+def learn(
+    config: Options | Mapping[str, Any] | str | Path | None = None,
+    sizes: Sequence[int] = (),
+    more: int = 1000,
+    seeds: int = 3,
+    output: str | Path | None = None,
+    overrides: str | Iterable[str] = (),
+    metric: str | None = None,
+    overwrite: bool = False,
+    jobs: int = 1,
+) -> LearningCurve:
+    """Train on growing parts of the training pairs, and estimate what more pairs would bring.
+
+    The held-out queries and the corpus are the same for all sizes, and a larger part holds the
+    smaller ones (`evaluation.seed` draws them). Batch size and epochs follow the number of pairs
+    unless they are set. A learning curve chooses nothing, so its scores are those of the test.
+    Finished runs stay in `output`/points.jsonl: the same call resumes after a kill.
+
+    Args:
+        config: options as a mapping, a YAML file, a file or folder of data, or None for the default
+            job.
+        sizes: numbers of training pairs; empty is all of them, a half, a quarter and so on, six
+            sizes of at least 50 pairs.
+        more: number of pairs whose gain is extrapolated.
+        seeds: runs at each size, with the seeds train.seed, train.seed + 1, ...
+        output: the folder of points.jsonl, points.csv, learn.svg and learn.png; None is runs/, the
+            name of the file, and -learn.
+        overrides: dotted.key=value, as on the command line.
+        metric: the score; None is ndcg@10 if it is measured, else the first one.
+        overwrite: forget an earlier learning curve in `output`; an interrupted one goes on.
+        jobs: runs at once, each in a process of its own; the processes share the cores, and each of
+            them reads the data.
+
+    Raises:
+        TemperaError: wrong options; interactions; no test queries; more pairs in a size than there
+            are; every run failed.
+
+    >>> curve = learn("pairs.yaml", sizes=[20, 40, 80], seeds=1, output="runs/learn")
+    >>> [row["pairs"] for row in curve.table]
+    [20, 40, 80]
+    """
+    refuse_other_kinds(learn, locals())
+    if more < 1:
+        raise ConfigError(f"--more is {more}; give at least 1 pair")
+    if 0 < len(sizes) < LEAST_SIZES:
+        logger.warning(
+            f"no gain of more pairs can be estimated from {len(sizes)} of --sizes: give at least {LEAST_SIZES}"
+        )
+    template = Template.of(config, overrides, metric)
+    axis = Axis.of(PAIRS, _sizes(template.base, sizes))
+    plan, folder = SweepPlan.of(template, (axis,), seeds), template.folder(output, config, "learn")
+    runner = Runner(folder, jobs, template.metric, "test")
+    read = [*template.base.read, *named_in(config)]
+    with claimed(
+        folder, "learn.yaml", plan.about, "learning curve", overwrite, read
+    ):  # the data have been read
+        template.tell()
+        points = finished(plan, runner, "learning curve").points
+        curve = LearningCurve(folder, template.metric, plan.seeds, points, more)
+        write_file(folder / "points.csv", csv_of(curve.table))
+        for suffix, content in picture(curve).items():
+            write_file(folder / f"learn.{suffix}", content)
+        return curve
+
+
+def _sizes(config: Config, sizes: Sequence[int]) -> list[int]:
+    """Return the numbers of pairs to train on, ascending.
+
+    Raises:
+        ConfigError: interactions, no test, or a size that is too small or too large.
+    """
+    if isinstance(config.data, Interactions):
+        raise ConfigError(
+            "data: a learning curve needs pairs of texts, and these are interactions of users with items"
+        )
+    if config.evaluation.queries == 0:
+        raise ConfigError(
+            "evaluation.queries is 0, but a learning curve is measured on test queries: give at least 1"
+        )
+    if config.train.refit not in ("none", "auto"):
+        raise ConfigError(
+            f"train.refit is {config.train.refit}, which trains on held-out pairs, too, and a learning curve counts those that are "
+            "trained on: remove it"
+        )
+    pairs, candidates = config.data.read()
+    count = len(hold_out(pairs, candidates, config.evaluation, config.train.max_pairs).train)
+    if count < 3:
+        raise ConfigError(
+            f"the data leave {count} of {len(pairs)} pairs to train on; a learning curve needs two sizes, of which {SMALLEST} and "
+            f"{2 * SMALLEST} are the smallest that tell something: give more pairs"
+        )
+    if any(not 2 <= size <= count for size in sizes):
+        raise ConfigError(
+            f"--sizes {','.join(map(str, sizes))}: give numbers from 2 to {count:,}, the training pairs"
+        )
+    chosen = sorted(set(sizes)) if sizes else halves(count)
+    if len(chosen) < 2:
+        what = (
+            f"--sizes {chosen[0]} is one size"
+            if sizes
+            else f"half of {count:,} training pairs is below {SMALLEST}"
+        )
+        some = f"{max(2, count // 2)},{count}"
+        raise ConfigError(
+            f"{what}; a learning curve needs two sizes or more, such as --sizes {some}"
+        )
+    return chosen
+
+
+def halves(count: int) -> list[int]:
+    """Return a number, its half, its quarter and so on, ascending.
+
+    >>> halves(450)
+    [56, 112, 225, 450]
+    """
+    sizes = [count >> i for i in range(MOST_SIZES)]
+    return [size for i, size in enumerate(sizes) if size >= SMALLEST or not i][::-1]
