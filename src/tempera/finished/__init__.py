@@ -1,1 +1,1 @@
-"""What is done with finished runs: judge them again, calibrate, merge."""
+"""Work on finished runs: judging again, calibration, merging."""

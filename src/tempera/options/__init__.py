@@ -1,1 +1,1 @@
-"""Options: YAML, the forms of a source, names, checks, and the objects that are built of them."""
+"""Options: YAML, the forms of a source, names, checks, and the parts of a configuration."""

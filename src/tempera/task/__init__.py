@@ -1,1 +1,1 @@
-"""What every task shares: the configuration, the evaluation, its verdict, what is shown."""
+"""Values that every task shares: configuration, evaluation, verdict, examples."""
