@@ -203,8 +203,8 @@ def _split_files(folder: Path) -> dict[str, str]:
     splits, others = defaultdict[str, list[Path]](list), list[Path]()
     for file in files_of(folder):
         names = (file.name, *file.relative_to(folder).parts[-2::-1])
-        splits = (word for name in names for word in re.split(r"[^a-z]+", name.lower()))
-        word = next((word for word in splits if word in words), None)
+        parts_of_names = (part for name in names for part in re.split(r"[^a-z]+", name.lower()))
+        word = next((part for part in parts_of_names if part in words), None)
         (others if word is None else splits[word]).append(file)
     if len(splits) < 2:
         return {}
