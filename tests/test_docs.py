@@ -33,7 +33,19 @@ def test_the_diagnosis_prints_what_the_page_says(capsys: pytest.CaptureFixture[s
         assert f"    {line}\n" in page
 
 
-PAGES = ("evaluation", "index", "migration", "recommenders", "temperature")
+GENERATED_ANCHORS = {"options.md", "api.md"}  # mkdocs makes some of their anchors
+LONG = {"options.md", "study.md", "map.md"}  # generated
+NOT_HERE = {"which-way.md"}
+PAGES = (
+    "calibrate",
+    "evaluate-recommenders",
+    "evaluation",
+    "index",
+    "losses",
+    "recommend",
+    "results/temperature",
+    "temperature",
+)
 SHORTER = {
     '"0.005:1:log:20"': '"0.05:0.1:log:2"',
     "seeds=3": "seeds=1",
@@ -124,7 +136,9 @@ def test_the_examples_of_a_page_run(
 
 def test_every_page_with_python_is_run() -> None:
     pages = {
-        page.stem for page in DOCS.glob("*.md") if "```python" in page.read_text(encoding="utf-8")
+        str(page.relative_to(DOCS).with_suffix(""))
+        for page in [*DOCS.glob("*.md"), *DOCS.glob("results/*.md")]
+        if "```python" in page.read_text(encoding="utf-8")
     }
     assert pages == {*PAGES, "objective"}
 
@@ -261,6 +275,36 @@ def test_a_record_is_shown_with_its_aims_and_figures(
     assert "| time | at most 2 | 2.5 | **missed** |\n| share | at least 0.5 | 1 | met |" in page
     assert "| a\\|b | 0.1235 | +0.100 [-0.200, +0.400] |" in page and "old" not in page
     assert results.filled(page) == page
+
+
+def test_links_between_pages_lead_to_pages_and_headings() -> None:
+    paths = [*DOCS.glob("*.md"), *DOCS.glob("results/*.md")]
+    headings = {}
+    for path in paths:
+        text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
+        titles = re.findall(r"^#+ (.*)$", text, re.M)
+        headings[path.resolve()] = {
+            re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles
+        } | set(re.findall(r'<a id="([\w-]+)">', text))
+    for path in paths:
+        if path.name in GENERATED_ANCHORS:
+            continue
+        text = path.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\(([\w./-]*\.md)?(?:#([\w.-]+))?\)", text):
+            to = (path.parent / target if target else path).resolve()
+            if "notebooks" in to.parts or to.name in NOT_HERE:
+                continue
+            assert to.is_file(), f"{path.name}: {target}"
+            if anchor and to.name not in GENERATED_ANCHORS:
+                assert anchor in headings[to], f"{path.name}: {target}#{anchor}"
+
+
+def test_guides_are_short() -> None:
+    for path in DOCS.glob("*.md"):
+        title, _, text = path.read_text(encoding="utf-8").partition("\n")
+        if title.startswith("# Reference: ") or path.name in LONG:
+            continue
+        assert len(text.split()) <= 900, f"{path.name} has {len(text.split())} words"
 
 
 def test_links_to_elsewhere_are_well_formed() -> None:
