@@ -228,6 +228,34 @@ def ledger() -> str:
     return "\n".join(lines) + "\n"
 
 
+HOW_TO_READ = """\
+## How to read them
+
+- **nDCG@10** says from 0 to 1 how high the right documents are among the first ten; **hit rate@10** is the share
+  of questions whose answer is among the first ten. **BM25** is a classic score of shared words, without training.
+- **Differences** stand with their 95 % interval, paired by query. A model is **shown better** if the interval lies
+  above 0, and **shown worse** if it lies below. Anything else may be chance.
+- **Seeds** repeat a training with other first weights and another order of rows. Intervals by query of one
+  seed do not hold the chance of a training.
+- **CPU seconds** are the time of processors, on one thread unless something else is said. A busy machine needs more.
+- **met** and **missed** compare a figure with the aim that the benchmark states.
+
+| set | pairs of |
+|---|---|
+| nl2bash | a description of a task and the shell command for it (NL2Bash) |
+| medquad | a medical question and its long answer (MedQuAD) |
+| captions | two captions of one picture (Flickr30k) |
+| parasci | two sentences of scientific papers that say the same (ParaSCI) |
+| nli | a sentence and another one that follows from it |
+| duplicates | two questions that mean the same (Quora) |
+| scifact titles, cacm titles | the title and the abstract of a paper |
+| standard library, `make demo` | a docstring and its Python code |
+| biology, doctors | a question and its answer |
+| perl, elisp, concode | a heading or a comment, and the section or the code below it |
+| debian, commits, mail, replies, rfc | a short line (synopsis, subject, title) or a mail, and the text that belongs to it |
+"""
+
+
 def index() -> str:
     """Return the page that lists the pages of results with their first sentences."""
     lines = [
@@ -239,15 +267,25 @@ def index() -> str:
         "",
         "- [Every aim of every benchmark](aims.md): what was aimed at, what was measured, met or missed.",
     ]
+    left_out = []
     for path in written_pages():
-        text = path.read_text(encoding="utf-8")
-        title = text.partition("\n")[0].lstrip("# ")
-        paragraph = text.split("\n\n")[1].replace("\n", " ")
-        sentence = re.split(r"(?<=[.:?])\s", paragraph)[0].rstrip(":.")
-        lines.append(f"- [{title}]({path.name}): {sentence}.")
+        if path.name.startswith("left-out-"):
+            left_out.append(line_of(path))
+        else:
+            lines.append(line_of(path))
     study = "how the best temperature depends on data, towers and batches."
     lines.append(f"- [Which temperature is best? A study](../study.md): {study}")
-    return "\n".join(lines) + "\n"
+    if left_out:
+        lines += ["", "## Tried, and left out", "", *left_out]
+    return "\n".join([*lines, "", HOW_TO_READ])
+
+
+def line_of(path: Path) -> str:
+    """Return the line of a page in the index: its title and the first sentence of its text."""
+    title, _, text = path.read_text(encoding="utf-8").partition("\n")
+    paragraph = text.strip().split("\n\n")[0].replace("\n", " ")
+    sentence = re.split(r"(?<=[.:?])\s", paragraph)[0].rstrip(":.")
+    return f"- [{title.lstrip('# ')}]({path.name}): {sentence}."
 
 
 def written() -> dict[Path, str]:
