@@ -201,14 +201,17 @@ def written_pages() -> list[Path]:
 
 def ledger() -> str:
     """Return the page of all aims of all records."""
-    captions = {}
+    places: dict[str, tuple[Path, str]] = {}
     for path in written_pages():
-        for _, name, caption, _ in _MARK.findall(path.read_text(encoding="utf-8")):
-            captions[name] = (path, caption)
+        text = path.read_text(encoding="utf-8")
+        for name in re.findall(r"([\w-]+)\.json\b", text):
+            places.setdefault(name, (path, ""))
+        for _, name, caption, _ in _MARK.findall(text):
+            places[name] = (path, caption)
     rows = []
     met = missed = 0
     for path in sorted(RECORDS.glob("*.json")):
-        page, caption = captions.get(path.stem, (None, ""))
+        page, caption = places.get(path.stem, (None, ""))
         link = f"[{path.stem}]({page.name})" if page else path.stem
         for aim in aims_of(record_of(path.stem)):
             met += aim.outcome == "met"
@@ -283,7 +286,8 @@ def index() -> str:
 def line_of(path: Path) -> str:
     """Return the line of a page in the index: its title and the first sentence of its text."""
     title, _, text = path.read_text(encoding="utf-8").partition("\n")
-    paragraph = text.strip().split("\n\n")[0].replace("\n", " ")
+    paragraphs = [each for each in text.strip().split("\n\n") if not each.startswith("#")]
+    paragraph = re.sub(r"^\*\*[^*]+\*\* ", "", paragraphs[0].replace("\n", " "))
     sentence = re.split(r"(?<=[.:?])\s", paragraph)[0].rstrip(":.")
     return f"- [{title.lstrip('# ')}]({path.name}): {sentence}."
 
