@@ -33,7 +33,27 @@ def test_the_diagnosis_prints_what_the_page_says(capsys: pytest.CaptureFixture[s
         assert f"    {line}\n" in page
 
 
-PAGES = ("evaluation", "index", "migration", "recommenders", "temperature")
+GENERATED_ANCHORS = {"options.md", "api.md"}  # mkdocs makes some of their anchors
+LONG = {"options.md", "study.md", "map.md"}  # generated
+NOT_HERE = {
+    "code.md",
+    "map.md",
+    "python.md",
+    "questions.md",
+    "run-folder.md",
+    "shop.md",
+    "which-way.md",
+}
+PAGES = (
+    "calibrate",
+    "evaluate-recommenders",
+    "evaluation",
+    "index",
+    "losses",
+    "recommend",
+    "results/temperature",
+    "temperature",
+)
 SHORTER = {
     '"0.005:1:log:20"': '"0.05:0.1:log:2"',
     "seeds=3": "seeds=1",
@@ -124,7 +144,9 @@ def test_the_examples_of_a_page_run(
 
 def test_every_page_with_python_is_run() -> None:
     pages = {
-        page.stem for page in DOCS.glob("*.md") if "```python" in page.read_text(encoding="utf-8")
+        str(page.relative_to(DOCS).with_suffix(""))
+        for page in DOCS.rglob("*.md")
+        if "```python" in page.read_text(encoding="utf-8")
     }
     assert pages == {*PAGES, "objective"}
 
@@ -216,8 +238,85 @@ def test_a_notebook_becomes_a_page(pages: ModuleType) -> None:
     assert page.count("```python\n") == 5 and page.count("```") == 10
 
 
+def script(name: str) -> ModuleType:
+    """A script of docs/, which is no part of the package."""
+    spec = importlib.util.spec_from_file_location(f"tempera{name}", DOCS / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pages_of_results_are_what_the_records_say() -> None:
+    results = script("_results")
+    for path, text in results.written().items():
+        assert path.read_text(encoding="utf-8") == text, f"python docs/_results.py writes {path}"
+    aims = [
+        aim
+        for path in results.RECORDS.glob("*.json")
+        for aim in results.aims_of(results.record_of(path.stem))
+    ]
+    outcomes = {aim.outcome for aim in aims}
+    assert len(aims) > 200 and {"met", "missed"} <= outcomes
+
+
+def test_a_record_is_shown_with_its_aims_and_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = script("_results")
+    record = {
+        "date": "2026-01-01",
+        "commit": "abc",
+        "machine": "a machine",
+        "versions": {"python": "3.11"},
+        "aims": ["MISSED  time: 2.5 (aim <= 2)", "met     share: 1 (aim >= 0.5)"],
+        "figures": {
+            "a|b": {"score": 0.12345, "gain": {"mean": 0.1, "low": -0.2, "high": 0.4}},
+            "c": {"score": 2, "gain": {"mean": 0.0, "low": 0.0, "high": 0.0}},
+        },
+    }
+    monkeypatch.setattr(results, "RECORDS", tmp_path)
+    (tmp_path / "small.json").write_text(json.dumps(record))
+    page = results.filled("<!-- record: small one command -->\nold\n<!-- /record -->\n")
+    assert "(one command): 2026-01-01, commit abc, a machine; python 3.11." in page
+    assert "| time | at most 2 | 2.5 | **missed** |\n| share | at least 0.5 | 1 | met |" in page
+    assert "| a\\|b | 0.1235 | +0.100 [-0.200, +0.400] |" in page and "old" not in page
+    assert results.filled(page) == page
+
+
+def test_links_between_pages_lead_to_pages_and_headings() -> None:
+    paths = sorted(DOCS.rglob("*.md"))
+    headings = {}
+    for path in paths:
+        text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
+        titles = re.findall(r"^#+ (.*)$", text, re.M)
+        headings[path.resolve()] = {
+            re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles
+        } | set(re.findall(r'<a id="([\w-]+)">', text))
+    for path in paths:
+        if path.name in GENERATED_ANCHORS:
+            continue
+        text = path.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\(([\w./-]*\.md)?(?:#([\w.-]+))?\)", text):
+            to = (path.parent / target if target else path).resolve()
+            if "notebooks" in to.parts or (to.name in NOT_HERE and not to.is_file()):
+                continue
+            assert to.is_file(), f"{path.name}: {target}"
+            if anchor and to.name not in GENERATED_ANCHORS:
+                assert anchor in headings[to], f"{path.name}: {target}#{anchor}"
+
+
+def test_guides_are_short() -> None:
+    for path in DOCS.glob("*.md"):
+        title, _, text = path.read_text(encoding="utf-8").partition("\n")
+        if title.startswith("# Reference: ") or path.name in LONG:
+            continue
+        assert len(text.split()) <= 900, f"{path.name} has {len(text.split())} words"
+
+
 def test_links_to_elsewhere_are_well_formed() -> None:
-    for path in (*DOCS.glob("*.md"), DOCS.parent / "README.md"):
+    for path in (*DOCS.glob("*.md"), *DOCS.glob("results/*.md"), DOCS.parent / "README.md"):
         for link in re.findall(
             r"\]\((https?:[^)]*)\)|<(https?:[^>]*)>", path.read_text(encoding="utf-8")
         ):

@@ -32,7 +32,7 @@ PARTICIPLES = {"found", "given", "told", "there", "asked"}  # no names for what 
 BARE = re.compile(r"(?:^|[\s(\[|*±])[-+]?\.\d+(?![\dfge%])")  # .504, but not the format .3f
 PAGES = [
     *sorted(ROOT.glob("*.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").iterdir()),
 ]
 

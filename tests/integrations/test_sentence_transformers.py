@@ -763,7 +763,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
 
 
 def test_every_loss_of_the_peer_is_in_the_table() -> None:
-    page = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "losses.md").read_text(encoding="utf-8")
     rows = "\n".join(line for line in page.splitlines() if line.startswith("|"))
     names = [name for name in peer.__all__ if name.endswith(("Loss", "LossInBatchNegatives"))]
     assert len(names) > 25 and [name for name in names if f"`{name}" not in rows] == []
@@ -771,10 +771,10 @@ def test_every_loss_of_the_peer_is_in_the_table() -> None:
 
 def test_lines_of_the_table_can_be_written(model: Any) -> None:
     """Every replacement is an expression over the names that the page imports."""
-    page = (ROOT / "docs" / "migration.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "losses.md").read_text(encoding="utf-8")
     (imports,) = re.findall(r"```python\n(from tempera.*?)```", page, re.S)
     names: dict[str, Any] = {"model": model, "guide": copy.deepcopy(model)}
-    exec(compile(imports, "migration.md", "exec"), names)
+    exec(compile(imports, "losses.md", "exec"), names)
     lines = [line.split("|")[2] for line in page.splitlines() if line.startswith("| `")]
     written = [code for line in lines for code in re.findall(r"`(ContrastiveLoss\(.*?\))`", line)]
     assert len(written) > 8

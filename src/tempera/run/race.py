@@ -214,8 +214,8 @@ def run_race(
     return the winner, too.
 
     A lead that may be chance counts: to keep the default unless it is shown to be worse loses on
-    the test (docs/towers.md). Where the best value is at an edge, and shown to be the best, the
-    race goes on beyond it. One process calls.
+    the test (docs/results/text-recipe.md). Where the best value is at an edge, and shown to be the
+    best, the race goes on beyond it. One process calls.
 
     Args:
         progress: settings that have been tried already; None has none.

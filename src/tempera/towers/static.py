@@ -39,9 +39,10 @@ _FACTORS = (1.0, 10 / 3, 1 / 3)  # of the tower's own learning rate
 # 0.503, the lower 0.495.
 MOST_PAIRS = 20_000
 # Twice the width brings 0.000 to 0.009 nDCG@10 where the median document has fewer tokens than
-# SHORT, and 0.010 to 0.022 where it has more, for 1.6 times the time (docs/towers.md): up to so
-# many tokens of all documents that is less than a minute. Settings are tried at half of it. The
-# numbers of vectors that begin with length 1 are larger there by the root of 2, and so is the rate.
+# SHORT, and 0.010 to 0.022 where it has more, for 1.6 times the time
+# (docs/results/text-recipe.md): up to so many tokens of all documents that is less than a minute.
+# Settings are tried at half of it. The numbers of vectors that begin with length 1 are larger there
+# by the root of 2, and so is the rate.
 SHORT, _CHEAP, _WIDE = 64, 1_000_000, 1024
 _NARROW = {DIMENSIONS: 0.5, LEARNING_RATE: math.sqrt(2)}
 _AGAIN = 3  # negatives of a query that its own weights mine, before training goes on
