@@ -1,5 +1,5 @@
 """Generate pages from the package and from the notebooks: `python docs/_pages.py` writes options.md
-again."""
+and the list of all options in `src/tempera/options/known_options.json` again."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ import yaml
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+import tempera
 from tempera.cli import options as command_line
 from tempera.core.matryoshka import Matryoshka
 from tempera.core.memory import Memory
 from tempera.core.objective import Objective
 from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature
+from tempera.options import known
 from tempera.options import names as registry
+from tempera.options.known import FIRST, KnownOption, OptionGroup
 from tempera.recommend.train.history import History
 from tempera.towers.lora import Lora
 
@@ -89,6 +92,54 @@ def options() -> str:
     for make in STATES:
         lines += ["", f"### {make.__name__.lower()}", "", *_table("", make)]
     return "\n".join(lines) + "\n"
+
+
+def known_groups(before: Sequence[OptionGroup], version: str) -> list[OptionGroup]:
+    """Return all options in groups, from the signatures.
+
+    Args:
+        before: the list as it was, of which versions, reasons and benchmarks are kept.
+        version: of the package, which brings the options that the list did not have.
+    """
+    earlier = {(group.title, option.name): option for group in before for option in group.options}
+    groups = []
+
+    def add(
+        title: str, make: Any, section: str = "", choice: str = "", default: bool = False
+    ) -> None:
+        descriptions = described(make)
+        options = []
+        for name in registry.hints_of(make):
+            if (make, name) == (Matryoshka, "objective"):
+                continue
+            plain_default = default_of(make, name).strip("`").replace("\\|", "|")
+            if plain_default == "required":
+                plain_default = "..."
+            old = earlier.get((title, name))
+            if old is None:
+                old = KnownOption(name, "", "", version if before else FIRST)
+            text = descriptions.get(name, "").replace("\\|", "|")
+            options.append(dataclasses.replace(old, default=plain_default, text=text))
+        if options:
+            groups.append(OptionGroup(title, section, choice, default, tuple(options)))
+
+    for section, (kind, tag, default) in registry.SECTIONS.items():
+        if kind is Objective:
+            presets = ", ".join(registry.PARTS[Objective])
+            choice = f"{tag}={default} or one of {presets}"
+            add(section, Objective, section, choice)
+            continue
+        for part, make in registry.PARTS[kind].items():
+            add(f"{section}: {part}", make, section, f"{tag}={part}", part == default)
+    for section, make in PLAIN.items():
+        add(section, make, section)
+    for title, kind in KINDS.items():
+        for part, make in registry.PARTS[kind].items():
+            if inspect.isclass(make):
+                add(f"{title}: {part}", make)
+    for make in STATES:
+        add(make.__name__.lower(), make)
+    return groups
 
 
 def about(part: Any) -> str:
@@ -225,3 +276,6 @@ def notebook(path: Path) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(options(), encoding="utf-8")
+    listed = list(known.groups()) if known.LIST.is_file() else []
+    again = known_groups(listed, tempera.__version__)
+    known.LIST.write_text(known.written(again), encoding="utf-8")
