@@ -128,8 +128,7 @@ def pairs(count: int, seed: int) -> list[tuple[str, str]]:
     kinds = []
     for product in PRODUCTS:
         for subject in SUBJECTS:
-            for model in models[product]:
-                kinds.append((product, subject, model))
+            kinds += [(product, subject, model) for model in models[product]]
     draw.shuffle(kinds)
     rows = []
     for product, subject, model in kinds[: count // 2]:

@@ -33,7 +33,7 @@ def test_the_diagnosis_prints_what_the_page_says(capsys: pytest.CaptureFixture[s
         assert f"    {line}\n" in page
 
 
-PAGES = ("evaluation", "index", "migration", "recommenders", "temperature")
+PAGES = ("evaluation", "index", "migration", "python", "recommenders", "temperature")
 SHORTER = {
     '"0.005:1:log:20"': '"0.05:0.1:log:2"',
     "seeds=3": "seeds=1",

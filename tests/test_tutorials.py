@@ -1,0 +1,98 @@
+"""The commands of every tutorial run in its order, on small made-up data; the pictures are drawn
+from their script."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tempera.cli import app
+
+ROOT = Path(__file__).parents[1]
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+CODE = ROOT / "src" / "tempera" / "core"
+MOST_WORDS = 900
+FEW_STEPS = ["recipe=none", "train.max_steps=4", "train.batch_size=16", "tower.dimensions=16"]
+# What makes the commands of each page small, by the first words of a command.
+SMALLER: dict[str, dict[str, list[str]]] = {
+    "questions": {
+        "python examples/make_questions.py": ["--rows", "160"],
+        "tempera train": FEW_STEPS,
+        "tempera sweep": ["train.max_steps=4", "train.batch_size=16", "tower.dimensions=16"],
+    },
+    "shop": {
+        "python examples/make_shop.py": ["--customers", "60"],
+        "tempera train": FEW_STEPS,
+    },
+    "code": {
+        "tempera train": [f"data.roots=[{CODE}]", *FEW_STEPS],
+    },
+}
+SHORTER = {"=0.01,0.02,0.05,0.1,0.2,0.5": "=0.05,0.1", "--seeds 3": "--seeds 1"}
+
+
+def commands(page: Path) -> list[str]:
+    """Return the commands of a page: its indented lines that begin with a program, each with the
+    lines that a backslash continues."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    return re.findall(r"^    ((?:python examples/|tempera |head ).*)$", text, re.M)
+
+
+def test_every_tutorial_is_tried() -> None:
+    assert [page.stem for page in TUTORIALS] == sorted(SMALLER)
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_the_commands_of_a_tutorial_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    lines = commands(page)
+    assert len(lines) >= 4
+    for line in lines:
+        for long, short in SHORTER.items():
+            line = line.replace(long, short)
+        for start, options in SMALLER[page.stem].items():
+            if line.startswith(start):
+                line = shlex.join([*shlex.split(line), *options])
+        program, *arguments = shlex.split(line)
+        if program == "python":
+            subprocess.run([sys.executable, "-B", *arguments], check=True, timeout=60)
+        elif program == "tempera":
+            app(arguments, standalone_mode=False)
+        else:
+            for path in arguments[1:]:
+                assert Path(path).is_file()
+
+
+@pytest.mark.parametrize("page", [*TUTORIALS, ROOT / "docs" / "which-way.md"], ids=lambda p: p.stem)
+def test_a_page_is_short(page: Path) -> None:
+    assert len(page.read_text(encoding="utf-8").split()) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("page", [*TUTORIALS, ROOT / "docs" / "which-way.md"], ids=lambda p: p.stem)
+def test_pictures_of_a_page_exist(page: Path) -> None:
+    for path in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / path).is_file(), path
+
+
+def test_the_pictures_are_those_that_their_script_draws() -> None:
+    spec = importlib.util.spec_from_file_location(
+        "tempera_pictures", ROOT / "docs" / "_pictures.py"
+    )
+    assert spec is not None and spec.loader is not None
+    pictures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pictures)
+    assert {path.stem for path in pictures.FOLDER.glob("*.svg")} == set(pictures.PICTURES)
+    for name, draw in pictures.PICTURES.items():
+        text = (pictures.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+        assert text == draw(), "python docs/_pictures.py draws the pictures again"
