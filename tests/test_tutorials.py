@@ -90,6 +90,29 @@ def test_the_commands_of_a_tutorial_run(
                 assert Path(path).is_file()
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_the_options_of_every_training_exist(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.md").write_text("# A question\n\nAn answer of several words.\n")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text('def one():\n    """Return 1."""\n    return 1\n')
+    (tmp_path / "shop").mkdir()
+    events = "user,item,time\nu,i,1\nu,j,2\n"
+    for path in ("events.csv", "shop/events.csv"):
+        (tmp_path / path).write_text(events)
+    for path in ("pairs.csv", "faq.csv"):
+        (tmp_path / path).write_text("question,answer\nhow is that done,it is done like this\n")
+    (tmp_path / "faq.yaml").write_text("data: {source: pairs, path: faq.csv}\n")
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    lines = re.findall(r"(?:^    |`)tempera (train\b[^`\n]*)", text, re.M)
+    for line in lines:
+        if "..." not in line:  # a command that the page has in full elsewhere
+            app([*shlex.split(line), "--print-config"], standalone_mode=False)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_is_short(page: Path) -> None:
     assert len(page.read_text(encoding="utf-8").split()) <= MOST_WORDS
