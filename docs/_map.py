@@ -1,4 +1,4 @@
-"""Write the file map of CONTRIBUTING.md from the first sentence of every module: `python
+"""Write map.md, the map of the package, from the first sentence of every module: `python
 docs/_map.py`."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "CONTRIBUTING.md"
+PAGE = ROOT / "docs" / "map.md"
 FLOORS = (  # rooms and root modules, from the lowest floor to the highest
     ("errors",),
     ("arguments", "io"),
@@ -29,7 +29,11 @@ FLOORS = (  # rooms and root modules, from the lowest floor to the highest
     ("tuning",),
     ("cli", "integrations"),
 )
-_MAP = re.compile(r"(<!-- map -->\n).*(<!-- /map -->)", re.S)
+HEAD = """# The map of the package
+
+Every module of `src/tempera` with its first sentence, from the lowest floor to the highest. A module
+imports only from lower floors and from its own room, and never in a circle. `python docs/_map.py` writes this page.
+"""
 
 
 def sentence(path: Path) -> str:
@@ -53,11 +57,11 @@ def lines(package: Path) -> Iterator[str]:
                         yield f"     {place:<32}{sentence(path)}"
 
 
-def filled(page: str) -> str:
-    """Return the page with its map written again."""
+def page() -> str:
+    """Return the page with the map of the package."""
     rows = "\n".join(lines(ROOT / "src" / "tempera"))
-    return _MAP.sub(lambda match: f"{match[1]}```text\n{rows}\n```\n{match[2]}", page)
+    return f"{HEAD}\n```text\n{rows}\n```\n"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,5 +1,5 @@
-"""The README's Python example runs as it stands, its commands exist, and CONTRIBUTING's map has
-every module."""
+"""The README's Python example runs as it stands, its commands exist, and the map has every
+module."""
 
 import csv
 import importlib.util
@@ -86,10 +86,25 @@ def test_the_map_names_every_module() -> None:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    assert module.filled(page) == page, "python docs/_map.py writes the map again"
+    page = module.PAGE.read_text(encoding="utf-8")
+    assert module.page() == page, "python docs/_map.py writes the map again"
     package = ROOT / "src" / "tempera"
     rooms = {
         path.relative_to(package).parts[0].removesuffix(".py") for path in package.rglob("*.py")
     }
     assert rooms - {"__init__", "__main__"} == {name for floor in module.FLOORS for name in floor}
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for room in rooms - {"__init__", "__main__"}:
+        assert re.search(rf"\b{room}\b", contributing), "the house on one screen has every room"
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_a_first_page_has_at_most_900_words(name: str) -> None:
+    assert len((ROOT / name).read_text(encoding="utf-8").split()) <= 900
+
+
+def test_a_release_of_the_changelog_is_short() -> None:
+    page = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for release in re.split(r"^## ", page, flags=re.M)[1:]:
+        lines = re.findall(r"^- ", release, re.M)
+        assert len(lines) <= 20, release.splitlines()[0]
