@@ -16,6 +16,7 @@ from tempera.io.documents import JsonLines
 from tempera.options.build import build
 from tempera.options.yaml_options import Options
 from tempera.run import time_limit
+from tempera.run import train as training
 from tempera.run.prepare import prepare
 from tempera.run.race import with_setting
 from tempera.run.train import train
@@ -83,13 +84,14 @@ def test_steps_are_measured_anew_where_open_options_make_another_tower(
             inner(prepared, count)
         )
 
-    def wider(prepared: Any, known: Any = None, checkpoints: Any = None) -> Any:
+    def wider(prepared: Any, free: Any, known: Any = None, checkpoints: Any = None) -> Any:
         limits.append(prepared.config.train.max_steps)
         return with_setting(prepared, {"tower.dimensions": 32, "train.num_train_epochs": 9.0})
 
+    monkeypatch.setattr(training, "choose_by_race", wider)
     monkeypatch.setattr(time_limit, "step_seconds", seconds)
     options = text_options(pairs_file, max_time="18s", num_train_epochs=1, save_steps=2)
-    whole = train(options, tmp_path / "whole", settle=wider)
+    whole = train(options, tmp_path / "whole")
     (event,) = (record for record in logged(whole.folder) if record["event"] == "time limit")
     assert event == {
         "event": "time limit",
@@ -103,9 +105,9 @@ def test_steps_are_measured_anew_where_open_options_make_another_tower(
     with monkeypatch.context() as patch:
         stop_after(patch, 4 + 4 + 3)
         with pytest.raises(Stopped):
-            train(options, tmp_path / "run", settle=wider)
+            train(options, tmp_path / "run")
     monkeypatch.setattr(time_limit, "step_seconds", lambda *_: pytest.fail("measured again"))
-    assert left(train(options, tmp_path / "run", settle=wider).folder) == left(whole.folder)
+    assert left(train(options, tmp_path / "run").folder) == left(whole.folder)
     assert limits == [None, None, 5]
 
 

@@ -77,7 +77,7 @@ class Tried:
         return Setting(self.values, self.name)
 
 
-def settle(
+def choose_by_race(
     prepared: Prepared,
     free: Sequence[str],
     known: Mapping[str, Any] | None = None,

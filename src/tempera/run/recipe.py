@@ -4,7 +4,6 @@ data."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from ..options.names import AUTO, RECIPE
 from ..options.yaml_options import Options
 from ..tables.streams import described
 from ..task.rounds import Open
-from .race import settle
 from .train import default_output, with_rows
 from .train import train as train_resolved
 
@@ -63,9 +61,7 @@ def train(
     options, free = opened(with_rows(configuration.of(config, overrides), data))
     if output is None and isinstance(config, str | Path):
         output = default_output(config)
-    return train_resolved(
-        options, output, overwrite=overwrite, data=data, settle=partial(settle, free=free)
-    )
+    return train_resolved(options, output, overwrite=overwrite, data=data, free=free)
 
 
 def opened(options: Options, varied: Collection[str] = ()) -> tuple[Options, list[str]]:

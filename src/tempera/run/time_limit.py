@@ -4,7 +4,7 @@ all that follows is exact."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -31,41 +31,65 @@ _COUNT = 16
 _SHARE = 0.05
 
 
-def limited(
+def limited(prepared: Prepared) -> Prepared:
+    """Return the run with at most as many steps as `train.max_time` allows, for a run whose options
+    are chosen already; all processes call, and the slowest decides."""
+    limit = limit_of(prepared)
+    return limit_chosen(within(prepared, limit), prepared, limit)
+
+
+def limit_of(
     prepared: Prepared,
     known: Mapping[str, Any] | None = None,
-    settle: Callable[[Prepared], Prepared] | None = None,
     checkpoints: Checkpoints | None = None,
-) -> Prepared:
-    """Return the run with at most as many steps as `train.max_time` allows it and its training
-    again, if there is one.
+) -> dict[str, Any] | None:
+    """Return the steps that `train.max_time` allows the run and its training again; None without
+    the option.
 
     All processes call, and the slowest decides.
 
     Args:
-        known: what an interrupted run has recorded of its limit, which then stands.
-        settle: chooses options that are still open, within the limit of the run as it is. Where the
-            tower is another one after that, its steps are measured anew.
-        checkpoints: keep what was measured before that, so that a run which is interrupted in
-            between goes on with the same limit; None keeps nothing.
+        known: the limit that an interrupted run has recorded, which then stands.
+        checkpoints: keep a measured limit, so that a run which is interrupted before its first step
+            goes on with the same one; None keeps nothing.
     """
-    options, settle = prepared.config.train, settle or (lambda run: run)
-    if options.max_time is None:
-        return settle(prepared)
-    record = dict(known or _measured(prepared, options.max_time, checkpoints))
-    settled = settle(_within(prepared, record))
-    train = replace(settled.config.train, max_time=options.max_time, max_steps=None)
-    settled = replace(settled, config=replace(settled.config, train=train))
-    if not known and settled.task is not prepared.task:
-        record = measure(settled, options.max_time)
-    wanted, allowed = _steps(settled), int(record["steps"])
-    if settled.devices.group.main:
-        settled.log.write(event=TIME_LIMIT, **record)
-        verdict = "more than it needs" if allowed >= wanted else f"of {wanted:,} without the limit"
-        logger.info(f"train.max_time of {options.max_time:g} s allows {allowed:,} steps, {verdict}")
-    within = _within(settled, record)
-    within.task.held_out.afford(within.config)  # fewer steps leave less for looks
-    return within
+    seconds = prepared.config.train.max_time
+    if seconds is None:
+        return None
+    return dict(known or _measured(prepared, seconds, checkpoints))
+
+
+def limit_chosen(
+    chosen: Prepared, before: Prepared, limit: Mapping[str, Any] | None, is_known: bool = False
+) -> Prepared:
+    """Return a run whose options have been chosen within a limit, with the steps that the limit
+    allows the chosen tower.
+
+    Args:
+        chosen: the run with its options.
+        before: the run before the choice; the steps of another tower are measured anew.
+        limit: of `limit_of`; None is no limit.
+        is_known: an interrupted run has recorded the limit, which is not measured anew.
+    """
+    if limit is None:
+        return chosen
+    seconds = before.config.train.max_time
+    assert seconds is not None
+    train = replace(chosen.config.train, max_time=seconds, max_steps=None)
+    unlimited = replace(chosen, config=replace(chosen.config, train=train))
+    if not is_known and chosen.task is not before.task:
+        limit = measure(unlimited, seconds)
+    wanted = _steps(unlimited)
+    allowed = int(limit["steps"])
+    if unlimited.devices.group.main:
+        unlimited.log.write(event=TIME_LIMIT, **limit)
+        verdict = f"of {wanted:,} without the limit"
+        if allowed >= wanted:
+            verdict = "more than it needs"
+        logger.info(f"train.max_time of {seconds:g} s allows {allowed:,} steps, {verdict}")
+    result = within(unlimited, limit)
+    result.task.held_out.afford(result.config)  # fewer steps leave less for looks
+    return result
 
 
 def _measured(
@@ -97,14 +121,15 @@ def _steps(prepared: Prepared) -> int:
     return prepared.config.train.steps(prepared.task.data.sampler.batches_per_epoch)
 
 
-def _within(prepared: Prepared, record: Mapping[str, float]) -> Prepared:
-    """Return the run with the steps of a limit in place of its time, unless it takes fewer."""
-    allowed = int(record["steps"])
-    train = replace(
-        prepared.config.train,
-        max_time=None,
-        max_steps=allowed if allowed < _steps(prepared) else None,
-    )
+def within(prepared: Prepared, limit: Mapping[str, Any] | None) -> Prepared:
+    """Return the run with the steps of a limit in place of its time, unless the run takes fewer;
+    the same run without a limit."""
+    if limit is None:
+        return prepared
+    steps: int | None = int(limit["steps"])
+    if int(limit["steps"]) >= _steps(prepared):
+        steps = None
+    train = replace(prepared.config.train, max_time=None, max_steps=steps)
     return replace(prepared, config=replace(prepared.config, train=train))
 
 

@@ -1,12 +1,10 @@
-"""Training, from a configuration to a searchable retriever in one folder: prepare, fit, judge,
-publish."""
+"""Training, from a configuration to a searchable retriever in one folder, as a list of stages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,18 +21,150 @@ from ..options.yaml_options import Options
 from ..parallel.distributed import Group
 from ..recommend.read.interactions import Interactions
 from ..tables.tables import ending
+from ..task.verdict import Verdict
 from ..text.read.sources import Given
 from .alarms import within_memory
-from .fit import fit
+from .fit import Fitted, fit
 from .judge import judge
 from .prepare import Prepared, prepare
 from .publish import publish
+from .race import choose_by_race
 from .refit import Refit
 from .resume import Checkpoints
-from .time_limit import TIME_LIMIT, limited
+from .time_limit import TIME_LIMIT, limit_chosen, limit_of, within
 from .trackers import tracked
 
-Settle = Callable[..., Prepared]
+
+@dataclass
+class RunUnderWay:
+    """A run between two of its stages.
+
+    Args:
+        config: all options of the run.
+        devices: that train.
+        folder: where the run writes.
+        log: of the run.
+        vectors: folder for the vectors of guides, which runs beside this one share.
+        checkpoints: of the run.
+        free: the options that a race chooses.
+    """
+
+    config: Config
+    devices: Devices
+    folder: Path
+    log: JsonLines
+    vectors: Path
+    checkpoints: Checkpoints
+    free: Sequence[str]
+    read: Prepared = field(init=False)  # as the data were read
+    limit: Mapping[str, Any] | None = None  # the steps that train.max_time allows
+    prepared: Prepared = field(init=False)  # with the options that were chosen
+    refit: Refit = field(init=False)
+    before: Verdict | None = None  # of the untrained tower, on the main process
+    fitted: Fitted = field(init=False)
+    judged: Prepared = field(init=False)  # whose tower is judged on the test
+    after: Verdict | None = None  # of the trained tower, on the main process
+    served: Prepared = field(init=False)  # whose tower is saved
+
+    def take(self, stages: Sequence[Callable[[RunUnderWay], None]]) -> None:
+        """Take the stages in their order.
+
+        The training is not lost with a stage that fails after it, unless the disk takes nothing.
+        """
+        for stage in stages:
+            try:
+                stage(self)
+            except BaseException as error:
+                alone = self.devices.group.size == 1
+                full = isinstance(error, OSError | OutputError)
+                if hasattr(self, "fitted") and alone and not full:
+                    with suppress(TemperaError):
+                        self.fitted.keep()
+                raise
+
+    @property
+    def is_main(self) -> bool:
+        """True on the process that judges and writes for all."""
+        return self.devices.group.main
+
+
+def read(run: RunUnderWay) -> None:
+    """Read, divide and tokenise the data, and build the tower."""
+    run.read = prepare(
+        run.config,
+        run.devices,
+        run.folder,
+        run.log,
+        run.vectors,
+    )
+
+
+def measure_limit(run: RunUnderWay) -> None:
+    """Measure the steps that fit `train.max_time`, so that the race takes its share of them."""
+    known = run.checkpoints.record(TIME_LIMIT)
+    run.limit = limit_of(run.read, known, run.checkpoints)
+
+
+def choose(run: RunUnderWay) -> None:
+    """Choose the options that are left open, by a race on validation."""
+    known = run.checkpoints.record("recipe")
+    run.prepared = choose_by_race(within(run.read, run.limit), run.free, known, run.checkpoints)
+
+
+def limit(run: RunUnderWay) -> None:
+    """Limit the steps of the chosen tower to those that fit `train.max_time`."""
+    is_known = run.checkpoints.record(TIME_LIMIT) is not None
+    run.prepared = limit_chosen(run.prepared, run.read, run.limit, is_known)
+
+
+def judge_untrained(run: RunUnderWay) -> None:
+    """Judge the tower on the test before its training."""
+    run.refit = Refit(run.prepared)
+    if run.is_main:
+        run.before = judge(run.prepared)
+
+
+def fit_tower(run: RunUnderWay) -> None:
+    """Train the tower, with looks at validation and checkpoints on the way."""
+    run.fitted = fit(run.prepared, run.checkpoints)
+
+
+def refit_on_validation(run: RunUnderWay) -> None:
+    """Train again, also on validation, where `train.refit` asks for it."""
+    run.judged = run.refit("validation", run.prepared, run.fitted)
+
+
+def judge_trained(run: RunUnderWay) -> None:
+    """Judge the trained tower on the test."""
+    if run.is_main:
+        with run.judged.phases("embed"):
+            run.judged.task.held_out.embed()
+        run.after = judge(run.judged)
+
+
+def refit_on_test(run: RunUnderWay) -> None:
+    """Train again, also on all that was held out, where `train.refit` asks for it."""
+    run.served = run.refit("test", run.judged, run.fitted)
+
+
+def publish_folder(run: RunUnderWay) -> None:
+    """Write the model, its index, the metrics and the report into the run's folder."""
+    if run.is_main:
+        publish(run.judged, run.fitted, run.before, run.after, run.served)
+
+
+STAGES = (
+    read,
+    measure_limit,
+    choose,
+    limit,
+    judge_untrained,
+    fit_tower,
+    refit_on_validation,
+    judge_trained,
+    refit_on_test,
+    publish_folder,
+)
 
 
 def train(
@@ -43,7 +173,7 @@ def train(
     overrides: Sequence[str] = (),
     overwrite: bool = False,
     data: Any = None,
-    settle: Settle | None = None,
+    free: Sequence[str] = (),
 ) -> Run:
     """Train with the options as they are, and leave a run folder; `tempera.train` first chooses
     those that are left open.
@@ -57,8 +187,7 @@ def train(
         overwrite: replace a run that `output` holds, once the new one is complete. One that was
             interrupted is resumed; of another configuration, it is forgotten.
         data: rows to train on, in place of a source.
-        settle: chooses options of a run whose data have been read; it is given what an earlier
-            process of the same run has recorded of its choice.
+        free: the options that a race on validation chooses, once the data have been read.
 
     Raises:
         TemperaError: wrong options, no data, or an output that cannot be written.
@@ -98,9 +227,10 @@ def train(
             ) as tell,
             JsonLines(Path(folder) / "log.jsonl", tell) as log,
         ):
-            _run(
-                resolved, devices, Path(folder), log, place.parent / "vectors", checkpoints, settle
+            run = RunUnderWay(
+                resolved, devices, Path(folder), log, place.parent / "vectors", checkpoints, free
             )
+            run.take(STAGES)
     devices.group.wait()
     checkpoints.forget()
     return Run(output, must_exist=devices.group.main)
@@ -156,42 +286,3 @@ def default_output(path: str | Path | None, kind: str = "") -> Path:
     known = 0 if place.is_dir() else len(ending(place))
     name = place.name[: len(place.name) - known] or "first"
     return Path("runs", f"{name}-{kind}" if kind else name)
-
-
-def _run(
-    config: Config,
-    devices: Devices,
-    folder: Path,
-    log: JsonLines,
-    vectors: Path,
-    checkpoints: Checkpoints,
-    settle: Settle | None,
-) -> None:
-    """Prepare, settle within the limit of time, fit, train again, judge, publish. One process
-    judges and writes for all."""
-    prepared = prepare(config, devices, folder, log, vectors)
-    choose = (
-        None
-        if settle is None
-        else partial(settle, known=checkpoints.record("recipe"), checkpoints=checkpoints)
-    )
-    prepared = limited(prepared, checkpoints.record(TIME_LIMIT), choose, checkpoints)
-    main, again = devices.group.main, Refit(prepared)
-    before = judge(prepared) if main else None
-    fitted = fit(prepared, checkpoints)
-    try:
-        judged = again("validation", prepared, fitted)
-        if main:
-            with prepared.phases("embed"):
-                judged.task.held_out.embed()
-            after = judge(judged)
-        served = again("test", judged, fitted)
-        if main:
-            publish(judged, fitted, before, after, served)
-    except (
-        BaseException
-    ) as error:  # the training is not lost with what follows it, unless the disk takes nothing
-        if devices.group.size == 1 and not isinstance(error, OSError | OutputError):
-            with suppress(TemperaError):
-                fitted.keep()
-        raise
