@@ -21,15 +21,21 @@ from tempera.core.memory import Memory
 from tempera.core.objective import Objective
 from tempera.core.teacher import Teacher
 from tempera.core.temperature import Temperature
-from tempera.options import known
+from tempera.options import known, worlds
 from tempera.options import names as registry
 from tempera.options.known import FIRST, KnownOption, OptionGroup
+from tempera.recommend.read.division import Divide
+from tempera.recommend.train.encoders import Feature, OfUser
 from tempera.recommend.train.history import History
+from tempera.recommend.train.pooling import Pooling
+from tempera.text.read.pairs import Source
+from tempera.text.train.two_towers import DocSide, QuerySide
 from tempera.towers.lora import Lora
 
 PAGE = Path(__file__).with_name("options.md")
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 PLAIN = registry.PLAIN
+worlds.load_all()
 STATES: tuple[Any, ...] = (Temperature, Memory, Teacher, Matryoshka, Lora, History)
 # Kinds of parts that no section is named after.
 KINDS: dict[str, Any] = {
@@ -37,11 +43,11 @@ KINDS: dict[str, Any] = {
     "pool": registry.Pool,
     "correction": registry.Correction,
     "mask": registry.masks.Mask,
-    "split": registry.Divide,
-    "feature": registry.OfUser,
-    "history pool": registry.Pooling,
-    "tower of queries": registry.QuerySide,
-    "tower of documents": registry.DocSide,
+    "split": Divide,
+    "feature": OfUser,
+    "history pool": Pooling,
+    "tower of queries": QuerySide,
+    "tower of documents": DocSide,
 }
 _BOUNDS = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
 _TYPES = {
@@ -227,11 +233,13 @@ def shown_default(value: Any) -> str:
 def taken(hint: Any) -> str:
     """Return the type of an option, in words."""
     for title, kind in KINDS.items():
-        if hint == kind or (title == "feature" and hint == registry.Feature):
+        if hint == kind or (title == "feature" and hint == Feature):
             return f"[{title}](#{title.replace(' ', '-')})"
     for name, (kind, _, _) in registry.SECTIONS.items():
         if hint == kind:
             return f"[{name}](#{name})"
+    if hint == Source:
+        return "[data](#data)"
     if hint in STATES:
         return f"[{hint.__name__.lower()}](#{hint.__name__.lower()})"
     if hint in _TYPES:

@@ -182,7 +182,11 @@ def test_every_option_is_on_its_page_and_explained(pages: ModuleType) -> None:
     )
     found = tables(pages.options())
     sections = dict(pages.PLAIN)
-    for title, kind in {**pages.KINDS, "data": names.Source, "tower": names.TowerOptions}.items():
+    for title, kind in {
+        **pages.KINDS,
+        "data": names.DataOptions,
+        "tower": names.TowerOptions,
+    }.items():
         sections |= {
             f"{title}: {name}": make
             for name, make in names.PARTS[kind].items()
@@ -205,7 +209,8 @@ def test_every_section_and_every_kind_of_part_is_on_the_page(pages: ModuleType) 
         assert f"\n## {section}\n" in page
     named = [
         *pages.KINDS.values(),
-        names.Feature,
+        pages.Feature,
+        pages.Source,  # of a mixture
         *(kind for kind, _, _ in names.SECTIONS.values()),
     ]
     assert all(kind in named for kind in names.PARTS)

@@ -155,7 +155,7 @@ def test_an_empty_section_is_its_defaults(section: str) -> None:
         ),
         (
             "tower.kind=statics",
-            "tower.kind: no 'statics'; there is static, pretrained, transformer, features, two.",
+            "tower.kind: no 'statics'; there is static, pretrained, transformer, two, features.",
         ),
     ],
 )

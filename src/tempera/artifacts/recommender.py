@@ -25,6 +25,7 @@ from ..arguments import refuse_other_kinds
 from ..core.frame import Column, Events, Frame
 from ..errors import DataError, did_you_mean, is_whole, nearest, one_line, quantity
 from ..options.build import Config, build, options_of_run
+from ..options.worlds import world
 from ..options.yaml_options import Options
 from ..ranking.nearest import top_of
 from ..recommend.judge.counts import Counting, open_counts
@@ -36,6 +37,7 @@ from ..recommend.train.encoders import Category, Elapsed, Entities, Id
 from ..recommend.train.entity_tables import entities, opened, titles_of
 from ..recommend.train.exportable_users import UserModule
 from ..recommend.train.features import Features, FeatureTowers
+from ..task.world import INTERACTIONS
 from .index import Found, Index, write_parquet
 from .layout import RunFolder, refuse_depth
 from .onnx_users import just_now, write_users
@@ -578,7 +580,7 @@ def _configuration(path: Path) -> Config:
     sections: dict[str, Any] = {
         name: options.values[name] for name in ("tower", "objective") if name in options.values
     }
-    config = build(Options(sections, options.places))
+    config = build(Options(sections, options.places), of_data=world(INTERACTIONS))
     if not isinstance(config.tower, Features):
         raise DataError(f"{path} does not describe a recommender: tower.kind has to be features")
     return config

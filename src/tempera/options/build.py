@@ -10,14 +10,8 @@ from typing import Any
 from ..core.corrections import LogQ
 from ..core.objective import Objective
 from ..io.console import logger
-from ..recommend.read.interactions import Handed, Interactions
 from ..task.config import Config as Config
-from ..text.read.roles import UNTRAINED, Roles
-from ..text.read.sources import Given
-from ..text.train.made_rows import obstacle
-from ..text.train.mined_again import MiningAgain
-from ..text.train.two_towers import QuerySide, TwoTowers
-from ..text.train.unpaired_texts import Documents
+from ..task.world import TEXTS, World
 from ..towers.pair import TowerOptions
 from . import yaml_options as configuration
 from .builder import Builder, shown
@@ -35,14 +29,16 @@ from .names import (
     options_of,
 )
 from .removed import refuse_removed, without_removed
+from .worlds import load_all, world, world_of
 from .yaml_options import Options
 
 
-def build(options: Options, data: Any = None) -> Config:
+def build(options: Options, data: Any = None, of_data: World | None = None) -> Config:
     """Check options and build their objects.
 
     Args:
         data: the source that is built already, whose section `options` lack.
+        of_data: the world of that source.
 
     Raises:
         ConfigError: an unknown section, option or name, or a wrong value, with its place.
@@ -53,10 +49,17 @@ def build(options: Options, data: Any = None) -> Config:
     builder.refuse_unknown("", options.values, [*sections, RECIPE])
     if options.values.get(RECIPE, AUTO) not in (AUTO, "none"):
         builder.fail(RECIPE, f"is {shown(options.values[RECIPE])}; expected auto or none")
+    data_section = dict(_section(options, "data"))
+    is_built = of_data is not None
+    if of_data is None:
+        if data_section.get("path") is not None and "source" not in data_section:
+            builder.value(str, data_section["path"], "data.path")
+            data_section = _with_source(data_section)
+        of_data = world_of(data_section)
     made: dict[str, Any] = {}
     resolved: dict[str, Any] = {}
     for name, plain in sections.items():
-        if name == "data" and data is not None:
+        if name == "data" and is_built:
             made[name] = data
             continue
         section = options.values.get(name)
@@ -68,21 +71,18 @@ def build(options: Options, data: Any = None) -> Config:
         if name == "train":
             section.setdefault("mixed_precision", getattr(made["tower"], "mixed_precision", "no"))
         if name == "objective" and _section(options, "train").get("teacher") is not None:
-            own, whole = (
-                section.get("teacher", {}),
-                {"weight": 1.0} if _is_unpaired(made["data"]) else {},
-            )
-            section["teacher"] = {**whole, **own} if isinstance(own, Mapping) else own
+            teacher = section.get("teacher", {})
+            if isinstance(teacher, Mapping):
+                section["teacher"] = {**of_data.teacher_defaults(made["data"]), **teacher}
         if plain is not None:
             made[name] = builder.call(plain, section, name)
             resolved[name] = describe(made[name])
             continue
         kind, tag, default = SECTIONS[name]
-        if name == "data" and section.get("path") is not None and tag not in section:
-            builder.value(str, section["path"], "data.path")
-            section = _with_source(section)
+        if name == "data":
+            section = data_section
         if name == "tower":
-            default = _default_tower(section, _is_events(made["data"]))
+            default = of_data.default_tower(section)
         chosen = section.pop(tag, default)
         wrapper = {key: section.pop(key, None) for key in WRAPPER} if kind is Objective else {}
         part = builder.named(kind, chosen, f"{name}.{tag}")
@@ -93,8 +93,9 @@ def build(options: Options, data: Any = None) -> Config:
         if wrapper and (wrapper["matryoshka"] is not None or wrapper["precisions"]):
             made[name] = builder.wrapped(made[name], wrapper)
             resolved[name] |= of_wrapper(made[name])
-    config = Config(**made, resolved=resolved)
+    config = Config(**made, resolved=resolved, world=of_data)
     _refuse_misfits(config, builder)
+    of_data.refuse_misfits(config, builder.fail)
     return config
 
 
@@ -129,78 +130,20 @@ def _refuse_misfits(config: Config, builder: Builder) -> None:
             "objective.teacher",
             "needs what teaches: give the folder of a model as train.teacher",
         )
-    if config.train.select != 1:
-        if _is_events(config.data) or _is_unpaired(config.data):
-            what = "interactions" if _is_events(config.data) else "documents without pairs"
-            builder.fail("train.select", f"chooses among pairs of texts, and the data are {what}")
-        if any(isinstance(each, LogQ) for each in config.base.corrections):
-            builder.fail(
-                "train.select",
-                "changes how often a document comes, which log_q corrects for: give objective.corrections=[]",
-            )
-    _refuse_idle(config, builder)
-    if config.train.made_rows not in ("auto", 0) and (why := obstacle(config)) is not None:
-        builder.fail("train.made_rows", f"makes rows of documents, but {why}: give 0")
-    if _is_unpaired(config.data):
-        teacher = config.base.teacher
-        if teacher is None:
-            builder.fail(
-                "train.teacher",
-                "documents have no pairs: give the folder of an embedding model that teaches, or make pairs by data.rule",
-            )
-        if {teacher.weight, teacher.final} - {1.0, None}:
-            builder.fail(
-                "objective.teacher",
-                "its weight has to be 1 throughout: documents have no pairs to train on",
-            )
-        if teacher.own:
-            builder.fail(
-                "objective.teacher",
-                "documents have no answers and no negatives: use over: pools",
-            )
-
-
-def _refuse_idle(config: Config, builder: Builder) -> None:
-    """Refuse options that would do nothing."""
-    train, evaluation = config.train, config.evaluation
-    if _is_events(config.data):
-        whose, what = "models of texts", "interactions"
-        idle = {
-            "mining": config.mining != MiningAgain(),
-            "train.teacher": train.teacher is not None,
-            "train.guide": train.guide is not None,
-            "evaluation.also": bool(evaluation.also),
-            "evaluation.shared_documents": evaluation.shared_documents != "drop",
-            "evaluation.corpus": evaluation.corpus not in ("auto", None),
-            "train.batch_sampler": train.batch_sampler != "shuffled",
-        }
-    else:
-        whose, what = "recommenders", "texts"
-        idle = {
-            "evaluation.cold_items": evaluation.cold_items > 0,
-            "evaluation.baselines": evaluation.baselines,
-        }
-    for path in (path for path, is_idle in idle.items() if is_idle):
-        builder.fail(path, f"is for {whose}, and the data are {what}")
-    base = config.base
-    pools = (*base.pools, *(base.teacher.pools if base.teacher else ()))
-    if train.sampled and not any(
-        candidate == "sampled" for pool in pools for _, candidate in pool.blocks
-    ):
+    if config.train.select != 1 and any(isinstance(each, LogQ) for each in config.base.corrections):
+        builder.fail(
+            "train.select",
+            "changes how often a document comes, which log_q corrects for: give objective.corrections=[]",
+        )
+    pools = list(config.base.pools)
+    if config.base.teacher is not None:
+        pools += config.base.teacher.pools
+    candidates = {candidate for pool in pools for _, candidate in pool.blocks}
+    if config.train.sampled and "sampled" not in candidates:
         builder.fail(
             "train.sampled",
             "draws candidates, but no pool of the objective has them: add sampled to objective.pools",
         )
-
-
-def _is_events(data: Any) -> bool:
-    """Return whether the data are interactions, in files or in an object that was handed over."""
-    return isinstance(data, Interactions | Handed)
-
-
-def _is_unpaired(data: Any) -> bool:
-    """Return whether the data are texts without pairs, of which no rule makes any."""
-    return isinstance(data, Documents) and data.rule is None
 
 
 def _section(options: Options, name: str) -> Mapping[str, Any]:
@@ -222,21 +165,20 @@ def kind_of_tower(options: Options) -> Any:
     """Return the class of the options of the tower that is trained, by its name or else by the
     data; None if that is no name."""
     tower, data = (_section(options, name) for name in ("tower", "data"))
-    interactions = (
-        isinstance(data.get("path", ""), str) and _with_source(data).get("source") == "interactions"
-    )
-    chosen = PARTS[TowerOptions].get(
-        tower.get(SECTIONS["tower"][1], _default_tower(tower, interactions))
-    )
-    if chosen is TwoTowers and isinstance(query := tower.get("query"), Mapping):
+    if isinstance(data.get("path", ""), str):
+        data = _with_source(data)
+    of_data = world_of(data)
+    name = tower.get(SECTIONS["tower"][1], of_data.default_tower(tower))
+    if not isinstance(name, str):
+        return None
+    if name not in PARTS[TowerOptions]:
+        load_all()
+    query = tower.get("query")
+    if name == "two" and isinstance(query, Mapping):
+        from ..text.train.two_towers import QuerySide
+
         return PARTS[QuerySide].get(name_and_options(QuerySide, query)[0])
-    return chosen
-
-
-def _default_tower(section: Mapping[str, Any], interactions: bool) -> str:
-    """Return the kind of a tower that names none."""
-    two = any(isinstance(section.get(side), Mapping) for side in ("query", "doc"))
-    return "features" if interactions else "two" if two else SECTIONS["tower"][2]
+    return PARTS[TowerOptions].get(name)
 
 
 def with_options(config: Config, values: Mapping[str, Any]) -> Config:
@@ -250,6 +192,7 @@ def with_options(config: Config, values: Mapping[str, Any]) -> Config:
     made = build(
         Options({name: section for name, section in sections.items() if name != "data"}),
         config.data,
+        config.world,
     )
     resolved = {**made.resolved, "data": config.resolved["data"]}
     resolved["train"] = {
@@ -263,7 +206,7 @@ def _keys(section: str, values: Mapping[str, Any]) -> list[str]:
     return [path.partition(".")[2] for path in values if path.startswith(f"{section}.")]
 
 
-def build_roles(options: Options) -> Roles | None:
+def build_roles(options: Options) -> Any:
     """Return roles of a table's columns from a `data:` section that names no source; None without
     options.
 
@@ -273,8 +216,12 @@ def build_roles(options: Options) -> Roles | None:
     >>> build_roles(Options({"data": {"query": "title"}})).query
     'title'
     """
+    from ..text.read.roles import UNTRAINED
+    from ..text.read.sources import Given
+
     if not options.values:
         return None
+    world(TEXTS)
     builder = Builder(options)
     builder.refuse_unknown("", options.values, ["data"])
     made: Given = builder.call(Given, {**vars(UNTRAINED), **options.values["data"]}, "data")

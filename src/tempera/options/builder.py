@@ -17,14 +17,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ..core import masks
 from ..core.matryoshka import Matryoshka
-from ..core.memory import Memory
 from ..core.objective import Objective
-from ..core.teacher import Teacher
 from ..core.temperature import Temperature
 from ..errors import ConfigError, did_you_mean, nearest
-from ..recommend.train.history import History
-from ..towers.lora import Lora
-from .names import AUTO, PARTS, PLAIN, SECTIONS, WRAPPER, hints_of, name_and_options
+from .names import AUTO, PARTS, PLAIN, SECTIONS, STATES, WRAPPER, hints_of, name_and_options
+from .worlds import load_all
 from .yaml_options import Options
 
 # What an option takes, by the kinds of errors of pydantic.
@@ -63,6 +60,7 @@ class Builder:
         """Refuse options that do not exist."""
         for key in options:
             if key not in known:
+                load_all()
                 full = f"{path}.{key}" if path else str(key)
                 kind, tag, _ = SECTIONS.get(path, (None, "", ""))
                 if others := [
@@ -79,6 +77,8 @@ class Builder:
     def named(self, kind: Any, name: Any, path: str) -> Any:
         """Return the part of a kind by its name."""
         names = PARTS[kind]
+        if not isinstance(name, str) or name not in names:
+            load_all()
         if not isinstance(name, str) or name not in names:
             known = ", ".join(names) or "nothing to choose yet"
             self.fail(path, f"no {shown(name)}; there is {known}.{did_you_mean(str(name), names)}")
@@ -151,11 +151,7 @@ class Builder:
         if _is_kind(hint):
             return self.part(hint, value, path)
         state = next(
-            (
-                kind
-                for kind in (Temperature, Memory, Lora, History, Teacher)
-                if hint is kind or kind in get_args(hint)
-            ),
+            (kind for kind in STATES if hint is kind or kind in get_args(hint)),
             None,
         )
         if state is not None:

@@ -17,38 +17,23 @@ from ..core.matryoshka import Matryoshka
 from ..core.memory import Memory
 from ..core.objective import Objective
 from ..core.pools import POOLS, Pool
+from ..core.teacher import Teacher
 from ..core.temperature import Temperature
 from ..engine.training_options import Training
 from ..ranking.ranking import Evaluation
-from ..recommend.read.division import (
-    AtRandom,
-    Divide,
-    Fitting,
-    GlobalTime,
-    LeaveLastOut,
-    NamedFiles,
-    Undivided,
-)
-from ..recommend.read.interactions import Interactions
-from ..recommend.train.encoders import FEATURES, Elapsed, Feature, OfUser
-from ..recommend.train.features import Features
-from ..recommend.train.pooling import POOLINGS, Pooling
 from ..task.showcase import Labels
-from ..text.read.installed_python import InstalledPython
-from ..text.read.pairs import Source
-from ..text.read.sources import BeirFolder, Given, PairsFile
-from ..text.read.text_files import TextFiles
+from ..task.world import DataOptions
 from ..text.train.mined_again import MiningAgain
-from ..text.train.mixture import Mixture
-from ..text.train.two_towers import DocSide, FrozenModel, Head, KeptIndex, QuerySide, TwoTowers
-from ..text.train.unpaired_texts import Documents
+from ..towers.lora import Lora
 from ..towers.pair import TowerOptions
 from ..towers.pretrained import Pretrained
 from ..towers.static import Static
 from ..towers.transformer import Transformer
 
-# The names of each kind of part, with the part itself or the class or function that makes it.
-PARTS: dict[Any, dict[str, Any]] = {
+Parts = dict[Any, dict[str, Any]]
+# The names of each kind of part, with the part itself or the class or function that makes it. Those
+# that belong to texts or to interactions alone are added by `worlds`.
+PARTS: Parts = {
     similarity.Similarity: {"cosine": similarity.cosine, "dot": similarity.dot},
     Pool: {pool.name: pool for pool in POOLS},
     Correction: {"log_q": LogQ, "hardness": Hardness, "margin": Margin},
@@ -57,57 +42,24 @@ PARTS: dict[Any, dict[str, Any]] = {
         "known_positives": masks.KnownPositives,
         "guided": masks.Guided,
     },
-    Source: {
-        "installed_python": InstalledPython,
-        "pairs": PairsFile,
-        "beir": BeirFolder,
-        "given": Given,
-        "text_files": TextFiles,
-        "documents": Documents,
-        "mixture": Mixture,
-        "interactions": Interactions,
-    },
-    TowerOptions: {
-        "static": Static,
-        "pretrained": Pretrained,
-        "transformer": Transformer,
-        "features": Features,
-        "two": TwoTowers,
-    },
-    QuerySide: {
-        "head": Head,
-        "static": Static,
-        "pretrained": Pretrained,
-        "transformer": Transformer,
-    },
-    DocSide: {"index": KeptIndex, "pretrained": FrozenModel},
-    Divide: {
-        "auto": Fitting,
-        "global_time": GlobalTime,
-        "leave_last_out": LeaveLastOut,
-        "files": NamedFiles,
-        "random": AtRandom,
-        "none": Undivided,
-    },
-    Feature: dict(FEATURES),
-    OfUser: {**FEATURES, "elapsed": Elapsed},
-    Pooling: dict(POOLINGS),
+    DataOptions: {},
+    TowerOptions: {"static": Static, "pretrained": Pretrained, "transformer": Transformer},
     Objective: {
         **{preset.__name__: preset for preset in presets.PRESETS},
         "infonce": presets.infonce,
     },
 }
+# Classes of options that one number stands for, too: it sets the first of them.
+STATES: list[Any] = [Temperature, Memory, Lora, Teacher]
 # Sections of one part: its kind, the key that names it, and the default name.
 SECTIONS: dict[str, tuple[Any, str, str]] = {
-    "data": (Source, "source", "installed_python"),
+    "data": (DataOptions, "source", "installed_python"),
     "tower": (TowerOptions, "kind", "static"),
     "objective": (Objective, "preset", "mnr"),
 }
 WRAPPER = ("matryoshka", "precisions")  # options of an objective that a Matryoshka takes
-RECIPE, AUTO = (
-    "recipe",
-    "auto",
-)  # whether `tempera train` chooses what is open; the others keep defaults
+RECIPE = "recipe"  # whether `tempera train` chooses what is open
+AUTO = "auto"  # it chooses; otherwise the options keep their defaults
 # Sections without a choice.
 PLAIN: dict[str, Any] = {
     "train": Training,

@@ -17,9 +17,6 @@ from ..io.documents import JsonLines
 from ..options.build import Config
 from ..options.names import describe
 from ..parallel.distributed import CPU
-from ..recommend.read.interactions import Handed, Interactions
-from ..recommend.recommendation import InteractionTask
-from ..text.retrieval import TextTask
 from ..towers.modules import read_in
 from .task import RunTask
 
@@ -72,16 +69,14 @@ def prepare(
     with phases("read"):
         if shared is not None:
             task = shared.fresh(reading, cache)
-        elif isinstance(config.data, Interactions | Handed):
-            task = InteractionTask.read(config, cache)
         else:
-            task = TextTask.read(reading, cache, store, phases)
+            task = config.world.read_task(config, reading, cache, store, phases)
         facts = task.showcase.facts()
-    if isinstance(task, InteractionTask):
-        ((kind, tower),) = describe(task.data.options).items()
+    if facts.tower is not None:
+        ((kind, tower),) = describe(facts.tower).items()
         config = replace(
             config,
-            tower=task.data.options,
+            tower=facts.tower,
             resolved={**config.resolved, "tower": {"kind": kind, **tower}},
         )
     config = config.settled(facts.counts["train"], reading.train.large_pays).trained_with(

@@ -19,10 +19,8 @@ from ..options.build import Config, build
 from ..options.forms import source_of
 from ..options.yaml_options import Options
 from ..parallel.distributed import Group
-from ..recommend.read.interactions import Interactions
 from ..tables.tables import ending
 from ..task.verdict import Verdict
-from ..text.read.sources import Given
 from .alarms import within_memory
 from .fit import Fitted, fit
 from .judge import judge
@@ -257,11 +255,7 @@ def _resolved(
     """Check the options, and hand rows of Python to the section that describes them."""
     options = with_rows(configuration.of(config, overrides), data)
     resolved = build(options)
-    if isinstance(resolved.data, Given) or (
-        data is not None and isinstance(resolved.data, Interactions)
-    ):
-        return replace(resolved, data=resolved.data.hand(data))
-    return resolved
+    return replace(resolved, data=resolved.world.hand(resolved.data, data))
 
 
 def with_rows(options: Options, data: Any) -> Options:

@@ -12,6 +12,7 @@ from ..core.similarity import Similarity
 from ..engine.training_options import Training
 from ..ranking.ranking import Evaluation
 from .showcase import Labels
+from .world import World
 
 # Options that name what is read, in any section.
 READ = {
@@ -27,6 +28,7 @@ class Config:
 
     Args:
         resolved: the same as plain options, with every default visible.
+        world: the kind of the data.
     """
 
     data: Any
@@ -37,6 +39,7 @@ class Config:
     mining: Any
     card: Labels
     resolved: dict[str, Any]
+    world: World
 
     @property
     def base(self) -> Objective:

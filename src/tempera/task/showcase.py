@@ -86,6 +86,7 @@ class DataFacts:
         notes: further lines.
         about: what was read, a sentence or a table of its columns.
         made_rows: beside each pair in the first steps.
+        tower: the options of the tower, where the data have decided some of them; else None.
     """
 
     source: Any
@@ -94,6 +95,7 @@ class DataFacts:
     notes: tuple[str, ...] = ()
     about: str = ""
     made_rows: int = 0
+    tower: Any = None
 
     @property
     def lines(self) -> list[str]:

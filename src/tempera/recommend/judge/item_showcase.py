@@ -72,7 +72,9 @@ class ItemShowcase:
         text = "{pairs:,} interactions of {users:,} users with {corpus:,} items: {train:,} for training"
         headline = f"{text.format(**counts)}; test queries: {tests}"
         notes = tuple(f"note: {note}" for note in (*division.notes, *self._unseen()))
-        return DataFacts(timeline.source, headline, counts, notes, timeline.about)
+        return DataFacts(
+            timeline.source, headline, counts, notes, timeline.about, tower=self.data.options
+        )
 
     def _unseen(self) -> Iterator[str]:
         """Yield a note if training has not seen most of the items to find, and they have no
