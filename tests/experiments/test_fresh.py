@@ -73,7 +73,7 @@ def test_seeds_change_weights_and_rows_and_not_the_split(
     made = []
     for seed in (0, 1):
         torch.manual_seed(seed)
-        made.append(task.fresh(config_of(options, f"train.seed={seed}"), tmp_path))
+        made.append(task.again(config_of(options, f"train.seed={seed}")))
     a, b = made
     assert not torch.equal(next(a.data.tower.parameters()), next(b.data.tower.parameters()))
     assert not torch.equal(next(a.data.sampler(0, 1)), next(b.data.sampler(0, 1)))
@@ -85,7 +85,7 @@ def test_seeds_ask_a_recommender_the_same(recommender: dict[str, Any], tmp_path:
     task = prepared(config_of(recommender), tmp_path / "shared")
     asked = []
     for seed in (0, 1):
-        run: Any = task.fresh(config_of(recommender, f"train.seed={seed}"), tmp_path)
+        run: Any = task.again(config_of(recommender, f"train.seed={seed}"))
         asked.append(run.held_out._some(np.arange(30), 12))
     assert np.array_equal(*asked)
 

@@ -204,7 +204,7 @@ def test_another_run_of_the_same_data_reads_histories_as_its_own_options_say(
         configuration.of(options, [f"{key}={json.dumps(value)}" for key, value in longer.items()])
     )
     again, anew = (
-        task.fresh(other, tmp_path / "cache"),
+        task.again(other),
         InteractionTask.read(other, tmp_path / "again"),
     )
     assert (again.data.visits.contexts.last, again.data.visits.contexts.targets) == (9, 2) != (5, 4)
@@ -236,7 +236,7 @@ def test_what_users_have_taken_is_told_to_objectives_that_ask(
     task = InteractionTask.read(build(configuration.of(options)), tmp_path)
     assert task.data.visits.batch(next(task.data.sampler(0, 1))).known is None
     for override, told in asked.items():
-        other = task.fresh(build(configuration.of(options, [override])), tmp_path)
+        other = task.again(build(configuration.of(options, [override])))
         assert (
             other.data.visits.batch(next(other.data.sampler(0, 1))).known is not None
         ) == told, override

@@ -477,9 +477,7 @@ def test_what_a_run_keeps_of_users_in_parts_is_as_it_happened(kind: str, tmp_pat
     )
     config = config if kind == "files" else replace(config, data=config.data.hand(rows))
     task = InteractionTask.read(config, tmp_path / "cache")
-    tables = [
-        each.showcase.searched().tables for each in (task, task.extended(config, "validation"))
-    ]
+    tables = [each.showcase.searched().tables for each in (task, task.again(config, "validation"))]
     for kept in tables:
         names = kept[ITEMS_TABLE]["id"].to_pylist()
         taken = {

@@ -16,10 +16,11 @@ from tempera.options.build import build
 from tempera.options.yaml_options import load
 from tempera.ranking.compare import Difference
 from tempera.recommend.judge.item_showcase import RECOMMENDER
-from tempera.run.alarms import doubts, learned_also
+from tempera.run.alarms import doubts
 from tempera.run.publish import _ahead
 from tempera.task.verdict import FUSED
 from tempera.text.judge.text_showcase import TEXTS
+from tempera.text.text_world import learned_also
 
 from ..conftest import write_pairs
 

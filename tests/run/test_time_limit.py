@@ -127,16 +127,16 @@ def test_looks_cost_little_beside_the_steps_that_the_limit_allows(
     prepared = prepare(
         build(Options(options)), start("no", "cpu"), tmp_path, JsonLines(tmp_path / "log.jsonl")
     )
-    whole = prepared.task.held_out.corpus, prepared.task.held_out.evaluations
+    whole = prepared.task.held_out.begin(prepared.config, draws=False)
     limited = time_limit.limited(prepared)
     assert limited.config.train.max_steps == 2
-    short = limited.task.held_out.corpus, limited.task.held_out.evaluations
+    short = limited.task.held_out.begin(limited.config, draws=False)
     del options["train"]["max_time"]
     options["train"]["max_steps"] = 2
     same = prepare(
         build(Options(options)), start("no", "cpu"), tmp_path, JsonLines(tmp_path / "log.jsonl")
     )
-    assert short == (same.task.held_out.corpus, same.task.held_out.evaluations) != whole
+    assert short == same.task.held_out.begin(same.config, draws=False) != whole
 
 
 @pytest.mark.parametrize("negatives", [0, 2])

@@ -130,7 +130,7 @@ def test_metrics_json(tiny_run: Path) -> None:
         "queries": 40,
         "corpus": 300,
     }
-    assert set(document["seconds"]) == {"read", "tokenise", "train", "evaluate", "embed", "publish"}
+    assert set(document["seconds"]) == {"read", "tokenise", "train", "evaluate", "publish"}
     assert document["seconds"]["train"]["cpu"] > 0 and all(
         0 <= spent < 100 for each in document["seconds"].values() for spent in each.values()
     )

@@ -106,7 +106,9 @@ class Trainings:
                 devices = start(config.train.mixed_precision, config.train.device)
                 task = prepare(config, devices, cache, log, Path(job["vectors"])).task
             batch = next(iter(task.data.sampler(0, 1)))
-            hashes = (f"{digest(each):016x}" for each in (task.data.content(), task.data.source()))
+            hashes = (
+                f"{digest(each):016x}" for each in (task.data.content(), config.world.source(task))
+            )
             self.data = ReadData(job["reference"], task, batch, *hashes)
         return self.data
 
@@ -115,19 +117,17 @@ class Trainings:
         config, folder, metric = build(Options(job["options"])), Path(job["folder"]), job["metric"]
         devices = start(config.train.mixed_precision, config.train.device)
         config.train.check(devices)
-        held_out, choice = (
-            self.data.task.held_out,
-            config.train.keep_best or config.train.patience is not None,
-        )
-        if not held_out.looks:
+        facts = self.data.task.facts
+        choice = config.train.keep_best or config.train.patience is not None
+        if not facts.has_looks:
             raise ConfigError(
                 "nothing is held out to compare runs by: raise evaluation.validation or evaluation.queries above 0, and divide "
                 "interactions by another data.split than none"
             )
-        chooses = held_out.chooses or config.evaluation.validation == 0
+        chooses = facts.chooses or config.evaluation.validation == 0
         if (
             chooses
-            and not held_out.chooses
+            and not facts.chooses
             and config.train.keep_best
             and self.data.task.data.tower.guarded
         ):
@@ -141,7 +141,7 @@ class Trainings:
                 prepare(config, devices, folder, log, Path(job["vectors"]), shared=self.data.task)
             )
             before = judge(prepared) if job["publish"] else None
-            fitted = fit(prepared, looks=job["watched"] or (held_out.chooses and choice))
+            fitted = fit(prepared, looks=job["watched"] or (facts.chooses and choice))
             verdict = prepared.task.held_out.judge(job["part"])
             value = verdict.ranking.metrics[metric]
             if before is not None and (job["bar"] is None or value > job["bar"]):

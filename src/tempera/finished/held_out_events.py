@@ -129,7 +129,7 @@ def _divided_again(
             f"put the data back, or {_INSTEAD}"
         ) from None
     if "validation" in learned(run):
-        task = task.extended(config, "validation")
+        task = task.again(config, "validation")
     counts = task.showcase.facts().counts
     changed = [
         f"{what}: {document['data'][name]:,} then, {counts[name]:,} now"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
 from ..engine.clock import Phases
+from ..parallel.distributed import Group
 from ..task.config import Config
 from ..task.world import INTERACTIONS, DataOptions, Fail, World, refuse_idle
 from ..towers.pair import TowerOptions
@@ -74,6 +79,41 @@ def refuse_misfits(config: Config, fail: Fail) -> None:
     refuse_idle(idle, "models of texts", "interactions", fail)
 
 
+def preview(task: InteractionTask) -> dict[str, Any]:
+    """Return three rows of the first batch, lengths, repeats, and negatives of a row."""
+    return task.showcase.preview()
+
+
+def source(task: InteractionTask) -> Iterable[Tensor]:
+    """Return the number of events of each user and of each item of a task."""
+    return task.data.source()
+
+
+def trained_on(task: InteractionTask) -> dict[str, NDArray[np.int64]]:
+    """Return nothing: all events stand in the histories of the run."""
+    return {}
+
+
+def reopened(task: InteractionTask, folder: Path) -> float:
+    """Save the towers and read them into others; return the largest difference in any number of a
+    vector."""
+    return task.showcase.reopened(folder)
+
+
+def cautions(task: InteractionTask, config: Config) -> Iterator[str]:
+    """Yield nothing: a recommender begins with no other run."""
+    yield from ()
+
+
+def mines(task: InteractionTask, config: Config) -> bool:
+    """Return False: a recommender has all items as negatives."""
+    return False
+
+
+def mine(task: InteractionTask, group: Group) -> None:
+    """Do nothing: no negatives are mined among items."""
+
+
 WORLD = World(
     name=INTERACTIONS,
     parts={
@@ -96,5 +136,12 @@ WORLD = World(
     hand=hand,
     teacher_defaults=teacher_defaults,
     refuse_misfits=refuse_misfits,
+    preview=preview,
+    source=source,
+    trained_on=trained_on,
+    reopened=reopened,
+    cautions=cautions,
+    mines=mines,
+    mine=mine,
     states=(History,),
 )

@@ -4,12 +4,15 @@ evaluation."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from ..errors import ConfigError, DataError, quantity
 from ..ranking.ranking import LEAST_TO_CHOOSE, Evaluation, Part
 from ..task.config import Config
 from ..task.rounds import Race
+from ..task.showcase import Compared, DataFacts, RefitPlan, Searched, systems_of
+from ..task.verdict import SystemScores, Verdict
 from .judge.item_showcase import ItemShowcase
 from .judge.later_events import LaterEvents, drawn
 from .read.division import TEST, Division
@@ -86,14 +89,15 @@ class InteractionTask:
         return cls(config, events)
 
     @property
-    def refits(self) -> tuple[Part, ...]:
-        """Validation before the test is evaluated, and the test after it; nothing if it is too
-        small to choose the length by."""
-        return ("validation", "test") if self.held_out.chooses else ()
-
-    def learned(self, part: Part) -> int:
-        """Return the number of events that a run trains on which learns this part, too."""
-        return int(self.data.events.division.extended(part).train.sum())
+    def refits(self) -> RefitPlan:
+        """Validation before the test is evaluated, and the test after it; nothing if validation is
+        too small to choose the length by."""
+        division = self.data.events.division
+        parts: tuple[Part, ...] = ("validation", "test")
+        return RefitPlan(
+            parts if self.held_out.chooses else (),
+            lambda part: int(division.extended(part).train.sum()),
+        )
 
     def race(self, config: Config) -> Race:
         """Return the towers that are tried on these events."""
@@ -103,13 +107,29 @@ class InteractionTask:
             events.users, events.items, timeline.ordered, timeline.time is not None, events.happened
         )
 
-    def fresh(self, config: Config, cache: Path) -> InteractionTask:
-        """Return another run on the same timeline and division, before its training."""
-        return InteractionTask(config, self.data.events)
+    @cached_property
+    def facts(self) -> DataFacts:
+        """The interactions in numbers and sentences."""
+        return self.showcase.facts()
 
-    def extended(self, config: Config, part: Part) -> InteractionTask:
-        """Return a run that trains on the events of a part, too, evaluated as this one with what
-        validation has chosen."""
+    def compared(self, before: Verdict | None, after: Verdict | None) -> Compared:
+        """Compare the trained towers with the untrained ones, baselines, and counts beside them."""
+        systems: dict[str, SystemScores] = {}
+        if before is not None and after is not None:
+            systems = systems_of(before, self.held_out.baselines(), after)
+        about = self.held_out.about()
+        examples = self.showcase.examples(systems) if systems else []
+        return Compared(systems, about, examples)
+
+    def searched(self) -> Searched:
+        """Return the items with their vectors, and all histories."""
+        return self.showcase.searched()
+
+    def again(self, config: Config, part: Part | None = None) -> InteractionTask:
+        """Return another run on the same timeline, before its training; with a part, it trains on
+        the events of this part, too, and is judged as this one by the choices of validation."""
+        if part is None:
+            return InteractionTask(config, self.data.events)
         task = InteractionTask(config, self.data.events.extended(part))
         task.held_out.follow(self.held_out)
         return task

@@ -6,12 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ..artifacts.pictures import label
 from ..engine.faults import Fault, NotFinite
@@ -19,18 +16,14 @@ from ..engine.loop import Progress
 from ..errors import TemperaError, quantity
 from ..io.console import logger
 from ..io.documents import JsonLines
-from ..mining.embedder import run_of
 from ..options.build import Config
 from ..ranking.compare import Difference
 from ..ranking.ranking import FEW_QUERIES
 from ..ranking.spread import Spread
 from ..task.showcase import Subject
 from ..task.verdict import main_metric
-from ..text.judge.other_data import among, read_tasks
-from ..text.train.two_towers import KeptIndex
-from ..towers.saved import EVALUATED
 from .resume import Checkpoints
-from .task import Data, HeldOut
+from .task import Data
 
 _NO_MEMORY = re.compile(
     "an't allocate memory|annot allocate memory|bad_alloc|can't start new thread"
@@ -173,45 +166,6 @@ def doubts(
             f"{d.high:+.3f}{size}); train {more}"
             + (f", and {subject.finer}" if subject.finer and not below else "")
             + (f"; until then, {together}" if together else "")
-        )
-
-
-def learned_before(config: Config, held_out: HeldOut) -> Iterator[str]:
-    """Yield a caution for each run whose model this one begins with, or learns from, and which has
-    learned queries of the test."""
-    counts = dict[Path, int]()
-    for run in (run_of(Path(each)) for each in config.begins_with):
-        if (count := held_out.learned_by(run)) is not None:
-            counts[run] = count
-    side = getattr(config.tower, "doc", None)
-    index = run_of(Path(side.path)) if isinstance(side, KeptIndex) else None
-    for run, count in counts.items():
-        if count:
-            before, again = run / EVALUATED, "train it with train.refit=none"
-            # RUN/evaluated has no documents to search.
-            other = (
-                f"{again}, and take its index"
-                if run == index
-                else f"take {before}, which was not, or {again}"
-            )
-            yield (
-                f"{run}, which this model begins with or learns from, was trained on {count:,} of the test queries, so that the "
-                "figures are too good: "
-                + (
-                    other
-                    if held_out.learned_by(before) == 0
-                    else "give queries that it has not seen"
-                )
-            )
-
-
-def learned_also(paths: Sequence[str], trained: Mapping[str, NDArray[np.int64]]) -> Iterator[str]:
-    """Yield a caution for each set of `evaluation.also` of whose queries the run trains on some."""
-    known = np.concatenate([np.empty(0, np.int64), *trained.values()])
-    for path, (count, queries) in among(read_tasks(paths), known).items():
-        yield (
-            f"the run trains on {count:,} of the {queries:,} queries of {path} (evaluation.also), so that the figures there are "
-            "too good: give queries that it does not train on"
         )
 
 

@@ -39,11 +39,11 @@ def rehearse(config: Options | Path | None = None, overrides: Sequence[str] = ()
         prepared = prepare(
             replace(made, train=replace(made.train, max_time=None)), devices, Path(folder), log
         )
-        preview = prepared.task.showcase.preview()
+        preview = prepared.config.world.preview(prepared.task)
         taken = step_seconds(prepared, first_steps(prepared))
     train = prepared.config.train
     steps = train.steps(prepared.task.data.sampler.batches_per_epoch)
-    pairs = prepared.task.showcase.facts().counts["train"]
+    pairs = prepared.task.facts.counts["train"]
     # The first step makes what the others use again; a median would leave out those that have more
     # rows.
     seconds = (statistics.mean if train.made_rows else statistics.median)(taken[1:])

@@ -32,6 +32,7 @@ from ..parallel.shards import gather, refuse_compiled, shard
 from ..ranking.ranking import LEAST_TO_CHOOSE
 from ..ranking.sample import Budget
 from ..task.config import READ
+from ..task.showcase import Looks
 from ..task.verdict import main_metric
 from ..towers.pair import Encoder
 from .alarms import Alarms, explained
@@ -82,9 +83,9 @@ def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) ->
     config.objective.to(devices.group.device)
     start = _agreed(prepared)
     state = loop.begin(_placed(prepared), config.objective, config.train, devices)
-    if looks and devices.group.main and prepared.task.held_out.looks:
-        with prepared.phases("evaluate"):
-            prepared.task.held_out.settle()
+    looks = looks and prepared.task.facts.has_looks
+    with prepared.phases("evaluate"):
+        plan = prepared.task.held_out.begin(config, draws=looks and devices.group.main)
     position, best, records = Position(start), None, list[dict[str, Any]]()
     if checkpoints is not None:
         position, records, best = checkpoints.load(state, start)
@@ -104,7 +105,14 @@ def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) ->
             f"{checkpoints.folder} to begin anew"
         )
     course = _Course(
-        prepared, state, steps, position, checkpoints, looks, best, began - position.training
+        prepared,
+        state,
+        steps,
+        position,
+        checkpoints,
+        plan if looks else None,
+        best,
+        began - position.training,
     )
     course.run()
     seconds = course.end()
@@ -120,8 +128,8 @@ def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) ->
 
 def _untrained(prepared: Prepared) -> bool:
     """Return True if the tower must not get worse and validation is too small to see it."""
-    guarded, held_out = prepared.task.data.tower.guarded, prepared.task.held_out
-    return guarded and prepared.config.train.keep_best and not held_out.chooses
+    guarded = prepared.task.data.tower.guarded
+    return guarded and prepared.config.train.keep_best and not prepared.task.facts.chooses
 
 
 def _agreed(prepared: Prepared) -> str:
@@ -179,7 +187,7 @@ class _Course:
         steps: int,
         position: Position,
         checkpoints: Checkpoints | None,
-        looks: bool,
+        looks: Looks | None,
         best: Weights | None,
         began: float,
     ) -> None:
@@ -187,11 +195,11 @@ class _Course:
         self.position, self.checkpoints, self.began = position, checkpoints, began
         self.options, self.group = prepared.config.train, prepared.devices.group
         self.data, self.held_out = prepared.task.data, prepared.task.held_out
-        looks = looks and self.held_out.looks
-        self.pauses = (
-            {0, steps, *loop.moments(steps, self.held_out.evaluations)} if looks else set[int]()
-        )
-        self.chooses = looks and self.held_out.chooses
+        self.looks = looks
+        self.pauses = set[int]()
+        if looks is not None:
+            self.pauses = {0, steps, *loop.moments(steps, looks.number)}
+        self.chooses = looks is not None and prepared.task.facts.chooses
         self.best = best  # weights of the best look
         self.ended: tuple[float, int] | None = (
             None  # seconds of training, and records of the log then
@@ -345,9 +353,6 @@ class _Course:
             self.position.looks_left_out += 1
             self.prepared.log.write(event="evaluation left out", step=step)
             return
-        if step == self.steps and self.held_out.corpus is None:
-            with self.prepared.phases("embed"):
-                self.held_out.embed()
         verdict = self.held_out.judge("validation", whole=False)
         self.prepared.log.write(event="evaluation", step=step, metrics=verdict.ranking.metrics)
         if step:

@@ -65,7 +65,7 @@ def planned(
         # Without a number on an accelerator, where the batch is another one.
         prepared = prepare(made, here if here.group.device == CPU else Devices(), Path(folder), log)
         if named is not None or here.group.device != CPU:
-            count = prepared.task.showcase.facts().counts["train"]
+            count = prepared.task.facts.counts["train"]
             resolved = replace(prepared.config, train=made.train).settled(count, large=True)
             if resolved.train.batch_size != prepared.config.train.batch_size:
                 with silenced():  # it has told of the data already

@@ -68,10 +68,10 @@ def prepare(
         logger.info(foreword)
     with phases("read"):
         if shared is not None:
-            task = shared.fresh(reading, cache)
+            task = shared.again(reading)
         else:
             task = config.world.read_task(config, reading, cache, store, phases)
-        facts = task.showcase.facts()
+        facts = task.facts
     if facts.tower is not None:
         ((kind, tower),) = describe(facts.tower).items()
         config = replace(

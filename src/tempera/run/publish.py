@@ -24,6 +24,7 @@ from ..options import yaml_options as configuration
 from ..ranking.compare import Difference, bootstrap_metrics
 from ..ranking.fusion import Fusion
 from ..ranking.spread import Spread
+from ..task.showcase import Compared
 from ..task.verdict import (
     MAIN,
     OURS,
@@ -36,7 +37,7 @@ from ..task.verdict import (
     main_metric,
 )
 from ..towers.saved import EVALUATED, MODEL
-from .alarms import Alarms, doubts, learned_also, learned_before
+from .alarms import Alarms, doubts
 from .fit import Fitted
 from .prepare import CACHE, Prepared
 from .refit import LEARNED
@@ -81,20 +82,13 @@ def _publish(
     served: Prepared,
 ) -> None:
     config, task, folder = prepared.config, prepared.task, prepared.folder
-    systems: dict[str, SystemScores] = {}
     spreads: dict[str, Spread] = {}
     with prepared.phases("evaluate"):
+        compared = task.compared(before, after)
+        systems, about = compared.systems, compared.about
         if before is not None and after is not None:
-            systems = {
-                "untrained": before.ranking,
-                **task.held_out.baselines(),
-                "trained": after.ranking,
-            }
             spreads = {"untrained": before.spread, "trained": after.spread}
-        for name in systems.keys() & TOGETHER:
-            systems[name] = systems.pop(name)  # the last of a table
         differences = _differences(systems)
-        about = task.held_out.about()
         others = {} if before is None or after is None else _forgotten(before.others, after.others)
         alarms = _doubted(
             prepared, fitted, systems, differences, about.get("counting", {}).get("served", False)
@@ -106,7 +100,7 @@ def _publish(
     if served is not prepared:
         _save(prepared, task, folder / EVALUATED, folder / EVALUATED)
     (folder / "objective.safetensors").write_bytes(as_bytes(served.config.objective.state_dict()))
-    write_searched(folder, served.task.showcase.searched())
+    write_searched(folder, served.task.searched())
     sizes = {
         each.name: _size(each)
         for each in sorted(folder.iterdir())
@@ -125,14 +119,14 @@ def _publish(
         **({"recipe": recipe} if (recipe := first_event(prepared.log.records, "recipe")) else {}),
         **({"best": fitted.best} if fitted.best else {}),
         **({"refit": again} if (again := _trained_again(prepared.log.records)) else {}),
-        "data": task.showcase.facts().counts,
+        "data": task.facts.counts,
         "mixed_precision": prepared.devices.mixed_precision,
         "seconds": prepared.phases.seconds(),
         "replaying": round(fitted.replaying, 4),
         "peak_memory_bytes": peak_memory_bytes(),
         "bytes": sizes,
     }
-    report = _report(prepared, metrics, systems, spreads, differences)
+    report = _report(prepared, metrics, compared, spreads, differences)
     (folder / "report.html").write_text(render(report), encoding="utf-8")
     (folder / "model" / "README.md").write_text(
         render_card(_card(prepared, metrics, systems)), encoding="utf-8"
@@ -145,7 +139,7 @@ def _save(prepared: Prepared, task: RunTask, model: Path, beside: Path) -> None:
     """Write a model, and what it and those that it begins with or learns from have learned, into
     another folder."""
     task.data.tower.save(model)
-    for name, array in task.showcase.trained_on().items():
+    for name, array in prepared.config.world.trained_on(task).items():
         before = learned(prepared.config.begins_with)
         np.save(beside / name, np.unique(np.concatenate([array, *before])), allow_pickle=False)
 
@@ -172,23 +166,20 @@ def _doubted(
         command for name, command in TOGETHER.items() if not served and _ahead(systems, name, main)
     ]
     together = f"{better[0]} with --hybrid" if better else ""
-    chooses = prepared.task.held_out.chooses
+    chooses = prepared.task.facts.chooses
     for text in doubts(
         prepared.config,
         prepared.log.records,
         rivals,
-        prepared.task.showcase.subject,
+        prepared.task.facts.subject,
         together,
         chooses,
         queries,
     ):
         alarms.caution(fitted.step, text)
-    task = prepared.task
-    for text in learned_before(prepared.config, task.held_out) if systems else ():
-        alarms.caution(fitted.step, text)
-    also = prepared.config.evaluation.also  # without which no content is computed
-    for text in learned_also(also, task.showcase.trained_on()) if systems and also else ():
-        alarms.caution(fitted.step, text)
+    if systems:
+        for text in prepared.config.world.cautions(prepared.task, prepared.config):
+            alarms.caution(fitted.step, text)
     return alarms
 
 
@@ -239,7 +230,7 @@ def _card(prepared: Prepared, metrics: Mapping[str, Any], systems: Systems) -> C
         data={**source, **counts, **_divided(data), **_again(metrics.get("refit", []))},
         recipe=configuration.dump(resolved),
         metrics={name: scores.intervals() for name, scores in systems.items()},
-        subject=prepared.task.showcase.subject,
+        subject=prepared.task.facts.subject,
         base_model=_base(resolved["tower"]),
     )
 
@@ -292,16 +283,15 @@ def _again(refits: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 def _report(
     prepared: Prepared,
     metrics: Mapping[str, Any],
-    systems: Systems,
+    compared: Compared,
     spreads: Mapping[str, Spread],
     differences: Differences,
 ) -> RunReport:
     """Return what report.html shows."""
-    subject, rival, names = (
-        prepared.task.showcase.subject,
-        best_baseline(systems),
-        prepared.config.evaluation.metrics,
-    )
+    subject = prepared.task.facts.subject
+    systems = compared.systems
+    rival = best_baseline(systems)
+    names = prepared.config.evaluation.metrics
     records = prepared.log.records
     return RunReport(
         facts={
@@ -328,7 +318,7 @@ def _report(
             {**r, "metrics": _only(names, r["metrics"])} if "metrics" in r else r for r in records
         ],
         spreads=spreads,
-        examples=prepared.task.showcase.examples(systems) if systems else [],
+        examples=compared.examples,
         config=configuration.dump(prepared.config.resolved),
         subject=subject,
         rival=rival,

@@ -29,7 +29,7 @@ from ..ranking.compare import Floats, bootstrap
 from ..ranking.ranking import LEAST_TO_CHOOSE, Part
 from ..task.rounds import LEARNING_RATE, TEMPERATURE, Race, Setting, Values
 from ..task.verdict import main_metric
-from .prepare import CACHE, Prepared, move_tower, reading_of, settle_temperature
+from .prepare import Prepared, move_tower, reading_of, settle_temperature
 from .resume import Checkpoints
 from .task import RunTask
 from .time_limit import short_run, step_seconds
@@ -98,14 +98,14 @@ def choose_by_race(
     settings = race.settings()
     if len(settings) == 1:
         return with_setting(prepared, race.start)
-    if not task.held_out.chooses:
+    if not task.facts.chooses:
         name = next((each.name for each in settings if each.values == race.unproven), "")
         left = [each.name for later in race.rounds[1:] for each in later.variations if each.name]
         name += f" without {' and '.join(left)}" if name and left else ""
         if group.main and name:
             few = f"validation has fewer than {LEAST_TO_CHOOSE} queries or events, which choose nothing"
             logger.info(
-                f"{few if task.held_out.looks else 'without validation nothing is chosen'}: {name}"
+                f"{few if task.facts.has_looks else 'without validation nothing is chosen'}: {name}"
             )
         return with_setting(prepared, race.unproven or {})
     steps = config.train.steps(task.data.sampler.batches_per_epoch)
@@ -159,9 +159,9 @@ def with_setting(prepared: Prepared, values: Values) -> Prepared:
         settle_temperature(config)
         return replace(prepared, config=config)
     torch.manual_seed(config.train.seed)
-    task = prepared.task.fresh(reading_of(config, prepared.devices), prepared.folder / CACHE)
+    task = prepared.task.again(reading_of(config, prepared.devices))
     move_tower(config, task, prepared.devices)
-    config = config.settled(task.showcase.facts().counts["train"])
+    config = config.settled(task.facts.counts["train"])
     settle_temperature(config)
     return replace(prepared, config=config, task=task)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -19,9 +18,7 @@ from ..engine.training_options import RefitOn, Training
 from ..errors import quantity
 from ..io.console import logger, silenced
 from ..io.documents import JsonLines
-from ..mining.search import index_of
 from ..ranking.ranking import Part
-from ..text.train.training_pairs import TrainingPairs
 from .fit import Fitted, fit
 from .prepare import Prepared, move_tower, reading_of
 from .task import RunTask
@@ -57,15 +54,16 @@ class Refit:
 
     def __init__(self, prepared: Prepared) -> None:
         self.train, self.objective = prepared.config.train, copy.deepcopy(prepared.config.objective)
-        counts = prepared.task.showcase.facts().counts
+        counts = prepared.task.facts.counts
+        plan = prepared.task.refits
         self.latest = self.pairs = counts["train"]  # of the training before, and of the first one
         worth = self.pairs < (1 - WORTH) * counts["pairs"]
-        parts = {**_PARTS, "auto": prepared.task.refits if worth else ()}[self.train.refit]
+        parts = {**_PARTS, "auto": plan.auto if worth else ()}[self.train.refit]
         self.parts = [
             each for each in parts if each == "test" or not prepared.config.evaluation.cold_items
         ]
-        self.learned = prepared.task.learned
-        self.mines = _mines(prepared)
+        self.rows = plan.rows
+        self.mines = prepared.config.world.mines(prepared.task, prepared.config)
         self.goes_on = bool(self.train.made_rows) or self.mines
         self.share, self.cost = (
             1.0,
@@ -86,7 +84,7 @@ class Refit:
     def times(self) -> float:
         """Return the most steps of all trainings together, in the time of those of the first
         one."""
-        sizes = [self.pairs, *map(self.learned, self.parts)]
+        sizes = [self.pairs, *(self.rows(part) for part in self.parts)]
         more = sum(size for size, before in zip(sizes[1:], sizes, strict=False) if size != before)
         return float(1 + self.share * self.cost * more / self.pairs)
 
@@ -105,9 +103,9 @@ class Refit:
         with run.phases("refit"), TemporaryDirectory(dir=run.folder) as folder:
             torch.manual_seed(self.train.seed)  # of the first weights, as `prepare` does
             reading = reading_of(replace(config, train=self.train), run.devices)
-            task = run.task.extended(reading, part)
+            task = run.task.again(reading, part)
             move_tower(config, task, run.devices)
-            pairs = task.showcase.facts().counts["train"]
+            pairs = task.facts.counts["train"]
             if pairs == self.latest:
                 return run
             self.latest = pairs
@@ -125,8 +123,7 @@ class Refit:
                 )
                 mined = None
                 if self.mines:
-                    assert isinstance(task.data, TrainingPairs)
-                    mined = task.data.mine(group)
+                    mined = config.world.mine(task, group)
                 fit(again, looks=False)
             record: dict[str, Any] = {
                 "event": "refit",
@@ -143,21 +140,6 @@ class Refit:
                     logger.info(f"{few}: see mining.absolute_margin, relative_margin and depth")
             run.log.write(**record)
         return replace(run, config=config, task=task)
-
-
-def _mines(prepared: Prepared) -> bool:
-    """Return True if the model mines negatives before it is trained again.
-
-    Raises:
-        ConfigError: `mining.faiss` is no index that FAISS knows.
-    """
-    config, mining, data = prepared.config, prepared.config.mining, prepared.task.data
-    wanted = mining.again > 0 and config.base.uses_negatives and config.train.teacher is None
-    if not (wanted and isinstance(data, TrainingPairs) and data.rows.negatives is None):
-        return False
-    if mining.faiss is not None:  # a wrong one is refused before the training
-        index_of(mining.faiss, data.vectors(np.zeros(1, np.int64)).shape[1])
-    return True
 
 
 def _onward(train: Training) -> Training:

@@ -87,9 +87,7 @@ def limit_chosen(
         if allowed >= wanted:
             verdict = "more than it needs"
         logger.info(f"train.max_time of {seconds:g} s allows {allowed:,} steps, {verdict}")
-    result = within(unlimited, limit)
-    result.task.held_out.afford(result.config)  # fewer steps leave less for looks
-    return result
+    return within(unlimited, limit)
 
 
 def _measured(

@@ -135,8 +135,6 @@ def refit_on_validation(run: RunUnderWay) -> None:
 def judge_trained(run: RunUnderWay) -> None:
     """Judge the trained tower on the test."""
     if run.is_main:
-        with run.judged.phases("embed"):
-            run.judged.task.held_out.embed()
         run.after = judge(run.judged)
 
 

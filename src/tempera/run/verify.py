@@ -107,7 +107,7 @@ class Case:
         rows = [rows[:: max(1, len(rows) // PAIRS)][:PAIRS] for rows in data.sampler(0, 4)]
         batches = [data.batch(chosen, number) for number, chosen in enumerate(rows)]
         options = replace(options, gradient_accumulation_steps=1, cache_memory=None)
-        reopened = prepared.task.showcase.reopened
+        reopened = partial(prepared.config.world.reopened, prepared.task)
         case = cls(
             data.tower, prepared.config.objective, batches, options, reopened, prepared.folder
         )

@@ -3,7 +3,7 @@ dry runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import quantity
+from ..ranking.ranking import Part
+from .verdict import TOGETHER, SystemScores, Verdict
 
 QUANTILES = (0.0, 0.5, 0.9, 0.99, 1.0)
 SHOWN = 3  # rows of a dry run
@@ -85,6 +87,9 @@ class DataFacts:
         counts: pairs, train, validation, queries (of the test), corpus, and dropped by reason.
         notes: further lines.
         about: what was read, a sentence or a table of its columns.
+        subject: the kind of model, and the words for it.
+        chooses: True if the validation set is large enough to choose weights by.
+        has_looks: True if there is anything to judge by during training.
         made_rows: beside each pair in the first steps.
         tower: the options of the tower, where the data have decided some of them; else None.
     """
@@ -92,6 +97,9 @@ class DataFacts:
     source: Any
     headline: str
     counts: dict[str, Any]
+    subject: Subject
+    chooses: bool
+    has_looks: bool
     notes: tuple[str, ...] = ()
     about: str = ""
     made_rows: int = 0
@@ -107,6 +115,50 @@ class DataFacts:
         )
         about = self.about.split("\n") if self.about else []
         return [*about, self.headline, *dropped, *self.notes]
+
+
+@dataclass(frozen=True)
+class Looks:
+    """The looks at validation during a training.
+
+    Args:
+        number: of looks between the first step and the last, at most `train.evaluations`.
+        corpus: number of documents that a look ranks; None is all.
+    """
+
+    number: int
+    corpus: int | None = None
+
+
+@dataclass(frozen=True)
+class RefitPlan:
+    """The parts of held-out data that a training again may learn.
+
+    Args:
+        auto: the parts that `train.refit: auto` learns, in this order, where much is held out.
+        rows: gives the number of pairs or events that a run trains on which learns a part and all
+            before it.
+    """
+
+    auto: tuple[Part, ...]
+    rows: Callable[[Part], int]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The trained tower beside other systems on the same test.
+
+    Args:
+        systems: scores by name, in the order of a table: the untrained tower, baselines, the
+            trained tower, and the trained one together with words or counts. Empty where nothing is
+            held out to judge by.
+        about: further values for metrics.json.
+        examples: held-out queries at random, with the answers of the trained system.
+    """
+
+    systems: Mapping[str, SystemScores]
+    about: Mapping[str, Any]
+    examples: Sequence[Example]
 
 
 @dataclass(frozen=True)
@@ -151,3 +203,14 @@ def extent(what: str, counts: Lengths) -> dict[str, Any]:
         "mean": float(counts.mean()),
         "most": int(counts.max()),
     }
+
+
+def systems_of(
+    before: Verdict, baselines: Mapping[str, SystemScores], after: Verdict
+) -> dict[str, SystemScores]:
+    """Return all systems in the order of a table; those of the trained tower together with words or
+    counts come last."""
+    systems = {"untrained": before.ranking, **baselines, "trained": after.ranking}
+    for name in systems.keys() & TOGETHER:
+        systems[name] = systems.pop(name)
+    return systems

@@ -3,9 +3,16 @@ that belong to it alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..parallel.distributed import Group
 
 TEXTS = "texts"
 INTERACTIONS = "interactions"
@@ -32,6 +39,16 @@ class World:
         hand: gives an object of Python to the options that describe its rows.
         teacher_defaults: options of a teacher beside these data, where none are given.
         refuse_misfits: refuses options that the data or the parts of this world do not fit.
+        preview: describes the training rows of a task for a dry run.
+        source: yields the tensors that tell the data of a task from any others, whatever of them is
+            held out, trained on, or cut.
+        trained_on: gives the ids that a model which has learned the data of a task keeps of them,
+            by file name, so that it is not judged by them.
+        reopened: saves the tower of a task into a folder, opens it as a user would, and gives the
+            largest difference in any number of its vectors.
+        cautions: yields cautions on what the figures of a task are worth, by its configuration.
+        mines: True if the tower of a task mines negatives before it is trained again.
+        mine: mines them, by the tower as it is now; all processes call.
     """
 
     name: str
@@ -41,6 +58,13 @@ class World:
     hand: Callable[[Any, Any], Any]
     teacher_defaults: Callable[[Any], Mapping[str, Any]]
     refuse_misfits: Callable[[Any, Fail], None]
+    preview: Callable[[Any], dict[str, Any]]
+    source: Callable[[Any], Iterable[Tensor]]
+    trained_on: Callable[[Any], Mapping[str, NDArray[np.int64]]]
+    reopened: Callable[[Any, Path], float]
+    cautions: Callable[[Any, Any], Iterator[str]]
+    mines: Callable[[Any, Any], bool]
+    mine: Callable[[Any, Group], Any]
     states: tuple[Any, ...] = field(default=())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -20,6 +20,8 @@ from ..mining.embed import StoredEmbeddings, embed_by
 from ..ranking.ranking import Part
 from ..task.config import Config
 from ..task.rounds import Race
+from ..task.showcase import Compared, DataFacts, RefitPlan, Searched, systems_of
+from ..task.verdict import SystemScores, Verdict
 from ..towers.pair import Tower
 from ..towers.saved import model_folder
 from .judge.held_out import HeldOutQueries
@@ -119,15 +121,41 @@ class TextTask:
         race: Race = config.tower.race(len(self.data.texts.split.train), self.data.spans.length)
         return race
 
-    def fresh(self, config: Config, cache: Path) -> TextTask:
-        """Return another run on the same texts, split and tokens, before its training."""
+    @cached_property
+    def facts(self) -> DataFacts:
+        """The texts in numbers and sentences."""
+        return self.showcase.facts()
+
+    def compared(self, before: Verdict | None, after: Verdict | None) -> Compared:
+        """Compare the trained tower with the untrained one, a teacher, and BM25."""
+        systems: dict[str, SystemScores] = {}
+        if before is not None and after is not None:
+            systems = systems_of(before, self.held_out.baselines(), after)
+        about = self.held_out.about()
+        examples = self.showcase.examples(systems) if systems else []
+        return Compared(systems, about, examples)
+
+    def searched(self) -> Searched:
+        """Return every document that is searched with its vector."""
+        return self.showcase.searched()
+
+    def again(self, config: Config, part: Part | None = None) -> TextTask:
+        """Return another run on the same texts and tokens, before its training; with a part, it
+        trains on the pairs of this part, too, and is judged as this one."""
+        if part is not None:
+            return self._extended_run(config, part)
         texts = self.data.texts
         config = config.settled(len(texts.split.train), config.train.large_pays)
         sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
         return TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store)
 
     @property
-    def refits(self) -> tuple[Part, ...]:
+    def refits(self) -> RefitPlan:
+        """The parts that a training again may learn, and the pairs that it then has."""
+        return RefitPlan(self._auto_parts, lambda part: len(self._extended(part).train))
+
+    @property
+    def _auto_parts(self) -> tuple[Part, ...]:
         """The test, after its evaluation, and all before it; validation alone where the user has
         named the test.
 
@@ -139,7 +167,7 @@ class TextTask:
             return ()
         return ("validation",) if (pairs.part == TEST).any() else ("test",)
 
-    def extended(self, config: Config, part: Part) -> TextTask:
+    def _extended_run(self, config: Config, part: Part) -> TextTask:
         """Return a run that trains on the pairs of a part, too, with the same tokens, evaluated as
         this one."""
         split, catalogue = self._extended(part), self.data.texts.catalogue
@@ -150,10 +178,6 @@ class TextTask:
         task = TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store)
         task.held_out.follow(self.held_out)
         return task
-
-    def learned(self, part: Part) -> int:
-        """Return the number of pairs that a run trains on which learns this part, too."""
-        return len(self._extended(part).train)
 
     def _extended(self, part: Part) -> Split:
         return self.data.texts.split.extended(part)

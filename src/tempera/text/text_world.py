@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
 from ..engine.clock import Phases
+from ..mining.embedder import run_of
+from ..mining.search import index_of
+from ..mining.shortfall import Report
+from ..parallel.distributed import Group
 from ..task.config import Config
 from ..task.world import TEXTS, DataOptions, Fail, World, refuse_idle
 from ..towers.pair import TowerOptions
 from ..towers.pretrained import Pretrained
+from ..towers.saved import EVALUATED
 from ..towers.static import Static
 from ..towers.transformer import Transformer
+from .judge.held_out import HeldOutQueries
+from .judge.other_data import among, read_tasks
 from .read.installed_python import InstalledPython
 from .read.pairs import Source
 from .read.sources import BeirFolder, Given, PairsFile
@@ -107,6 +118,93 @@ def _is_unpaired(options: Any) -> bool:
     return isinstance(options, Documents) and options.rule is None
 
 
+def preview(task: TextTask) -> dict[str, Any]:
+    """Return three training rows, lengths, repeats, and negatives of a query."""
+    return task.showcase.preview()
+
+
+def source(task: TextTask) -> Iterable[Tensor]:
+    """Return the ids of all queries and documents of a task."""
+    return task.data.source()
+
+
+def trained_on(task: TextTask) -> dict[str, NDArray[np.int64]]:
+    """Return the ids of the forms of all texts of the training rows, in whatever role."""
+    return task.showcase.trained_on()
+
+
+def reopened(task: TextTask, folder: Path) -> float:
+    """Save the tower and open it as a user would; return the largest difference in any number of
+    its vectors."""
+    return task.showcase.reopened(folder)
+
+
+def cautions(task: TextTask, config: Config) -> Iterator[str]:
+    """Yield cautions on test queries that the run, or a model which it begins with, has learned."""
+    yield from learned_before(config, task.held_out)
+    if config.evaluation.also:  # without which no content is computed
+        yield from learned_also(config.evaluation.also, trained_on(task))
+
+
+def learned_before(config: Config, held_out: HeldOutQueries) -> Iterator[str]:
+    """Yield a caution for each run whose model this one begins with, or learns from, and which has
+    learned queries of the test."""
+    counts = dict[Path, int]()
+    for run in (run_of(Path(each)) for each in config.begins_with):
+        if (count := held_out.learned_by(run)) is not None:
+            counts[run] = count
+    side = getattr(config.tower, "doc", None)
+    index = run_of(Path(side.path)) if isinstance(side, KeptIndex) else None
+    for run, count in counts.items():
+        if count:
+            before, again = run / EVALUATED, "train it with train.refit=none"
+            # RUN/evaluated has no documents to search.
+            other = (
+                f"{again}, and take its index"
+                if run == index
+                else f"take {before}, which was not, or {again}"
+            )
+            yield (
+                f"{run}, which this model begins with or learns from, was trained on {count:,} of the test queries, so that the "
+                "figures are too good: "
+                + (
+                    other
+                    if held_out.learned_by(before) == 0
+                    else "give queries that it has not seen"
+                )
+            )
+
+
+def learned_also(paths: Sequence[str], trained: Mapping[str, NDArray[np.int64]]) -> Iterator[str]:
+    """Yield a caution for each set of `evaluation.also` of whose queries the run trains on some."""
+    known = np.concatenate([np.empty(0, np.int64), *trained.values()])
+    for path, (count, queries) in among(read_tasks(paths), known).items():
+        yield (
+            f"the run trains on {count:,} of the {queries:,} queries of {path} (evaluation.also), so that the figures there are "
+            "too good: give queries that it does not train on"
+        )
+
+
+def mines(task: TextTask, config: Config) -> bool:
+    """Return True if the tower mines negatives before it is trained again.
+
+    Raises:
+        ConfigError: `mining.faiss` is no index that FAISS knows.
+    """
+    mining = config.mining
+    wanted = mining.again > 0 and config.base.uses_negatives and config.train.teacher is None
+    if not wanted or task.data.rows.negatives is not None:
+        return False
+    if mining.faiss is not None:  # a wrong one is refused before the training
+        index_of(mining.faiss, task.data.vectors(np.zeros(1, np.int64)).shape[1])
+    return True
+
+
+def mine(task: TextTask, group: Group) -> Report:
+    """Give every training pair negatives that the tower mines as it is now."""
+    return task.data.mine(group)
+
+
 WORLD = World(
     name=TEXTS,
     parts={
@@ -126,4 +224,11 @@ WORLD = World(
     hand=hand,
     teacher_defaults=teacher_defaults,
     refuse_misfits=refuse_misfits,
+    preview=preview,
+    source=source,
+    trained_on=trained_on,
+    reopened=reopened,
+    cautions=cautions,
+    mines=mines,
+    mine=mine,
 )

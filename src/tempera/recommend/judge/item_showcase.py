@@ -73,7 +73,15 @@ class ItemShowcase:
         headline = f"{text.format(**counts)}; test queries: {tests}"
         notes = tuple(f"note: {note}" for note in (*division.notes, *self._unseen()))
         return DataFacts(
-            timeline.source, headline, counts, notes, timeline.about, tower=self.data.options
+            timeline.source,
+            headline,
+            counts,
+            self.subject,
+            self.held_out.chooses,
+            self.held_out.looks,
+            notes,
+            timeline.about,
+            tower=self.data.options,
         )
 
     def _unseen(self) -> Iterator[str]:
@@ -126,10 +134,6 @@ class ItemShowcase:
         return Searched(
             self.data.item_vectors, documents_of(items), self.data.tower.normalised, tables
         )
-
-    def trained_on(self) -> dict[str, NDArray[np.int64]]:
-        """Return nothing: all events are in the run's histories."""
-        return {}
 
     def reopened(self, folder: Path) -> float:
         """Save the towers and read them into others; return the largest difference in any number of

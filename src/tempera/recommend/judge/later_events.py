@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from ...ranking.fusion import WEIGHTS, Fusion
 from ...ranking.ranking import LEAST_TO_CHOOSE, MOST, Part
 from ...ranking.spread import spread
 from ...task.config import Config
+from ...task.showcase import Looks
 from ...task.verdict import COUNTED, OURS, SystemScores, Verdict, main_metric
 from ..read.timeline import Events, Timeline
 from ..train.encoders import Elapsed
@@ -47,16 +47,10 @@ class LaterEvents:
             data,
             data.events,
         )
-        self.afford(config)
-        self.corpus: int | None = None  # items are never sampled
         self.reached: dict[str, dict[str, Recommended]] = {}  # by system and protocol
         self.cold: dict[str, Means] = {}  # what each system makes of withheld items
         self.chosen: dict[str, Any] = {}  # baselines with the settings that validation has chosen
         self.counting: Counting | None = None  # the baseline beside the vectors, once it is chosen
-
-    def afford(self, config: Config) -> None:
-        """Look as often as the options say: looking up vectors costs little."""
-        self.evaluations = config.train.evaluations
 
     @property
     def chooses(self) -> bool:
@@ -76,9 +70,6 @@ class LaterEvents:
             self.options.queries != 0 and bool(self.events.division.test)
         )
 
-    def embed(self) -> None:
-        """Do nothing: vectors of items cost little."""
-
     def follow(self, other: LaterEvents) -> None:
         """Take over what another run on the same events has reached, and what validation has chosen
         for it."""
@@ -88,8 +79,10 @@ class LaterEvents:
             fitted = self.chosen[other.counting.system].fit(self._observed)
             self.counting = replace(other.counting, fitted=fitted)
 
-    def settle(self) -> None:
-        """Do nothing: items are never sampled."""
+    def begin(self, config: Config, draws: bool) -> Looks:
+        """Plan as many looks as the options say: looking up vectors costs little, and items are
+        never sampled."""
+        return Looks(config.train.evaluations)
 
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
         """Evaluate the towers on the test by every protocol, or on some of the validation by the
@@ -284,9 +277,6 @@ class LaterEvents:
             **({"moment": MOMENT} if Elapsed() in self.data.options.query else {}),
             "protocols": protocols_of(self.reached),
         }
-
-    def learned_by(self, run: Path) -> None:
-        """Return None: recommenders begin with no other run."""
 
     def _winner(self) -> str:
         """Return which system is best on the test, and by how much, in a sentence."""

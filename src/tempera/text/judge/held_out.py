@@ -4,7 +4,7 @@ both."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,14 @@ from ...ranking.sample import Sample, sample_corpus
 from ...ranking.small_vectors import by_precision, widths_of
 from ...ranking.spread import normalised, spread
 from ...task.config import Config
+from ...task.showcase import Looks
 from ...task.verdict import FUSED, TEACHER, SystemScores, Verdict, main_metric
 from ..read.pairs import Rows
 from ..train.split import Split
 from ..train.training_pairs import TrainingPairs
 from .hybrid import scores_of_both
 from .lexical import BM25, Floats, Lexical, best
+from .other_data import InTraining, judged, read_tasks
 
 HELD_OUT = "held_out"  # in metrics.json: the digest of what a run has held out
 BY_TEXT = "held_out_by_text"  # in metrics.json: True, since texts are held out in whatever role
@@ -139,15 +141,16 @@ class HeldOutQueries:
             return self.first.fusion
         return Fusion() if self.words is None or not self.chooses else self._chosen(self.words)
 
-    def embed(self) -> None:
-        """Embed the ranked documents, for the judgement and for the run's index."""
-        _ = self.data.corpus
+    def begin(self, config: Config, draws: bool) -> Looks:
+        """Plan the looks of a training by its steps.
 
-    def settle(self) -> None:
-        """Choose the documents that are ranked during training, by what the untrained tower
-        confuses."""
-        if self.corpus is not None and self.sample is None:
+        Args:
+            draws: choose the documents that looks rank, among those that the tower confuses now.
+        """
+        self.afford(config)
+        if draws and self.corpus is not None and self.sample is None:
             self.judge("validation")
+        return Looks(self.evaluations, self.corpus)
 
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
         """Evaluate the tower on the queries of a part; on the test if there are no validation
@@ -184,7 +187,11 @@ class HeldOutQueries:
             self.bias = self.sample.bias(queries, corpus, options.metrics, relevant)
         unit = self.data.tower.normalised
         cosines = (queries, answers) if unit else (normalised(queries), normalised(answers))
-        return Verdict(ranking, spread(*cosines))
+        verdict = Verdict(ranking, spread(*cosines))
+        if part != "test" or not options.also:
+            return verdict
+        others = judged(InTraining(self.data.known), read_tasks(options.also), options.metrics)
+        return replace(verdict, others=others)
 
     def _queries(self, questions: Questions) -> Floats:
         return self.data.remembered(questions.query_of[questions.rows], "query")
