@@ -19,7 +19,6 @@ from ..core.objective import Objective
 from ..core.pools import POOLS, Pool
 from ..core.temperature import Temperature
 from ..engine.training_options import Training
-from ..ranking.ranking import Evaluation
 from ..recommend.read.division import (
     AtRandom,
     Divide,
@@ -33,6 +32,7 @@ from ..recommend.read.interactions import Interactions
 from ..recommend.train.encoders import FEATURES, Elapsed, Feature, OfUser
 from ..recommend.train.features import Features
 from ..recommend.train.pooling import POOLINGS, Pooling
+from ..task.evaluation import Evaluation
 from ..task.showcase import Labels
 from ..text.read.installed_python import InstalledPython
 from ..text.read.pairs import Source

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import ConfigError, DataError, quantity
-from ..ranking.ranking import LEAST_TO_CHOOSE, Evaluation, Part
+from ..ranking.ranking import LEAST_TO_CHOOSE
 from ..task.config import Config
+from ..task.evaluation import Evaluation, Part
 from ..task.rounds import Race
 from .judge.item_showcase import ItemShowcase
 from .judge.later_events import LaterEvents, drawn

@@ -20,7 +20,7 @@ from ..errors import quantity
 from ..io.console import logger, silenced
 from ..io.documents import JsonLines
 from ..mining.search import index_of
-from ..ranking.ranking import Part
+from ..task.evaluation import Part
 from ..text.train.training_pairs import TrainingPairs
 from .fit import Fitted, fit
 from .prepare import Prepared, move_tower, reading_of

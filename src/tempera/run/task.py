@@ -14,7 +14,7 @@ from torch import Tensor
 from ..core.batch import Batch
 from ..engine.batches import Sampler
 from ..options.build import Config
-from ..ranking.ranking import Part
+from ..task.evaluation import Part
 from ..task.rounds import Race
 from ..task.showcase import DataFacts, Example, Searched, Subject
 from ..task.verdict import SystemScores, Verdict
