@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .compare import Comparison, Difference, bootstrap_metrics, compare
-from .metrics import Relevant, evaluate
+from .metrics import Relevant, evaluate, parsed
 from .nearest import nearest
 
 DEPTH = 100
-LEAST_TO_CHOOSE = 50  # validation queries; by fewer nothing is chosen
-FEW_QUERIES = 10  # of the test; fewer show nothing, and the interval of one has no width
+LEAST_TO_CHOOSE = 50  # validation queries, below which nothing is chosen by them
+FEW_QUERIES = 10  # of the test; fewer queries prove nothing, and one query has no interval
 
 
 def depth_of(metrics: Sequence[str]) -> int:
     """Return the depth to rank to for some metrics, at least 100."""
-    return max([DEPTH, *(int(name.partition("@")[2]) for name in metrics)])
+    return max([DEPTH, *(parsed(name)[1] for name in metrics)])
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Ranking:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Return the means over queries."""
+        """The means over queries."""
         return {name: float(values.mean()) for name, values in self.per_query.items()}
 
     def intervals(self) -> dict[str, Difference]:
@@ -59,7 +59,7 @@ class Ranking:
         return compare(self.per_query, other.per_query)
 
     def first_right(self, relevant: Relevant) -> NDArray[np.int64]:
-        """Return the rank of each query's first relevant document, from 1, [q]; 0 where none was
-        ranked."""
+        """Return the rank of each query's first relevant document, from 1, [q]; 0 if no relevant
+        document is ranked."""
         hit = relevant.gains(self.ranked) > 0
         return np.where(hit.any(1), hit.argmax(1) + 1, 0)
