@@ -52,9 +52,9 @@ def negatives(objective: Objective, batch: Batch[Any], group: Group, most: int =
     text = f"{counts['query']:,} pairs a batch on {processes}"
     if counts["query"] < most:
         text += f" (of at most {most:,}; batches differ by one pair at most)"
-    for anchor in sorted(candidates, reverse=True):
-        row = "document" if anchor == "doc" else anchor
-        text += f"; each {row} is compared with {', '.join(candidates[anchor])}"
+    for kind in sorted(candidates, reverse=True):
+        row = "document" if kind == "doc" else kind
+        text += f"; each {row} is compared with {', '.join(candidates[kind])}"
     return text
 
 

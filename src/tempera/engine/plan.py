@@ -161,7 +161,7 @@ def pack(lengths: Tensor, budget: int, padded: bool, start_tokens: int = 32) -> 
 def _cuts_in_order(widths: NDArray[np.int64], budget: int) -> list[int]:
     """Return the positions at which to cut rows, so that no part of several rows holds more than
     `budget` tokens."""
-    cuts = []
+    cuts: list[int] = []
     ends = widths.cumsum()
     begin = 0
     passed = 0  # tokens before `begin`
