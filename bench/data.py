@@ -19,7 +19,7 @@ import torch
 
 from _harness import Aim, Meter, arguments, by_line, finish, own_bytes
 from tempera.engine.batches import Draws, Shuffled
-from tempera.ranking.ranking import Evaluation
+from tempera.task.evaluation import Evaluation
 from tempera.text.read.sources import PairsFile
 from tempera.text.train.catalogue import Catalogue, stored
 from tempera.text.train.split import hold_out

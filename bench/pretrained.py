@@ -39,7 +39,7 @@ import tempera
 from _harness import Aim, finish, parser_of, table
 from _sets import measured_sets, pairs_of, record_of, shown, source
 from recipe import METRIC, MODEL_DIR, Judge, encoding
-from tempera.engine.devices import settled
+from tempera.engine.devices import choose_precision
 from tempera.towers.pretrained import Pretrained
 from text import PROBE, Recorded, Work, steps_in
 from text import tempera as steps_of_tempera
@@ -73,7 +73,7 @@ def divided(name: str, pairs: int, folder: Path) -> Judge:
 
 def default_batch(pairs: int) -> int:
     """Return the batch that `tempera train` takes on this machine's CPU."""
-    return Pretrained(str(MODEL_DIR)).schedule(pairs, settled("auto") == "bf16")[0]
+    return Pretrained(str(MODEL_DIR)).schedule(pairs, choose_precision("auto") == "bf16")[0]
 
 
 def steps_of_theirs(

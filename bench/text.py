@@ -41,7 +41,7 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from _harness import Aim, alternate, finish, table
 from tempera.engine import loop
 from tempera.engine.batches import Draws, Shuffled
-from tempera.engine.devices import Devices, Wanted, settled
+from tempera.engine.devices import Devices, Wanted, choose_precision
 from tempera.mining.embed import StoredEmbeddings
 from tempera.mining.embedder import Model
 from tempera.mining.guide import Guide
@@ -111,7 +111,7 @@ def tempera(
     tower = made.tower.build([])
     sides = tower.features(catalogue.queries[:], role="query"), tower.features(catalogue.docs[:])
     examples = catalogue.examples(np.arange(len(catalogue.pairs)), *sides, Draws())
-    devices = Devices(mixed_precision=settled(precision))
+    devices = Devices(mixed_precision=choose_precision(precision))
     state = loop.begin(tower, made.objective, made.train, devices)
     batches = (examples.batch(torch.tensor(rows)) for rows in work.order(steps))
     losses, seconds = [], []

@@ -347,7 +347,7 @@ def warm(choice: Choice, folder: Path, used: Accelerator, precision: Precision =
     next(steps)
 
 
-READ = {"engine/loop.py _figures": 1}  # loss, norm and the temperature's gradient, together
+READ = {"engine/loop.py _loss_and_norm": 1}  # loss, norm and the temperature's gradient, together
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])

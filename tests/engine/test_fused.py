@@ -324,7 +324,7 @@ def test_kernels_that_do_not_run_are_told_once(
         calls.append(1)
         raise error
 
-    monkeypatch.setattr(fused, "_swept", broken)
+    monkeypatch.setattr(fused, "_sweep_by_kernels", broken)
     objective.sweep = fused.Fused(least=least)
     if not least:
         wanted = type(error) if isinstance(error, torch.OutOfMemoryError) else ConfigError

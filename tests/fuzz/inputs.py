@@ -196,7 +196,7 @@ def _names() -> tuple[tuple[str, ...], ...]:
 
     from tempera.engine.training_options import Training
     from tempera.options.names import hints_of
-    from tempera.ranking.ranking import Evaluation
+    from tempera.task.evaluation import Evaluation
     from tempera.task.showcase import Labels
     from tempera.text.train.mined_again import MiningAgain
 

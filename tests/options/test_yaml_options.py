@@ -19,8 +19,8 @@ from tempera.options.build import build
 from tempera.options.builder import Builder
 from tempera.options.names import PARTS, hints_of
 from tempera.options.yaml_options import COMMAND_LINE, Options, dump, inline, load, of, parse
-from tempera.ranking.ranking import Evaluation
 from tempera.recommend.train.history import History
+from tempera.task.evaluation import Evaluation
 from tempera.task.showcase import Labels
 from tempera.text.train.mined_again import MiningAgain
 from tempera.towers.lora import Lora

@@ -231,7 +231,7 @@ def test_what_search_shows_is_what_loops_find() -> None:
         generator.normal(size=(30, 4)).astype(np.float32),
     )
     answers = [{1, 2}, {3}, {4}, {5}, {6}, {7}, {29}]
-    pairs = Scored.shown(queries, docs, Relevant.of([sorted(a) for a in answers]), 5)
+    pairs = Scored.of_search(queries, docs, Relevant.of([sorted(a) for a in answers]), 5)
     at = 0
     for i, query in enumerate(queries):
         scores = {j: float(query @ doc) for j, doc in enumerate(docs)}

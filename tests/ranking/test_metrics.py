@@ -10,7 +10,8 @@ import pytrec_eval
 
 from tempera.errors import ConfigError
 from tempera.ranking.metrics import DEFAULT_METRICS, Relevant, evaluate
-from tempera.ranking.ranking import Evaluation, Ranking
+from tempera.ranking.ranking import Ranking
+from tempera.task.evaluation import Evaluation
 
 KINDS = ("ndcg", "mrr", "recall", "precision", "hit", "map")
 TREC = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tempera.errors import DataError
-from tempera.ranking.nearest import ROUNDING, nearest, settled, top, top_of
+from tempera.ranking.nearest import ROUNDING, break_ties, nearest, top, top_of
 
 
 def sorted_whole(scores: np.ndarray, k: int) -> np.ndarray:
@@ -170,7 +170,7 @@ def test_scores_that_follow_each_other_closely_are_not_all_equal() -> None:
     """Ten scores of a nearly collapsed model span six rounding errors, and rank."""
     close = 0.9 - 6.5e-7 * np.arange(10)[None]
     against = np.arange(10)[None, ::-1].copy()
-    assert settled(close, against).tolist() == [[8, 9, 6, 7, 4, 5, 2, 3, 0, 1]]
+    assert break_ties(close, against).tolist() == [[8, 9, 6, 7, 4, 5, 2, 3, 0, 1]]
     generator = np.random.default_rng(0)
     scores = -np.sort(generator.integers(0, 60, (200, 25)) * -1.5e-7, axis=1)[:, ::-1].copy()
     scores = -np.sort(-scores, axis=1)
@@ -179,7 +179,7 @@ def test_scores_that_follow_each_other_closely_are_not_all_equal() -> None:
         in_groups(row, where)
         for row, where in zip(scores.tolist(), positions.tolist(), strict=True)
     ]
-    assert settled(scores, positions).tolist() == expected
+    assert break_ties(scores, positions).tolist() == expected
 
 
 def test_a_nearly_collapsed_model_ranks_by_its_scores() -> None:

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from tempera.engine import devices
-from tempera.engine.devices import Devices, settled, start
+from tempera.engine.devices import Devices, choose_precision, start
 from tempera.errors import OutputError
 from tempera.experiments.distill import options_of
 from tempera.mining.embed import embed_by
@@ -38,7 +38,9 @@ def gain(monkeypatch: pytest.MonkeyPatch) -> Any:
     def pretend(times: float) -> None:
         devices.bf16_gain.cache_clear()
         monkeypatch.setattr(
-            devices, "_product", lambda device, dtype: 1 if dtype == torch.float32 else 1 / times
+            devices,
+            "_seconds_of_product",
+            lambda device, dtype: 1 if dtype == torch.float32 else 1 / times,
         )
 
     yield pretend
@@ -69,8 +71,8 @@ def test_auto_is_measured_once_and_in_little_time(gain: Any) -> None:
     assert time.perf_counter() - began < 1 and devices.bf16_gain.cache_info().misses == 1
     for times, expected in ((7.0, "bf16"), (1.5, "bf16"), (1.49, "no"), (0.2, "no")):
         gain(times)
-        assert settled("auto") == start("auto", "cpu").mixed_precision == expected
-        assert [settled(each) for each in ("no", "bf16", "fp16")] == ["no", "bf16", "fp16"]
+        assert choose_precision("auto") == start("auto", "cpu").mixed_precision == expected
+        assert [choose_precision(each) for each in ("no", "bf16", "fp16")] == ["no", "bf16", "fp16"]
 
 
 def test_a_run_in_bf16_by_measurement(

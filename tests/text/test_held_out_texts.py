@@ -17,7 +17,7 @@ import torch
 
 from tempera.errors import DataError
 from tempera.io.ids import content_ids, form, form_ids
-from tempera.ranking.ranking import Evaluation
+from tempera.task.evaluation import Evaluation
 from tempera.text.read.pairs import Pairs, Rows
 from tempera.text.read.sources import BeirFolder, PairsFile
 from tempera.text.train.catalogue import Catalogue

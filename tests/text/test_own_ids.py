@@ -15,7 +15,7 @@ import torch
 from tempera.errors import DataError
 from tempera.io.ids import content_id
 from tempera.mining.hard_negatives import Mining
-from tempera.ranking.ranking import Evaluation
+from tempera.task.evaluation import Evaluation
 from tempera.text.read.pairs import REPEATED, Pairs
 from tempera.text.read.sources import PairsFile
 from tempera.text.train.catalogue import Catalogue

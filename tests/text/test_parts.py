@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tempera.errors import DataError
-from tempera.ranking.ranking import Evaluation
+from tempera.task.evaluation import Evaluation
 from tempera.text.read.beir import _read_texts as read_texts
 from tempera.text.read.pairs import TEST, TRAIN, VALIDATION, Pairs
 from tempera.text.read.sources import BeirFolder, PairsFile

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tempera.errors import DataError
-from tempera.ranking.ranking import Evaluation
+from tempera.task.evaluation import Evaluation
 from tempera.text.read.pairs import TEST, TRAIN, VALIDATION, Pairs
 from tempera.text.train.split import NOT_ASKED, SHARES_DOCUMENT, SHARES_QUERY, Split, hold_out
 

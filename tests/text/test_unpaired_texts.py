@@ -17,7 +17,7 @@ import pytest
 from tempera.errors import ConfigError, DataError
 from tempera.options.build import build
 from tempera.options.yaml_options import Options
-from tempera.ranking.ranking import Evaluation
+from tempera.task.evaluation import Evaluation
 from tempera.text.read.pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
 from tempera.text.read.sources import PairsFile
 from tempera.text.read.text_files import HEADING_ASKS, UNDIVIDED

@@ -1,27 +1,25 @@
-"""Gradient caching as a way to embed: keep the graph of what fits the memory, embed the rest again
-when its gradient is known.
+"""Gradient caching: keep the graphs that fit the memory, and embed the other rows again when their
+gradients are known.
 
 GradCache (Gao et al. 2021) embeds every row twice. Here a micro-batch is embedded twice only if its
 graph does not fit:
 
-    embed what will be replayed, without graph -> embed what is kept -> gradients of all embeddings
-    -> backward through what is kept, which frees it -> replay the others, one at a time
+    embed the rows to replay, without graph -> embed the rows to keep -> gradients of all embeddings
+    -> backward through the kept graphs, which frees them -> replay the others, one at a time
 
 so memory peaks at the kept graphs or at one replayed micro-batch, whichever is larger, and not at
 their sum. Each micro-batch draws its random numbers from a seed of its own, so a replay repeats its
-dropout exactly; a tower that draws from numpy or `random`, which are not repeated, gets wrong
-gradients.
+dropout exactly. A tower that draws from numpy or `random` gets wrong gradients: their numbers are
+not repeated.
 
-A tower whose parameters are divided among processes is called by all of them equally often: those
-with fewer micro-batches fill up with one row whose embedding is thrown away and whose gradient is
-0.
+All processes call a tower whose parameters are divided among them equally often: a process with
+fewer micro-batches embeds one row more, throws the embedding away, and gives it the gradient 0.
 """
 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal, get_args
@@ -46,17 +44,17 @@ from .micro_batches import Micro, Plan, Work, fillers
 from .plan import Footprint, footprint, keep, pack, probe_rows, start_tokens
 
 CPU_MEMORY = 4 << 30  # bytes for kept graphs; a stated amount, so that a run repeats exactly
-GPU_MEMORY = 0.8  # of what is free
+GPU_MEMORY = 0.8  # of the free memory
 CPU_MICRO_BATCH = 256 << 20  # bytes of one micro-batch's graph
 GPU_MICRO_BATCH = 1 / 8  # of the memory for kept graphs
 _MOST_HALVINGS = 16
 
-_WEAK = ("footprints", "trained")  # by tower, as long as it is there
+_WEAK = ("footprints", "trained")  # attributes of a cache whose keys are weak references to towers
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def size_of(value: Any) -> Any:
-    """Return bytes, also from a text with a unit of 1,024.
+    """Return bytes from a number, or from a text with a unit of 1,024.
 
     >>> size_of("1.5GiB"), size_of("200 MB"), size_of(0.5)
     (1610612736.0, 209715200.0, 0.5)
@@ -86,22 +84,28 @@ class Embedded:
     group: Group = ALONE
 
     def backward(self, grads: Mapping[Role, Tensor | None]) -> None:
-        """Add the gradients of the towers' parameters, given those of the embeddings; a role
-        without one has zeros."""
+        """Add the gradients of the towers' parameters.
+
+        Args:
+            grads: gradients of each role's embeddings, [n, D]; zeros for a role without them.
+        """
         for work in self.plan.works:
             assert work.embeddings is not None
             parts = work.embeddings.split_with_sizes(work.counts)
-            known = zip(parts, (grads.get(role) for role in work.roles), strict=True)
-            sides = [torch.zeros_like(part) if grad is None else grad for part, grad in known]
+            sides = []
+            for role, part in zip(work.roles, parts, strict=True):
+                grad = grads.get(role)
+                sides.append(torch.zeros_like(part) if grad is None else grad)
             work.grads = torch.cat(sides) if len(sides) > 1 else sides[0]
-        learnt = [self._back(micro) for micro in reversed(self.plan.micros)]
-        if learnt and not any(learnt):
+        has_graph = [self._backward_through(micro) for micro in reversed(self.plan.micros)]
+        if has_graph and not any(has_graph):
             self._refuse_detached()
 
-    def _back(self, micro: Micro) -> bool:
-        """Go backward through a micro-batch; return False if its embeddings have no graph, as those
-        of a frozen tower."""
-        graph, micro.graph = micro.graph, None
+    def _backward_through(self, micro: Micro) -> bool:
+        """Go backward through a micro-batch; return False if its embeddings have no graph, as from
+        a frozen tower."""
+        graph = micro.graph
+        micro.graph = None
         if graph is None:
             with self.cache.replaying, torch.enable_grad(), self.cache.autocast():
                 graph = micro.embed(self.cache.device)
@@ -132,16 +136,17 @@ class Cache:
         mode: "auto" keeps the graphs that fit `memory`; "never" keeps all, so no row is embedded
             twice; "always" keeps none.
         memory: bytes for kept graphs, as a number or a text such as "2GiB", or, up to 1, a share of
-            the free memory; None is 4 GiB on a CPU and 0.8 of what is free on a GPU.
-        tokens: most tokens of a micro-batch, padding counted; None is what 256 MiB hold on a CPU,
-            1/8 of `memory` on a GPU.
-        device: where the towers compute.
+            the free memory; None is 4 GiB on a CPU and 0.8 of the free memory on a GPU.
+        tokens: most tokens of a micro-batch, padding counted; None is as many as fit 256 MiB of
+            graph on a CPU, and 1/8 of `memory` on a GPU.
+        device: device of the towers.
         autocast: a context in which the towers run.
-        free: bytes of free memory on a device; None asks it.
+        free: bytes of free memory on the device; None asks the device.
+        half: True if towers multiply in half precision; None asks torch.
 
     Raises:
-        ConfigError: an unknown mode, a size that is none, or a tower whose layers look at the whole
-            batch, which cannot be cut.
+        ConfigError: an unknown mode, a wrong size, or a tower whose layers look at the whole batch,
+            which cannot be cut.
 
     >>> from tempera import Batch, Side, mnr, step
     >>> tower, batch = torch.nn.Linear(3, 2), Batch(Side(torch.randn(64, 3)), Side(torch.randn(64, 3)))
@@ -155,6 +160,7 @@ class Cache:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     autocast: Context = nullcontext
     free: float | None = None
+    half: bool | None = None
 
     def __post_init__(self) -> None:
         refuse_unknown("cache: mode", self.mode, *get_args(Mode))
@@ -177,32 +183,31 @@ class Cache:
         else:
             self.bytes = self.memory * self._free() if self.memory <= 1 else self.memory
         self.micro_bytes = self.bytes * GPU_MICRO_BATCH if on_gpu else float(CPU_MICRO_BATCH)
-        self.wanted = [
-            self.mode,
-            self.memory,
-            self.tokens,
-            self.device.type,
-        ]  # which `halve` leaves as they are
+        # The options as they were given: `halve` does not change them.
+        self.wanted = [self.mode, self.memory, self.tokens, self.device.type]
         self.replaying = Clock(self.device)
-        # Of each tower, and what of it was trained when it was measured.
         self.footprints: MutableMapping[nn.Module, Footprint] = WeakKeyDictionary()
+        # Training mode of each tower, and the parameters that were trained, when it was measured.
         self.trained: MutableMapping[nn.Module, list[bool]] = WeakKeyDictionary()
-        self.known: list[
-            Footprint
-        ] = []  # of a checkpoint, by which towers are cut as they were; in the order of use
+        # Footprints of a checkpoint, in the order of use: towers are cut as before.
+        self.known: list[Footprint] = []
         self.halved = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            **{name: dict(vars(self)[name]) for name in _WEAK},
-        }  # weak references cannot be pickled
+        state = dict(vars(self))
+        for name in _WEAK:
+            state[name] = dict(state[name])  # weak references cannot be pickled
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update({**state, **{name: WeakKeyDictionary(state[name]) for name in _WEAK}})
+        vars(self).update(state)
+        for name in _WEAK:
+            setattr(self, name, WeakKeyDictionary(state[name]))
 
     def _free(self) -> float:
-        return free_bytes(self.device) if self.free is None else self.free
+        if self.free is not None:
+            return self.free
+        return free_bytes(self.device)
 
     def halve(self) -> None:
         """Halve micro-batches and kept graphs, after memory has run out.
@@ -215,71 +220,81 @@ class Cache:
             raise TemperaError(
                 "out of memory even with one row at a time: lower the tower's max_length or size"
             )
-        self.bytes, self.micro_bytes = self.bytes / 2, self.micro_bytes / 2
-        self.tokens = None if self.tokens is None else max(1, self.tokens // 2)
-        self.mode = "auto" if self.mode == "never" else self.mode
+        self.bytes /= 2
+        self.micro_bytes /= 2
+        if self.tokens is not None:
+            self.tokens = max(1, self.tokens // 2)
+        if self.mode == "never":
+            self.mode = "auto"
         logger.warning(
             f"out of memory: micro-batches are halved, {self.halved} times so far; the batch is unchanged"
         )
 
     def sizes(self) -> dict[str, Any]:
-        """Return what the cuts of a run follow from, for its checkpoint."""
-        known = [asdict(each) for each in self.footprints.values()]
-        sizes = {
+        """Return the sizes by which batches are cut, for a checkpoint."""
+        return {
+            "wanted": self.wanted,
             "mode": self.mode,
             "bytes": self.bytes,
             "micro_bytes": self.micro_bytes,
             "tokens": self.tokens,
+            "footprints": [asdict(footprint) for footprint in self.footprints.values()],
+            "onednn": onednn_pays(),
         }
-        return {"wanted": self.wanted, **sizes, "footprints": known, "onednn": onednn_pays()}
 
     def resume(self, sizes: Mapping[str, Any]) -> None:
-        """Cut batches and multiply as a run did before; as the options say, if they or the kind of
-        device have changed since."""
-        if "onednn" in sizes:  # which earlier versions do not know
+        """Cut batches and multiply as a run did before, by the `sizes` of its checkpoint.
+
+        The cuts follow the options instead, if these or the kind of device have changed since.
+        """
+        if "onednn" in sizes:  # checkpoints of earlier versions have no such entry
             settle(sizes["onednn"])
-        if sizes["wanted"] == self.wanted:
-            self.mode, self.tokens = sizes["mode"], sizes["tokens"]
-            self.bytes, self.micro_bytes = float(sizes["bytes"]), float(sizes["micro_bytes"])
-            self.known = [Footprint(**each) for each in sizes["footprints"]]
+        if sizes["wanted"] != self.wanted:
+            return
+        self.mode = sizes["mode"]
+        self.tokens = sizes["tokens"]
+        self.bytes = float(sizes["bytes"])
+        self.micro_bytes = float(sizes["micro_bytes"])
+        self.known = [Footprint(**footprint) for footprint in sizes["footprints"]]
 
     def plan(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Plan:
-        """Cut a batch into micro-batches and choose those that keep their graph; processes keep
-        pace in divided towers."""
-        of: Callable[[Role], Any] = getattr(
-            towers, "of", lambda role: towers
-        )  # one tower for all roles
-        roles: dict[int, list[Role]] = {}
-        for role in batch.sides():
-            roles.setdefault(id(of(role)), []).append(role)
-        works = [Work.of(of(same[0]), same, batch) for same in roles.values()]
-        cut = [self._cut(work, group) for work in works]
-        micros = [micro for own in cut for micro in own]
-        if self.mode == "auto":
-            chosen = keep(
-                [micro.bytes for micro in micros], [micro.tokens for micro in micros], self.bytes
-            )
-        else:
-            chosen = [self.mode == "never"] * len(micros)
-        for number, (micro, kept) in enumerate(zip(micros, chosen, strict=True)):
-            micro.number, micro.kept = number, kept
-        paced = [
-            micro
-            for work, own in zip(works, cut, strict=True)
-            for micro in (*own, *fillers(work, own, group))
-        ]
+        """Cut a batch into micro-batches and choose the micro-batches that keep their graph;
+        processes keep pace in divided towers."""
+        works = _works(towers, batch)
+        micros_of = [self._cut(work, group) for work in works]
+        micros = [micro for own in micros_of for micro in own]
+        self._choose_kept(micros)
+        paced = []
+        for work, own in zip(works, micros_of, strict=True):
+            paced += own
+            paced += fillers(work, own, group)
         return Plan(works, sorted(paced, key=lambda micro: micro.kept))
+
+    def _choose_kept(self, micros: Sequence[Micro]) -> None:
+        """Number the micro-batches, and choose those that keep their graph."""
+        if self.mode == "auto":
+            sizes = [micro.bytes for micro in micros]
+            tokens = [micro.tokens for micro in micros]
+            kept = keep(sizes, tokens, self.bytes)
+        else:
+            kept = [self.mode == "never"] * len(micros)
+        for number, micro in enumerate(micros):
+            micro.number = number
+            micro.kept = kept[number]
 
     def embed(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Embedded:
         """Embed every side of a batch; rows come back in their order."""
-        plan = self.plan(towers, batch, group)
-        own = [micro for micro in plan.micros if len(micro.index)]
-        seeds = torch.randint(2**62, (len(own),)).tolist()
-        for micro in own:
+        return self.embed_plan(self.plan(towers, batch, group), batch, group)
+
+    def embed_plan(self, plan: Plan, batch: Batch[Any], group: Group = ALONE) -> Embedded:
+        """Embed every side of a batch in the micro-batches of its plan."""
+        with_rows = [micro for micro in plan.micros if len(micro.index)]
+        seeds = torch.randint(2**62, (len(with_rows),)).tolist()
+        for micro in with_rows:
             micro.seed = seeds[micro.number]
         for kept in (False, True):
-            # A context each: autocast keeps the weights that it casts, and those cast without a
-            # graph must not stand in one.
+            # Two contexts: autocast keeps the weights that it casts, and weights that were cast
+            # without a graph must not be part of a graph.
             with torch.set_grad_enabled(kept), self.autocast():
                 for micro in plan.micros:
                     if micro.kept == kept:
@@ -289,7 +304,8 @@ class Cache:
         vectors: dict[Role, Tensor] = {}
         for work in plan.works:
             assert work.embeddings is not None
-            vectors |= zip(work.roles, work.embeddings.split_with_sizes(work.counts), strict=True)
+            parts = work.embeddings.split_with_sizes(work.counts)
+            vectors.update(zip(work.roles, parts, strict=True))
         return Embedded(batch.of(vectors).to(self.device), plan, self, group)
 
     def _cut(self, work: Work, group: Group) -> list[Micro]:
@@ -298,57 +314,77 @@ class Cache:
         if not len(lengths) and not work.divided:
             work.embeddings = self._empty(work)
             return []
-        weight = self._footprint(work, group)
-        work.drops = weight.drops
+        size = self._footprint(work, group)
+        work.drops = size.drops
         if not len(lengths):
             return []
         padded = work.padded
         widest = max(1.0, float(lengths.max() if padded else lengths.double().mean()))
-        budget = self.tokens or weight.tokens(self.micro_bytes, widest)
+        budget = self.tokens or size.tokens(self.micro_bytes, widest)
         start = start_tokens(self.device, work.tower, self.in_half())
         micros = []
         for index in pack(lengths, budget, padded, start):
-            total = max(1, int(lengths[index].sum()))
-            width = max(1, int(lengths[index].max())) if padded else total / len(index)
-            tokens = int(len(index) * width)
-            micros.append(Micro(work, index, tokens, weight.bytes(len(index), width)))
+            rows = len(index)
+            if padded:
+                width: float = max(1, int(lengths[index].max()))
+            else:
+                width = max(1, int(lengths[index].sum())) / rows
+            micros.append(Micro(work, index, int(rows * width), size.bytes(rows, width)))
         return micros
 
     def in_half(self) -> bool:
-        """Return whether towers multiply in half precision."""
+        """Return True if towers multiply in half precision."""
+        if self.half is not None:
+            return self.half
         with self.autocast():
             return in_half(self.device)
 
     def _footprint(self, work: Work, group: Group) -> Footprint:
-        trained = [work.tower.training, *(p.requires_grad for p in work.parameters)]
+        """Return the footprint of a tower; measure it if it is unknown, or if more of the tower is
+        trained than when it was measured."""
+        trained = [work.tower.training]
+        trained += [p.requires_grad for p in work.parameters]
         size = self.footprints.get(work.tower)
         if size is None and self.known:
             size = self.known.pop(0)
-        elif size is None or any(map(operator.gt, trained, self.trained.get(work.tower, trained))):
-            refuse_batch_statistics(work.tower)
-            features = work.features if len(work.features) else work.spare
-            probes = [features[index] for index in probe_rows(features.lengths.cpu())]
-            dropout = dropout_on(self.device, work.modules)
-            with (
-                seeded(0, self.device),
-                dropout,
-                self.autocast(),
-                work.linear.cast_once(self.device),
-            ):
-                size = footprint(work.tower, probes, work.padded, self.device)
-            size = replace(size, drops=getattr(dropout, "has_drawn", True))
+        elif size is None or _has_more(trained, self.trained.get(work.tower, trained)):
+            size = self._measure(work)
             self.trained[work.tower] = trained
-            if work.divided:  # equal micro-batches leave little to fill up
+            if work.divided:  # with one footprint, few calls are needed to keep pace
                 group.keep_pace()
-                linear, square = (
-                    float(group.all_reduce_max(math.ceil(x))) for x in (size.linear, size.square)
-                )
+                linear = float(group.all_reduce_max(math.ceil(size.linear)))
+                square = float(group.all_reduce_max(math.ceil(size.square)))
                 size = Footprint(linear, square)  # some process may have drawn
         self.footprints[work.tower] = size
         return size
 
+    def _measure(self, work: Work) -> Footprint:
+        """Measure the footprint of a tower on a few of its rows."""
+        refuse_batch_statistics(work.tower)
+        features = work.features if len(work.features) else work.spare
+        probes = [features[index] for index in probe_rows(features.lengths.cpu())]
+        dropout = dropout_on(self.device, work.modules)
+        with seeded(0, self.device), dropout, self.autocast(), work.linear.cast_once(self.device):
+            size = footprint(work.tower, probes, work.padded, self.device)
+        return replace(size, drops=getattr(dropout, "has_drawn", True))
+
     @torch.no_grad()
     def _empty(self, work: Work) -> Tensor:
+        """Return the embeddings of no rows, [0, D]."""
         with self.autocast():
             embeddings: Tensor = work.tower(work.features.to(self.device))
         return embeddings
+
+
+def _works(towers: Any, batch: Batch[Any]) -> list[Work]:
+    """Return the work of each tower in a batch; roles that share a tower are one work."""
+    tower_of: Callable[[Role], Any] = getattr(towers, "of", lambda role: towers)
+    roles_of: dict[int, list[Role]] = {}
+    for role in batch.sides():
+        roles_of.setdefault(id(tower_of(role)), []).append(role)
+    return [Work.of(tower_of(roles[0]), roles, batch) for roles in roles_of.values()]
+
+
+def _has_more(trained: Sequence[bool], before: Sequence[bool]) -> bool:
+    """Return True if something is trained that was not trained before."""
+    return any(now and not then for now, then in zip(trained, before, strict=False))

@@ -1,9 +1,9 @@
 """The state of a run, and its checkpoints: everything that the next step depends on, apart from the
 seed and the data.
 
-Which rows a step sees, what is drawn for it and the dropout of its towers follow from the seed and
-the number of the step, so a checkpoint holds tensors and a handful of numbers. Nothing that could
-be executed is written or read.
+The rows of a step, its draws and the dropout of its towers follow from the seed and the number of
+the step, so a checkpoint holds tensors and a handful of numbers. Nothing that could be executed is
+written or read.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class State:
     scaler: torch.amp.GradScaler
     cache: Cache
     step: int = 0  # optimiser steps that have been taken
-    left_out: int = 0  # of them in a row, until now, because they were not finite
-    group: Group = ALONE  # the processes that train; the main one writes
+    left_out: int = 0  # latest steps that were left out in a row, because they were not finite
+    group: Group = ALONE  # the processes that train; the main process writes
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
@@ -59,61 +59,54 @@ class State:
     @cached_property
     def tiles(self) -> dict[str, int]:
         """The scores of a tile, by type of device."""
-        return next(
-            (each.tiles for each in self.modules.modules() if isinstance(each, Objective)), {}
-        )
+        for module in self.modules.modules():
+            if isinstance(module, Objective):
+                return module.tiles
+        return {}
 
     def save(self, folder: Path, beside: Mapping[str, bytes] | None = None) -> None:
-        """Write a checkpoint that is whole or not there; one that `folder` holds is replaced.
+        """Write a whole checkpoint, or none; an earlier checkpoint in `folder` is replaced.
 
-        With towers that are divided among processes, all of them have to call; the main process
-        writes. Its folder goes on with towers divided otherwise, or not at all.
+        If towers are divided among processes, all processes have to call; the main process writes.
+        The towers that resume may be divided otherwise, or not at all.
 
         Args:
             folder: of the checkpoint.
-            beside: other files that belong to it, by name.
+            beside: other files of the checkpoint, by name.
 
         Raises:
             OutputError: the folder cannot be written; an earlier checkpoint in it stays.
         """
-        moments = self.optimizer.state_dict()["state"]
-        divided = {f"modules.{name}": value for name, value in self.modules.state_dict().items()}
-        divided |= {
-            f"optimizer.{i}.{name}": value
-            for i, each in moments.items()
-            for name, value in each.items()
-        }
+        parts = {}
+        for name, value in self.modules.state_dict().items():
+            parts[f"modules.{name}"] = value
+        for number, moments in self.optimizer.state_dict()["state"].items():
+            for name, value in moments.items():
+                parts[f"optimizer.{number}.{name}"] = value
         tensors = {}
-        for name, value in divided.items():
-            everything = at_main(value, self.group)
-            if (
-                everything is not None
-            ):  # a copy each: towers may share weights, and the format holds none twice
-                tensors[name] = (
-                    everything.detach().to("cpu", copy=not is_divided(value)).contiguous()
-                )
+        for name, value in parts.items():
+            whole = at_main(value, self.group)
+            if whole is not None:
+                # A copy each: towers may share weights, and the format holds no tensor twice.
+                on_cpu = whole.detach().to("cpu", copy=not is_divided(value))
+                tensors[name] = on_cpu.contiguous()
         if not self.group.main:
             return
         data = save(tensors)
         numbers = {
             "format": FORMAT,
-            "xxh3": xxhash.xxh3_128_hexdigest(
-                data
-            ),  # of the tensors, so that a flipped byte is noticed
+            "xxh3": xxhash.xxh3_128_hexdigest(data),  # so that a flipped byte is noticed
             "step": self.step,
             "left_out": self.left_out,
             "scaler": self.scaler.state_dict(),
             "tiles": self.tiles,
             "cache": self.cache.sizes(),
         }
-        content = {
-            _TENSORS: data,
-            _NUMBERS: json.dumps(numbers, indent=2).encode(),
-            **(beside or {}),
-        }
+        files = {_TENSORS: data, _NUMBERS: json.dumps(numbers, indent=2).encode()}
+        files.update(beside or {})
         with new_folder(folder) as stage:
-            for name, each in content.items():
-                (stage / name).write_bytes(each)
+            for name, content in files.items():
+                (stage / name).write_bytes(content)
 
     def load(self, folder: Path) -> None:
         """Load a checkpoint of the same configuration, to resume from it.
@@ -123,22 +116,12 @@ class State:
         """
         tensors, numbers = _read(folder)
         try:
-            own = self.modules.state_dict()
-            weights = _below("modules.", tensors)
-            self.modules.load_state_dict(
-                {name: divided_as(value, own.get(name, value)) for name, value in weights.items()}
-            )
-            parameters = [p for each in self.optimizer.param_groups for p in each["params"]]
-            moments: dict[int, dict[str, Tensor]] = {}
-            for name, value in _below("optimizer.", tensors).items():
-                number, _, what = name.partition(".")
-                moments.setdefault(int(number), {})[what] = divided_as(
-                    value, parameters[int(number)]
-                )
-            self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+            self._load_tensors(tensors)
             self.scaler.load_state_dict(numbers["scaler"])
-            self.step, self.left_out = int(numbers["step"]), int(numbers["left_out"])
-            self.tiles.update({kind: int(size) for kind, size in numbers.get("tiles", {}).items()})
+            self.step = int(numbers["step"])
+            self.left_out = int(numbers["left_out"])
+            for kind, size in numbers.get("tiles", {}).items():
+                self.tiles[kind] = int(size)
             self.cache.resume(numbers["cache"])
         except (
             LookupError,
@@ -153,8 +136,27 @@ class State:
                 f"{folder} is not a checkpoint of this configuration: {first}"
             ) from None
 
+    def _load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load the weights of the modules and the moments of the optimiser."""
+        own = self.modules.state_dict()
+        weights = _below("modules.", tensors)
+        self.modules.load_state_dict(
+            {name: divided_as(value, own.get(name, value)) for name, value in weights.items()}
+        )
+        parameters: list[nn.Parameter] = []
+        for group in self.optimizer.param_groups:
+            parameters += group["params"]
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, value in _below("optimizer.", tensors).items():
+            number, _, moment = name.partition(".")
+            index = int(number)
+            of_parameter = moments.setdefault(index, {})
+            of_parameter[moment] = divided_as(value, parameters[index])
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
 
-def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+
+def _below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with a prefix, by the rest of the name."""
     return {
         name.removeprefix(prefix): value
         for name, value in tensors.items()
@@ -163,6 +165,7 @@ def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors and the numbers of a checkpoint."""
     try:
         numbers = read_json(folder / _NUMBERS)
         data = (folder / _TENSORS).read_bytes()
@@ -171,7 +174,7 @@ def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise DataError(
             f"{folder} is not a checkpoint: {error.strerror} ({error.filename})"
         ) from None
-    except Exception as error:  # whatever a damaged file makes of the readers
+    except Exception as error:  # the readers of a damaged file raise anything
         raise DataError(
             f"{folder} is a damaged checkpoint: {' '.join(str(error).split())[:200]}"
         ) from None

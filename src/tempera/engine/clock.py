@@ -1,5 +1,4 @@
-"""Seconds spent in a context, on a device that may work behind the program's back, and those of
-each phase of a run."""
+"""Seconds spent in a context, on a device that works asynchronously, and in each phase of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _UNITS = {"s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600}  # in seconds
 
 
 def seconds_of(value: Any) -> Any:
-    """Return seconds, also from a text with a unit.
+    """Return seconds from a number, or from a text with a unit.
 
     >>> seconds_of("60s"), seconds_of("1.5 min"), seconds_of("1h"), seconds_of(90)
     (60.0, 90.0, 3600.0, 90)
@@ -43,7 +42,7 @@ Seconds = Annotated[float, BeforeValidator(seconds_of), Field(gt=0)]
 
 
 class Clock:
-    """Adds up the seconds of every time it is entered.
+    """Adds up the seconds of all blocks that it is the context of.
 
     >>> clock = Clock(torch.device("cpu"))
     >>> with clock:
@@ -60,7 +59,8 @@ class Clock:
 
     def __enter__(self) -> None:
         if self.on_device:
-            start, end = (torch.Event(self.device, enable_timing=True) for _ in range(2))
+            start = torch.Event(self.device, enable_timing=True)
+            end = torch.Event(self.device, enable_timing=True)
             self.events.append((start, end))
             start.record()
         self.start = time.perf_counter()
@@ -77,7 +77,7 @@ class Clock:
             self.passed += time.perf_counter() - self.start
 
     def seconds(self) -> float:
-        """Seconds so far; waits for the device."""
+        """Wait for the device; return the seconds so far."""
         if self.events:
             torch.accelerator.synchronize(self.device)
             self.passed += sum(start.elapsed_time(end) for start, end in self.events) / 1000
@@ -86,10 +86,10 @@ class Clock:
 
 
 class Phases:
-    """Adds up the wall and CPU seconds of the phases of a run; those of a phase within another are
-    not the outer one's.
+    """Adds up the wall and CPU seconds of the phases of a run; an inner phase interrupts the outer
+    phase.
 
-    CPU seconds are of all threads, and of worker processes that have ended.
+    CPU seconds count all threads, and worker processes that have ended.
 
     >>> phases = Phases()
     >>> with phases("train"), phases("evaluate"):
@@ -129,15 +129,17 @@ class Phases:
             self.spent[name] = wall + each["wall"], cpu + each["cpu"]
 
     def _charge(self) -> None:
-        """Count the time since the last change as that of the innermost phase."""
+        """Count the time since the last change as time of the innermost phase."""
         now = _now()
         if self.running:
-            wall, cpu = self.spent.get(self.running[-1], (0.0, 0.0))
-            self.spent[self.running[-1]] = wall + now[0] - self.mark[0], cpu + now[1] - self.mark[1]
+            name = self.running[-1]
+            wall, cpu = self.spent.get(name, (0.0, 0.0))
+            self.spent[name] = wall + now[0] - self.mark[0], cpu + now[1] - self.mark[1]
         self.mark = now
 
 
 def _now() -> tuple[float, float]:
+    """Return the wall and CPU seconds of this process and its ended children."""
     ended = os.times()
     return time.perf_counter(), time.process_time() + ended.children_user + ended.children_system
 
@@ -149,15 +151,14 @@ def age() -> float:
 
 
 def peak_memory_bytes() -> int:
-    """Return the most memory that this process has held, and with it the largest of its workers,
-    except on Windows."""
+    """Return the peak memory of this process, and except on Windows with it the peak of its largest
+    worker."""
     if sys.platform == "win32":
         return int(psutil.Process().memory_info().peak_wset)
     unit = 1 if sys.platform == "darwin" else 1024
-    return unit * sum(
-        resource.getrusage(who).ru_maxrss
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    largest_worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return unit * (own + largest_worker)
 
 
 def fastest(
@@ -166,7 +167,7 @@ def fastest(
     clock: Callable[[], float] = time.perf_counter,
     rounds: int = 5,
 ) -> float:
-    """Return the seconds of the fastest of a few runs on a device, after one that warms up."""
+    """Return the seconds of the fastest of a few runs on a device, after a run that warms up."""
     return min(several(run, device, clock, rounds))
 
 
@@ -177,8 +178,8 @@ def several(
     rounds: int = 5,
     before: Callable[[], Any] = lambda: None,
 ) -> list[float]:
-    """Return the seconds of each of a few runs on a device, after one that warms up; `before` each
-    of them does not count."""
+    """Return the seconds of each of a few runs on a device, after a run that warms up; `before`
+    runs before each and does not count."""
 
     def once() -> float:
         before()

@@ -1,16 +1,15 @@
-"""The curator: rows of a batch that are worth learning from, chosen by a guide before the step is
-taken.
+"""The curator: rows of a batch that are worth learning from, chosen by a guide before the step.
 
 With l_i the contrastive loss of row i among all rows of the batch, for the model and for the
 guide's vectors,
 
     guide:         score_i = -l_i(guide)                     pairs that the guide understands
-    learnability:  score_i = l_i(model) - l_i(guide)         those of them that the model does not understand yet
+    learnability:  score_i = l_i(model) - l_i(guide)         pairs that only the guide understands
 
 (Evans et al. 2024, "Data curation via joint example selection", section 2; Mindermann et al. 2022,
-eq. 3). The step is then that of the rows with the highest scores alone, as if the sampler had drawn
-no others. A pair whose document answers another query has a high loss by any guide, and is left
-out.
+eq. 3). Only the rows with the highest scores take part in the step, as if the sampler had drawn
+only these rows. A pair whose document answers another query has a high loss by any guide, and is
+left out.
 """
 
 from __future__ import annotations
@@ -45,16 +44,17 @@ def curated(
     cache: Cache,
     group: Group = ALONE,
 ) -> tuple[Batch[Any], Tensor | None]:
-    """Return this process's part of the rows with the highest scores, at least 2 rows over all
-    processes; all if the share is 1.
+    """Return the rows with the highest scores, at least 2 rows over all processes; all rows if the
+    share is 1.
 
     Rows of weight 0 come last.
 
     Returns:
-        The rows, and their places in the batch of all processes, [k]; None if these are all.
+        This process's part of the chosen rows, and the positions of all chosen rows in the batch of
+        all processes, [k]; None for the positions of all rows.
 
     Raises:
-        DataError: a side without the guide's vectors, or one of them that is not finite.
+        DataError: a side without the guide's vectors, or a vector that is not finite.
     """
     if share == 1:
         return batch, None
@@ -62,23 +62,28 @@ def curated(
     _refuse_not_finite(everyone)
     if everyone.weight is not None:
         scores[everyone.weight.cpu() == 0] = -torch.inf
+    ranked = scores.argsort(descending=True, stable=True)
     best = torch.zeros(len(scores), dtype=torch.bool)
-    best[scores.argsort(descending=True, stable=True)[: _count(len(scores), share)]] = True
-    return take(batch, best[everyone.local].nonzero()[:, 0]), best.nonzero()[:, 0]
+    best[ranked[: _count(len(scores), share)]] = True
+    mine = best[everyone.local].nonzero()[:, 0]
+    return take(batch, mine), best.nonzero()[:, 0]
 
 
 def as_many(batch: Batch[Any], share: float) -> Batch[Any]:
-    """Return the first rows of a batch of all processes, as many as are chosen; for plans, before
-    anything is known of them.
+    """Return the first rows of a batch of all processes, as many as `curated` chooses; for plans,
+    which have no scores.
 
     >>> from ..core.batch import Side
     >>> len(as_many(Batch(Side(torch.eye(10)), Side(torch.eye(10))), 0.8))
     8
     """
-    return batch if share == 1 else take(batch, torch.arange(_count(len(batch), share)))
+    if share == 1:
+        return batch
+    return take(batch, torch.arange(_count(len(batch), share)))
 
 
 def _count(rows: int, share: float) -> int:
+    """Return the number of rows to choose."""
     return min(rows, max(_FEWEST, round(share * rows)))
 
 
@@ -90,12 +95,13 @@ def scored(
     cache: Cache,
     group: Group = ALONE,
 ) -> tuple[Tensor, Batch[Tensor]]:
-    """Return the scores of all processes' rows, [n], and these rows as the guide embeds them.
+    """Return the scores of all processes' rows, [n], and the batch of these rows by the guide's
+    vectors.
 
-    The temperature is the objective's, and so are masks of ids, pools and corrections. A teacher
-    has no part in the scores, nor has a memory of past documents; nor has the mask `Guided`, since
-    a wrong pair is far apart by the guide, and the mask would leave out what it loses to. The model
-    is read without dropout.
+    Temperature, masks of ids, pools and corrections are those of the objective. A teacher, a memory
+    of past documents and the mask `Guided` have no part in the scores: a wrong pair is far apart by
+    the guide, and the mask would leave out the documents that are nearer. The model is read without
+    dropout.
     """
     judge = judging(objective)
     everyone = group.gather(batch.of(guides_of(batch)).to(group.device))
@@ -111,7 +117,8 @@ def scored(
 
 
 def judging(objective: nn.Module) -> Objective:
-    """Return the objective that scores rows, with the temperature of the one given."""
+    """Return the objective that scores rows: the given objective without widths and without the
+    mask `Guided`."""
     judge = copy.copy(base_of(objective))
     judge.masks = tuple(mask for mask in judge.masks if not isinstance(mask, Guided))
     return judge
@@ -121,18 +128,20 @@ def guides_of(batch: Batch[Any]) -> dict[Role, Tensor]:
     """Return the guide's vectors of every side, [n, G].
 
     Raises:
-        DataError: a side without them.
+        DataError: a side without the guide's vectors.
     """
+    guides = {}
     for role, side in batch.sides().items():
         if side.guide is None:
             raise DataError(
                 f"train.select chooses rows by a guide's vectors, and {role} has none: give train.guide=FOLDER"
             )
-    return {role: side.guide for role, side in batch.sides().items() if side.guide is not None}
+        guides[role] = side.guide
+    return guides
 
 
 def _refuse_not_finite(everyone: Batch[Tensor]) -> None:
-    """Refuse vectors of the guide that are not finite, by which every row would be chosen or none."""
+    """Refuse vectors of the guide that are not finite: their scores would choose all rows or none."""
     for role, side in everyone.sides().items():
         lost = ~side.rows.isfinite().all(1)
         if lost.any():
@@ -144,7 +153,7 @@ def _refuse_not_finite(everyone: Batch[Tensor]) -> None:
 
 @contextmanager
 def _without_graphs(cache: Cache) -> Iterator[None]:
-    """Let a cache keep no graph in the block; what it learns of sizes and memory stays."""
+    """Let a cache keep no graph in the block; its measured sizes stay."""
     mode = cache.mode
     cache.mode = "always"
     try:

@@ -30,8 +30,8 @@ from .clock import fastest
 
 Precision = Literal["no", "bf16", "fp16"]
 Wanted = Literal["auto", "no", "bf16", "fp16"]
-# What launchers leave in the environment: torchrun and accelerate, Intel MPI and MPICH, Open MPI,
-# MVAPICH.
+# Variables that launchers set in the environment: torchrun and accelerate, Intel MPI and MPICH,
+# Open MPI, MVAPICH.
 _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 _YES = ("1", "true", "yes", "y", "on", "t")  # as accelerate reads its switches
 DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -53,18 +53,14 @@ class Devices:
     mixed_precision: Precision = "no"
 
     def autocast(self) -> torch.autocast:
-        """Return a context with the precision of the towers; the objective stays in float32 in any
-        case."""
-        enabled = self.mixed_precision != "no"
-        return torch.autocast(
-            self.group.device.type,
-            DTYPES[self.mixed_precision] if enabled else None,
-            enabled=enabled,
-        )
+        """Return a context with the precision of the towers; the objective is always in float32."""
+        kind = self.group.device.type
+        if self.mixed_precision == "no":
+            return torch.autocast(kind, enabled=False)
+        return torch.autocast(kind, DTYPES[self.mixed_precision])
 
     def scaler(self) -> torch.amp.GradScaler:
-        """Return a new gradient scaler; with another precision than fp16, one that does nothing and
-        has scale 1."""
+        """Return a new gradient scaler; it does nothing and has scale 1, except in fp16."""
         return torch.amp.GradScaler(self.group.device.type, enabled=self.mixed_precision == "fp16")
 
 
@@ -73,13 +69,13 @@ def start(mixed_precision: Wanted = "no", device: str = "auto", timeout: float =
     start of a program.
 
     Args:
-        mixed_precision: of the towers; fp16 scales its gradients, and "auto" is bf16 where
-            `settled` says so.
+        mixed_precision: of the towers; fp16 scales its gradients, and "auto" is chosen by
+            `choose_precision`.
         device: to compute on: "cpu", "auto" for the accelerator if there is one, or its name, as
             cuda, cuda:1, xpu or mps.
-        timeout: seconds that a process waits for the others before it ends with an error. A process
-            that ends, or is killed, is noticed at once by gloo and by the launchers; this is for
-            one that hangs.
+        timeout: seconds that a process waits for the others before it ends with an error. Gloo and
+            the launchers notice at once a process that ends, or is killed; the timeout is for a
+            process that hangs.
 
     Raises:
         ConfigError: there is no such device, or it does not have the precision.
@@ -96,38 +92,43 @@ def start(mixed_precision: Wanted = "no", device: str = "auto", timeout: float =
     from torch.distributed.nn import functional  # noqa: F401
 
     cpu = chosen.type == "cpu"
-    with hearing(
-        signal.SIG_DFL
-    ):  # which ends the program: it waits for the others within C++, where Python hears nothing
-        state = PartialState(cpu=cpu, timeout=timedelta(seconds=timeout))
-    if dist.is_initialized() and dist.get_backend() == "gloo":
-        atexit.register(
-            stop
-        )  # whatever ends the program: gloo's threads abort a process that has not left the others
-    own, hosts = chosen if cpu else state.device, None
-    if dist.is_initialized() and dist.get_backend() != "gloo":
-        hosts = dist.new_group(timeout=timedelta(seconds=timeout), backend="gloo")
-        atexit.register(_leave, hosts)
+    limit = timedelta(seconds=timeout)
+    # The process waits for the others within C++, where Python hears no signal: with the default
+    # handlers, a signal ends the program.
+    with hearing(signal.SIG_DFL):
+        state = PartialState(cpu=cpu, timeout=limit)
+    hosts = None
+    if dist.is_initialized():
+        if dist.get_backend() == "gloo":
+            # Gloo's threads abort a process that ends without leaving the others.
+            atexit.register(stop)
+        else:
+            hosts = dist.new_group(timeout=limit, backend="gloo")
+            atexit.register(_leave, hosts)
+    own = chosen if cpu else state.device
     return _checked(Group(state.process_index, state.num_processes, own, hosts), mixed_precision)
 
 
-def settled(wanted: Wanted, group: Group = ALONE) -> Precision:
-    """Return the precision of the towers: "auto" is bf16 where all processes measure that it pays,
+def choose_precision(wanted: Wanted, group: Group = ALONE) -> Precision:
+    """Return the precision of the towers: "auto" is bf16 if all processes measure that bf16 pays,
     and else float32."""
     if wanted != "auto":
         return wanted
-    return "no" if group.all_reduce_max(bf16_gain(group.device) < WORTH) else "bf16"
+    if group.all_reduce_max(bf16_gain(group.device) < WORTH):
+        return "no"
+    return "bf16"
 
 
 @cache
 def bf16_gain(device: torch.device) -> float:
-    """Return how many times as fast as in float32 a device multiplies matrices in bf16; measured
-    once, in about 0.05 s."""
-    seconds = [_product(device, dtype) for dtype in (torch.float32, torch.bfloat16)]
-    return seconds[0] / seconds[1]
+    """Return the speed of a device's products in bf16 over their speed in float32; measured once,
+    in about 0.05 s."""
+    in_float32 = _seconds_of_product(device, torch.float32)
+    in_bf16 = _seconds_of_product(device, torch.bfloat16)
+    return in_float32 / in_bf16
 
 
-def _product(device: torch.device, dtype: torch.dtype) -> float:
+def _seconds_of_product(device: torch.device, dtype: torch.dtype) -> float:
     size = 512 if device.type == "cpu" else 4096
     matrix = torch.ones(size, size, dtype=dtype, device=device)
     return fastest(lambda: mm(matrix[: size // 2], matrix), device, rounds=3)
@@ -154,12 +155,11 @@ def named(name: str) -> torch.device:
     if accelerator is None or (wanted is not None and wanted.type != accelerator.type):
         has = "a CPU only" if accelerator is None else f"{accelerator.type} and a CPU"
         raise ConfigError(f"train.device is {name}, but torch finds {has} here: use auto, or cpu")
-    index = (
-        wanted.index
-        if wanted is not None and wanted.index is not None
-        else torch.accelerator.current_device_index()
-    )
-    if index >= (count := torch.accelerator.device_count()):
+    index = None if wanted is None else wanted.index
+    if index is None:
+        index = torch.accelerator.current_device_index()
+    count = torch.accelerator.device_count()
+    if index >= count:
         raise ConfigError(
             f"train.device is {name}, but there are {count} of {accelerator.type}, counted from 0"
         )
@@ -172,7 +172,8 @@ def launched() -> bool:
 
 
 def _checked(group: Group, wanted: Wanted) -> Devices:
-    device, mixed_precision = group.device, settled(wanted, group)
+    device = group.device
+    mixed_precision = choose_precision(wanted, group)
     if mixed_precision == "fp16" and device.type == "cpu":
         raise ConfigError(
             "mixed_precision: fp16 needs a GPU, but this process runs on a CPU; use bf16 or no"
@@ -186,8 +187,7 @@ def _checked(group: Group, wanted: Wanted) -> Devices:
 
 @contextmanager
 def one_voice(group: Group) -> Iterator[None]:
-    """Show progress and messages of the main process only; errors pass, so that each process shows
-    its own."""
+    """Show progress and messages of the main process only; every process shows its errors."""
     if group.main:
         yield
         return
@@ -201,11 +201,11 @@ def _leave(group: dist.ProcessGroup) -> None:
 
 
 def stop() -> None:
-    """Leave the other processes, at the end of a program; does nothing in one that has none."""
+    """Leave the other processes, at the end of a program; without other processes, do nothing."""
     if not dist.is_initialized():
         return
     from accelerate import PartialState
 
     dist.destroy_process_group()
-    gc.collect()  # of cycles among divided modules, which hold on to it
+    gc.collect()  # cycles among divided modules hold on to the group
     PartialState._reset_state()

@@ -1,5 +1,5 @@
-"""The rows and the cause that a loss or gradient that is not finite comes from; searched for only
-after one has occurred.
+"""The rows and the cause of a loss or gradient that is not finite, searched for after it has
+occurred.
 
 Letters in shapes: b rows of this process, n rows of all processes, D width.
 """
@@ -23,23 +23,22 @@ from .devices import Devices
 _HUGE = 1e15  # weights of a tower that still learns are far below
 _SHORT = 1e-6  # lengths of embeddings
 _RATE = "lower train.learning_rate"
+# Fields of a side that are known before its rows are embedded.
 _KNOWN = {
     "logq": "frequencies (logq)",
     "guide": "vectors of the guide",
     "teacher": "vectors of the teacher",
-}  # what is known of rows before they are embedded
+}
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A step whose loss or gradient is not finite; its weights are as they were before it."""
+    """A step whose loss or gradient is not finite, and which has not changed the weights."""
 
     step: int  # counted from 1
-    what: str  # is not finite
-    rows: tuple[
-        tuple[int, ...], ...
-    ]  # places in each batch of the step, of all processes, that it comes from
-    cause: str  # the likely one, and what to do
+    what: str  # the loss or the gradient
+    rows: tuple[tuple[int, ...], ...]  # positions to blame in each batch, of all processes
+    cause: str  # the likely cause, and a remedy
 
 
 class NotFinite(TemperaError):
@@ -56,74 +55,73 @@ class NotFinite(TemperaError):
 def trace(
     state: State, batches: Sequence[tuple[Batch[Any], Tensor | None]], what: str, devices: Devices
 ) -> Fault:
-    """Embed the batches of a step once more, and return what is not finite in them; all processes
-    have to call.
+    """Embed the batches of a step once more, and return the rows and the cause of its fault; all
+    processes have to call.
 
     The same weights and random numbers as in the step are needed. Gradients of the objective's
     parameters are changed.
 
     Args:
-        batches: rows of this process, and the places of all processes' rows in the batch that they
-            were chosen from.
+        batches: rows of this process, and the positions of all processes' rows in the batch from
+            which they were chosen.
+        what: "loss" or "gradient", which is not finite.
     """
-    if name := broken(state.modules, devices.group):
-        since = "before training has changed them" if not state.step else "from an earlier step"
-        advice = "give another tower.model" if not state.step else _RATE
-        return Fault(
-            state.step + 1, what, (), f"weights of {name} are not finite, {since}: {advice}"
-        )
+    name = broken(state.modules, devices.group)
+    if name is not None:
+        remedy = "before training has changed them: give another tower.model"
+        if state.step:
+            remedy = f"from an earlier step: {_RATE}"
+        return Fault(state.step + 1, what, (), f"weights of {name} are not finite, {remedy}")
     rows: list[tuple[int, ...]] = []
-    causes: list[str] = []
-    for batch, places in batches:
-        flags, cause = _look(state, batch, devices)
-        at = flags.nonzero()[:, 0]
-        rows.append(tuple((at if places is None else places[at]).tolist()))
-        causes += [cause] if cause else []
-    return Fault(
-        state.step + 1, what, tuple(rows), causes[0] if causes else _within(state.modules, devices)
-    )
+    first_cause = None
+    for batch, positions in batches:
+        flags, cause = _blamed_rows(state, batch, devices)
+        blamed = flags.nonzero()[:, 0]
+        if positions is not None:
+            blamed = positions[blamed]
+        rows.append(tuple(blamed.tolist()))
+        first_cause = first_cause or cause
+    cause = first_cause or _cause_within_towers(state.modules, devices)
+    return Fault(state.step + 1, what, tuple(rows), cause)
 
 
-def _look(state: State, batch: Batch[Any], devices: Devices) -> tuple[Tensor, str | None]:
-    """Return the rows of a batch that are to blame, [n], and why: by the first sign, from the
-    towers to the loss."""
+def _blamed_rows(state: State, batch: Batch[Any], devices: Devices) -> tuple[Tensor, str | None]:
+    """Return True for the rows of a batch that are to blame, [n], and the cause, by the first sign
+    from the towers to the loss."""
     group = devices.group
     objective: Any = state.modules["objective"]
     everyone = group.gather(state.cache.embed(state.modules["towers"], batch, group).batch)
     sides = {role: side.rows for role, side in everyone.sides().items()}
     lost = {role: ~rows.isfinite().all(1) for role, rows in sides.items()}
     if any(bool(flags.any()) for flags in lost.values()):
-        return _pairs(everyone, lost), _of_embeddings(state.modules, lost, devices)
+        return _pairs_of(lost, everyone), _cause_in_embeddings(state.modules, lost, devices)
     remembering = objective.recall(everyone)
     losses = objective.propagate(remembering, everyone.shares())
-    wrong = _everyones(~losses.isfinite(), group)
+    wrong = _of_all_processes(~losses.isfinite(), group)
     if wrong.any():
-        known, cause = _of_known(remembering)
+        known, cause = _cause_in_known(remembering)
         if cause is None:
-            return wrong, _of_losses(objective, everyone)
+            return wrong, _cause_in_losses(objective, everyone)
         return (known if known.any() else wrong), cause
-    grads = {role: ~grad.isfinite().all(1) for role, grad in group.reduce_scatter(everyone).items()}
-    pulled = {role: _everyones(flags, group) for role, flags in grads.items()}
-    if not any(bool(flags.any()) for flags in pulled.values()):
+    lost = {}
+    for role, grad in group.reduce_scatter(everyone).items():
+        lost[role] = _of_all_processes(~grad.isfinite().all(1), group)
+    if not any(bool(flags.any()) for flags in lost.values()):
         return torch.zeros(len(everyone), dtype=torch.bool), None
-    lengths = torch.cat(
-        [
-            rows[pulled[role]].detach().float().norm(dim=1)
-            for role, rows in sides.items()
-            if role in pulled
-        ]
-    )
-    if float(lengths.min()) < _SHORT:
-        cause = f"an embedding is {float(lengths.min()):.1g} long, and its gradient grows with 1 / length: {_RATE}"
-        return _pairs(everyone, pulled), cause
-    return _pairs(everyone, pulled), _of_temperature(
-        objective
-    ) or f"gradients overflow in the loss: {_RATE}"
+    lengths = [sides[role][flags].detach().float().norm(dim=1) for role, flags in lost.items()]
+    shortest = float(torch.cat(lengths).min())
+    if shortest < _SHORT:
+        cause = (
+            f"an embedding is {shortest:.1g} long, and its gradient grows with 1 / length: {_RATE}"
+        )
+    else:
+        cause = _cause_in_temperature(objective) or f"gradients overflow in the loss: {_RATE}"
+    return _pairs_of(lost, everyone), cause
 
 
-def _pairs(batch: Batch[Tensor], flags: dict[Role, Tensor]) -> Tensor:
-    """Return the pairs, [n], that own embeddings with a flag: as query, document or negative;
-    samples belong to none."""
+def _pairs_of(flags: dict[Role, Tensor], batch: Batch[Tensor]) -> Tensor:
+    """Return True for the pairs, [n], whose query, document or negative has a flag; samples belong
+    to no pair."""
     flagged = flags["query"].cpu() | flags["doc"].cpu()[batch.answers.cpu()]
     if batch.negatives is not None and batch.negatives.owner is not None:
         owner = batch.negatives.owner.cpu()[flags["negatives"].cpu()]
@@ -131,83 +129,108 @@ def _pairs(batch: Batch[Tensor], flags: dict[Role, Tensor]) -> Tensor:
     return flagged
 
 
-def _everyones(flags: Tensor, group: Group) -> Tensor:
-    """Return the flags of all processes' rows, [n], from those of this one's, [b]."""
+def _of_all_processes(flags: Tensor, group: Group) -> Tensor:
+    """Return the flags of all processes' rows, [n], from the flags of this process's rows, [b]."""
     return group.all_gather(flags[:, None].float().to(group.device))[:, 0].bool().cpu()
 
 
-def _of_embeddings(modules: nn.Module, lost: dict[Role, Tensor], devices: Devices) -> str:
-    which = " and ".join(f"{role} embeddings" for role, flags in lost.items() if flags.any())
+def _cause_in_embeddings(modules: nn.Module, lost: dict[Role, Tensor], devices: Devices) -> str:
+    """Return the cause of embeddings that are not finite."""
+    roles = " and ".join(f"{role} embeddings" for role, flags in lost.items() if flags.any())
     largest, name = max(
         (float(part(p.detach()).abs().max()), name)
         for name, p in modules.named_parameters()
         if p.numel()
     )
     if devices.mixed_precision == "fp16" and largest < _HUGE:
-        return f"{which} are not finite, and fp16 ends at 65,504: take train.mixed_precision bf16"
+        return f"{roles} are not finite, and fp16 ends at 65,504: take train.mixed_precision bf16"
     if largest > _HUGE:
-        return f"{which} are not finite, for {name} has grown to {largest:.1g}: {_RATE}"
-    return f"{which} are not finite, although the weights are: look at what is known of these rows, or {_RATE}"
+        return f"{roles} are not finite, for {name} has grown to {largest:.1g}: {_RATE}"
+    return f"{roles} are not finite, although the weights are: look at what is known of these rows, or {_RATE}"
 
 
-def _of_temperature(objective: Any) -> str | None:
-    value, epsilon = objective.temperature.value, torch.finfo(torch.float32).eps
-    cause = f"gradients grow with 1 / temperature, and {value:.3g} is below the precision of a cosine, {epsilon:.1g}"
-    return f"{cause}: raise objective.temperature" if value < epsilon else None
+def _cause_in_temperature(objective: Any) -> str | None:
+    """Return the cause if the temperature is too low for float32; None if it is not."""
+    value = objective.temperature.value
+    epsilon = torch.finfo(torch.float32).eps
+    if not value < epsilon:  # also NaN
+        return None
+    return (
+        f"gradients grow with 1 / temperature, and {value:.3g} is below the precision of a cosine, "
+        f"{epsilon:.1g}: raise objective.temperature"
+    )
 
 
-def _of_known(batch: Batch[Tensor]) -> tuple[Tensor, str | None]:
-    """Return the pairs, [n], of which something is known that is not finite, and what that is: a
-    frequency, or what a guide or a teacher says of them or of their negatives."""
+def _cause_in_known(batch: Batch[Tensor]) -> tuple[Tensor, str | None]:
+    """Return True for the pairs with a known value that is not finite, [n], and the cause; None
+    without such pairs.
+
+    Known values are frequencies, and vectors of a guide or a teacher, of the pair or its negatives.
+    """
     sides = batch.sides()
     for name, what in _KNOWN.items():
-        values = {role: getattr(side, name) for role, side in sides.items()}
-        lost = {
-            role: torch.zeros(len(sides[role]), dtype=torch.bool)
-            if each is None
-            else ~each.isfinite().reshape(len(each), -1).all(1).cpu()
-            for role, each in values.items()
-        }
+        lost = {}
         wrong = []
-        for role, flags in lost.items():
-            if not flags.any():
+        for role, side in sides.items():
+            values = getattr(side, name)
+            if values is None:
+                lost[role] = torch.zeros(len(side), dtype=torch.bool)
                 continue
-            first = f" (the first is row {int(flags.int().argmax())})"
-            wrong.append(f"{role} rows{first if role in ('sampled', 'memory') else ''}")
+            flags = ~values.isfinite().reshape(len(values), -1).all(1).cpu()
+            lost[role] = flags
+            if flags.any():
+                rows = f"{role} rows"
+                if role in ("sampled", "memory"):
+                    rows += f" (the first is row {int(flags.int().argmax())})"
+                wrong.append(rows)
         if wrong:
             cause = f"the {what} of {' and '.join(wrong)} are not finite: look at the data"
-            return _pairs(batch, lost), cause
+            return _pairs_of(lost, batch), cause
     return torch.zeros(len(batch), dtype=torch.bool), None
 
 
-def _of_losses(objective: Any, batch: Batch[Tensor]) -> str:
+def _cause_in_losses(objective: Any, batch: Batch[Tensor]) -> str:
+    """Return the cause of losses that are not finite, of finite embeddings."""
+    cause = _cause_in_temperature(objective)
+    if cause is not None:
+        return cause
     sides = batch.sides()
     largest = max(float(side.rows.detach().abs().max()) for side in sides.values() if len(side))
-    cause = f"products of embeddings with numbers up to {largest:.1g} overflow"
-    return _of_temperature(objective) or f"{cause}: {_RATE}, or take similarity cosine"
+    return (
+        f"products of embeddings with numbers up to {largest:.1g} overflow: {_RATE}, or take "
+        "similarity cosine"
+    )
 
 
-def _within(modules: nn.ModuleDict, devices: Devices) -> str:
-    """Return the cause where embeddings, losses and their gradients are finite: something within
-    the towers is not."""
+def _cause_within_towers(modules: nn.ModuleDict, devices: Devices) -> str:
+    """Return the cause where embeddings, losses and their gradients are finite."""
     if devices.mixed_precision == "fp16":
         return (
             "gradients overflow in fp16 however small their scale: take train.mixed_precision bf16"
         )
+    cause = _cause_in_temperature(modules["objective"])
+    if cause is not None:
+        return cause
     names = [n for n, p in modules.named_parameters() if p.grad is not None and not _finite(p.grad)]
-    cause = (
-        f"gradients overflow within the towers ({', '.join(names[:3]) or 'their norm'}): {_RATE}"
-    )
-    return _of_temperature(modules["objective"]) or cause
+    return f"gradients overflow within the towers ({', '.join(names[:3]) or 'their norm'}): {_RATE}"
 
 
 def broken(modules: nn.Module, group: Group) -> str | None:
     """Return the name of the first parameter that is not finite, on any process; all processes have
     to call."""
-    mine = next((name for name, p in modules.named_parameters() if not _finite(p.detach())), None)
-    return (mine or "another process") if group.any(mine is not None) else None
+    mine = None
+    for name, parameter in modules.named_parameters():
+        if not _finite(parameter.detach()):
+            mine = name
+            break
+    if not group.any(mine is not None):
+        return None
+    return mine or "another process"
 
 
 def _finite(tensor: Tensor) -> bool:
+    """Return True if all numbers of this process's part are finite."""
     values = part(tensor)
-    return bool((values.coalesce().values() if values.is_sparse else values).isfinite().all())
+    if values.is_sparse:
+        values = values.coalesce().values()
+    return bool(values.isfinite().all())

@@ -12,13 +12,13 @@ three products, so that sums are as exact as those of float32 (Markidis et al. 2
 1803.04014). Where towers compute in half precision, one in fp16 will do.
 
 Letters in shapes: b anchors, r anchors of a tile, c candidates, K pairs of ids, B tiles of columns,
-    n vectors, D width.
+n vectors, D width.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -36,19 +36,18 @@ from ..io.console import logger
 
 Kernel = Literal["auto", "torch", "triton"]
 Reach = Literal["no", "run", "pay"]  # of the kernels on a device
-Launch = Callable[
-    [str, int, Sequence[Any], Mapping[str, Any]], None
-]  # name, programs, arguments, sizes
+# Runs a kernel, by its name, number of programs, arguments and sizes.
+Launch = Callable[[str, int, Sequence[Any], Mapping[str, Any]], None]
 DEVICE = "cuda"
 _LOG2_E = math.log2(math.e)
-TORCH = "2.8"  # which multiplies fp16 into float32
-MANY = (
-    1 << 26
-)  # scores: with fewer a step gains less than 3 ms on an H200, and a kernel is compiled in seconds
+TORCH = "2.8"  # the first version that multiplies fp16 into float32
+# Scores of a step; with fewer, a step gains less than 3 ms on an H200, and compiling a kernel takes
+# seconds.
+MANY = 1 << 26
 _LEAST = -1e38  # finite, so that a row without candidates has no inf - inf
-_LARGEST = (
-    2.0**10
-)  # of vectors in fp16: sums of products stay in float32's range, and small numbers above fp16's smallest
+# The largest number of vectors in fp16: sums of products stay in float32's range, and small numbers
+# above fp16's smallest.
+_LARGEST = 2.0**10
 # 1 / temperature above which the rounding of a cosine in fp16 would move a logit by more than 0.02
 _STEEP = 50.0
 _COLUMNS = 1 << 16  # whose gradients are made at once
@@ -60,8 +59,8 @@ class Shape:
     """Sizes of a kernel: rows, columns and numbers of a tile, tiles of a strip, warps of a program
     and loads ahead.
 
-    Of four shapes this one was the fastest on an H200 for widths of 64 and 384. Several of its
-    programs run side by side, and one multiplies while another raises powers.
+    This shape was the fastest of four on an H200 for widths of 64 and 384. Several programs run
+    side by side: some multiply while others raise powers.
     """
 
     M: int = 64
@@ -77,21 +76,21 @@ SHAPE = Shape()
 
 def launch(name: str, programs: int, arguments: Sequence[Any], sizes: Mapping[str, Any]) -> None:
     """Run one of the kernels."""
-    from . import kernels  # where Triton is not installed nothing comes here
+    from . import kernels  # needs Triton
 
     getattr(kernels, name)[(programs,)](*arguments, **sizes)
 
 
 @dataclass
 class Fused:
-    """A `core.tiles.sweep` by kernels; what they do not take goes to torch, and the log says why,
+    """A `core.tiles.sweep` by kernels; torch computes unsuited problems, and the log says why,
     once.
 
     Args:
         parts: numbers in fp16 that a number of a vector is multiplied as: 2 is as exact as float32,
             1 is half precision, which becomes 2 at temperatures below 0.02.
         least: scores below which torch computes, without a line in the log.
-        launch: runs the kernels; a plan counts them.
+        launch: runs the kernels; a plan counts the launches instead.
     """
 
     parts: int = 2
@@ -102,7 +101,7 @@ class Fused:
 
     @property
     def score_bytes(self) -> int:
-        """Return the bytes of a score's gradient, which alone is stored of it."""
+        """The bytes of a score's gradient; the score itself is not stored."""
         return 2 * self.parts
 
     def __call__(
@@ -115,31 +114,33 @@ class Fused:
     ) -> tuple[Tensor, Gradients | None]:
         """Return losses, [b], and the gradients of sum(shares * losses); no gradients where
         `shares` is None."""
-        swept = self._by_kernels(problem, vectors, scale, shares, learns)
-        return sweep(problem, vectors, scale, shares, learns) if swept is None else swept
+        result = self._by_kernels(problem, vectors, scale, shares, learns)
+        if result is None:
+            return sweep(problem, vectors, scale, shares, learns)
+        return result
 
     def _by_kernels(
         self, problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None, learns: bool
     ) -> tuple[Tensor, Gradients | None] | None:
-        """Return what the kernels compute; None if torch has to."""
-        scores = (problem.local.stop - problem.local.start) * max(map(len, vectors.values()))
+        """Return losses and gradients by the kernels; None if torch has to compute."""
+        rows = problem.local.stop - problem.local.start
+        scores = rows * max(map(len, vectors.values()))
         if scores < self.least or self.works is False:
             return None
-        if (why := reason(problem, vectors)) is not None:
+        why = reason(problem, vectors)
+        if why is not None:
             if not self.least and why not in self.said:
                 logger.info(f"train.kernel=triton: the loss stage stays with torch, since {why}")
                 self.said.add(why)
             return None
+        parts = self.parts if scale <= _STEEP else 2
         try:
-            parts = self.parts if scale <= _STEEP else 2
-            swept = _swept(problem, vectors, scale, shares, learns, parts, self.launch)
+            result = _sweep_by_kernels(problem, vectors, scale, shares, learns, parts, self.launch)
         except torch.OutOfMemoryError:
             if not self.least:
                 raise
             why = "the fused kernels need more memory than is left"
-        except (
-            Exception
-        ) as error:  # whatever Triton raises where it cannot compile, as without a C compiler
+        except Exception as error:  # Triton raises anything where it cannot compile
             if self.works:
                 raise
             why = f"the fused kernels do not run here: {one_line(str(error))}"
@@ -147,22 +148,21 @@ class Fused:
                 raise ConfigError(f"train.kernel=triton: {why}; use train.kernel=torch") from error
         else:
             self.works = True
-            return swept
+            return result
         self.works = False
         logger.warning(f"{why}; torch computes the loss stage")
         return None
 
 
 def reach(device: torch.device) -> Reach:
-    """Return whether the kernels run on a device, and pay: as measured, on NVIDIA's of compute
-    capability 9 (H100 and H200)."""
+    """Return the reach of the kernels on a device: they run on CUDA, and pay, as measured, on
+    NVIDIA's devices of compute capability 9 (H100 and H200)."""
     if device.type != "cuda":
         return "no"
-    return (
-        "pay"
-        if torch.version.hip is None and torch.cuda.get_device_capability(device)[0] == 9
-        else "run"
-    )
+    nvidia = torch.version.hip is None
+    if nvidia and torch.cuda.get_device_capability(device)[0] == 9:
+        return "pay"
+    return "run"
 
 
 def parts_of(mixed_precision: str) -> int:
@@ -172,7 +172,7 @@ def parts_of(mixed_precision: str) -> int:
 
 
 def reason(problem: Problem, vectors: Vectors) -> str | None:
-    """Return why the kernels do not take a problem, or None if they do.
+    """Return the reason for which the kernels do not take a problem, or None if they take it.
 
     >>> from tempera import Batch, Side, mnr
     >>> batch = Batch(Side(torch.eye(2)), Side(torch.eye(2)))
@@ -180,7 +180,7 @@ def reason(problem: Problem, vectors: Vectors) -> str | None:
     'they run on cuda devices, and this is cpu'
     """
     some = next(iter(vectors.values()))
-    if some.device.type == "meta":  # of a plan for a device that has what they need
+    if some.device.type == "meta":  # of a plan for a CUDA device
         return unsuited(problem, some)
     if some.device.type != DEVICE:
         return f"they run on {DEVICE} devices, and this is {some.device.type}"
@@ -192,54 +192,53 @@ def reason(problem: Problem, vectors: Vectors) -> str | None:
 
 
 def unsuited(problem: Problem, some: Tensor) -> str | None:
-    """Return why the kernels take a problem on no device, or None if they take it.
+    """Return the reason for which the kernels take a problem on no device, or None if they take it.
 
     Args:
         some: vectors, [n, D].
     """
-    return next(_causes(problem, some), None)
-
-
-def _causes(problem: Problem, some: Tensor) -> Iterator[str]:
-    terms = [term for group in problem.groups for term in group.terms]
     if some.dtype != torch.float32:
-        yield f"they compute in float32, and the embeddings are {str(some.dtype).removeprefix('torch.')}"
+        return f"they compute in float32, and the embeddings are {str(some.dtype).removeprefix('torch.')}"
     if any(group.taught for group in problem.groups):
-        yield "a teacher's distributions are learned"
+        return "a teacher's distributions are learned"
     if problem.numerator != "one":
-        yield f"the numerator is {problem.numerator}"
+        return f"the numerator is {problem.numerator}"
     if problem.hardest is not None:
-        yield f"only the {problem.hardest} hardest negatives count"
+        return f"only the {problem.hardest} hardest negatives count"
+    terms = [term for group in problem.groups for term in group.terms]
     if any(addition.pairwise for term in terms for addition in term.additions):
-        yield "a correction is a function of each similarity"
+        return "a correction is a function of each similarity"
     if any(term.anchor_rows is not None for term in terms):
-        yield "rows share documents"
-    if any(each is None or each.ids is None for term in terms for each in _matches(term)):
-        yield "a mask is more than one id for each row and each candidate"
+        return "rows share documents"
+    if any(ids is None for term in terms for ids in _excluded_ids(term)):
+        return "a mask is more than one id for each row and each candidate"
+    return None
 
 
-def _matches(term: Term) -> Iterator[Matches | None]:
-    """Yield the matches that a term leaves out, and None for whatever else it does."""
+def _excluded_ids(term: Term) -> list[Any]:
+    """Return the ids of each exclusion of a term, or None for an exclusion of another form."""
+    ids: list[Any] = []
     for exclusion in term.exclusions:
         several = exclusion.several if isinstance(exclusion, Listed) else (exclusion,)
-        yield from (each if isinstance(each, Matches) else None for each in several)
+        ids += [each.ids if isinstance(each, Matches) else None for each in several]
+    return ids
 
 
 class _Halves:
-    """Vectors in fp16, in one part or two, times a power of 2 by which the largest number fills the
-    range of both.
+    """Vectors in fp16, in one part or two, times a power of 2 with which the largest number fills
+    their range.
 
-    Numbers that are 10,000 times smaller than the largest one have fewer bits than in float32.
+    Numbers 10,000 times smaller than the largest number have fewer bits than in float32.
     """
 
     def __init__(self, vectors: Tensor, parts: int) -> None:
         n, self.width = vectors.shape
         largest = vectors.abs().amax() if n else vectors.new_ones(())
         times = torch.exp2((_LARGEST / largest.clamp(min=1e-30)).log2().floor())
-        self.unit = times.reciprocal()  # of what they are
-        self.whole = torch.empty(
-            n, parts * self.width, dtype=torch.float16, device=vectors.device
-        )  # the parts, side by side
+        self.unit = times.reciprocal()
+        # The parts, side by side.
+        shape = n, parts * self.width
+        self.whole = torch.empty(shape, dtype=torch.float16, device=vectors.device)
         scaled = vectors * times
         for part in self.parts:
             part.copy_(scaled)
@@ -248,30 +247,39 @@ class _Halves:
     def __getitem__(self, rows: slice) -> _Halves:
         """Return some of the vectors."""
         some = object.__new__(_Halves)
-        some.width, some.unit, some.whole = self.width, self.unit, self.whole[rows]
+        some.width = self.width
+        some.unit = self.unit
+        some.whole = self.whole[rows]
         return some
 
     @property
     def parts(self) -> list[Tensor]:
-        """Return the parts, [n, D] each."""
-        return [
-            self.whole[:, i : i + self.width]
-            for i in range(0, self.whole.shape[1], max(1, self.width))
-        ]
+        """The parts, [n, D] each."""
+        starts = range(0, self.whole.shape[1], max(1, self.width))
+        return [self.whole[:, start : start + self.width] for start in starts]
 
     @cached_property
     def anchors(self) -> Tensor:
-        """Return what is multiplied with `candidates`, [n, W]: of two parts, high, low and high
+        """The left factor of products with `candidates`, [n, W]: with two parts, high, low and high
         again."""
-        return self._wide(self.parts if len(self.parts) == 1 else [*self.parts, self.parts[0]])
+        parts = self.parts
+        if len(parts) == 1:
+            return self._side_by_side(parts)
+        high, low = parts
+        return self._side_by_side([high, low, high])
 
     @cached_property
     def candidates(self) -> Tensor:
-        """Return the parts that belong to those of `anchors`, [n, W]: of two, high, high and
+        """The right factor of products with `anchors`, [n, W]: with two parts, high, high and
         low."""
-        return self._wide(self.parts if len(self.parts) == 1 else [self.parts[0], *self.parts])
+        parts = self.parts
+        if len(parts) == 1:
+            return self._side_by_side(parts)
+        high, low = parts
+        return self._side_by_side([high, high, low])
 
-    def _wide(self, parts: list[Tensor]) -> Tensor:
+    def _side_by_side(self, parts: list[Tensor]) -> Tensor:
+        """Return parts in one matrix, padded to whole tiles, [n, W]."""
         wide = torch.cat(parts, 1)
         return pad(wide, (0, -wide.shape[1] % SHAPE.C))
 
@@ -279,25 +287,25 @@ class _Halves:
 def _product(x: list[Tensor], vectors: _Halves) -> Tensor:
     """Return the product of gradients in parts, [m, n] each, and vectors, [n, D], in float32, [m,
     D]."""
-    high, *low = (
-        _times(part, vectors.whole if i == 0 else vectors.parts[0]) for i, part in enumerate(x)
-    )
     width = vectors.width
-    for more in (*low, high[:, width:]) if low else ():
-        high[:, :width] += more
-    return high[:, :width] * (vectors.unit / _TIMES)
+    product = _times(x[0], vectors.whole)  # of one part; of two parts, high high and high low
+    if len(x) == 2:
+        low_high = _times(x[1], vectors.parts[0])
+        product[:, :width] += low_high
+        product[:, :width] += product[:, width:]
+    return product[:, :width] * (vectors.unit / _TIMES)
 
 
 def _times(x: Tensor, y: Tensor) -> Tensor:
-    """Return the product of matrices of fp16, whose sums are float32."""
-    return (
-        x.float() @ y.float() if x.device.type == "cpu" else torch.mm(x, y, out_dtype=torch.float32)
-    )
+    """Return the product of matrices of fp16, with sums in float32."""
+    if x.device.type == "cpu":
+        return x.float() @ y.float()
+    return torch.mm(x, y, out_dtype=torch.float32)
 
 
 class _Bound:
-    """One block of scores with everything that a kernel reads; logits are to the base 2, less their
-    row's base."""
+    """One block of scores with everything that a kernel reads; logits are to the base 2, less the
+    base of their row."""
 
     def __init__(
         self,
@@ -310,8 +318,12 @@ class _Bound:
         is_target: bool,
         launch: Launch,
     ) -> None:
-        self.term, self.anchors, self.base, self.c = term, anchors, base, len(candidates)
-        self.is_target, self.launch = is_target, launch
+        self.term = term
+        self.anchors = anchors
+        self.base = base
+        self.c = len(candidates)
+        self.is_target = is_target
+        self.launch = launch
         self.left, self.right = halves
         self.scale = (scale * _LOG2_E) * (self.left.unit * self.right.unit)
         added = [
@@ -324,51 +336,65 @@ class _Bound:
         if term.positive is not None:
             self.positive = term.positive.to(self.positive)
             if not is_target:
-                self.kept = _level(term, anchors, candidates, scale) * _LOG2_E - base
-        ids = [each.ids for each in _matches(term) if each is not None and each.ids is not None]
-        rows, sides = torch.full((len(ids), len(anchors)), -1), torch.full((len(ids), self.c), -2)
-        for row, side, (own, matched, same) in zip(rows, sides, ids, strict=True):
-            row[:], side[matched] = own, same
-        self.row_ids, self.column_ids = rows.to(self.positive), sides.to(self.positive)
+                self.kept = _positive_logits(term, anchors, candidates, scale) * _LOG2_E - base
+        ids = _excluded_ids(term)
+        row_ids = torch.full((len(ids), len(anchors)), -1)
+        column_ids = torch.full((len(ids), self.c), -2)
+        for i, (own, matched, same) in enumerate(ids):
+            row_ids[i] = own
+            column_ids[i, matched] = same
+        self.row_ids = row_ids.to(self.positive)
+        self.column_ids = column_ids.to(self.positive)
 
     def log_sums(self, tile: slice) -> Tensor:
-        """Return the logarithms of the sums of a tile's powers but the targets', [B, r]."""
+        """Return the logarithms of the sums of a tile's powers, without the targets, [B, r]."""
         sums = self.added.new_empty(-(-self.c // SHAPE.N), tile.stop - tile.start)
-        self._launch("log_sums", tile, sums, OWN=self.term.positive is not None)
+        self._launch("log_sums", tile, [sums], {"OWN": self.term.positive is not None})
         return sums
 
     def logit_gradients(self, tile: slice, rest: Tensor) -> list[Tensor]:
-        """Return 2^(x - rest), and -1 for the target, in parts, [r, c] each; `_TIMES` as much."""
-        (high, wide), parts = (
-            (n + -n % of for n, of in ((len(rest), SHAPE.M), (self.c, SHAPE.N))),
-            len(self.left.parts),
-        )
-        x = torch.empty(parts, high, wide, dtype=torch.float16, device=rest.device).unbind()
+        """Return 2^(x - rest), and -1 for the target, times `_TIMES`, in parts, [r, c] each."""
+        parts = len(self.left.parts)
+        height = len(rest) + -len(rest) % SHAPE.M  # whole tiles
+        width = self.c + -self.c % SHAPE.N
+        x = torch.empty(parts, height, width, dtype=torch.float16, device=rest.device).unbind()
+        outputs = [rest - math.log2(_TIMES), x[0], x[-1], width, -_TIMES]
         own = self.term.positive is not None and not self.is_target
-        outputs = (rest - math.log2(_TIMES), x[0], x[-1], wide, -_TIMES)
-        self._launch("logit_gradients", tile, *outputs, OWN=own, TARGET=self.is_target, PARTS=parts)
+        sizes = {"OWN": own, "TARGET": self.is_target, "PARTS": parts}
+        self._launch("logit_gradients", tile, outputs, sizes)
         return [part[: len(rest), : self.c] for part in x]
 
-    def _launch(self, name: str, tile: slice, *outputs: Any, **sizes: Any) -> None:
-        anchors, candidates = self.left.anchors[tile], self.right.candidates
+    def _launch(
+        self, name: str, tile: slice, outputs: Sequence[Any], sizes: Mapping[str, Any]
+    ) -> None:
+        """Run a kernel on a tile; `outputs` are its last arguments."""
+        anchors = self.left.anchors[tile]
         programs = -(-len(anchors) // SHAPE.M) * -(-self.c // SHAPE.N)
-        sizes |= {
+        arguments = [
+            anchors,
+            self.right.candidates,
+            len(anchors),
+            self.c,
+            self.scale,
+            self.added,
+            self.base[tile],
+            self.positive[tile],
+            self.kept[tile],
+            self.row_ids[:, tile].contiguous(),
+            self.column_ids,
+            *outputs,
+        ]
+        all_sizes = {
+            **sizes,
             "K": len(self.row_ids),
             "W": anchors.shape[1],
             "ADDED": self.is_added,
             **vars(SHAPE),
         }
-        rows = (
-            self.base[tile],
-            self.positive[tile],
-            self.kept[tile],
-            self.row_ids[:, tile].contiguous(),
-        )
-        read = (len(anchors), self.c, self.scale, self.added, *rows, self.column_ids)
-        self.launch(name, programs, (anchors, candidates, *read, *outputs), sizes)
+        self.launch(name, programs, arguments, all_sizes)
 
 
-def _level(term: Term, anchors: Tensor, candidates: Tensor, scale: float) -> Tensor:
+def _positive_logits(term: Term, anchors: Tensor, candidates: Tensor, scale: float) -> Tensor:
     """Return the logits of a term's positives, [b]."""
     positive = term.positive
     assert positive is not None
@@ -377,13 +403,12 @@ def _level(term: Term, anchors: Tensor, candidates: Tensor, scale: float) -> Ten
         if addition.candidate is not None:
             own += addition.candidate[positive].to(own)
         if addition.positive is not None:
-            own += addition.positive(torch.arange(len(own), device=positive.device), positive).to(
-                own
-            )
+            rows = torch.arange(len(own), device=positive.device)
+            own += addition.positive(rows, positive).to(own)
     return own
 
 
-def _swept(
+def _sweep_by_kernels(
     problem: Problem,
     vectors: Vectors,
     scale: float,
@@ -392,36 +417,28 @@ def _swept(
     parts: int,
     launch: Launch,
 ) -> tuple[Tensor, Gradients | None]:
-    some, local = next(iter(vectors.values())), problem.local
+    """Return losses, [b], and gradients as `core.tiles.sweep` does."""
+    some = next(iter(vectors.values()))
+    local = problem.local
     halves = {role: _Halves(side, parts) for role, side in vectors.items()}
     mine = {role: (vectors[role][local], half[local]) for role, half in halves.items()}
-    grads = (
-        {role: torch.zeros_like(side) for role, side in vectors.items()}
-        if shares is not None
-        else {}
-    )
+    grads = {}
+    if shares is not None:
+        grads = {role: torch.zeros_like(side) for role, side in vectors.items()}
     rows = local.stop - local.start
     losses = some.new_zeros(rows)
     slope = torch.zeros((), dtype=widest(some.device), device=some.device)
     for group in problem.groups:
         target = next(term for term in group.terms if term.positive is not None)
-        base = _level(target, mine[target.anchor][0], vectors[target.candidate], scale) * _LOG2_E
+        anchors = mine[target.anchor][0]
+        base = _positive_logits(target, anchors, vectors[target.candidate], scale) * _LOG2_E
         blocks = []
         for term in group.terms:
             anchors, left = mine[term.anchor]
             sides = left, halves[term.candidate]
-            blocks.append(
-                _Bound(
-                    term,
-                    anchors,
-                    vectors[term.candidate],
-                    sides,
-                    scale,
-                    base,
-                    term is target,
-                    launch,
-                )
-            )
+            candidates = vectors[term.candidate]
+            is_target = term is target
+            blocks.append(_Bound(term, anchors, candidates, sides, scale, base, is_target, launch))
         height = max(1, problem.tile_elements // sum(block.c for block in blocks))
         height = height - height % SHAPE.M or height
         for start in range(0, rows, height):
@@ -433,32 +450,36 @@ def _swept(
                 continue
             factor = (shares[tile].to(some) * group.share * torch.sigmoid(above))[:, None]  # [r, 1]
             for block in blocks:
-                towards = _add_gradients(
-                    block, tile, rest.clamp(min=_LEAST), factor, scale, grads[block.term.candidate]
+                of_candidates = grads[block.term.candidate]
+                of_anchors = _add_gradients(
+                    block, tile, rest.clamp(min=_LEAST), factor, scale, of_candidates
                 )
-                grads[block.term.anchor][local][tile].add_(towards, alpha=scale)
+                grads[block.term.anchor][local][tile].add_(of_anchors, alpha=scale)
                 if learns:
-                    slope += torch.vdot(towards.flatten(), block.anchors[tile].flatten())
-    return losses, None if shares is None else Gradients(grads, slope)
+                    slope += torch.vdot(of_anchors.flatten(), block.anchors[tile].flatten())
+    if shares is None:
+        return losses, None
+    return losses, Gradients(grads, slope)
 
 
 def _add_gradients(
     block: _Bound, tile: slice, rest: Tensor, factor: Tensor, scale: float, candidates: Tensor
 ) -> Tensor:
-    """Add a tile's gradients by its candidates to those of all, [c, D]; return those by its
+    """Add the gradients of a tile's candidates to `candidates`, [c, D]; return the gradients of its
     anchors, over `scale`, [r, D].
 
-    What is between them is as large as the tile's scores, and gone before the next is made.
+    The gradients of the logits take as much memory as the tile's scores, and are freed on return.
     """
     x = block.logit_gradients(tile, rest)
-    inward = _Halves(block.anchors[tile] * (factor * scale), len(x))
-    for columns in (slice(i, i + _COLUMNS) for i in range(0, block.c, _COLUMNS)):
-        candidates[columns] += _product([part[:, columns].T for part in x], inward)
+    scaled_anchors = _Halves(block.anchors[tile] * (factor * scale), len(x))
+    for start in range(0, block.c, _COLUMNS):
+        columns = slice(start, start + _COLUMNS)
+        candidates[columns] += _product([part[:, columns].T for part in x], scaled_anchors)
     return _product(x, block.right) * factor
 
 
 def _log_sum(x: Tensor) -> Tensor:
-    """Return the logarithm to the base 2 of the sums of powers whose logarithms are given, [B, r]
-    -> [r]."""
+    """Return the logarithm of sums of powers from the logarithms of the powers, to the base 2, [B,
+    r] -> [r]."""
     top = x.amax(0).clamp(min=_LEAST)
     return top + (x - top).exp2_().sum(0).log2_()

@@ -32,7 +32,7 @@ def _logits(
     positive. Without ADDED nothing is added, and all tiles are whole.
 
     Programs go down HIGH tiles before they go on to the right: what they read meanwhile stays in
-        the cache.
+    the cache.
     """
     height, width = tl.cdiv(b, M), tl.cdiv(c, N)
     strip = tl.program_id(0) // (HIGH * width) * HIGH

@@ -29,14 +29,13 @@ from .optim import adam, clip, schedule_factor, total_norm
 from .step import Loss, TowersLike, add_gradients
 from .training_options import Training
 
-_LEAST_SCALE = (
-    2.0**-14
-)  # of gradients in fp16; below it they would not be too small for it, but too large
+# Gradients in fp16 that overflow with this scale are too large themselves.
+_LEAST_SCALE = 2.0**-14
 
 
 @dataclass(frozen=True)
 class Progress:
-    """One optimiser step that has been taken, or left out for its fault."""
+    """The figures of one optimiser step, which was taken, or left out for its fault."""
 
     step: int  # counted from 1
     steps: int
@@ -45,7 +44,7 @@ class Progress:
     learning_rate: float
     grad_norm: float | None  # None where fp16 has overflowed and the step was left out
     seconds: float  # of this step
-    fault: Fault | None = None  # the weights are as they were before
+    fault: Fault | None = None  # with a fault, the step has not changed the weights
 
 
 def begin(
@@ -66,9 +65,8 @@ def begin(
         options.table_learning_rate,
     )
     scaler = devices.scaler()
-    scaler.scale(
-        torch.zeros((), device=devices.group.device)
-    )  # a scaler has no scale before its first use
+    # A scaler has no scale before its first use.
+    scaler.scale(torch.zeros((), device=devices.group.device))
     return State(modules, optimizer, scaler, options.cached(devices), group=devices.group)
 
 
@@ -79,17 +77,16 @@ def train(
     options: Training,
     devices: Devices | None = None,
 ) -> Iterator[Progress]:
-    """Take the steps from `state.step` to `steps`, each with `gradient_accumulation_steps` batches;
-    see `take`.
+    """Take the steps from `state.step` to `steps` by `take`, each with
+    `gradient_accumulation_steps` batches.
 
     Args:
         batches: this process's rows, from the first batch of step `state.step` on.
     """
     remaining = iter(batches)
     for _ in range(state.step, steps):
-        yield take(
-            state, islice(remaining, options.gradient_accumulation_steps), steps, options, devices
-        )
+        accumulated = islice(remaining, options.gradient_accumulation_steps)
+        yield take(state, accumulated, steps, options, devices)
 
 
 def take(
@@ -102,105 +99,132 @@ def take(
     """Take one optimiser step of `steps`, by the mean gradient of some batches.
 
     Args:
-        state: what the run has come to; moves on by the step, and may be saved between two of them.
+        state: the state of the run, which moves on by one step; it may be saved between two steps.
         batches: this process's rows; they are drawn within the step.
 
     Raises:
-        NotFinite: a loss or a gradient, `skip_non_finite` steps before it included.
+        NotFinite: a loss or a gradient is not finite, after `skip_non_finite` such steps in a row.
         DataError: no batch.
     """
-    start, i = time.perf_counter(), state.step
+    start = time.perf_counter()
     devices = devices or Devices()
-    group, optimizer, scaler = devices.group, state.optimizer, state.scaler
+    index = state.step
     towers: Any = state.modules["towers"]
     objective: Any = state.modules["objective"]
-    parameters = state.parameters
-    objective.advance(i / max(1, steps - 1))
-    chosen = [
-        curated(towers, objective, batch, options.select, options.select_by, state.cache, group)
-        for batch in batches
-    ]
+    group = devices.group
+    seed = seed_of(options.seed, index, group.rank)
+
+    objective.advance(index / max(1, steps - 1))
+    chosen = []
+    for batch in batches:
+        share, by = options.select, options.select_by
+        chosen.append(curated(towers, objective, batch, share, by, state.cache, group))
     if not chosen:
         raise DataError(
-            f"the batches end before step {i + 1:,} of {steps:,}: give more batches, or fewer steps"
+            f"the batches end before step {index + 1:,} of {steps:,}: give more batches, or fewer steps"
         )
-    reseed(
-        seed_of(options.seed, i, group.rank), group.device
-    )  # the step draws the same however its rows were chosen
-    factor = schedule_factor(i, steps, options.warmup_ratio, options.lr_scheduler_type)
-    for each in optimizer.param_groups:
-        each["lr"] = each["initial_lr"] * factor
-    clear(parameters)
-    objective.temperature.owed = None
+    reseed(seed, group.device)  # the step draws the same however its rows were chosen
+    factor = schedule_factor(index, steps, options.warmup_ratio, options.lr_scheduler_type)
+    for parameter_group in state.optimizer.param_groups:
+        parameter_group["lr"] = parameter_group["initial_lr"] * factor
+
     memories = [(memory, memory.side()) for memory in state.memories]
-    losses = []
-    for batch, _ in chosen:
-        mine, everyone = add_gradients(
-            towers, objective, batch, state.cache, group, 1 / len(chosen), scaler
-        )
-        objective.remember(everyone)
-        losses.append(mine.to(widest(mine.device)))
-    group.all_reduce_gradients(parameters)
-    scaler.unscale_(optimizer)
-    loss, norm = _figures(losses, objective.temperature, parameters, scaler, group)
-    grad_norm = float(norm)
-    # The scaler leaves such a step out and lowers its scale, which helps as long as there is one to
-    # lower.
-    overflow = (
-        scaler.is_enabled() and not math.isfinite(grad_norm) and scaler.get_scale() > _LEAST_SCALE
-    )
+    losses = _accumulate(state, [batch for batch, _ in chosen], group)
+    loss, norm = _loss_and_norm(losses, state, group)
+    overflow = _fp16_overflows(norm, state.scaler)
+
     fault = None
-    if not math.isfinite(loss) or not (overflow or math.isfinite(grad_norm)):
+    if math.isfinite(loss) and (overflow or math.isfinite(norm)):
+        state.left_out = 0
+        if options.max_grad_norm is not None:
+            clip(state.parameters, norm, options.max_grad_norm)
+        state.scaler.step(state.optimizer)
+    else:
         for memory, earlier in memories:
-            memory.hold(earlier)  # what it has seen would spoil the batches to come
-        reseed(seed_of(options.seed, i, group.rank), group.device)
+            memory.hold(earlier)  # the documents of this step would spoil later batches
+        reseed(seed, group.device)
         what = "gradient" if math.isfinite(loss) else "loss"
         fault = trace(state, chosen, what, devices)
         state.left_out += 1
         if state.left_out > options.skip_non_finite:
             raise NotFinite(fault)
-    else:
-        state.left_out = 0
-        if options.max_grad_norm is not None:
-            clip(parameters, norm, options.max_grad_norm)
-        scaler.step(optimizer)
-    scaler.update()
-    state.step = i + 1
-    seconds = time.perf_counter() - start
-    dial, learning_rate = objective.temperature.value, options.learning_rate * factor
-    norm_of_step = None if overflow else grad_norm
-    return Progress(i + 1, steps, loss, dial, learning_rate, norm_of_step, seconds, fault)
+    state.scaler.update()
+    state.step = index + 1
+    return Progress(
+        step=index + 1,
+        steps=steps,
+        loss=loss,
+        temperature=objective.temperature.value,
+        learning_rate=options.learning_rate * factor,
+        grad_norm=None if overflow else float(norm),
+        seconds=time.perf_counter() - start,
+        fault=fault,
+    )
 
 
-def _figures(
-    losses: Sequence[Tensor],
-    dial: Temperature,
-    parameters: Sequence[nn.Parameter],
-    scaler: torch.amp.GradScaler,
-    group: Group,
-) -> tuple[float, Tensor]:
-    """Return the mean loss of a step's batches, and the norm of all gradients on the host: the one
-    time that a step waits.
+def _accumulate(state: State, batches: Sequence[Batch[Any]], group: Group) -> list[Tensor]:
+    """Leave the mean gradient of some batches on the parameters; return this process's part of the
+    loss of each batch, a scalar each."""
+    towers: Any = state.modules["towers"]
+    objective: Any = state.modules["objective"]
+    clear(state.parameters)
+    objective.temperature.owed = None
+    losses = []
+    for batch in batches:
+        loss, everyone = add_gradients(
+            towers, objective, batch, state.cache, group, 1 / len(batches), state.scaler
+        )
+        objective.remember(everyone)
+        losses.append(loss.to(widest(loss.device)))
+    group.all_reduce_gradients(state.parameters)
+    state.scaler.unscale_(state.optimizer)
+    return losses
 
-    The gradient that a learned temperature is owed comes along.
+
+def _loss_and_norm(losses: Sequence[Tensor], state: State, group: Group) -> tuple[float, Tensor]:
+    """Return the mean loss of a step's batches, and the norm of all gradients on the host.
+
+    The gradient that a learned temperature is owed is collected with them: a step waits for its
+    device only here.
     """
-    owed = [] if dial.owed is None else [dial.owed]
-    figures = group.all_reduce_sums(torch.stack([*losses, *owed]))
-    owed = [
-        gradient / scaler.scale(torch.ones_like(gradient)) for gradient in figures[len(losses) :]
-    ]
-    norm = total_norm(parameters, group, owed)
-    *each, length = torch.stack([*figures[: len(losses)], *owed, norm.to(figures)]).tolist()
-    if owed:
-        dial.owed = torch.tensor(each.pop(), dtype=torch.float64)
+    objective: Any = state.modules["objective"]
+    dial: Temperature = objective.temperature
+    parts = list(losses)
+    if dial.owed is not None:
+        parts.append(dial.owed)
+    sums = group.all_reduce_sums(torch.stack(parts))
+    figures = list(sums.unbind())
+    gradients_of_dial = []
+    if dial.owed is not None:
+        scaled = figures.pop()
+        gradients_of_dial.append(scaled / state.scaler.scale(torch.ones_like(scaled)))
+    norm = total_norm(state.parameters, group, gradients_of_dial)
+    # One copy to the host for all numbers.
+    numbers = torch.stack([*figures, *gradients_of_dial, norm.to(sums)]).tolist()
+    norm_on_host = torch.tensor(numbers.pop(), dtype=norm.dtype)
+    if gradients_of_dial:
+        dial.owed = torch.tensor(numbers.pop(), dtype=torch.float64)
         dial.collect()
-    return sum(each) / len(losses), torch.tensor(length, dtype=norm.dtype)
+    return sum(numbers) / len(losses), norm_on_host
+
+
+def _fp16_overflows(norm: Tensor, scaler: torch.amp.GradScaler) -> bool:
+    """Return True if gradients have overflowed in fp16 and a smaller scale may help.
+
+    The scaler leaves out a step that has overflowed, and lowers its scale.
+    """
+    if not scaler.is_enabled() or math.isfinite(norm):
+        return False
+    return scaler.get_scale() > _LEAST_SCALE
 
 
 def seed_of(seed: int, step: int, rank: int) -> int:
-    """Return the seed of one process in one step, so that a resumed run continues as if it had
-    never stopped."""
-    return int(np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0] >> 1)
+    """Return the seed of one process in one step.
+
+    It depends on nothing else, so a resumed run continues as if it had never stopped.
+    """
+    state = np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)
+    return int(state[0] >> 1)
 
 
 def moments(steps: int, count: int) -> set[int]:

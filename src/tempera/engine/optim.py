@@ -1,5 +1,5 @@
-"""The optimiser, its schedule, and the norm of gradients; on a CPU, rows of a table that no batch
-has read take no time.
+"""The optimiser, its schedule, and the norm of gradients; on a CPU, unread rows of a table take no
+time.
 
 Letters in shapes: k rows of a table that batches have read, D width.
 """
@@ -29,9 +29,7 @@ Schedule = Literal["linear", "cosine", "constant"]
 ForTables = Literal["adamw", "rowwise_adagrad"]
 TABLE_RATE = 0.05  # of row-wise Adagrad; chosen on MovieLens among 0.02, 0.05, 0.1
 _EPS = 1e-10  # of Adagrad
-_FEW = (
-    0.25  # of the rows of a table: more are stepped sooner with all others than picked out of them
-)
+_FEW = 0.25  # largest share of the rows of a table that is stepped faster apart from the others
 
 
 def adam(
@@ -45,8 +43,8 @@ def adam(
     """Return AdamW (Loshchilov and Hutter 2019) for all parameters; the temperature has its own
     rate and no decay.
 
-    With "rowwise_adagrad" for tables, their gradients become sparse and `AdamWWithAdagrad` steps
-    them.
+    With "rowwise_adagrad", the gradients of tables become sparse, and `AdamWWithAdagrad` steps the
+    tables.
 
     Args:
         table_learning_rate: of every `Table`; None is `learning_rate`, or 0.05 with row-wise
@@ -56,13 +54,10 @@ def adam(
         ConfigError: row-wise Adagrad or a rate for tables, and no module is a `Table`.
     """
     trained = [p for p in modules.parameters() if p.requires_grad]
-    dials = [
-        p
-        for m in modules.modules()
-        if isinstance(m, Temperature)
-        for p in m.parameters()
-        if p.requires_grad
-    ]
+    dials: list[nn.Parameter] = []
+    for module in modules.modules():
+        if isinstance(module, Temperature):
+            dials += [p for p in module.parameters() if p.requires_grad]
     rowwise = for_tables == "rowwise_adagrad"
     tables = set_sparse(modules, rowwise and all(map(has_sparse, {p.device for p in trained})))
     if rowwise and not tables:
@@ -73,39 +68,46 @@ def adam(
         raise ConfigError(
             "table_learning_rate is given, but the towers have no table of their own: drop it"
         )
-    table_rate = table_learning_rate or (TABLE_RATE if rowwise else learning_rate)
-    apart_ids = {id(p) for p in (*dials, *tables)}
-    rest = [p for p in trained if id(p) not in apart_ids]
-    groups = [
-        {"params": same, "lr": learning_rate, "weight_decay": weight_decay} for same in apart(rest)
-    ]
+    if table_learning_rate is None:
+        table_learning_rate = TABLE_RATE if rowwise else learning_rate
+    groups: list[dict[str, Any]] = []
+
+    def add(parameters: list[nn.Parameter], rate: float, decay: float) -> None:
+        groups.append({"params": parameters, "lr": rate, "initial_lr": rate, "weight_decay": decay})
+
+    with_own_group = {id(p) for p in dials + tables}
+    rest = [p for p in trained if id(p) not in with_own_group]
+    for whole_or_divided in apart(rest):
+        add(whole_or_divided, learning_rate, weight_decay)
     if dials:
-        groups.append({"params": dials, "lr": temperature_learning_rate, "weight_decay": 0.0})
-    decay = 0.0 if rowwise else weight_decay
-    # A group each: they keep their order in a checkpoint whichever of them are divided.
-    groups += [{"params": [table], "lr": table_rate, "weight_decay": decay} for table in tables]
-    groups = [{**each, "initial_lr": each["lr"]} for each in groups]
-    return AdamWWithAdagrad(groups, tables) if rowwise else AdamWByRow(groups)
+        add(dials, temperature_learning_rate, 0.0)
+    # One group for each table: their order in a checkpoint does not depend on which are divided.
+    for table in tables:
+        add([table], table_learning_rate, 0.0 if rowwise else weight_decay)
+    if rowwise:
+        return AdamWWithAdagrad(groups, tables)
+    return AdamWByRow(groups)
 
 
 def set_sparse(modules: nn.Module, sparse: bool) -> list[nn.Parameter]:
-    """Make the gradients of all embedding tables sparse or dense; return the parameters of those
-    that are trained."""
+    """Make the gradients of all embedding tables sparse or dense; return the trained parameters of
+    the tables."""
     tables: dict[nn.Parameter, None] = {}
     for module in modules.modules():
         if isinstance(module, Table):
             module.sparse = sparse
-            tables |= {p: None for p in module.parameters() if p.requires_grad}
+            for parameter in module.parameters():
+                if parameter.requires_grad:
+                    tables[parameter] = None
     return list(tables)
 
 
 class AdamWByRow(torch.optim.AdamW):
-    """AdamW by torch, and nothing else, which passes over the rows of a table that no batch has
-    read yet.
+    """AdamW by torch that passes over the rows of a table that no batch has read yet.
 
-    Their gradients and moments are 0, so that AdamW without weight decay leaves them as they are. A
-    vocabulary has tens or hundreds of thousands, of which a run on a few thousand texts reads few.
-    `lookup` knows which they are, on a CPU in one process.
+    The gradients and moments of unread rows are 0, so AdamW without weight decay does not change
+    them. A vocabulary has tens or hundreds of thousands of rows, and a run on a few thousand texts
+    reads few of them. `lookup` knows the rows that have been read, on a CPU in one process.
     """
 
     # Around these torch imports its compiler, which takes a second of every run; no optimiser is
@@ -125,31 +127,41 @@ class AdamWByRow(torch.optim.AdamW):
         """Step every parameter that has a gradient."""
         grads = {}
         for group in self.param_groups:
-            for p in group["params"] if group["weight_decay"] == 0 else []:
+            if group["weight_decay"] != 0:
+                continue
+            for p in group["params"]:
                 rows = rows_of(p) if p in self.state else None  # the first step makes the moments
                 if rows is None:
                     self._forget(p)
-                elif self._picked(p, rows, group):
-                    grads[p], p.grad = p.grad, None  # AdamW passes over it
+                elif self._step_rows(p, rows, group):
+                    grads[p] = p.grad
+                    p.grad = None  # AdamW passes over the table
         self._adamw()
         for p, grad in grads.items():
             p.grad = grad
 
     def _forget(self, table: Tensor) -> None:
-        """Look for the rows anew next time: AdamW may reach any row now, and torch does not count
-        what it writes."""
+        """Forget the read rows of a table: AdamW may write to any row now, and torch does not count
+        its writes."""
         read = self.read.get(table)
         if read is not None and read.mask is not None:
             del self.read[table]
 
-    def _picked(self, table: Tensor, rows: Tensor, group: Mapping[str, Any]) -> bool:
-        """Step the rows that have been read by now, [k]; return False, and do nothing, if they are
-        not few."""
+    def _step_rows(self, table: Tensor, rows: Tensor, group: Mapping[str, Any]) -> bool:
+        """Step the rows that batches have read until now; return False, and do nothing, if these
+        rows are not few.
+
+        Args:
+            rows: rows that this step's batches have read, [k].
+        """
         assert table.grad is not None
-        state, read = self.state[table], self.read.get(table)
-        first, second = state["exp_avg"], state["exp_avg_sq"]
-        if read is None or not read.holds(first):
-            read = self.read[table] = _RowsRead(first, first.any(1).logical_or_(second.any(1)))
+        state = self.state[table]
+        first = state["exp_avg"]
+        second = state["exp_avg_sq"]
+        read = self.read.get(table)
+        if read is None or not read.is_valid_for(first):
+            read = _RowsRead(first, first.any(1).logical_or_(second.any(1)))
+            self.read[table] = read
         if read.mask is None:
             return False
         read.mask[rows[table.grad[rows].any(1)]] = True
@@ -157,31 +169,29 @@ class AdamWByRow(torch.optim.AdamW):
         if len(chosen) > _FEW * len(table):
             read.mask = None
             return False
-        numbers, grad, of_first, of_second = (
-            each[chosen] for each in (table, table.grad, first, second)
-        )
-        (beta1, beta2), steps = group["betas"], [state["step"]]
-        rates = {
-            "beta1": beta1,
-            "beta2": beta2,
-            "lr": group["lr"],
-            "weight_decay": 0.0,
-            "eps": group["eps"],
-        }
+        weights_of_rows = table[chosen]
+        first_of_rows = first[chosen]
+        second_of_rows = second[chosen]
+        beta1, beta2 = group["betas"]
         adamw(
-            [numbers],
-            [grad],
-            [of_first],
-            [of_second],
-            [],
-            steps,
+            params=[weights_of_rows],
+            grads=[table.grad[chosen]],
+            exp_avgs=[first_of_rows],
+            exp_avg_sqs=[second_of_rows],
+            max_exp_avg_sqs=[],
+            state_steps=[state["step"]],
             fused=True,
             amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"],
+            weight_decay=0.0,
+            eps=group["eps"],
             maximize=False,
-            **rates,
         )
-        for whole, each in ((table, numbers), (first, of_first), (second, of_second)):
-            whole.index_copy_(0, chosen, each)
+        table.index_copy_(0, chosen, weights_of_rows)
+        first.index_copy_(0, chosen, first_of_rows)
+        second.index_copy_(0, chosen, second_of_rows)
         read.writes = first._version
         return True
 
@@ -191,31 +201,32 @@ class _RowsRead:
     """The rows of a table whose moments are not 0."""
 
     moments: Tensor
-    mask: Tensor | None  # [rows]; None if they are not few, as they will not be again
+    mask: Tensor | None  # [rows]; None once the rows are not few, for they only grow
     writes: int = -1  # to the moments
 
     def __post_init__(self) -> None:
         self.writes = self.moments._version
 
-    def holds(self, moments: Tensor) -> bool:
-        """Return True if the moments are the same ones, as they were."""
-        return moments is self.moments and (self.mask is None or moments._version == self.writes)
+    def is_valid_for(self, moments: Tensor) -> bool:
+        """Return True if the moments are the same tensor, which nobody else has written to."""
+        if moments is not self.moments:
+            return False
+        return self.mask is None or moments._version == self.writes
 
 
 class AdamWWithAdagrad(AdamWByRow):
-    """AdamW, with row-wise Adagrad for tables, whose gradients are sparse and which have a learning
-    rate of their own."""
+    """AdamW, with row-wise Adagrad for tables, which have sparse gradients and a learning rate of
+    their own."""
 
     def __init__(self, groups: list[dict[str, Any]], tables: Sequence[nn.Parameter]) -> None:
         super().__init__(groups)
         self.tables = tables
-        self._step_supports_amp_scaling = (
-            False  # a scaler leaves a whole step out, not AdamW's part of it
-        )
+        # A scaler leaves out a whole step, and not only the part of AdamW.
+        self._step_supports_amp_scaling = False
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Step every parameter that has a gradient; those of tables are used up."""
+        """Step every parameter that has a gradient; the gradients of tables become None."""
         rates = {p: group["lr"] for group in self.param_groups for p in group["params"]}
         for table in self.tables:
             if table.grad is None:
@@ -223,28 +234,27 @@ class AdamWWithAdagrad(AdamWByRow):
             if not self.state[table]:
                 sums = torch.zeros(len(table), dtype=table.dtype, device=table.device)
                 self.state[table] = {"step": torch.tensor(0.0), "sum": divided_as(sums, table)}
-            self.state[table]["step"] += 1
-            adagrad_rows(
-                part(table), part(table.grad), part(self.state[table]["sum"]), rates[table]
-            )
-            table.grad = None  # AdamW passes over it
+            state = self.state[table]
+            state["step"] += 1
+            adagrad_rows(part(table), part(table.grad), part(state["sum"]), rates[table])
+            table.grad = None  # AdamW passes over the table
         super().step()
 
 
 def adagrad_rows(table: Tensor, grad: Tensor, sums: Tensor, rate: float) -> None:
-    """Row-wise Adagrad, in place: one learning rate a row, which falls with all that its gradients
-    have been.
+    """Take a step of row-wise Adagrad, in place: one learning rate a row, which falls with the sum
+    of its squared gradients.
 
         sums_r += mean over the row of g^2;    table_r -= rate g_r / (sqrt(sums_r) + 1e-10)
 
-    Rows that the gradient does not hold are not touched. Adagrad (Duchi et al. 2011) with the
-    accumulator of a row in the place of its numbers', as DLRM (Naumov et al. 2019) and FBGEMM's
+    Rows without a gradient do not change. Adagrad (Duchi et al. 2011) with one accumulator for a
+    row instead of one for each number, as DLRM (Naumov et al. 2019) and FBGEMM's
     EXACT_ROWWISE_ADAGRAD train tables.
 
     Args:
         table: [rows, D].
-        grad: of the table, sparse; or dense, where rows of zeros are not touched.
-        sums: one a row, [rows].
+        grad: of the table, sparse; or dense, in which a row of zeros is a row without a gradient.
+        sums: accumulators of the rows, [rows].
 
     >>> table, sums = torch.zeros(3, 2), torch.zeros(3)
     >>> grad = torch.tensor([[0.0, 0.0], [1.0, 7.0], [0.0, 0.0]]).to_sparse(1)
@@ -264,57 +274,68 @@ def adagrad_rows(table: Tensor, grad: Tensor, sums: Tensor, rate: float) -> None
 
 
 def apart(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Parameters that are whole and, if there are any, those that `shard` divided: torch takes no
-    list of both."""
+    """Return a list of the whole parameters and, if there are any, a list of the parameters that
+    `shard` divided: torch takes no list of both."""
     divided = [p for p in parameters if is_divided(p)]
-    return [[p for p in parameters if not is_divided(p)], *([divided] if divided else [])]
+    whole = [p for p in parameters if not is_divided(p)]
+    return [whole, divided] if divided else [whole]
 
 
 def total_norm(
     parameters: Sequence[nn.Parameter], group: Group, more: Sequence[Tensor] = ()
 ) -> Tensor:
-    """Return the Euclidean norm of all gradients, the same on every process; each adds its part of
-    those that are divided.
+    """Return the Euclidean norm of all gradients, the same on every process; each process adds its
+    part of the divided gradients.
 
-    Sparse ones hold each row once, as `step` and `Group.all_reduce_gradients` leave them.
+    Sparse gradients hold each row once, as `step` and `Group.all_reduce_gradients` leave them.
 
     Args:
-        more: gradients that are no parameter's yet, whole on every process.
+        more: whole gradients that are not on a parameter yet.
     """
-    reached = [p for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(
-        [*(_reached(p) for p in reached if not is_divided(p)), *more]
-    )
+    whole = []
+    divided = []
+    for p in parameters:
+        if p.grad is None:
+            continue
+        if is_divided(p):
+            divided.append(_numbers(p.grad))
+        else:
+            whole.append(_numbers_reached(p))
+    norm = torch.nn.utils.get_total_norm([*whole, *more])
     if not any(map(is_divided, parameters)):
         return norm
-    mine = float(
-        torch.nn.utils.get_total_norm([_numbers(p.grad) for p in reached if is_divided(p)])
-    )
+    mine = float(torch.nn.utils.get_total_norm(divided))
     return (norm.double().square() + group.all_reduce_sum(mine**2)).sqrt()
 
 
 def clip(parameters: Sequence[nn.Parameter], norm: Tensor, most: float) -> None:
     """Scale gradients of a total `norm`, which is on the host, down to `most`: torch's formula."""
     factor = float((most / (norm + 1e-6)).clamp(max=1.0))
-    if factor < 1:
-        grads = [
-            _numbers(p.grad) for p in parameters if p.grad is not None and not scale(p, factor)
-        ]
-        if grads:
-            torch._foreach_mul_(grads, factor)
+    if not factor < 1:  # also NaN
+        return
+    grads = []
+    for p in parameters:
+        if p.grad is None:
+            continue
+        done = scale(p, factor)  # of a table, by its read rows
+        if not done:
+            grads.append(_numbers(p.grad))
+    if grads:
+        torch._foreach_mul_(grads, factor)
 
 
-def _reached(parameter: nn.Parameter) -> Tensor:
-    """Return the numbers of a gradient, without the rows of a table that no lookup has added to."""
+def _numbers_reached(parameter: nn.Parameter) -> Tensor:
+    """Return the numbers of a gradient, without the rows of a table that no batch has read."""
     rows = rows_of(parameter)
     assert parameter.grad is not None
-    return _numbers(parameter.grad) if rows is None else parameter.grad[rows]
+    if rows is None:
+        return _numbers(parameter.grad)
+    return parameter.grad[rows]
 
 
-def _numbers(grad: Tensor | None) -> Tensor:
-    """Return the numbers of this process's part of a gradient, in place; of a sparse one those that
-    are stored."""
-    assert grad is not None
+def _numbers(grad: Tensor) -> Tensor:
+    """Return the numbers of this process's part of a gradient, in place; the stored numbers of a
+    sparse gradient."""
     mine = part(grad)
     return mine.values() if mine.is_sparse else mine
 
@@ -330,8 +351,8 @@ def schedule_factor(step: int, steps: int, warmup_ratio: float, schedule: Schedu
     if step < warmup:
         return (step + 1) / warmup
     passed = (step - warmup) / max(1, steps - warmup)
-    return {
-        "linear": 1 - passed,
-        "cosine": 0.5 * (1 + math.cos(math.pi * passed)),
-        "constant": 1.0,
-    }[schedule]
+    if schedule == "linear":
+        return 1 - passed
+    if schedule == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * passed))
+    return 1.0

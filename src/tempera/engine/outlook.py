@@ -1,5 +1,4 @@
-"""Summary of a run before it begins: what each query is compared with, how the towers embed, how
-much memory that takes."""
+"""Summary of a run before it begins: the negatives of a query, and the memory of a step."""
 
 from __future__ import annotations
 
@@ -21,8 +20,10 @@ _ADAM = 4  # a parameter, its gradient, and AdamW's two moments
 
 
 def negatives(objective: Objective, batch: Batch[Any], group: Group, most: int = 0) -> str:
-    """Describe what the rows of a batch are compared with, over all processes, before masks; `most`
-    if it may have more rows.
+    """Describe the candidates of each row of a batch, over all processes, before masks.
+
+    Args:
+        most: largest number of rows of a batch.
 
     >>> from ..core.batch import Side
     >>> import torch
@@ -31,38 +32,42 @@ def negatives(objective: Objective, batch: Batch[Any], group: Group, most: int =
     4 pairs a batch on 1 process; each query is compared with 3 other documents
     """
     counts = {role: int(group.all_reduce_sum(len(side))) for role, side in batch.sides().items()}
-    counts["memory"] = objective.memory.size if objective.memory is not None else 0
-    parts: dict[str, list[str]] = {}
+    counts["memory"] = _remembered(objective)
     names = {
         "query": "other queries",
         "doc": "other documents",
         "negatives": "hard negatives",
         "sampled": "sampled documents",
     }
-    for anchor, candidate in (pair for pool in objective.pools for pair in pool.blocks):
-        count = counts.get(candidate, 0) - (candidate in ("query", "doc"))
-        if count > 0:
-            name = names.get(candidate, "remembered documents")
-            parts.setdefault(anchor, []).append(quantity(count, name))
-    called = {"doc": "document"}
-    compared = [
-        f"each {called.get(anchor, anchor)} is compared with {', '.join(names)}"
-        for anchor, names in sorted(parts.items(), reverse=True)
-    ]
+    candidates: dict[str, list[str]] = {}
+    for pool in objective.pools:
+        for anchor, candidate in pool.blocks:
+            count = counts.get(candidate, 0)
+            if candidate in ("query", "doc"):
+                count -= 1  # the positive, or the row itself
+            if count > 0:
+                name = names.get(candidate, "remembered documents")
+                candidates.setdefault(anchor, []).append(quantity(count, name))
     processes = f"{group.size} process{'es' if group.size > 1 else ''}"
-    limit = (
-        f" (of at most {most:,}; batches differ by one pair at most)"
-        if counts["query"] < most
-        else ""
-    )
-    return "; ".join([f"{counts['query']:,} pairs a batch on {processes}{limit}", *compared])
+    text = f"{counts['query']:,} pairs a batch on {processes}"
+    if counts["query"] < most:
+        text += f" (of at most {most:,}; batches differ by one pair at most)"
+    for kind in sorted(candidates, reverse=True):
+        row = "document" if kind == "doc" else kind
+        text += f"; each {row} is compared with {', '.join(candidates[kind])}"
+    return text
 
 
 def block(objective: Objective, batch: Batch[Any], rows: int) -> int:
-    """Return the most scores that `rows` rows have with the candidates of one kind in a batch of
-    all processes."""
-    remembered = objective.memory.size if objective.memory is not None else 0
-    return rows * max(remembered, *(len(side) for side in batch.sides().values()))
+    """Return the largest number of scores of `rows` rows with the candidates of one kind in a batch
+    of all processes."""
+    candidates = [len(side) for side in batch.sides().values()]
+    return rows * max(_remembered(objective), *candidates)
+
+
+def _remembered(objective: Objective) -> int:
+    """Return the number of documents that the objective remembers."""
+    return 0 if objective.memory is None else objective.memory.size
 
 
 def memory(
@@ -72,35 +77,37 @@ def memory(
     width: int,
     parts: Callable[[nn.Parameter], int] = lambda parameter: 1,
 ) -> dict[str, float]:
-    """Return the expected bytes on this device at the peak of a step that holds so many bytes of
-    scores at once.
+    """Return the expected bytes on this device at the peak of a step, by their use.
 
     Args:
-        parts: of which a device will keep one of a parameter that is still whole.
+        scores: bytes of the scores that are held at once.
+        width: of the embeddings.
+        parts: number of parts into which the devices will divide a parameter.
     """
-    rows = sum(count for work in plan.works for count in work.counts)
-    every = [inner for module in modules for inner in module.modules()]
-    tables = {
-        m.weight for m in every if isinstance(m, Table) and m.sparse
-    }  # one number a row beside their own
-    sizes = {p: part(p).nbytes / parts(p) for m in every for p in m.parameters(recurse=False)}
+    rows = sum(sum(work.counts) for work in plan.works)
+    sizes: dict[nn.Parameter, float] = {}
+    sparse = set()
+    for module in modules:
+        for inner in module.modules():
+            if isinstance(inner, Table) and inner.sparse:
+                sparse.add(inner.weight)
+            for p in inner.parameters(recurse=False):
+                sizes[p] = part(p).nbytes / parts(p)
+    weights = 0.0
+    for p, size in sizes.items():
+        by_adam = p.requires_grad and p not in sparse  # Adagrad has one number a row of a table
+        weights += _ADAM * size if by_adam else size
     return {
-        "weights and optimiser": float(
-            sum(
-                size * (_ADAM if p.requires_grad and p not in tables else 1)
-                for p, size in sizes.items()
-            )
-        ),
+        "weights and optimiser": weights,
         "graphs of the towers": plan.peak_bytes,
-        "embeddings and gradients": float(
-            4 * 4 * rows * width
-        ),  # rows, unit rows, and the gradient of each
+        # Rows and unit rows, and the gradients of both.
+        "embeddings and gradients": float(4 * 4 * rows * width),
         "scores": float(scores),
     }
 
 
 def described(sizes: dict[str, float], capacity: float | None = None) -> str:
-    """Return bytes by name as one line.
+    """Return bytes by use as one line.
 
     >>> described({"scores": 2**20, "weights": 2**21}, capacity=2**30)
     'expected memory of a step 3 of 1,024 MiB: scores 1, weights 2'

@@ -1,8 +1,8 @@
 """Division of rows into micro-batches, and the choice of those that keep their graph.
 
-Padding, not recomputation, is what large batches lose most by: texts of natural lengths cut as they
-come are 2 to 4 times their tokens. Sorted by length they are hardly more than themselves, and
-neither loss nor gradient depend on it.
+Large batches lose most by padding, not by recomputation: texts of natural lengths, cut in their
+order, are padded to 2 to 4 times their tokens. Sorted by length they are hardly padded, and neither
+loss nor gradient depend on the order.
 
 Letters in shapes: n rows of a tower, r rows of a micro-batch, m distinct lengths.
 """
@@ -24,8 +24,8 @@ from ..errors import ConfigError, article
 from ..parallel.distributed import CPU
 from ..parallel.shards import part
 
-# Products that a GPU computes while a linear layer's kernels are launched, in half precision and in
-# float32. The first is measured: on an H100, layers of MiniLM's size
+# Products that a GPU computes while a linear layer's kernels are launched, in half precision (True)
+# and in float32. The figure of half precision is measured on an H100 with layers of MiniLM's size
 # (bench/results/gpu_micro_batches.json), for which it is 67,800 tokens; for BERT's, 16,900.
 _OF_A_LAUNCH = {True: 2e10, False: 5e9}
 PROBE_TOKENS = 512  # most of the short rows that a footprint is measured on, padding counted
@@ -43,17 +43,16 @@ class FeaturesLike(Protocol):
         """Tokens of each row, [n]."""
 
     def to(self, device: torch.device) -> Self:
-        """The same rows on another device."""
+        """Return the same rows on another device."""
 
     @classmethod
     def cat(cls, parts: Sequence[Any]) -> Self:
-        """The rows of several, in order."""
+        """Return the rows of several parts, in order."""
 
 
 @dataclass(frozen=True)
 class PlainFeatures:
-    """Features that are one tensor, [n, ...], of which every row costs the same; a tower reads the
-    tensor.
+    """Features in one tensor, [n, ...], for towers that read tensors; every row costs the same.
 
     >>> rows = PlainFeatures(torch.tensor([[1.0], [2.0]]))
     >>> rows[[1]].to(torch.device("cpu")), rows.lengths.tolist()
@@ -70,7 +69,7 @@ class PlainFeatures:
 
     @property
     def lengths(self) -> Tensor:
-        """Return 1 for each row, [n]."""
+        """1 for each row, [n]."""
         return torch.ones(len(self), dtype=torch.int64)
 
     def to(self, device: torch.device) -> Any:
@@ -79,29 +78,23 @@ class PlainFeatures:
 
     @classmethod
     def cat(cls, parts: Sequence[PlainFeatures]) -> PlainFeatures:
-        """The rows of several, in order."""
+        """Return the rows of several parts, in order."""
         return cls(torch.cat([part.tensor for part in parts]))
 
 
 def embeddings_of(tower: torch.nn.Module, features: Any, rows: int) -> Tensor:
-    """Return what a tower makes of the features of so many rows, [n, D].
+    """Return the embeddings that a tower makes of the features of `rows` rows, [n, D].
 
     Raises:
-        ConfigError: it is not one vector of floating point numbers for each row.
+        ConfigError: the tower does not return one vector of floating point numbers for each row.
     """
     made = tower(features)
-    if (
-        isinstance(made, Tensor)
-        and made.dim() == 2
-        and len(made) == rows
-        and made.is_floating_point()
-    ):
-        return made
-    what = (
-        f"{str(made.dtype)[6:]} of shape {list(made.shape)}"
-        if isinstance(made, Tensor)
-        else article(type(made).__name__)
-    )
+    if isinstance(made, Tensor):
+        if made.dim() == 2 and len(made) == rows and made.is_floating_point():
+            return made
+        what = f"{str(made.dtype).removeprefix('torch.')} of shape {list(made.shape)}"
+    else:
+        what = article(type(made).__name__)
     raise ConfigError(
         f"the tower {type(tower).__name__} makes {what} of {rows:,} rows: it has to return a tensor of floating point numbers, "
         "[rows, dimensions]"
@@ -112,8 +105,8 @@ def start_tokens(device: torch.device, tower: torch.nn.Module, half: bool = Fals
     """Return the cost of starting a micro-batch, in tokens: a CPU reads the weights again, a GPU
     launches hundreds of kernels.
 
-    In half precision a CPU casts them and their gradients, too, while a token costs less. On a GPU,
-    the fewer weights a layer has, the more tokens it reads in the time of its launches.
+    In half precision a CPU also casts the weights and their gradients, while a token costs less. On
+    a GPU, the fewer weights a layer has, the more tokens it reads in the time of its launches.
 
     >>> start_tokens(torch.device("cuda"), torch.nn.Linear(500, 500), half=True)
     80000
@@ -123,22 +116,24 @@ def start_tokens(device: torch.device, tower: torch.nn.Module, half: bool = Fals
     weights = [
         layer.weight.numel() for layer in tower.modules() if isinstance(layer, torch.nn.Linear)
     ]
-    return int(_OF_A_LAUNCH[half] * len(weights) / sum(weights)) if weights else 16_384
+    if not weights:
+        return 16_384
+    return int(_OF_A_LAUNCH[half] * len(weights) / sum(weights))
 
 
 def pack(lengths: Tensor, budget: int, padded: bool, start_tokens: int = 32) -> list[Tensor]:
-    """Return rows in micro-batches of at most `budget` tokens, or of one row; the rows of each are
-    as equal in length as pays.
+    """Return the rows of each micro-batch, of at most `budget` tokens or of one row, at the lowest
+    cost.
 
-    A padded micro-batch of r rows, the longest of width w, costs r w tokens and `start_tokens` to
-    begin with. Among all ways to cut the rows sorted by length, the cheapest is found by dynamic
-    programming over the distinct lengths. Without padding a micro-batch costs the tokens it has,
-    and rows stay in order.
+    A padded micro-batch of r rows, the longest of width w, costs r w tokens, and `start_tokens`
+    once. Among all ways to cut the rows sorted by length, dynamic programming over the distinct
+    lengths finds the cheapest. Without padding a micro-batch costs its tokens, and rows stay in
+    order.
 
     Args:
         lengths: tokens of each row, [n].
         budget: most tokens of a micro-batch, padding counted.
-        padded: whether the tower pads its rows to the longest of them.
+        padded: True if the tower pads its rows to the longest row.
 
     >>> [rows.tolist() for rows in pack(torch.tensor([3, 9, 3, 8, 1]), budget=18, padded=True, start_tokens=4)]
     [[4, 0, 2], [3, 1]]
@@ -147,42 +142,45 @@ def pack(lengths: Tensor, budget: int, padded: bool, start_tokens: int = 32) -> 
         return []
     widths = lengths.cpu().numpy().clip(1)
     if not padded:
-        return [
-            torch.from_numpy(rows)
-            for rows in np.split(np.arange(len(widths)), _full(widths, budget))
-        ]
+        cuts = _cuts_in_order(widths, budget)
+        return [torch.from_numpy(rows) for rows in np.split(np.arange(len(widths)), cuts)]
     order = np.argsort(widths, kind="stable")
     distinct, counts = np.unique(widths, return_counts=True)
-    packed, first = [], 0
-    for last in _cuts(distinct, counts, budget, start_tokens):
+    packed = []
+    first = 0  # of the distinct lengths that are still to be packed
+    for last in _cheapest_cuts(distinct, counts, budget, start_tokens):
         rows = int(counts[first:last].sum())
         height = max(1, budget // int(distinct[last - 1]))
         parts = np.array_split(order[:rows], -(-rows // height))
         packed += [torch.from_numpy(part.copy()) for part in parts]
-        order, first = order[rows:], last
+        order = order[rows:]
+        first = last
     return packed
 
 
-def _full(widths: NDArray[np.int64], budget: int) -> list[int]:
+def _cuts_in_order(widths: NDArray[np.int64], budget: int) -> list[int]:
     """Return the positions at which to cut rows, so that no part of several rows holds more than
     `budget` tokens."""
-    cuts, ends = [], widths.cumsum()
-    begin, passed = 0, 0
-    while (
-        begin := max(begin + 1, int(np.searchsorted(ends, passed + budget, side="right")))
-    ) < len(widths):
+    cuts: list[int] = []
+    ends = widths.cumsum()
+    begin = 0
+    passed = 0  # tokens before `begin`
+    while True:
+        fitting = int(np.searchsorted(ends, passed + budget, side="right"))
+        begin = max(begin + 1, fitting)
+        if begin >= len(widths):
+            return cuts
         cuts.append(begin)
         passed = int(ends[begin - 1])
-    return cuts
 
 
-def _cuts(
+def _cheapest_cuts(
     distinct: NDArray[np.int64], counts: NDArray[np.int64], budget: int, start_tokens: int
 ) -> list[int]:
     """Return the ends of the runs of distinct lengths that are padded to one width, [<= m]."""
     passed = np.concatenate([[0], counts.cumsum()])
-    best = np.zeros(len(distinct) + 1)
-    begin = np.zeros(len(distinct) + 1, np.int64)
+    best = np.zeros(len(distinct) + 1)  # lowest cost of the first lengths
+    begin = np.zeros(len(distinct) + 1, np.int64)  # of the last run at this cost
     for end, width in enumerate(distinct, 1):
         rows = passed[end] - passed[:end]  # of a run from each possible beginning
         cost = best[:end] + rows * width + start_tokens * -(-rows // max(1, budget // width))
@@ -196,8 +194,8 @@ def _cuts(
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes that a tower's graph keeps: linear r w + square r w^2, for r rows of width w; the
-    square is attention's.
+    """The size of a tower's graph in bytes: linear r w + square r w^2, for r rows of width w; the
+    square is the part of attention.
 
     Args:
         drops: False if the tower has neither drawn dropout nor attended while it was measured.
@@ -212,8 +210,8 @@ class Footprint:
 
     @classmethod
     def through(cls, measured: Sequence[tuple[int, float, int]]) -> Footprint:
-        """Return the non-negative footprint through two measurements (rows, width, bytes), the
-        narrower first; or through one."""
+        """Return the non-negative footprint through one measurement (rows, width, bytes), or
+        through two, the narrower first."""
         (r1, w1, b1), (r2, w2, b2) = measured[0], measured[-1]
         if w1 == w2:
             return cls(b2 / (r2 * w2), 0.0)
@@ -221,32 +219,33 @@ class Footprint:
         return cls(max(0.0, b2 / (r2 * w2) - square * w2), square)
 
     def bytes(self, rows: int, width: float) -> float:
-        """Return the bytes of one micro-batch; `width` is the mean length where nothing is
-        padded."""
+        """Return the bytes of one micro-batch; without padding, `width` is the mean length."""
         return self.linear * rows * width + self.square * rows * width * width
 
     def tokens(self, limit: float, width: float) -> int:
-        """Return the tokens of rows of a width whose graph takes `limit` bytes."""
+        """Return the number of tokens, in rows of a width, whose graph takes `limit` bytes."""
         return max(1, int(limit / max(self.linear + self.square * width, 1e-9)))
 
 
 def keep(sizes: Sequence[float], tokens: Sequence[int], memory: float) -> list[bool]:
-    """Choose the micro-batches that keep their graph within `memory` bytes: those that save most
-    tokens per byte.
+    """Return True for each micro-batch that keeps its graph: the most tokens per byte, in `memory`
+    bytes.
 
     >>> keep([40.0, 10.0, 50.0], [4, 2, 5], memory=60.0)
     [True, True, False]
     """
-    kept, left = [False] * len(sizes), memory
+    kept = [False] * len(sizes)
+    left = memory
     for i in sorted(range(len(sizes)), key=lambda i: sizes[i] / tokens[i]):
         if sizes[i] <= left:
-            kept[i], left = True, left - sizes[i]
+            kept[i] = True
+            left -= sizes[i]
     return kept
 
 
 def probe_rows(lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Choose the rows that `footprint` measures: short ones of at most 512 padded tokens together,
-    and the longest one.
+    """Return the rows that `footprint` measures: short rows of at most 512 padded tokens together,
+    and the longest row.
 
     >>> [rows.tolist() for rows in probe_rows(torch.tensor([200, 3, 300, 100]))]
     [[1, 3], [2]]
@@ -261,32 +260,27 @@ def probe_rows(lengths: Tensor) -> tuple[Tensor, Tensor]:
 def footprint(
     tower: torch.nn.Module, probes: Sequence[FeaturesLike], padded: bool, device: torch.device = CPU
 ) -> Footprint:
-    """Measure the footprint of a tower on rows of its own data, which are on the host: some short
-    ones and some long ones.
+    """Measure the footprint of a tower on probes of its own data, which are on the host: short rows
+    and long rows.
 
-    Nothing is kept of the probes' graphs, so measuring takes the memory of embedding a probe
-    without gradient.
+    The probes' graphs are not kept, so measuring takes the memory of embedding a probe without
+    gradient.
     """
     moved = [probe.to(device) for probe in probes]
+    measured = []
     with torch.enable_grad():
-        once = _saved(
-            tower, moved[0][:], len(probes[0])
-        )  # weights in another precision, say, which later graphs share
-        shared = {
-            *once,
-            *(_storage(part(tensor)) for tensor in [*tower.parameters(), *tower.buffers()]),
-        }
-        sizes = [
-            sum(
-                size
-                for storage, size in _saved(tower, features, len(probe)).items()
-                if storage not in shared
-            )
-            for features, probe in zip(moved, probes, strict=True)
-        ]
-    lengths = [probe.lengths for probe in probes]
-    widths = [max(1.0, float(each.max() if padded else each.double().mean())) for each in lengths]
-    return Footprint.through(list(zip(map(len, probes), widths, sizes, strict=True)))
+        # A first graph, which may make storages that later graphs share, as weights in another
+        # precision.
+        shared = set(_saved(tower, moved[0][:], len(probes[0])))
+        for tensor in [*tower.parameters(), *tower.buffers()]:
+            shared.add(_storage(part(tensor)))
+        for features, probe in zip(moved, probes, strict=True):
+            saved = _saved(tower, features, len(probe))
+            size = sum(number for storage, number in saved.items() if storage not in shared)
+            lengths = probe.lengths
+            width = max(1.0, float(lengths.max() if padded else lengths.double().mean()))
+            measured.append((len(probe), width, size))
+    return Footprint.through(measured)
 
 
 def _saved(
@@ -295,9 +289,9 @@ def _saved(
     """Return the bytes of every storage that the graph of `tower(features)` keeps for its backward
     pass, and of the result.
 
-    A pack hook that returned its tensor would make a cycle that is never freed; this one lets go of
-    it, unless the tower goes backward within its forward pass, as one that learns from adversarial
-    noise.
+    A pack hook that returned its tensor would make a cycle that is never freed, so the hook drops
+    the tensor. Only a tower that goes backward within its forward pass, as for adversarial noise,
+    needs the tensors.
     """
     saved: dict[StorageWeakRef, int] = {}
 
@@ -324,5 +318,5 @@ def _unpacked(tensor: Any) -> Any:
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef:
-    """Return what identifies a storage for good, without keeping its memory."""
+    """Return the identity of a tensor's storage, which does not keep its memory."""
     return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]

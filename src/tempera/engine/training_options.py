@@ -1,4 +1,4 @@
-"""The options of training, and what they refuse."""
+"""The options of training, and the combinations that are refused."""
 
 from __future__ import annotations
 
@@ -20,19 +20,14 @@ from .fused import MANY, Fused, Kernel, Reach, parts_of
 from .optim import ForTables, Schedule
 
 RefitOn = Literal["none", "validation", "all", "auto"]
-OF_A_MACHINE = (
-    "device",
-    "kernel",
-    "cache",
-    "cache_memory",
-    "micro_batch_tokens",
-)  # results are equal up to rounding
+# Options of the machine: results are equal up to rounding.
+OF_A_MACHINE = ("device", "kernel", "cache", "cache_memory", "micro_batch_tokens")
 
 
 @dataclass(frozen=True)
 class Training:
     """Options of training: its length, learning rates, batches, memory and checkpoints. Names
-    follow Hugging Face where one exists.
+    follow Hugging Face where possible.
 
     Args:
         batch_size: largest number of pairs in one softmax, over all devices; an epoch's batches
@@ -42,20 +37,21 @@ class Training:
         num_train_epochs: number of passes over the training pairs; "auto" follows the tower and
             their number.
         max_steps: number of optimiser steps to stop after; None follows num_train_epochs.
-        max_time: largest time of the optimiser steps: seconds, or a text such as 60s, 5min or 1h.
-            It becomes a number of steps before the first one, from the rate of a few steps that are
-            taken for it and forgotten, which the learning rate then follows; a race is limited
-            likewise, and the rate is measured again if its winner is another tower. Training again
-            is counted; reading, the race, evaluation and saving are not. None is no limit.
+        max_time: largest time of the optimiser steps: seconds, or a text as 60s, 5min or 1h. Before
+            the first step the time becomes a number of steps, which the learning rate then follows,
+            by the rate of a few steps that are measured and undone; a race is limited likewise, and
+            the rate is measured again if another tower wins. Training again is counted; reading,
+            the race, evaluation and saving are not. None is no limit.
         made_rows: number of rows beside each pair of texts, in the first steps, that are made of
-            documents: a random span of a text's tokens asks for the others (15 % of the steps,
-            batches of at most 2,048 rows), or the name or the comments of a Python function without
-            a docstring ask for its code (40 %, 4,096). "auto" is 4 for a static tower on more than
-            20,000 pairs of Python files, or on 1,000 pairs or more whose median document has at
-            least 64 tokens; else 0.
+            documents: a random span of a text's tokens asks for its other tokens (15 % of the
+            steps, batches of at most 2,048 rows), or the name or the comments of a Python function
+            without a docstring ask for its code (40 %, 4,096). "auto" is 4 for a static tower on
+            more than 20,000 pairs of Python files, or on 1,000 pairs or more whose median document
+            has at least 64 tokens; else 0.
         max_pairs: largest number of training pairs of texts, drawn by `evaluation.seed` after the
-            split, so that a larger number holds all pairs of a smaller one; None trains on all. The
-            others count as unknown: their documents may be negatives of their queries.
+            split, so that a larger number holds all pairs of a smaller number; None trains on all
+            pairs. The other pairs count as unknown: their documents may be negatives of their
+            queries.
         learning_rate: peak learning rate of AdamW. The default depends on the tower: 0.003 static,
             5e-4 for a transformer from scratch, 5e-5 pretrained, 2e-4 with LoRA.
         temperature_learning_rate: peak learning rate of a learnable temperature's logarithm.
@@ -75,42 +71,42 @@ class Training:
         gradient_accumulation_steps: number of batches whose gradients are averaged into one
             optimiser step. Each batch has its own softmax, so this adds no negatives; a larger
             batch_size does, whatever the memory.
-        cache: gradient caching. "auto" embeds twice what does not fit `cache_memory`, "always"
-            everything, "never" nothing.
+        cache: gradient caching. "auto" embeds rows twice that do not fit `cache_memory`, "always"
+            all rows, "never" no row.
         cache_memory: memory for the towers' graphs: bytes (also as "2GiB"), or, up to 1, a share of
             the free memory; None is 4 GiB on a CPU and 0.8 of the free memory on a GPU.
         select: share of each batch's rows to learn from, which a guide chooses (see `guide`) before
-            the step is taken; the others are left out of that batch, as negatives too. 1 learns
-            from all.
+            the step; the other rows are left out of the batch, as negatives too. 1 learns from all
+            rows.
         select_by: "guide" takes the pairs with the lowest loss by the guide's vectors, so that
-            wrong pairs are left out; "learnability" those whose loss by the model is highest above
-            their loss by the guide, which embeds every batch once more.
+            wrong pairs are left out; "learnability" takes the pairs whose loss by the model is
+            highest above their loss by the guide, and embeds every batch once more.
         micro_batch_tokens: largest number of tokens, with padding, that a tower embeds at once;
             None is as many as fit 256 MiB of graph on a CPU, and 1/8 of `cache_memory` on a GPU.
         mixed_precision: precision of the towers: no, bf16 or fp16; logits, norms and softmax are
-            always float32. auto is bf16 where the device multiplies it at least 1.5 times as fast,
-            by a short measurement; on a CPU texts are read in it, too. The default is auto for a
-            pretrained transformer, and no for other towers.
+            always float32. auto is bf16 where the device multiplies bf16 at least 1.5 times as
+            fast, by a short measurement; on a CPU texts are read in bf16, too. The default is auto
+            for a pretrained transformer, and no for other towers.
         device: device of the towers: "auto" is the accelerator that torch finds (cuda, xpu, mps),
             or else "cpu"; or its name, as cuda:1.
-        kernel: what computes the loss stage. "torch" does it in tiles on every device; "triton" by
-            fused kernels on CUDA, where the objective's parts allow it, in half precision if
-            mixed_precision is bf16 or fp16; the log says why not. "auto" takes the kernels where
-            they have been measured to pay: from 8,192 pairs on, on NVIDIA's H100 and H200.
+        kernel: kernel of the loss stage. "torch" computes in tiles on every device; "triton" by
+            fused kernels on CUDA, if they can compute the objective's parts, in half precision if
+            mixed_precision is bf16 or fp16; else the log says why not. "auto" takes the fused
+            kernels where measurements have shown a gain: from 8,192 pairs on, on NVIDIA's H100 and
+            H200.
         fsdp: shard the weights of the towers, their gradients and the optimiser's moments over the
             processes (FSDP2), for towers that do not fit one device. The first process evaluates
             and saves a whole copy.
         divide_tables: divide embedding tables of 1,024 rows or more by rows over the processes,
             with their gradients and the optimiser's accumulators, for ids and categories that one
-            process cannot hold. The first process puts them together to evaluate and save.
+            process cannot hold. The first process evaluates and saves whole tables.
         guide: folder of a saved model, or of a run, whose vectors the mask `guided` and `select`
-            compare by; they are cached in vectors/ beside the run, by model and content, so each
-            distinct text is embedded once.
-        teacher: what the model learns from as `objective.teacher` says, which has its defaults if
-            it is not set: the folder of a saved model, or of a run, whose vectors are cached as the
-            guide's.
-        ddp_timeout: seconds that a process waits for the others before it gives up. The first
-            process evaluates and writes alone while the others wait.
+            compare by; the vectors are cached in vectors/ beside the run, by model and content, so
+            each distinct text is embedded once.
+        teacher: folder of a saved model, or of a run, from whose vectors the model learns by
+            `objective.teacher`, or by its defaults; the vectors are cached as the guide's.
+        ddp_timeout: seconds that a process waits for other processes before it gives up. The first
+            process evaluates and writes alone while other processes wait.
         seed: random seed of the initial weights and the order of the rows; `evaluation.seed`
             chooses the held-out queries.
         evaluations: number of evaluations on the validation set during training, evenly spread over
@@ -119,25 +115,25 @@ class Training:
             (by Accelerate). Their files are in OUTPUT.trackers. Sweeps and tunings send nothing;
             they write tables of their own.
         keep_best: save the weights of the best validation; the untrained model is a candidate. If
-            this is false, or the validation set has too few queries to choose by, the weights of
-            the last step are saved.
-        refit: what the run trains on again, anew and for as many passes as validation has chosen:
-            "validation" adds its pairs or events before the test is evaluated; "all" does so too,
-            and then adds those of the test for the model that is saved, whose figures stay those of
-            the evaluated one, in `evaluated/`; "none" saves the weights that validation has chosen;
-            "auto" trains again where more than a twentieth of the data is held out. Then it is
-            "all" for interactions; for texts it is one training after the evaluation, on everything
-            but a test or validation that the user has named. Where rows are made of documents
-            (`made_rows`), or the model mines negatives for it (`mining.again`), it goes on from the
-            weights that validation has chosen: for half as many steps, or a quarter where both do,
+            the option is false, or the validation set has too few queries to choose by, the weights
+            of the last step are saved.
+        refit: held-out data to train on again, from new weights and for as many passes as
+            validation has chosen. "validation" adds the validation data before the test is
+            evaluated. "all" does the same, and then adds the test data for the saved model; the
+            reported figures are of the evaluated model, in `evaluated/`. "none" saves the weights
+            that validation has chosen. "auto" trains again if more than a twentieth of the data is
+            held out: as "all" for interactions; for texts once after the evaluation, on everything
+            but a test or validation that the user has named. With rows made of documents
+            (`made_rows`), or negatives mined during training (`mining.again`), "auto" goes on from
+            the weights that validation has chosen: for half as many steps, or a quarter with both,
             at half of the learning rate, without made rows.
         patience: number of evaluations without improvement after which training stops early; None
-            takes every step. It needs a validation set of at least 50 queries or events.
-        save_steps: number of steps between checkpoints; None writes one every ten minutes. They
-            stay in OUTPUT.checkpoints, beside the run, until it has ended.
+            takes every step. A validation set of at least 50 queries or events is needed.
+        save_steps: number of steps between checkpoints; None writes a checkpoint every ten minutes.
+            Checkpoints stay in OUTPUT.checkpoints, beside the run, until the run has ended.
         save_total_limit: number of the latest checkpoints to keep.
         skip_non_finite: largest number of consecutive steps to skip because their loss or a
-            gradient is not finite; one more ends the run.
+            gradient is not finite; one step more ends the run.
     """
 
     batch_size: Annotated[int, Field(gt=1)] | Literal["auto"] = "auto"
@@ -201,41 +197,47 @@ class Training:
         return self.fsdp or self.divide_tables
 
     def settled(self, batch_size: int, epochs: float) -> Training:
-        """Return options in which nothing is "auto": what is left open takes these values."""
-        own, passes = self.batch_size, self.num_train_epochs
-        return replace(
-            self,
-            batch_size=batch_size if own == "auto" else own,
-            num_train_epochs=epochs if passes == "auto" else passes,
-        )
+        """Return the options with these values in the place of "auto"."""
+        if self.batch_size != "auto":
+            batch_size = self.batch_size
+        if self.num_train_epochs != "auto":
+            epochs = self.num_train_epochs
+        return replace(self, batch_size=batch_size, num_train_epochs=epochs)
 
     @property
     def size(self) -> int:
-        """The batch size once it is settled."""
+        """The batch size, after "auto" has been replaced by a number."""
         assert not isinstance(self.batch_size, str)
         return self.batch_size
 
     def steps(self, batches_per_epoch: int) -> int:
         """Return the number of optimiser steps of the run."""
+        if self.max_steps is not None:
+            return self.max_steps
         batches = float(self.num_train_epochs) * batches_per_epoch
-        return self.max_steps or max(1, round(batches / self.gradient_accumulation_steps))
+        return max(1, round(batches / self.gradient_accumulation_steps))
 
     def check(self, devices: Devices) -> None:
-        """Refuse what these devices cannot do, and say in one line what they lack and what is done
-        instead.
+        """Refuse options that the devices cannot follow, and log the abilities that a device lacks,
+        with their replacements.
 
         Raises:
             ConfigError: see `refuse`.
         """
-        if devices.group.main and (lacks := missing(devices.group.device)):
-            logger.info(f"the device {devices.group.device} has {'; '.join(lacks)}")
-        if devices.group.main and self.mixed_precision == "auto":
-            gain = f"products in bf16 are {bf16_gain(devices.group.device):.2g} times as fast as in float32 here"
-            logger.info(f"mixed_precision: {devices.mixed_precision}, because {gain}")
+        device = devices.group.device
+        if devices.group.main:
+            lacks = missing(device)
+            if lacks:
+                logger.info(f"the device {device} has {'; '.join(lacks)}")
+            if self.mixed_precision == "auto":
+                gain = (
+                    f"products in bf16 are {bf16_gain(device):.2g} times as fast as in float32 here"
+                )
+                logger.info(f"mixed_precision: {devices.mixed_precision}, because {gain}")
         self.refuse(devices.group.size)
 
     def refuse(self, processes: int) -> None:
-        """Refuse what so many processes cannot do.
+        """Refuse options that so many processes cannot follow.
 
         Raises:
             ConfigError: divided towers or tables on one process, in fp16, or both; divided towers
@@ -243,7 +245,9 @@ class Training:
         """
         if self.fsdp and self.divide_tables:
             raise ConfigError("train.fsdp divides tables, too: drop it or train.divide_tables")
-        for option in (name for name in ("fsdp", "divide_tables") if getattr(self, name)):
+        for option in ("fsdp", "divide_tables"):
+            if not getattr(self, option):
+                continue
             if processes == 1:
                 raise ConfigError("train." + ONE_PROCESS.format(option))
             if self.mixed_precision == "fp16":
@@ -257,18 +261,30 @@ class Training:
 
     @property
     def large_pays(self) -> bool:
-        """Return whether a row costs much less in a larger batch: on an accelerator, and on a CPU
-        if texts are read in bf16."""
+        """True if a row costs much less in a larger batch: on an accelerator, and on a CPU that
+        reads texts in bf16."""
         return self.mixed_precision == "bf16" or named(self.device).type != "cpu"
 
     def cached(self, devices: Devices) -> Cache:
         """Return the gradient cache that embeds with these options."""
-        device, autocast = devices.group.device, devices.autocast
-        return Cache(self.cache, self.cache_memory, self.micro_batch_tokens, device, autocast)
+        return Cache(
+            mode=self.cache,
+            memory=self.cache_memory,
+            tokens=self.micro_batch_tokens,
+            device=devices.group.device,
+            autocast=devices.autocast,
+        )
 
     def swept(self, kernels: Reach, precision: Wanted) -> Sweep:
-        """Return what computes losses and gradients where the kernels reach so far, and towers have
-        this precision."""
-        if self.kernel == "torch" or (self.kernel == "auto" and kernels != "pay"):
+        """Return the function that computes losses and gradients: in tiles, or by fused kernels.
+
+        Args:
+            kernels: the reach of the fused kernels on the device.
+            precision: precision of the towers.
+        """
+        if self.kernel == "torch":
             return sweep
-        return Fused(parts_of(precision), MANY if self.kernel == "auto" else 0)
+        parts = parts_of(precision)
+        if self.kernel == "triton":
+            return Fused(parts, least=0)
+        return Fused(parts, least=MANY) if kernels == "pay" else sweep

@@ -21,7 +21,7 @@ from ..errors import ConfigError, OutputError, quantity
 from ..io.atomic import is_run, write_manifest
 from ..io.console import logger
 from ..io.documents import parsed
-from ..ranking.ranking import Part
+from ..task.evaluation import Part
 from .one_run import Report
 from .record import Record
 from .template import PlannedRun

@@ -65,7 +65,7 @@ class QuerySet:
     def shown(self, model: Model, depth: int) -> Known:
         """Search, and return the results to rank `depth` as pairs."""
         vectors = encode_all(model.query, self.queries, "queries")
-        pairs = Scored.shown(vectors, self.docs, self.relevant, depth)
+        pairs = Scored.of_search(vectors, self.docs, self.relevant, depth)
         share = int(pairs.relevant.sum()) / len(self.relevant.doc)
         about = {
             "depth": depth,

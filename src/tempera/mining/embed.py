@@ -1,4 +1,4 @@
-"""Embeddings of texts by a saved model; those that a store holds are not computed again.
+"""Embeddings of texts by a saved model, each computed once and kept in a store.
 
 Letters in shapes: n texts, m rows of the store, G width.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from .vectors import Floats, Rows, Store, keys_of
 
 @dataclass(frozen=True)
 class StoredEmbeddings:
-    """Embeddings of n texts: that of text i is `vectors[rows[i]]`.
+    """Embeddings of n texts; text i has the embedding `vectors[rows[i]]`.
 
     >>> StoredEmbeddings(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1, 0, 1]))[np.array([0, 1])].tolist()
     [[3.0, 4.0], [1.0, 2.0]]
@@ -41,14 +42,18 @@ class StoredEmbeddings:
 def embed(
     store: Store, texts: Sequence[str], encode: Encode, progress: str | None = None
 ) -> StoredEmbeddings:
-    """Return embeddings of texts, computing those that the store lacks."""
-    rows = store.fill(keys_of(texts), lambda missing: encode([texts[i] for i in missing]), progress)
+    """Return embeddings of texts; embeddings that the store lacks are computed."""
+
+    def compute(missing: Rows) -> Floats:
+        return encode([texts[i] for i in missing])
+
+    rows = store.fill(keys_of(texts), compute, progress)
     return StoredEmbeddings(store.vectors, rows)
 
 
 def read_by(model: Path, role: Role, half: bool = False, device: str = "auto") -> Encode:
     """Return the function of a saved model from texts to vectors, [n, D], whose inner products are
-    its similarity; a static one needs no device."""
+    its similarity; a static model needs no device."""
     return load(model, role, half, "cpu" if is_static(model) else named(device))
 
 
@@ -61,24 +66,22 @@ def embed_by(
     half: bool = False,
     device: str = "auto",
 ) -> StoredEmbeddings:
-    """Return vectors of texts by a saved model, which is opened only if the store in `folder` lacks
-    some; their inner products are its similarity.
+    """Return vectors of texts by a saved model, whose inner products are the model's similarity.
 
-    A transformer reads on a device (see `engine.devices.named`), with `half` in bf16.
+    The model is loaded only if the store in `folder` lacks a vector. A transformer reads on a
+    device (see `engine.devices.named`), with `half` in bf16.
     """
     half = half and not is_static(model)
-    space = (
-        fingerprint(model)
-        + ("" if reads_alike(model) else f"-{role}")
-        + ("-bf16-products" if half else "")
-        + ("" if similarity_of(model) == "cosine" else "-dot")
-    )
-    store = Store(folder, space)
-    opened: list[Encode] = []
+    space = fingerprint(model)
+    if not reads_alike(model):
+        space += f"-{role}"
+    if half:
+        space += "-bf16-products"
+    if similarity_of(model) != "cosine":
+        space += "-dot"
+    loaded = cache(lambda: read_by(model, role, half, device))
 
     def encode(missing: Sequence[str]) -> NDArray[np.float32]:
-        if not opened:
-            opened.append(read_by(model, role, half, device))
-        return opened[0](missing)
+        return loaded()(missing)
 
-    return embed(store, texts, encode, progress)
+    return embed(Store(folder, space), texts, encode, progress)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ..engine.devices import named, settled
+from ..engine.devices import choose_precision, named
 from ..errors import ConfigError, DataError
 from ..io.console import progress_bar
 from ..io.ids import Ids, content_ids, form_ids
@@ -28,7 +28,7 @@ from ..towers.similarities import Similarity
 from .embed import read_by
 
 Vectors = NDArray[np.float32]
-Reading = Literal["auto", "no", "bf16"]  # precisions of texts that are read
+Reading = Literal["auto", "no", "bf16"]  # precisions in which texts are read
 
 _BLOCK = 10_000  # texts that are encoded at once
 
@@ -39,21 +39,20 @@ class Embedder(Protocol):
 
     @property
     def similarity(self) -> Similarity:
-        """Return the similarity that the model compares by."""
+        """The similarity of the model."""
 
     @property
     def query(self) -> Encode:
-        """Embed queries."""
+        """The function from queries to vectors, [n, D]."""
 
     @property
     def doc(self) -> Encode:
-        """Embed documents."""
+        """The function from documents to vectors, [n, D]."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A saved model, by its folder or by the run that holds it; nothing is loaded before it is
-    used.
+    """A saved model, by its folder or by the folder of its run; loaded when it is used.
 
     Args:
         path: the folder.
@@ -74,14 +73,16 @@ class Model:
         object.__setattr__(self, "folder", model_folder(Path(self.path)))
 
     def trained_on(self, queries: pa.ChunkedArray) -> int:
-        """Count the queries that the model's run was trained on, in whatever role; 0 for a model
-        without its run.
+        """Count the queries that the model's run was trained on, in any role; 0 for a model without
+        its run.
 
         Raises:
             DataError: a file of the run that cannot be read.
         """
         trained = trained_on(run_of(Path(self.path)))
-        return 0 if trained is None else int(among_trained(queries, trained).sum())
+        if trained is None:
+            return 0
+        return int(among_trained(queries, trained).sum())
 
     @cached_property
     def similarity(self) -> Similarity:
@@ -100,8 +101,8 @@ class Model:
 
 
 def run_of(path: Path) -> Path:
-    """Return the folder that tells what a model was trained on: the run around it or its index;
-    else the folder itself.
+    """Return the folder with the training texts of a model: the run around the model or its index,
+    or else the folder itself.
 
     >>> run_of(Path("a/model/of/another/program"))
     PosixPath('a/model/of/another/program')
@@ -116,8 +117,8 @@ def run_of(path: Path) -> Path:
 
 
 def trained_on(folder: Path) -> Ids | None:
-    """Return the ids of the texts that a run, or its evaluated model, was trained on, for
-    `among_trained`; None if it does not say.
+    """Return the ids of the training texts of a run, or of its evaluated model, for
+    `among_trained`; None if the folder does not hold them.
 
     Raises:
         DataError: a file that cannot be read.
@@ -134,12 +135,12 @@ def trained_on(folder: Path) -> Ids | None:
 
 
 def among_trained(texts: pa.ChunkedArray, trained: Ids) -> NDArray[np.bool_]:
-    """Return which texts are among those that a run was trained on, [n], whatever their role, case,
-    white space or Unicode form.
+    """Return True for each text that a run was trained on, [n], in any role, case, white space or
+    Unicode form.
 
-    Runs of earlier versions have written the contents of their queries alone, in which case counts:
-    these are compared, too. A text in its form has one id for both, so that no other is taken for
-    it.
+    Runs of earlier versions have written only their queries, with ids that depend on the case:
+    these ids are compared, too. A text in normal form has the same id in both ways, so no other
+    text is taken for it.
 
     >>> known = form_ids(pa.array(["how do I pay?"]))
     >>> among_trained(pa.chunked_array([["How do  I pay?", "who pays?"]]), known)
@@ -149,16 +150,17 @@ def among_trained(texts: pa.ChunkedArray, trained: Ids) -> NDArray[np.bool_]:
 
 
 def learned(models: Iterable[str | Path]) -> list[Ids]:
-    """Return `trained_on` of the runs of some models, of those that say it.
+    """Return the ids of the training texts of each model that has them.
 
     >>> learned(["a/model/of/another/program"])
     []
     """
-    return [ids for each in models if (ids := trained_on(run_of(Path(each)))) is not None]
+    known = [trained_on(run_of(Path(model))) for model in models]
+    return [ids for ids in known if ids is not None]
 
 
 def in_half(wanted: Reading) -> bool:
-    """Return whether texts are read in bf16, for which "auto" measures whether it pays.
+    """Return True if texts are read in bf16: "auto" measures if bf16 pays.
 
     Raises:
         ConfigError: a precision in which no texts are read.
@@ -167,26 +169,28 @@ def in_half(wanted: Reading) -> bool:
         raise ConfigError(
             f"mixed_precision is {wanted!r}, in which no texts are read: give no, auto or bf16"
         )
-    return wanted == "bf16" or (
-        wanted == "auto" and settled(wanted, Group(device=named("auto"))) == "bf16"
-    )
+    if wanted == "auto":
+        return choose_precision(wanted, Group(device=named("auto"))) == "bf16"
+    return wanted == "bf16"
 
 
 def rates(models: Mapping[str, str], texts: Sequence[str]) -> dict[str, float]:
-    """Return how many queries of ten words each model encodes in a second of one core, one after
-    the other.
+    """Return the number of queries of ten words that each model encodes in a second of one core,
+    one by one.
 
-    The queries are the beginnings of texts, whose words a model has read before, as one that has
-    served for a while.
+    The queries are the beginnings of texts. A model has read their words before, as a model that
+    has served for a while.
     """
-    queries, speeds = [" ".join(text.split()[:10]) for text in texts], dict[str, float]()
+    queries = [" ".join(text.split()[:10]) for text in texts]
+    speeds = {}
     for name, folder in models.items():
         encode = Model(folder, device="cpu").query
         encode(queries)
         began = time.process_time()
         for query in queries:
             encode([query])
-        speeds[name] = round(len(queries) / max(time.process_time() - began, 1e-6), 1)
+        seconds = time.process_time() - began
+        speeds[name] = round(len(queries) / max(seconds, 1e-6), 1)
     return speeds
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,10 +45,11 @@ class Guide:
     doc: StoredEmbeddings
 
     def __post_init__(self) -> None:
-        widths = self.query.vectors.shape[1], self.doc.vectors.shape[1]
-        if widths[0] != widths[1]:
+        of_queries = self.query.vectors.shape[1]
+        of_docs = self.doc.vectors.shape[1]
+        if of_queries != of_docs:
             raise DataError(
-                f"a guide or teacher compares queries with documents, but its vectors have the widths {widths[0]} and {widths[1]}"
+                f"a guide or teacher compares queries with documents, but its vectors have the widths {of_queries} and {of_docs}"
             )
 
     @classmethod
@@ -64,17 +66,17 @@ class Guide:
         """Return a guide by a saved model or the model of a run, as `embed_by` reads; stored
         embeddings in `folder` are reused."""
         model = model_folder(model)
-        return cls(
-            embed_by(
-                model, "query", queries, folder, f"embedding queries with {called}", half, device
-            ),
-            embed_by(
-                model, "doc", docs, folder, f"embedding documents with {called}", half, device
-            ),
+        of_queries = embed_by(
+            model, "query", queries, folder, f"embedding queries with {called}", half, device
         )
+        of_docs = embed_by(
+            model, "doc", docs, folder, f"embedding documents with {called}", half, device
+        )
+        return cls(of_queries, of_docs)
 
     def __call__(self, role: Role, rows: Tensor) -> Tensor:
-        """Return embeddings of chosen queries, or else documents, [n, G], for `Side.guide`."""
+        """Return embeddings of chosen queries, or of documents in any other role, [n, G], for
+        `Side.guide`."""
         table = self.query if role == "query" else self.doc
         return torch.from_numpy(table[rows.numpy()])
 
@@ -84,32 +86,26 @@ class CrossEncoder:
     """Scores of pairs by a cross-encoder; each distinct pair is scored once and kept in a store."""
 
     store: Store
-    judge: Callable[[], Judge]  # opens the model, which is not needed if the store holds all scores
+    judge: Callable[[], Judge]  # loads the model, unless the store holds all scores
 
     @classmethod
     def of(cls, model: Path, folder: Path, device: str = "auto") -> CrossEncoder:
         """Return the scorer of a saved model, on a device, with a store of its scores in
         `folder`."""
-        return cls(
-            Store(folder, f"{fingerprint(model)}-pairs"),
-            lambda: load_cross_encoder(model, named(device)),
-        )
+        store = Store(folder, f"{fingerprint(model)}-pairs")
+        return cls(store, lambda: load_cross_encoder(model, named(device)))
 
     def __call__(self, pairs: Pairs, progress: str | None = None) -> NDArray[np.float32]:
         """Return the scores of pairs, [e]."""
-        opened: list[Judge] = []
+        loaded = cache(self.judge)
 
         def score(missing: NDArray[np.int64]) -> NDArray[np.float32]:
-            if not opened:
-                opened.append(self.judge())
-            return opened[0]([pairs[i] for i in missing])[:, None]
+            return loaded()([pairs[i] for i in missing])[:, None]
 
         rows = self.store.fill(keys_of_pairs(pairs), score, progress)
-        return (
-            np.asarray(self.store.vectors[rows, 0], np.float32)
-            if len(rows)
-            else np.empty(0, np.float32)
-        )
+        if not len(rows):
+            return np.empty(0, np.float32)
+        return np.asarray(self.store.vectors[rows, 0], np.float32)
 
 
 @dataclass(frozen=True)
@@ -128,7 +124,8 @@ def check_negatives(
     margin: float = 0.0,
     kind: Literal["absolute", "relative"] = "absolute",
 ) -> Checked:
-    """Return which explicit negatives a cross-encoder scores below every positive of their row.
+    """Return the check of explicit negatives: kept if a cross-encoder scores them below every
+    positive of their row.
 
     A negative is dropped where
 
@@ -142,32 +139,29 @@ def check_negatives(
     >>> check_negatives(["q"], [["ppp"]], [["n", "nnnn"]], by_length)
     Checked(kept=[[True, False]], dropped=1)
     """
-    bounds = np.full(len(queries), np.inf)
-    right = score(
-        [(query, doc) for query, docs in zip(queries, positives, strict=True) for doc in docs]
-    )
-    np.minimum.at(
-        bounds, np.repeat(np.arange(len(queries)), [len(docs) for docs in positives]), right
-    )
-    bounds = bound(bounds, margin, kind)
-    scores = score(
-        [(query, doc) for query, docs in zip(queries, negatives, strict=True) for doc in docs]
-    )
+    lowest = np.full(len(queries), np.inf)
+    row_of_positive = np.repeat(np.arange(len(queries)), [len(docs) for docs in positives])
+    np.minimum.at(lowest, row_of_positive, score(_pairs(queries, positives)))
     counts = [len(docs) for docs in negatives]
-    kept = scores <= np.repeat(bounds, counts)
-    return Checked(
-        [row.tolist() for row in np.split(kept, np.cumsum(counts)[:-1])] if counts else [],
-        int((~kept).sum()),
-    )
+    bounds = np.repeat(bound(lowest, margin, kind), counts)
+    fits = score(_pairs(queries, negatives)) <= bounds
+    kept = []
+    if counts:
+        kept = [row.tolist() for row in np.split(fits, np.cumsum(counts)[:-1])]
+    return Checked(kept, int((~fits).sum()))
+
+
+def _pairs(queries: Sequence[str], docs: Sequence[Sequence[str]]) -> Pairs:
+    """Return the pairs of each query with each of its documents."""
+    return [(query, doc) for query, own in zip(queries, docs, strict=True) for doc in own]
 
 
 def bound(
     positive: NDArray[np.floating[Any]], margin: float, kind: Literal["absolute", "relative"]
 ) -> NDArray[np.float64]:
-    """Return the highest score that a negative may have, given each positive's score, plus
-    rounding, [n]."""
+    """Return the highest score that a negative may have, plus rounding, for the score of each
+    positive, [n]."""
     p = np.asarray(positive, np.float64)
     size = np.where(np.isfinite(p), np.abs(p), 0.0)
-    return np.asarray(
-        p - (margin if kind == "absolute" else margin * size) + _CLOSE * np.maximum(size, 1.0)
-    )
+    distance = margin if kind == "absolute" else margin * size
+    return np.asarray(p - distance + _CLOSE * np.maximum(size, 1.0))

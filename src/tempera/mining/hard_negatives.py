@@ -1,4 +1,4 @@
-"""Hard negatives: the documents a model ranks high for a query, less those that may answer it.
+"""Hard negatives: documents that a model ranks high for a query, and that do not answer it.
 
 Letters in shapes: q queries, c documents, D width, e pairs of a query and an answer, r ranks that
 are looked at, n negatives a query.
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from numbers import Real
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from .shortfall import Report
 Cross = Callable[[Pairs], NDArray[np.float32]]  # scores of pairs, [e]
 
 BLOCK = 1024  # queries at once
-_RANGES = (  # of margins: least, most, and how a message says it
+_RANGES = (  # of margins: least, most, and the words of a message
     ("absolute_margin", 0.0, math.inf, " of at least 0"),
     ("relative_margin", -math.inf, 1.0, " of at most 1"),
     ("cross_margin", -math.inf, math.inf, ""),
@@ -51,8 +51,8 @@ class Mining:
         skip: number of best ranks that are left out.
         depth: last rank that is considered.
         absolute_margin: at least 0; None applies none.
-        relative_margin: 0.05 keeps what scores at most 95 % of the answer: TopK-PercPos, the best
-            of seven in NV-Retriever (Moreira et al. 2024). At most 1; None applies none.
+        relative_margin: 0.05 keeps documents that score at most 95 % of the answer: TopK-PercPos,
+            the best of seven in NV-Retriever (Moreira et al. 2024). At most 1; None applies none.
         cross_margin: relative margin for the scores of the cross-encoder.
 
     Raises:
@@ -71,7 +71,8 @@ class Mining:
 
     def __post_init__(self) -> None:
         for name in ("negatives", "skip", "depth"):
-            refuse_other(name, count := getattr(self, name), is_whole(count), "a whole number")
+            count = getattr(self, name)
+            refuse_other(name, count, is_whole(count), "a whole number")
             object.__setattr__(self, name, int(count))  # also of NumPy
         if self.negatives < 1 or self.skip < 0:
             raise ConfigError(
@@ -93,11 +94,11 @@ class Mining:
 class Mined:
     """Negatives of q queries, best first."""
 
-    positions: Ints  # [q, n] documents; -1 where a query has fewer
-    scores: NDArray[np.float32]  # [q, n] the model's; -inf where there is no negative
-    # [q, n] from 1, not counting the answers and the query itself; 0 where there is no negative
+    positions: Ints  # [q, n] documents; -1 where a query has fewer negatives
+    scores: NDArray[np.float32]  # [q, n] by the model; -inf where a query has fewer negatives
+    # [q, n] from 1, not counting the answers and the query itself; 0 where a query has fewer
     ranks: Ints
-    answer_scores: NDArray[np.float32]  # [e] the model's scores of the answers
+    answer_scores: NDArray[np.float32]  # [e] scores of the answers by the model
     report: Report
 
 
@@ -110,15 +111,14 @@ def mine(
     cross: Cross | None = None,
     search: Search | None = None,
 ) -> Mined:
-    """Mine hard negatives for every query from embeddings: during training, or where the embeddings
-    exist already.
+    """Mine hard negatives for every query from embeddings.
 
     Args:
         queries: unit vectors, [q, D].
-        docs: unit vectors of distinct documents, [c, D]; float16 and memory-mapped ones are read
+        docs: unit vectors of distinct documents, [c, D]; float16 and memory-mapped vectors are read
             block by block.
         answers: pairs of a query and a document that answers it, by position and sorted by query;
-            each query needs one.
+            each query needs an answer.
         options: number, ranks and margins of the negatives.
         itself: position of the document that equals each query, or -1, [q].
         cross: scores of a cross-encoder for pairs of positions.
@@ -132,17 +132,16 @@ def mine(
     ([[1]], [[1]])
     """
     blocks = list(mine_blocks(queries, docs, answers, options, itself, cross, search))
-    ints, floats = (
-        np.empty((0, options.negatives), np.int64),
-        np.empty((0, options.negatives), np.float32),
+    if not blocks:
+        none = np.empty((0, options.negatives), np.int64)
+        return Mined(none, none.astype(np.float32), none, np.empty(0, np.float32), Report())
+    return Mined(
+        positions=np.concatenate([block.positions for block in blocks]),
+        scores=np.concatenate([block.scores for block in blocks]),
+        ranks=np.concatenate([block.ranks for block in blocks]),
+        answer_scores=np.concatenate([block.answer_scores for block in blocks]),
+        report=sum((block.report for block in blocks), Report()),
     )
-    empty = Mined(ints, floats, ints, np.empty(0, np.float32), Report())
-
-    def all_of(name: str) -> NDArray[Any]:
-        return np.concatenate([getattr(block, name) for block in blocks or [empty]])
-
-    arrays = all_of("positions"), all_of("scores"), all_of("ranks"), all_of("answer_scores")
-    return Mined(*arrays, sum((block.report for block in blocks), Report()))
 
 
 def mine_blocks(
@@ -169,8 +168,8 @@ def mine_blocks(
         of_block = slice(*np.searchsorted(answers[0], (start, stop)))
         right = answers[0][of_block] - start, answers[1][of_block]
         vectors = np.asarray(queries[start:stop], np.float32)
-        judge = None if cross is None else _shifted(cross, start)
-        yield _mine(vectors, docs, right, itself[start:stop], options, judge, find)
+        cross_of_block = None if cross is None else _shifted(cross, start)
+        yield _mine(vectors, docs, right, itself[start:stop], options, cross_of_block, find)
 
 
 def _mine(
@@ -182,74 +181,74 @@ def _mine(
     cross: Cross | None,
     search: Search,
 ) -> Mined:
-    right = np.einsum("ed,ed->e", queries[answers[0]], np.asarray(docs[answers[1]], np.float32))
+    """Return the negatives of one block of queries."""
+    answer_rows, answer_docs = answers
+    right = np.einsum("ed,ed->e", queries[answer_rows], np.asarray(docs[answer_docs], np.float32))
     without = _without(answers, itself)
     scores, positions = search(queries, options.depth, without)
-    scores, positions = scores[:, options.skip :], positions[:, options.skip :]  # [q, r]
+    scores = scores[:, options.skip :]  # [q, r]
+    positions = positions[:, options.skip :]
     live = positions >= 0
-    candidates, dropped = live.sum(1), {}
-    excluded = np.unique(without[0] * len(docs) + without[1]) // len(docs)  # each pair once
-    allowed = len(docs) - np.bincount(excluded, minlength=len(queries))
-    ranked = np.clip(np.minimum(allowed, options.depth) - options.skip, 0, None)
-    lowest = _lowest(right, answers[0], len(queries))[:, None]
-    for name, margin, kind in _margins(options):
-        limit = bound(lowest, margin, kind)
-        fits = scores <= limit
-        if kind == "relative" and margin > 0:
+    candidates = live.sum(1)
+    dropped: dict[str, Ints] = {}
+
+    lowest = _lowest(right, answer_rows, len(queries))[:, None]
+    if options.absolute_margin is not None:
+        fits = scores <= bound(lowest, options.absolute_margin, "absolute")
+        dropped["absolute margin"] = _drop(live, fits)
+    if options.relative_margin is not None:
+        fits = scores <= bound(lowest, options.relative_margin, "relative")
+        if options.relative_margin > 0:
             fits &= scores < lowest
-        live, dropped[name] = _filter(live, fits)
+        dropped["relative margin"] = _drop(live, fits)
     if cross is not None:
         rows, columns = np.nonzero(live)
-        judged = cross(
-            (
-                np.concatenate([rows, answers[0]]),
-                np.concatenate([positions[rows, columns], answers[1]]),
-            )
-        )
-        limit = bound(
-            _lowest(judged[len(rows) :], answers[0], len(queries)), options.cross_margin, "relative"
-        )
+        pairs = np.append(rows, answer_rows), np.append(positions[rows, columns], answer_docs)
+        judged = cross(pairs)
+        lowest_judged = _lowest(judged[len(rows) :], answer_rows, len(queries))
+        limit = bound(lowest_judged, options.cross_margin, "relative")
         fits = np.ones_like(live)
         fits[rows, columns] = judged[: len(rows)] <= limit[rows]
-        live, dropped["cross-encoder"] = _filter(live, fits)
+        dropped["cross-encoder"] = _drop(live, fits)
+
     taken = np.argsort(~live, axis=1, kind="stable")[:, : options.negatives]  # [q, n]
     taken = np.pad(taken, ((0, 0), (0, options.negatives - taken.shape[1])), constant_values=-1)
-    valid = (taken >= 0) & np.take_along_axis(live, taken, 1) if live.shape[1] else taken >= 0
+    valid = taken >= 0
+    if live.shape[1]:
+        valid &= np.take_along_axis(live, taken, 1)
     chosen = np.where(valid, taken, 0)
+    excluded = np.unique(without[0] * len(docs) + without[1]) // len(docs)  # each pair once
+    allowed = len(docs) - np.bincount(excluded, minlength=len(queries))
     return Mined(
-        np.where(valid, _at(positions, chosen), -1),
-        np.where(valid, _at(scores, chosen), np.float32(-np.inf)),
-        np.where(valid, chosen + options.skip + 1, 0),
-        right,
-        Report.of(
-            options.negatives,
-            len(right),
-            int((itself >= 0).sum()),
-            candidates,
-            ranked,
-            dropped,
-            live.sum(1),
+        positions=np.where(valid, _at(positions, chosen), -1),
+        scores=np.where(valid, _at(scores, chosen), np.float32(-np.inf)),
+        ranks=np.where(valid, chosen + options.skip + 1, 0),
+        answer_scores=right,
+        report=Report.of(
+            negatives=options.negatives,
+            answers=len(right),
+            itself=int((itself >= 0).sum()),
+            candidates=candidates,
+            ranked=np.clip(np.minimum(allowed, options.depth) - options.skip, 0, None),
+            dropped=dropped,
+            good=live.sum(1),
         ),
     )
 
 
-def _margins(options: Mining) -> list[tuple[str, float, Literal["absolute", "relative"]]]:
-    margins: list[tuple[str, float | None, Literal["absolute", "relative"]]] = [
-        ("absolute margin", options.absolute_margin, "absolute"),
-        ("relative margin", options.relative_margin, "relative"),
-    ]
-    return [(name, margin, kind) for name, margin, kind in margins if margin is not None]
-
-
-def _filter(live: NDArray[np.bool_], fits: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], Ints]:
-    """Return the remaining candidates, and the number that each query loses, [q]."""
-    return live & fits, np.asarray((live & ~fits).sum(1))
+def _drop(live: NDArray[np.bool_], fits: NDArray[np.bool_]) -> Ints:
+    """Remove candidates that do not fit from `live`, [q, r]; return their number for each query,
+    [q]."""
+    lost = np.asarray((live & ~fits).sum(1))
+    live &= fits
+    return lost
 
 
 def _without(answers: Pairs, itself: Ints) -> Pairs:
     """Return the pairs that cannot be negatives, in order of queries."""
-    own = np.flatnonzero(itself >= 0)
-    rows, columns = np.concatenate([answers[0], own]), np.concatenate([answers[1], itself[own]])
+    with_itself = np.flatnonzero(itself >= 0)
+    rows = np.append(answers[0], with_itself)
+    columns = np.append(answers[1], itself[with_itself])
     order = np.argsort(rows, kind="stable")
     return rows[order], columns[order]
 
@@ -262,13 +261,12 @@ def _lowest(scores: NDArray[np.float32], rows: Ints, count: int) -> NDArray[np.f
 
 
 def _at(values: NDArray[Any], columns: Ints) -> NDArray[Any]:
-    """Return chosen columns; zeros where there are no columns."""
-    return (
-        np.take_along_axis(values, columns, 1)
-        if values.shape[1]
-        else np.zeros(columns.shape, values.dtype)
-    )
+    """Return the values of chosen columns; zeros for values without columns."""
+    if not values.shape[1]:
+        return np.zeros(columns.shape, values.dtype)
+    return np.take_along_axis(values, columns, 1)
 
 
 def _shifted(cross: Cross, start: int) -> Cross:
+    """Return the scorer for queries that are counted from `start`."""
     return lambda pairs: cross((pairs[0] + start, pairs[1]))

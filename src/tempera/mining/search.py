@@ -74,62 +74,61 @@ class Candidates:
     """
 
     def __init__(self, docs: Floats) -> None:
-        self.docs, self.pays = docs, True
+        self.docs = docs
+        self.pays = True
 
     @cached_property
     def longest(self) -> float:
         """The length of the longest document."""
-        starts = range(0, len(self.docs), _AT_ONCE)
-        return max(
-            float(_lengths(np.asarray(self.docs[i : i + _AT_ONCE], np.float32)).max())
-            for i in starts
-        )
+        longest = 0.0
+        for start in range(0, len(self.docs), _AT_ONCE):
+            part = np.asarray(self.docs[start : start + _AT_ONCE], np.float32)
+            longest = max(longest, float(_lengths(part).max()))
+        return longest
 
     def __call__(
         self, queries: NDArray[np.float32], k: int, without: Pairs
     ) -> tuple[NDArray[np.float32], Ints]:
         """Return scores and positions of the k nearest documents, [q, min(k, c)] each."""
-        rough, near = top(
-            queries, self.docs, k + max(k, _SPARE), without=without, product=_rounded_product
-        )
+        count = k + max(k, _SPARE)
+        rough, near = top(queries, self.docs, count, without=without, product=_rounded_product)
         near = np.sort(near, axis=1)  # equal scores come in the order of the documents
-        scores, order = top_of(
-            np.where(near < 0, np.float32(-np.inf), scores_at(queries, self.docs, near)), k
-        )
+        exact_scores = scores_at(queries, self.docs, near)
+        scores, order = top_of(np.where(near < 0, np.float32(-np.inf), exact_scores), k)
         positions = np.take_along_axis(near, order, 1)
-        proven = np.isneginf(rough[:, -1])  # every document that is allowed is a candidate
-        proven[~proven] = (
-            self._most_outside(queries[~proven], rough[~proven, -1]) < scores[~proven, -1]
-        )
+        proven = np.isneginf(rough[:, -1])  # every allowed document is a candidate
+        rest = ~proven
+        proven[rest] = self._bound(queries[rest], rough[rest, -1]) < scores[rest, -1]
         rows = np.flatnonzero(~proven)
         if len(self.docs) > near.shape[1] and len(rows):
             self.pays = len(rows) <= len(queries) / 4
             own = ~proven[without[0]]
             pairs = np.searchsorted(rows, without[0][own]), without[1][own]
-            scores[rows], positions[rows] = top(
-                queries[rows], self.docs, k, without=pairs, product=_product
-            )
+            again = top(queries[rows], self.docs, k, without=pairs, product=_product)
+            scores[rows], positions[rows] = again
         return scores, positions
 
-    def _most_outside(
+    def _bound(
         self, queries: NDArray[np.float32], last: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return the bound for each query, given the rounded score of its last candidate, [q]."""
-        off, lengths = (
-            _lengths(queries - _tensor(queries).bfloat16().float().numpy()),
-            _lengths(queries),
-        )
-        error = (1 + _ROUNDING) * off + (_ROUNDING + queries.shape[1] * 2.0**-22) * lengths
+        """Return the bound for each query, [q].
+
+        Args:
+            last: rounded score of the last candidate of each query, [q].
+        """
+        rounded = _tensor(queries).bfloat16().float().numpy()
+        off = _lengths(queries - rounded)
+        sums = queries.shape[1] * 2.0**-22
+        error = (1 + _ROUNDING) * off + (_ROUNDING + sums) * _lengths(queries)
         bound: NDArray[np.float32] = last + _ROUNDING * np.abs(last) + error * self.longest
         return bound
 
 
 def _lengths(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the Euclidean norm of each vector, and 2^-60, which covers squares that are too small
+    """Return the Euclidean norm of each vector plus 2^-60, which covers squares that are too small
     for float32, [n]."""
-    lengths: NDArray[np.float32] = np.sqrt(np.einsum("nd,nd->n", vectors, vectors)) + np.float32(
-        2.0**-60
-    )
+    norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
+    lengths: NDArray[np.float32] = norms + np.float32(2.0**-60)
     return lengths
 
 
@@ -143,13 +142,13 @@ def _product(
 def _rounded_product(
     queries: NDArray[np.float32], docs: NDArray[np.float32], out: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Return the inner products of vectors that are rounded to bf16, rounded themselves."""
+    """Return the inner products of vectors rounded to bf16, themselves rounded."""
     torch.from_numpy(out).copy_(_tensor(queries).bfloat16() @ _tensor(docs.T).bfloat16().T)
     return out
 
 
 def _tensor(array: NDArray[np.float32]) -> Tensor:
-    """Return an array as a tensor; a copy of one that is only read, of which torch would warn."""
+    """Return an array as a tensor; a read-only array is copied, for torch would warn of it."""
     return torch.from_numpy(np.require(array, requirements="W"))
 
 
@@ -170,9 +169,9 @@ def index_of(factory: str, width: int) -> Any:
 
 
 def _refusal(factory: str, error: Exception) -> ConfigError:
-    return ConfigError(
-        f"FAISS cannot build the index {factory!r}: {str(error).split(': ')[-1].strip()}"
-    )
+    """Return the error for an index that FAISS refuses."""
+    reason = str(error).split(": ")[-1].strip()
+    return ConfigError(f"FAISS cannot build the index {factory!r}: {reason}")
 
 
 def by_faiss(docs: NDArray[np.float32], factory: str) -> Search:
@@ -187,30 +186,26 @@ def by_faiss(docs: NDArray[np.float32], factory: str) -> Search:
         ConfigError: FAISS knows no such index.
     """
     index = index_of(factory, docs.shape[1])
+    size = 1 << 16
     try:
         index.train(np.ascontiguousarray(docs, np.float32))
-        for start in range(0, len(docs), 1 << 16):
-            index.add(np.ascontiguousarray(docs[start : start + (1 << 16)], np.float32))
+        for start in range(0, len(docs), size):
+            index.add(np.ascontiguousarray(docs[start : start + size], np.float32))
     except (RuntimeError, AssertionError) as error:
         raise _refusal(factory, error) from None
 
     def find(
         queries: NDArray[np.float32], k: int, without: Pairs
     ) -> tuple[NDArray[np.float32], Ints]:
-        most = int(np.bincount(without[0], minlength=1).max()) if len(without[0]) else 0
-        positions = index.search(queries, min(k + most, len(docs)))[1]
-        wrong = np.isin(
-            np.arange(len(queries))[:, None] * len(docs) + positions,
-            without[0] * len(docs) + without[1],
-        )
+        most_excluded = int(np.bincount(without[0], minlength=1).max())
+        positions = index.search(queries, min(k + most_excluded, len(docs)))[1]
+        pairs = np.arange(len(queries))[:, None] * len(docs) + positions
+        wrong = np.isin(pairs, without[0] * len(docs) + without[1])
         wrong |= positions < 0
-        exact = scores_at(
-            queries, docs, np.where(wrong, 0, positions)
-        )  # those of the index may be rounded
-        scores, positions = (
-            np.where(wrong, np.float32(-np.inf), exact),
-            np.where(wrong, -1, positions),
-        )
+        # The scores of the index may be rounded.
+        scores = scores_at(queries, docs, np.where(wrong, 0, positions))
+        scores = np.where(wrong, np.float32(-np.inf), scores)
+        positions = np.where(wrong, -1, positions)
         kept = np.argsort(-scores, axis=1, kind="stable")[:, :k]
         return np.take_along_axis(scores, kept, 1), np.take_along_axis(positions, kept, 1)
 

@@ -1,4 +1,4 @@
-"""A report on mining: candidates that each filter dropped, and why queries got too few
+"""A report on mining: the candidates that each filter dropped, and the queries with too few
 negatives."""
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ class Report:
     blocks add up."""
 
     queries: int = 0
-    answers: int = (
-        0  # pairs of a query and a document that answers it, which never become negatives
-    )
+    answers: int = 0  # pairs of a query and a document that answers it, which are never negatives
     itself: int = 0  # queries that are also a document, which is never their negative
     candidates: int = 0  # documents in the rank range, over all queries
-    dropped: dict[str, int] = field(default_factory=dict)  # by the first filter that refuses each
+    dropped: dict[str, int] = field(
+        default_factory=dict
+    )  # candidates by the filter that drops them
     spare: int = 0  # acceptable negatives beyond the number requested
     kept: int = 0
     short: int = 0  # queries with fewer negatives than requested
     empty: int = 0  # queries without any negative
-    # these queries by the filter that took most of their candidates, or by what left too few of them
+    # Queries with fewer negatives than requested, by the filter that took most of their candidates,
+    # or by the ranks or the search that left too few candidates.
     short_by: dict[str, int] = field(default_factory=dict)
-    left_out: dict[str, int] = field(
-        default_factory=dict
-    )  # rows of the files that were not read, by reason
+    left_out: dict[str, int] = field(default_factory=dict)  # unread rows of the files, by reason
 
     @classmethod
     def of(
@@ -50,11 +49,11 @@ class Report:
         """Report on one block of queries.
 
         A query with too few negatives is counted under the filter that took most of its candidates.
-        If it had too few candidates to begin with, it is counted under the ranks, or under the
-        search where an exact one would have found enough.
+        A query with too few candidates to begin with is counted under the ranks, or under the
+        search if an exact search finds enough candidates.
 
         Args:
-            negatives: how many a query gets.
+            negatives: requested number for each query.
             answers: pairs of a query and its answer.
             itself: queries that are also a document.
             candidates: documents that the search found in the rank range of each query, [q].
@@ -68,6 +67,11 @@ class Report:
         few = np.where(ranked < negatives, most, 0)
         missed = np.where((candidates < negatives) & (ranked >= negatives), most, 0)
         blame = np.argmax(np.stack([few, missed, *dropped.values()]), axis=0)
+        short_by = {}
+        for number, name in enumerate(["ranks", "search", *dropped]):
+            count = int((short & (blame == number)).sum())
+            if count:
+                short_by[name] = count
         return cls(
             queries=len(good),
             answers=answers,
@@ -78,17 +82,12 @@ class Report:
             kept=int(kept.sum()),
             short=int(short.sum()),
             empty=int((kept == 0).sum()),
-            short_by={
-                name: n
-                for i, name in enumerate(["ranks", "search", *dropped])
-                if (n := int((short & (blame == i)).sum()))
-            },
+            short_by=short_by,
         )
 
     def __add__(self, other: Report) -> Report:
-        return Report(
-            **{name: _plus(value, getattr(other, name)) for name, value in vars(self).items()},
-        )
+        sums = {name: _plus(value, getattr(other, name)) for name, value in vars(self).items()}
+        return Report(**sums)
 
     def lines(self) -> list[str]:
         """Return the report as lines of text."""
@@ -97,21 +96,24 @@ class Report:
             "search": "the approximate search, which found too few documents: search exactly (no --faiss), or by an index that "
             "visits more, such as HNSW32",
         }
-        lines = [
-            *(f"left out: {quantity(count, reason)}" for reason, count in self.left_out.items()),
-            f"{self.queries:,} queries with {self.answers:,} answers: {self.kept:,} negatives of {self.candidates:,} candidates",
-            *(f"dropped by {name}: {count:,}" for name, count in self.dropped.items()),
-            f"acceptable, but not needed: {self.spare:,}",
-            f"queries that are also a document: {self.itself:,}",
-            f"queries with too few negatives: {self.short:,} ({self.empty:,} have none)",
-        ]
-        return lines + [
-            f"  mostly because of {means.get(name, name)}: {count:,}"
-            for name, count in self.short_by.items()
-        ]
+        lines = [f"left out: {quantity(count, reason)}" for reason, count in self.left_out.items()]
+        lines.append(
+            f"{self.queries:,} queries with {self.answers:,} answers: {self.kept:,} negatives of {self.candidates:,} candidates"
+        )
+        lines += [f"dropped by {name}: {count:,}" for name, count in self.dropped.items()]
+        lines.append(f"acceptable, but not needed: {self.spare:,}")
+        lines.append(f"queries that are also a document: {self.itself:,}")
+        lines.append(f"queries with too few negatives: {self.short:,} ({self.empty:,} have none)")
+        for name, count in self.short_by.items():
+            lines.append(f"  mostly because of {means.get(name, name)}: {count:,}")
+        return lines
 
 
 def _plus(a: Any, b: Any) -> Any:
+    """Return the sum of numbers, or of dictionaries of numbers."""
     if not isinstance(a, dict):
         return a + b
-    return {name: a.get(name, 0) + b.get(name, 0) for name in dict.fromkeys((*a, *b))}
+    total = dict(a)
+    for name, count in b.items():
+        total[name] = total.get(name, 0) + count
+    return total

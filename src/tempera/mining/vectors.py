@@ -1,4 +1,4 @@
-"""A store of vectors on disk, addressed by content: each is computed once.
+"""A store of vectors on disk, addressed by content: each vector is computed once.
 
 Letters in shapes: n texts, m rows of the store, G width.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -45,10 +45,14 @@ def keys_of(texts: Sequence[str]) -> Keys:
 
 def keys_of_pairs(pairs: Sequence[tuple[str, str]]) -> Keys:
     """Return 128-bit hashes of pairs of texts, [n]."""
-    encoded = (
-        (a.encode("utf-8", "surrogatepass"), b.encode("utf-8", "surrogatepass")) for a, b in pairs
-    )
-    return _keys(b"%d\0%b%b" % (len(a), a, b) for a, b in encoded)
+
+    def contents() -> Iterator[bytes]:
+        for first, second in pairs:
+            a = first.encode("utf-8", "surrogatepass")
+            b = second.encode("utf-8", "surrogatepass")
+            yield b"%d\0%b%b" % (len(a), a, b)
+
+    return _keys(contents())
 
 
 def keys_of_rows(rows: Ragged) -> Keys:
@@ -61,14 +65,14 @@ def keys_of_rows(rows: Ragged) -> Keys:
 class Store:
     """Vectors by key, in a folder that grows and is never rewritten.
 
-    A shard is written to disk before its keys are, each key with a checksum of its row. So a kill
-    costs one shard at most, and an incomplete end is detected and dropped. Any number of processes
-    may read; one at a time writes, and the others wait for it.
+    A shard is written to disk before its keys, each key with a checksum of its row. So a kill costs
+    one shard at most, and an incomplete end is detected and dropped. Any number of processes may
+    read; one process at a time writes, and others wait.
 
     Args:
         folder: holds a subfolder for each space of vectors.
-        space: identifies what determines a vector other than its text: hashes of the model and of
-            how it reads texts.
+        space: identifies everything but the text that determines a vector: hashes of the model and
+            of its reading of texts.
 
     >>> import tempfile
     >>> store = Store(Path(tempfile.mkdtemp()), "lengths")
@@ -92,12 +96,11 @@ class Store:
 
     @property
     def vectors(self) -> Floats:
-        """Return all vectors, memory-mapped, [m, G]."""
+        """All vectors, memory-mapped, [m, G]."""
+        shape = len(self), self._width() or 0
         if not len(self):
-            return np.empty((0, self._width() or 0), np.float32)
-        vectors: Floats = np.memmap(
-            self._file("vectors"), np.float32, "r", shape=(len(self), self._width() or 0)
-        )
+            return np.empty(shape, np.float32)
+        vectors: Floats = np.memmap(self._file("vectors"), np.float32, "r", shape=shape)
         return vectors
 
     def find(self, keys: Keys) -> Rows:
@@ -126,8 +129,9 @@ class Store:
             busy = f"waiting for another process that is writing vectors to {self.folder}"
             with alone(self._file("lock"), busy, seconds=2.0, patient=True):
                 self._read()
-                missing = np.flatnonzero(self.find(keys) < 0)
-                missing = np.sort(missing[np.unique(keys[missing], return_index=True)[1]])
+                unknown = np.flatnonzero(self.find(keys) < 0)
+                first = np.unique(keys[unknown], return_index=True)[1]
+                missing = np.sort(unknown[first])  # each distinct key once
                 self._cut()
                 with progress_bar(progress, len(missing), "row") as bar:
                     for start in range(0, len(missing), SHARD):
@@ -138,6 +142,7 @@ class Store:
         return self.find(keys)
 
     def _append(self, keys: Keys, vectors: Floats) -> None:
+        """Write vectors, and then their keys, to the end of the files."""
         width = self._width()
         if vectors.ndim != 2 or len(vectors) != len(keys) or width not in (None, vectors.shape[1]):
             expected = f"({len(keys)}, {'width' if width is None else width})"
@@ -149,7 +154,8 @@ class Store:
         if width is None:
             write_file(self._file("about.json"), json.dumps({"width": vectors.shape[1]}).encode())
         records = np.empty(len(keys), _RECORD)
-        records["key"], records["check"] = keys, _checks(keys, stored)
+        records["key"] = keys
+        records["check"] = _checks(keys, stored)
         append(self._file("vectors"), stored.tobytes())
         append(self._file("keys"), records.tobytes())
         self.computed += len(keys)
@@ -162,20 +168,23 @@ class Store:
         count = _size(self._file("keys")) // _RECORD.itemsize
         count = min(count, _size(self._file("vectors")) // max(1, width * _BYTES))
         records = np.fromfile(self._file("keys"), _RECORD, count) if count else np.empty(0, _RECORD)
-        tail = max(0, count - SHARD)  # what is before it was durable when the next shard was begun
+        tail = max(0, count - SHARD)  # earlier rows were durable before the last shard was begun
         self._keys = np.ascontiguousarray(records["key"])
         right = _checks(self._keys[tail:], self.vectors[tail:]) == records["check"][tail:]
-        self._keys = self._keys[: count if right.all() else tail + int(right.argmin())]
+        if not right.all():
+            self._keys = self._keys[: tail + int(right.argmin())]
         self._order = np.argsort(self._keys)
 
     def _cut(self) -> None:
         """Remove the remains of a killed writer after the last complete row."""
-        row = (self._width() or 0) * _BYTES
-        for name, size in (("keys", _RECORD.itemsize), ("vectors", row)):
-            if _size(self._file(name)) > size * len(self):
-                os.truncate(self._file(name), size * len(self))
+        width = self._width() or 0
+        whole = {"keys": _RECORD.itemsize * len(self), "vectors": width * _BYTES * len(self)}
+        for name, size in whole.items():
+            if _size(self._file(name)) > size:
+                os.truncate(self._file(name), size)
 
     def _width(self) -> int | None:
+        """Return the width of the vectors; None before the first vector."""
         try:
             width = read_json(self._file("about.json"))["width"]
         except FileNotFoundError:
@@ -196,18 +205,20 @@ class Store:
         return self.folder / name
 
 
-def _keys(contents: Iterator[bytes]) -> Keys:
+def _keys(contents: Iterable[bytes]) -> Keys:
+    """Return 128-bit hashes, [n]."""
     digests = b"".join(xxhash.xxh3_128_digest(content) for content in contents)
     return np.frombuffer(digests, "S16")
 
 
 def _checks(keys: Keys, vectors: Floats) -> NDArray[np.uint64]:
-    hashes = (
-        xxhash.xxh3_64_intdigest(bytes(key).ljust(16, b"\0") + row.tobytes())
-        for key, row in zip(keys, np.asarray(vectors))
-    )
-    return np.fromiter(hashes, np.uint64, len(keys))
+    """Return a checksum of each key and its vector, [n]."""
+    checks = np.empty(len(keys), np.uint64)
+    for i, (key, row) in enumerate(zip(keys, np.asarray(vectors), strict=True)):
+        checks[i] = xxhash.xxh3_64_intdigest(bytes(key).ljust(16, b"\0") + row.tobytes())
+    return checks
 
 
 def _size(path: Path) -> int:
+    """Return the bytes of a file; 0 if there is no file."""
     return path.stat().st_size if path.exists() else 0

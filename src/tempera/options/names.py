@@ -20,7 +20,7 @@ from ..core.pools import POOLS, Pool
 from ..core.teacher import Teacher
 from ..core.temperature import Temperature
 from ..engine.training_options import Training
-from ..ranking.ranking import Evaluation
+from ..task.evaluation import Evaluation
 from ..task.showcase import Labels
 from ..task.world import DataOptions
 from ..text.train.mined_again import MiningAgain

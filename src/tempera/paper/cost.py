@@ -1,19 +1,18 @@
-"""The cost of a step on paper: the launches, bytes and FLOPs of its operations, of which none
+"""The cost of a step on paper: the launches, bytes and FLOPs of its operations, none of which
 computes a number.
 
-The engine's own code runs on tensors that have shapes and no numbers, so that every count is that
-of the step itself: of an accelerator they are torch's meta tensors, of a CPU its fake ones, and a
-dispatch mode notes what passes. A step waits for its device only at its end, so nothing before
-needs a number.
+The engine's own code runs on tensors that have shapes and no numbers, so the counts are the counts
+of the step itself. The tensors are torch's meta tensors for an accelerator and its fake tensors for
+a CPU, and a dispatch mode notes their operations. A step waits for its device only at its end, so
+nothing before needs a number.
 
     ledger = Ledger(torch.device("meta"))
     with ledger("loss stage"):
         objective.propagate(batch, shares)
     ledger.stages["loss stage"].launches
 
-What moves is estimated as each operand read once and each result written once; what stays in a
-cache between two operations is not known here. Letters in shapes: b rows of this device, n rows of
-all, D width.
+Bytes are estimated as each operand read once and each result written once; a cache may save some of
+them. Letters in shapes: b rows of this device, n rows of all, D width.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _FREE = {
     "is_same_size",
 }
 _FREE |= {"empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided"}
-# Operations that read nothing of what they write.
+# Operations that write to their first argument and do not read it.
 _FILLS = {"fill_", "zero_", "copy_", "bernoulli_", "uniform_", "normal_", "random_", "exponential_"}
 _READS_ROWS = {"index", "index_select", "embedding", "gather", "_unsafe_index"}
 _BAGS = {"_embedding_bag", "_embedding_bag_forward_only", "_embedding_bag_backward"}
@@ -82,19 +81,18 @@ class Operation(NamedTuple):
 
     name: str
     dtype: torch.dtype
-    flops: int  # of products; those of anything else are few beside its bytes
+    flops: int  # of products; other operations have few beside their bytes
     bytes: int  # read and written
     sent: int = 0  # bytes to other devices
 
     @property
     def work(self) -> int:
-        """Return what its time grows with."""
+        """The measure by which the time of the operation grows: FLOPs, or else bytes."""
         return self.flops or self.bytes or 1
 
     @property
     def kind(self) -> Kind:
-        """Return what operations of like cost have in common: name, precision, and work to a factor
-        of 2."""
+        """The kind of operations of like cost: name, precision, and work to a factor of 2."""
         return self.name, self.dtype, self.work.bit_length()
 
 
@@ -103,12 +101,11 @@ class Stage:
     """The operations of one part of a step.
 
     Args:
-        operations: how often each one runs.
-        times: that all of them run, as for accumulated batches; a share where a sample of the rows
-            goes backward.
-        calls: how often each of them is started for that: some micro-batches stand for all by their
-            tokens, and by their number.
-        host_once: seconds of what the program itself has computed on the way, with numbers.
+        operations: the number of runs of each operation.
+        times: factor of their work, as for accumulated batches; a sample of micro-batches stands
+            for all by its tokens.
+        calls: factor of their starts; a sample of micro-batches stands for all by its number.
+        host_once: seconds of computations with numbers by the program itself.
     """
 
     operations: Counter[Operation] = field(default_factory=Counter)
@@ -118,38 +115,37 @@ class Stage:
 
     @property
     def launches(self) -> float:
-        """Return the number of operations."""
+        """The number of starts of operations."""
         return self.calls * self.operations.total()
 
     @property
     def host(self) -> float:
-        """Return the seconds of what the program itself computes, with numbers."""
+        """The seconds of computations with numbers by the program itself."""
         return self.times * self.host_once
 
     def repeat(self, times: float, calls: float | None = None) -> None:
-        """Do all of it so many times; `calls` where the number of starts is another."""
-        self.times, self.calls = (
-            self.times * times,
-            self.calls * (times if calls is None else calls),
-        )
+        """Repeat all operations so many times; `calls` is the factor of the starts if it differs."""
+        self.times *= times
+        self.calls *= times if calls is None else calls
 
     def total(self, kind: str) -> float:
         """Return the sum of `flops`, `bytes` or `sent`."""
-        return float(
-            self.times * sum(count * getattr(each, kind) for each, count in self.operations.items())
-        )
+        once = sum(count * getattr(each, kind) for each, count in self.operations.items())
+        return float(self.times * once)
 
 
 class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operations of a device, stage by stage.
 
     Args:
-        device: "meta" stands for an accelerator; on a CPU those of fake tensors are counted.
+        device: "meta" stands for an accelerator; on a CPU, operations of fake tensors are counted.
     """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.device, self.stages, self.stage = device, dict[str, Stage](), ""
+        self.device = device
+        self.stages: dict[str, Stage] = {}
+        self.stage = ""
         self.examples: dict[Kind, tuple[Operation, Call]] = {}  # one call of each kind, to be timed
 
     @contextmanager
@@ -161,7 +157,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield
 
     def note(self, operation: Operation) -> None:
-        """Count an operation that is none of torch's as a part of the stage."""
+        """Count an operation of another library than torch as a part of the stage."""
         self.stages[self.stage].operations[operation] += 1
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -181,19 +177,15 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._launches(op, args, kwargs):
             each = operation(op, args, kwargs, out)
             self.stages[self.stage].operations[each] += 1
-            if all(
-                x.layout == torch.strided
-                for x in tree_leaves((args, kwargs))
-                if isinstance(x, Tensor)
-            ):
+            if all(x.layout == torch.strided for x in _tensors((args, kwargs))):
                 self.examples.setdefault(each.kind, (each, (op, args, kwargs)))
         elif not any(map(self._here, tree_leaves((args, kwargs, out)))):
             self.stages[self.stage].host_once += seconds
         return out
 
     def _asked(self, number: Tensor) -> bool:
-        """Answer a tower that waits for its device: masks are given to it only where a row is
-        padded, so not all are true."""
+        """Return the answer for a tower that reads a truth value: a tower gets a mask only if a row
+        is padded, so not all are true."""
         if number.dtype != torch.bool:
             raise UnreadableError(
                 "the towers read a number of their device within a step, which cannot be known on paper"
@@ -201,10 +193,9 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def _launches(self, op: Any, args: Any, kwargs: Any) -> bool:
-        name, present = (
-            op.overloadpacket.__name__,
-            [self._here(x) for x in tree_leaves((args, kwargs))],
-        )
+        """Return True if an operation starts something on the device."""
+        name = op.overloadpacket.__name__
+        present = [self._here(x) for x in tree_leaves((args, kwargs))]
         if name in _FREE or op.is_view:
             return False
         if name == "_to_copy":
@@ -215,13 +206,12 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return any(present) or made_here
 
     def _here(self, x: Any) -> bool:
+        """Return True for a tensor without numbers on the device."""
         if not isinstance(x, Tensor):
             return False
-        return (
-            isinstance(x, FakeTensor)
-            if self.device.type == "cpu"
-            else x.device.type == self.device.type
-        )
+        if self.device.type == "cpu":
+            return isinstance(x, FakeTensor)
+        return x.device.type == self.device.type
 
 
 def _is(device: Any, other: torch.device) -> bool:
@@ -229,31 +219,30 @@ def _is(device: Any, other: torch.device) -> bool:
 
 
 def operation(op: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> Operation:
-    """Return what one call of an operation of torch does."""
-    tensors = [
-        x for x in (*tree_leaves((args, kwargs)), *tree_leaves(out)) if isinstance(x, Tensor)
-    ]
-    floats = [x.dtype for x in tensors if x.dtype.is_floating_point]
-    return Operation(
-        op.overloadpacket.__name__,
-        (floats or [torch.int64])[0],
-        _flops(op, args, kwargs, out),
-        moved(op, args, kwargs, out),
-    )
+    """Return the cost of one call of an operation of torch."""
+    dtype = torch.int64
+    for x in _tensors((args, kwargs, out)):
+        if x.dtype.is_floating_point:
+            dtype = x.dtype
+            break
+    flops = _flops(op, args, kwargs, out)
+    return Operation(op.overloadpacket.__name__, dtype, flops, moved(op, args, kwargs, out))
 
 
 def moved(op: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> int:
-    """Return the bytes that an operation reads and writes; of lookups those of the rows."""
+    """Return the bytes that an operation reads and writes; lookups read only their rows."""
     name = op.overloadpacket.__name__
-    if name in _BAGS:  # what else they take and return is the kernel's own
-        args, out = args[:3], out[0] if isinstance(out, tuple) else out
+    if name in _BAGS:  # their other arguments and results stay within the kernel
+        args = args[:3]
+        out = out[0] if isinstance(out, tuple) else out
     written = [
         value
         for argument, value in zip(op._schema.arguments, args, strict=False)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
     rest = {key: value for key, value in kwargs.items() if key != "out"}
-    results, reads = _sizes(written if written else out), _sizes((args, rest))
+    results = _sizes(written or out)
+    reads = _sizes((args, rest))
     if name in _FILLS:
         reads -= _sizes(args[0])
     elif name in _READS_ROWS:
@@ -261,25 +250,31 @@ def moved(op: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> int:
     elif name in _BAGS and "backward" not in name:
         reads += args[1].numel() * args[0].shape[1] * args[0].dtype.itemsize - _sizes(args[0])
     elif name in _WRITES_ROWS:
-        values = max(
-            map(_size, (x for x in tree_leaves(args[1:]) if isinstance(x, Tensor))), default=0
-        )
-        reads, results = reads - _sizes(args[0]) + values, values
+        values = max(map(_size, _tensors(args[1:])), default=0)
+        reads += values - _sizes(args[0])
+        results = values
     return reads + results
 
 
+def _tensors(values: Any) -> list[Tensor]:
+    """Return the tensors in nested values, in order."""
+    return [x for x in tree_leaves(values) if isinstance(x, Tensor)]
+
+
 def _sizes(values: Any) -> int:
-    return sum(_size(x) for x in tree_leaves(values) if isinstance(x, Tensor))
+    """Return the bytes of all tensors in nested values."""
+    return sum(_size(x) for x in _tensors(values))
 
 
 def _size(x: Tensor) -> int:
-    """Return the bytes of a tensor, of one that is expanded those that are there."""
+    """Return the bytes of a tensor in memory; an expanded tensor has fewer than its numbers."""
     if x.layout != torch.strided:
         return 0
     return min(x.numel() * x.dtype.itemsize, x.untyped_storage().nbytes())
 
 
 def _flops(op: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> int:
+    """Return the FLOPs of an operation's products."""
     name = op.overloadpacket.__name__
     if name in _ATTENTION:
         query, key = args[1:3] if "backward" in name else args[:2]
@@ -305,15 +300,16 @@ _PRODUCTS |= {Tensor.__matmul__, nn.functional.scaled_dot_product_attention}
 
 
 class AsAccelerator(TorchFunctionMode):
-    """Do what torch does on accelerators and not on meta tensors: one kernel for a dropout, and
-    products in half precision.
+    """Let meta tensors behave as tensors of accelerators: one kernel for a dropout, and products in
+    half precision.
 
     As in torch.autocast, weights are cast once.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
-        self.dtype, self.cast = dtype, dict[int, Tensor]()
+        self.dtype = dtype
+        self.cast: dict[int, Tensor] = {}
 
     def __exit__(self, *error: Any) -> None:
         self.cast.clear()
@@ -324,10 +320,8 @@ class AsAccelerator(TorchFunctionMode):
         if func is nn.functional.dropout:
             return _dropout(*args, **kwargs)
         if func in _PRODUCTS and self.dtype != torch.float32:
-            args, kwargs = (
-                tuple(map(self._lower, args)),
-                {key: self._lower(x) for key, x in kwargs.items()},
-            )
+            args = tuple(map(self._lower, args))
+            kwargs = {key: self._lower(x) for key, x in kwargs.items()}
         return func(*args, **kwargs)
 
     def _lower(self, x: Any) -> Any:
@@ -341,12 +335,14 @@ class AsAccelerator(TorchFunctionMode):
 
 
 def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    return torch.native_dropout(x, p, True)[0] if training and p else x
+    if training and p:
+        return torch.native_dropout(x, p, True)[0]
+    return x
 
 
 @cache
 def fakes() -> FakeTensorMode:
-    """Return the mode of all tensors of a CPU that have no numbers."""
+    """Return the mode of all tensors without numbers of a CPU."""
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
@@ -358,9 +354,7 @@ def on_paper(module: nn.Module, device: torch.device) -> Any:
         copied = copy.deepcopy(module)
     for place, part in copied.named_modules():
         for name, buffer in module.get_submodule(place).named_buffers(recurse=False):
-            if (
-                not buffer.dtype.is_floating_point
-            ):  # which rows are read follows from the numbers of these
+            if not buffer.dtype.is_floating_point:  # its numbers decide which rows are read
                 part.register_buffer(name, buffer, persistent=False)
     return copied
 
@@ -374,16 +368,13 @@ def blank(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def real(x: Any, device: torch.device) -> Any:
-    """Return a tensor of the same shape and strides with numbers, to be computed with; anything
-    else as it is."""
+    """Return a tensor with numbers, of the shape and strides of a tensor without numbers; any other
+    value as it is, but the device META as `device`."""
     if not isinstance(x, Tensor) or not (isinstance(x, FakeTensor) or x.device.type == "meta"):
         return device if x == META else x
-    extent = (
-        1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
-        if x.numel()
-        else 0
-    )
+    extent = 0
+    if x.numel():
+        extent = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
     value = 0.5 if x.dtype.is_floating_point else 0
-    return torch.full((extent,), value, dtype=x.dtype, device=device).as_strided(
-        x.shape, x.stride()
-    )
+    flat = torch.full((extent,), value, dtype=x.dtype, device=device)
+    return flat.as_strided(x.shape, x.stride())

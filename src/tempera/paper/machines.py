@@ -53,18 +53,16 @@ LIMITS = ("compute", "bandwidth", "launches", "network")
 
 @dataclass(frozen=True)
 class Machine:
-    """One device, and what it needs at least for an operation.
+    """One device, by its rates, for the least time of an operation.
 
     Args:
         flops: of products a second, by the precision of their factors.
         bandwidth: of its memory, in bytes a second.
         launch: seconds to start an operation.
-        memory: bytes; None is a CPU, which takes what its micro-batches are set to.
+        memory: bytes; None is a CPU, whose micro-batches have a set size.
         network: bytes a second that a device sends to another.
-        kernels: whether the fused kernels of the loss stage run there, and have been measured to
-            pay.
-        timed: seconds of one call of each kind of operation, by kind, where they were measured; see
-            `timed`.
+        kernels: reach of the fused kernels of the loss stage.
+        timed: measured seconds of one call of each kind of operation; see `timed`.
 
     >>> H100 = MACHINES["h100"]
     >>> H100.limits(Operation("mm", torch.float32, 67 * 10**12, 0))
@@ -81,38 +79,38 @@ class Machine:
     timed: Mapping[Kind, float] = field(default_factory=dict)
 
     def precision(self, wanted: Wanted) -> Precision:
-        """Return the precision of the towers: "auto" is bf16 where it pays."""
+        """Return the precision of the towers: "auto" is bf16 if bf16 pays."""
         if wanted != "auto":
             return wanted
-        return "bf16" if self.flops[_BF16] >= WORTH * self.flops[_F32] else "no"
+        pays = self.flops[_BF16] >= WORTH * self.flops[_F32]
+        return "bf16" if pays else "no"
 
     def limits(self, operation: Operation) -> dict[str, float]:
         """Return the seconds that an operation needs of each part of the machine."""
-        rate = self.flops.get(
-            operation.dtype, self.flops[_BF16 if operation.dtype == _F16 else _F32]
-        )
-        sent = operation.sent / self.network if operation.sent else 0.0
-        return dict(
-            zip(
-                LIMITS,
-                (operation.flops / rate, operation.bytes / self.bandwidth, self.launch, sent),
-                strict=True,
-            )
-        )
+        similar = _BF16 if operation.dtype == _F16 else _F32
+        rate = self.flops.get(operation.dtype, self.flops[similar])
+        return {
+            "compute": operation.flops / rate,
+            "bandwidth": operation.bytes / self.bandwidth,
+            "launches": self.launch,
+            "network": operation.sent / self.network if operation.sent else 0.0,
+        }
 
     def seconds(self, stage: Stage) -> dict[str, float]:
-        """Return the seconds of a stage by what limits its operations: of each one the slowest
+        """Return the seconds of a stage by limit: each operation takes the time of its slowest
         part."""
         total = dict.fromkeys(LIMITS, 0.0)
         for operation, count in stage.operations.items():
             parts = self.limits(operation)
-            slowest, alone = (
-                max(parts, key=lambda name: parts[name]),
-                self.timed.get(operation.kind),
-            )
-            times = stage.calls if alone is None and slowest == "launches" else stage.times
-            total[slowest] += count * times * (parts[slowest] if alone is None else alone)
-            total["launches"] += 0.0 if alone is None else count * stage.calls * self.launch
+            slowest = max(parts, key=lambda name: parts[name])
+            measured_seconds = self.timed.get(operation.kind)
+            if measured_seconds is not None:
+                total[slowest] += count * stage.times * measured_seconds
+                total["launches"] += count * stage.calls * self.launch
+            elif slowest == "launches":
+                total[slowest] += count * stage.calls * parts[slowest]
+            else:
+                total[slowest] += count * stage.times * parts[slowest]
         return total
 
 
@@ -144,7 +142,7 @@ MACHINES = {
 
 
 class Small(nn.Module):
-    """A tower whose operations are so small that only their number counts."""
+    """A tower with operations so small that only their number counts."""
 
     padded = False
 
@@ -160,31 +158,34 @@ class Small(nn.Module):
         return self
 
     def forward(self, features: Ragged) -> Tensor:
-        vectors: Tensor = self.layers(
-            self.table.mean_of(features.values.long(), features.offsets[:-1])[:, None]
-        )
+        means = self.table.mean_of(features.values.long(), features.offsets[:-1])
+        vectors: Tensor = self.layers(means[:, None])
         return vectors[:, 0]
 
 
 def measured(device: torch.device, clock: Clock = time.perf_counter) -> Machine:
-    """Return this machine: its rate of products, its bandwidth and the cost of a launch, each by a
-    few short runs."""
+    """Return this machine: its rate of products, its bandwidth and the cost of a launch, each
+    measured by a few short runs."""
     on_cpu = device.type == "cpu"
-    largest, many = (512, 1 << 22) if on_cpu else (4096, 1 << 26)
+    largest = 512 if on_cpu else 4096
     flops = {dtype: _rate(dtype, largest, device, clock) for dtype in (_F32, _BF16)}
-    numbers, few = torch.zeros(many, device=device), torch.zeros(8, device=device)
+    numbers = torch.zeros(1 << 22 if on_cpu else 1 << 26, device=device)
+    few = torch.zeros(8, device=device)
     bandwidth = 2 * numbers.nbytes / fastest(lambda: numbers.mul_(0.5), device, clock)
     launch = fastest(lambda: [few.mul_(0.5) for _ in range(100)], device, clock) / 100
     free = free_memory(device)
     memory = None if free is None else float(free)
     machine = Machine("this machine", flops, bandwidth, launch, memory, kernels=reach(device))
-    return replace(machine, launch=_launch(machine, clock)) if on_cpu else machine
+    if not on_cpu:
+        return machine
+    return replace(machine, launch=_launch(machine, clock))
 
 
 def _rate(dtype: torch.dtype, largest: int, device: torch.device, clock: Clock) -> float:
-    """Return the FLOPs a second of products of squares: of the largest, or of those that already
-    take a device a millisecond."""
-    side, seconds = 256, 0.0
+    """Return the FLOPs a second of products of square matrices, as large as `largest` or large
+    enough for a millisecond."""
+    side = 256
+    seconds = 0.0
     while seconds < 1e-3 and side < largest:
         side *= 2
         square = torch.ones(side, side, dtype=dtype, device=device)
@@ -193,19 +194,20 @@ def _rate(dtype: torch.dtype, largest: int, device: torch.device, clock: Clock) 
 
 
 def _launch(machine: Machine, clock: Clock) -> float:
-    """Return the seconds that each operation of a step takes of the program beside its own: those
-    of a step of small ones."""
+    """Return the seconds of the program for each operation of a step, measured by a step of small
+    operations."""
     rows = Ragged.of([[i] for i in range(8)])
-    towers, objective, options = Small(), Objective(), Training(micro_batch_tokens=4)
+    towers = Small()
+    objective = Objective()
+    options = Training(micro_batch_tokens=4)
     batch = Batch(Side(rows), Side(rows))
     paper = step_on_paper(towers, objective, batch, options)
     steps = train(begin(towers, objective, options), [batch] * (_STEPS + 1), _STEPS + 1, options)
     whole = fastest(lambda: next(steps), CPU, clock, _STEPS)
     alone = replace(machine, launch=0.0, timed=timed(paper.examples, CPU, clock))
     spent = sum(sum(alone.seconds(stage).values()) for stage in paper.stages.values())
-    return max(
-        machine.launch, (whole - spent) / sum(stage.launches for stage in paper.stages.values())
-    )
+    launches = sum(stage.launches for stage in paper.stages.values())
+    return max(machine.launch, (whole - spent) / launches)
 
 
 def timed(
@@ -213,17 +215,17 @@ def timed(
     device: torch.device,
     clock: Clock = time.perf_counter,
 ) -> dict[Kind, float]:
-    """Return the seconds of one call of each kind of operation, the median of a few: a step has no
-    luck with all of its operations.
+    """Return the seconds of one call of each kind of operation, the median of a few calls: a step
+    is not lucky with all of its operations.
 
-    Operands come from where a step has left them: not from the cache nearest to a core, which other
-        numbers fill in between.
+    Other numbers fill the cache nearest to a core before each call, as in a step.
     """
     with torch.no_grad(), torch.random.fork_rng([]):
         return {kind: _call(call, device, clock) for kind, (_, call) in examples.items()}
 
 
 def _call(call: Call, device: torch.device, clock: Clock) -> float:
+    """Return the median seconds of a few calls."""
     op, args, kwargs = call
     args, kwargs = tree_map(partial(real, device=device), (args, kwargs))
     quickly = by_onednn(*args[-2:]) if op.overloadpacket in _PRODUCTS_OF_TWO else nullcontext()

@@ -1,5 +1,5 @@
 """The stages of a step on paper: first pass, loss, backward pass, optimiser, exchange, each with
-what its operations cost.
+the cost of its operations.
 
 The step's own code runs, on the rows of one batch, with towers and embeddings that have no numbers;
 see `cost`.
@@ -30,7 +30,7 @@ from ..engine.fused import Fused, Kernel, Reach
 from ..engine.micro_batches import Plan
 from ..engine.optim import adagrad_rows, adam, set_sparse, total_norm
 from ..engine.training_options import Training
-from ..parallel.distributed import ALONE, CPU, Group, buckets
+from ..parallel.distributed import ALONE, CPU, buckets
 from ..parallel.divided_tables import divisible
 from ..parallel.exchange import columns_of, header_of, leaf, places
 from .cost import (
@@ -47,10 +47,15 @@ from .cost import (
     on_paper,
 )
 
-GUIDE, CHOICE = "choice, losses", "choice, towers"
-FIRST, LOSS, BACKWARD = "towers, first pass", "loss", "towers, backward"
-OPTIMISER, EXCHANGE = "optimiser", "exchange"
-MICROS = {"cpu": 6, "meta": 64}  # that are counted at most; on a CPU each takes a second or so
+GUIDE = "choice, losses"
+CHOICE = "choice, towers"
+FIRST = "towers, first pass"
+LOSS = "loss"
+BACKWARD = "towers, backward"
+OPTIMISER = "optimiser"
+EXCHANGE = "exchange"
+# Most micro-batches that are counted; on a CPU each takes a second or so.
+MICROS = {"cpu": 6, "meta": 64}
 
 
 @dataclass(frozen=True)
@@ -58,13 +63,13 @@ class StepOnPaper:
     """A step that has only been counted.
 
     Args:
-        stages: by name, in their order; those of one device.
+        stages: the stages of one device by name, in their order.
         plan: the micro-batches.
-        memory: bytes of one device at the peak, by what they are for.
+        memory: bytes of one device at the peak, by their use.
         width: of the embeddings.
         tile: scores held at once.
         examples: one call of each kind of operation.
-        kernel: what computes the loss stage.
+        kernel: the kernel of the loss stage.
     """
 
     stages: dict[str, Stage]
@@ -85,15 +90,14 @@ def step_on_paper(
     count: int = 1,
     kernels: Reach = "no",
 ) -> StepOnPaper:
-    """Count a step on a batch of all devices' rows, as the first of `count` equal devices takes it.
+    """Count a step on a batch of all devices' rows, for one of `count` equal devices.
 
-    Towers that choose rows on the device, as those that read texts of items, need the numbers of
-    these rows. The step of an accelerator is then counted with the operations that a CPU takes for
-    it.
+    Towers that choose rows on the device, as towers that read texts of items, need the numbers of
+    these rows. The step of an accelerator is then counted by the operations of a CPU.
 
     Args:
         memory: bytes of an accelerator; None is a CPU.
-        kernels: whether the fused kernels run on it, and pay.
+        kernels: reach of the fused kernels on the device.
     """
     if memory is not None:
         with suppress(UnreadableError):
@@ -111,71 +115,77 @@ def _counted(
     count: int,
     kernels: Reach,
 ) -> StepOnPaper:
-    encoder, scored = on_paper(towers, device).train(), objective_on_paper(objective, device)
+    """Count a step as on one device; `memory` is None for a CPU."""
+    encoder = on_paper(towers, device).train()
+    scored = objective_on_paper(objective, device)
     shared = _shared(encoder, options)
 
     def parts(p: Tensor) -> int:
         return count if p in shared else 1
 
-    free = (
-        None if memory is None else memory - sum(p.nbytes / parts(p) for p in encoder.parameters())
-    )
+    free = None
+    if memory is not None:
+        free = memory - sum(p.nbytes / parts(p) for p in encoder.parameters())
     set_sparse(encoder, options.table_optimizer == "rowwise_adagrad")
-    for table in encoder.modules():
-        if isinstance(table, Table) and options.divide_tables and table.weight in shared:
-            table.lookup = partial(
-                nn.functional.embedding, weight=table.weight, sparse=True
-            )  # gradients of rows alone
-    cache, ledger, mine = _cache(options, device, free), Ledger(device), _largest(batch, count)
+    if options.divide_tables:
+        _make_gradients_of_rows(encoder, shared)
+    cache = _cache(options, device, free)
+    ledger = Ledger(device)
+    most = MICROS[device.type]
+    mine = _largest(batch, count)
     with ledger("the footprints that a run measures once"):
         cache.plan(encoder, mine)
     ledger.stages.clear()
     ledger.examples.clear()
-    cache.most = MICROS[device.type]
+
     if options.select != 1:
         _choose(ledger, encoder, _tiled(scored, device, free), batch, options, cache, count)
         batch = as_many(batch, options.select)
         mine = _largest(batch, count)
     with _reading(encoder) as read, ledger(FIRST):
-        embedded = cache.embed(encoder, mine)
+        sample = _sample(cache.plan(encoder, mine), most)
+        embedded = cache.embed_plan(sample.plan, mine)
     rows = embedded.batch.doc.rows
-    everyone = _everyone(batch, rows, len(mine))
-    swept = options.swept(kernels, options.mixed_precision)
-    if isinstance(swept, Fused) and kernels != "no":
-        base_of(scored).sweep = swept = counting(ledger, swept)
-    tile = loss_on_paper(ledger, scored, everyone, free)
-    fused = swept if isinstance(swept, Fused) and swept.works else None
+    width = rows.shape[1]
+    fused = None
+    kernel = options.swept(kernels, options.mixed_precision)
+    if isinstance(kernel, Fused) and kernels != "no":
+        fused = counting(ledger, kernel)
+        base_of(scored).sweep = fused
+    tile = loss_on_paper(ledger, scored, _everyone(batch, rows, len(mine)), free)
     grads = {role: side.rows.detach() for role, side in embedded.batch.sides().items()}
     with ledger(BACKWARD):
         embedded.backward(grads)
-    reads = {table: min(len(table), int(cache.times * number)) for table, number in read.items()}
-    _optimise(
-        ledger,
-        nn.ModuleDict({"towers": towers, "objective": objective}),
-        options,
-        [*reads.values()],
-        count,
-    )
+    reads = {table: min(len(table), int(sample.times * number)) for table, number in read.items()}
+    modules = nn.ModuleDict({"towers": towers, "objective": objective})
+    _optimise(ledger, modules, options, list(reads.values()), count)
     ledger.stages[EXCHANGE] = _exchange(
-        embedded, cache.whole, encoder, options, count, shared, reads
+        embedded, sample.whole, encoder, options, count, shared, reads
     )
     for name in (FIRST, BACKWARD):
-        ledger.stages[name].repeat(cache.times, cache.calls)
+        ledger.stages[name].repeat(sample.times, sample.calls)
     for name in (FIRST, LOSS, BACKWARD):
         ledger.stages[name].repeat(options.gradient_accumulation_steps)
-    scores = (fused.score_bytes if fused else SCORE_BYTES) * min(
-        tile, outlook.block(base_of(scored), batch, len(mine))
-    )
-    sizes = outlook.memory(cache.whole, [encoder, scored], scores, rows.shape[1], parts)
+
+    by_kernels = fused is not None and fused.works
+    score_bytes = fused.score_bytes if fused is not None and fused.works else SCORE_BYTES
+    scores = score_bytes * min(tile, outlook.block(base_of(scored), batch, len(mine)))
     return StepOnPaper(
-        ledger.stages,
-        cache.whole,
-        sizes,
-        rows.shape[1],
-        tile,
-        ledger.examples,
-        "triton" if fused else "torch",
+        stages=ledger.stages,
+        plan=sample.whole,
+        memory=outlook.memory(sample.whole, [encoder, scored], scores, width, parts),
+        width=width,
+        tile=tile,
+        examples=ledger.examples,
+        kernel="triton" if by_kernels else "torch",
     )
+
+
+def _make_gradients_of_rows(towers: nn.Module, shared: set[Tensor]) -> None:
+    """Let divided tables have gradients of the rows that are read, and of no others."""
+    for table in towers.modules():
+        if isinstance(table, Table) and table.weight in shared:
+            table.lookup = partial(nn.functional.embedding, weight=table.weight, sparse=True)
 
 
 def _choose(
@@ -184,51 +194,52 @@ def _choose(
     objective: Objective,
     batch: Batch[Any],
     options: Training,
-    cache: _Sampled,
+    cache: Cache,
     count: int,
 ) -> None:
-    """Count what it takes to choose rows: the guide's losses, and by learnability the model's."""
-    mine, judge = _largest(batch, count), judging(objective)
+    """Count the choice of rows: the guide's losses, and by learnability the model's losses."""
+    mine = _largest(batch, count)
+    judge = judging(objective)
     guides = guides_of(batch)["doc"]
     with ledger(GUIDE):
         blanks = blank(1, guides.shape[1], dtype=guides.dtype, device=ledger.device)
         judge.contrastive_losses(_everyone(batch, blanks, len(mine)))
     if options.select_by == "learnability":
         with ledger(CHOICE), torch.no_grad():
-            rows = cache.embed(encoder, mine).batch.doc.rows
+            sample = _sample(cache.plan(encoder, mine), MICROS[ledger.device.type])
+            rows = cache.embed_plan(sample.plan, mine).batch.doc.rows
         with ledger(GUIDE), torch.no_grad():
             judge.contrastive_losses(_everyone(batch, rows, len(mine)))
-        ledger.stages[CHOICE].repeat(cache.times, cache.calls)
+        ledger.stages[CHOICE].repeat(sample.times, sample.calls)
     for stage in ledger.stages.values():
         stage.repeat(options.gradient_accumulation_steps)
 
 
-def counting(ledger: Ledger, swept: Fused) -> Fused:
-    """Return fused kernels that are counted, and do not run: the first two tensors of each are
-    multiplied."""
+def counting(ledger: Ledger, fused: Fused) -> Fused:
+    """Return fused kernels that are counted and do not run; each multiplies its first two
+    tensors."""
 
     def launch(
         name: str, programs: int, arguments: Sequence[Any], sizes: Mapping[str, Any]
     ) -> None:
         anchors, candidates = arguments[:2]
-        moved = sum(
-            x.nbytes for x in {id(x): x for x in arguments if isinstance(x, Tensor)}.values()
-        )
-        ledger.note(Operation(name, anchors.dtype, 2 * anchors.numel() * len(candidates), moved))
+        distinct = {id(x): x for x in arguments if isinstance(x, Tensor)}
+        moved = sum(x.nbytes for x in distinct.values())
+        flops = 2 * anchors.numel() * len(candidates)
+        ledger.note(Operation(name, anchors.dtype, flops, moved))
 
-    return replace(swept, launch=launch)
+    return replace(fused, launch=launch)
 
 
 def objective_on_paper(objective: nn.Module, device: torch.device) -> Any:
-    """Return a copy of an objective; its temperature keeps its number, which the host needs."""
+    """Return a copy of an objective on a device; its temperature keeps its number for the host."""
     return copy.deepcopy(objective).to(device)
 
 
 def loss_on_paper(
     ledger: Ledger, objective: Any, everyone: Batch[Tensor], free: float | None = None
 ) -> int:
-    """Count the loss stage on an embedded batch, with a memory that is full; return the scores of a
-    tile.
+    """Count the loss stage on an embedded batch, with a full memory; return the scores of a tile.
 
     Args:
         free: bytes of an accelerator's memory; None is a CPU.
@@ -244,69 +255,79 @@ def loss_on_paper(
 
 
 def _tiled(objective: nn.Module, device: torch.device, free: float | None) -> Objective:
-    """Return the objective without its widths, with the tiles that so much free memory allows; None
-    is a CPU's."""
+    """Return the objective without its widths, with tiles for `free` bytes of an accelerator; None
+    is a CPU."""
     base = base_of(objective)
     base.tiles = {device.type: tile_elements(device if free is None else META, free)}
     return base
 
 
-class _Sampled(Cache):
-    """Embeds some of a plan's micro-batches, evenly spread over their lengths, which stand for all
-    of them."""
+@dataclass(frozen=True)
+class _Sample:
+    """Some micro-batches of a plan, evenly spread over their lengths, which stand for all.
 
-    most: int | None = None
+    Args:
+        whole: the plan.
+        plan: the micro-batches of the sample.
+        times: tokens of the whole plan over tokens of the sample.
+        calls: micro-batches of the whole plan over micro-batches of the sample.
+    """
+
     whole: Plan
-    times = 1.0  # that the tokens of those embedded are the tokens of all
-    calls = 1.0  # and their number
-    half = False
-
-    def in_half(self) -> bool:
-        """Return whether towers multiply in half precision, which meta tensors do not tell."""
-        return self.half
-
-    def plan(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Plan:
-        """Return at most `most` micro-batches, as many of those that keep their graph and of the
-        others as there are of each."""
-        self.whole = super().plan(towers, batch, group)
-        micros = self.whole.micros
-        some = micros[:: -(-len(micros) // self.most)] if self.most else micros
-        self.times = sum(micro.tokens for micro in micros) / max(
-            1, sum(micro.tokens for micro in some)
-        )
-        self.calls = len(micros) / max(1, len(some))
-        return Plan(self.whole.works, [replace(micro, number=i) for i, micro in enumerate(some)])
+    plan: Plan
+    times: float
+    calls: float
 
 
-def _cache(options: Training, device: torch.device, free: float | None) -> _Sampled:
-    """Return the cache of a run with so much free memory on an accelerator; None is a CPU."""
-    half = DTYPES[options.mixed_precision]
-    autocast: Any = partial(torch.autocast, "cpu", half, enabled=half != torch.float32)
-    autocast = partial(AsAccelerator, half) if device == META else autocast
-    sizes = _Sampled(
-        options.cache, options.cache_memory, device=CPU if free is None else META, free=free
+def _sample(whole: Plan, most: int) -> _Sample:
+    """Return at most `most` micro-batches of a plan; kept and replayed micro-batches are taken in
+    proportion."""
+    micros = whole.micros
+    some = micros[:: max(1, -(-len(micros) // most))]
+    tokens = sum(micro.tokens for micro in micros)
+    tokens_of_some = sum(micro.tokens for micro in some)
+    return _Sample(
+        whole=whole,
+        plan=Plan(whole.works, [replace(micro, number=i) for i, micro in enumerate(some)]),
+        times=tokens / max(1, tokens_of_some),
+        calls=len(micros) / max(1, len(some)),
     )
-    cache = _Sampled(options.cache, sizes.bytes, options.micro_batch_tokens, device, autocast)
-    cache.micro_bytes, cache.half = sizes.micro_bytes, half != torch.float32
+
+
+def _cache(options: Training, device: torch.device, free: float | None) -> Cache:
+    """Return the cache of a run with `free` bytes of an accelerator's memory; None is a CPU."""
+    dtype = DTYPES[options.mixed_precision]
+    half = dtype != torch.float32
+    autocast: Any = partial(torch.autocast, "cpu", dtype, enabled=half)
+    if device == META:
+        autocast = partial(AsAccelerator, dtype)
+    kind = CPU if free is None else META
+    sizes = Cache(options.cache, options.cache_memory, device=kind, free=free)
+    # Meta tensors do not tell the precision, so `half` is given.
+    cache = Cache(
+        options.cache, sizes.bytes, options.micro_batch_tokens, device, autocast, half=half
+    )
+    cache.micro_bytes = sizes.micro_bytes
     return cache
 
 
 def _largest(batch: Batch[Any], count: int) -> Batch[Any]:
-    """Return the part of a batch that one of so many devices embeds, one with the most rows, for
-    which the others wait."""
+    """Return the largest part of a batch that is divided among so many devices."""
     return divide(batch, count - 1, count)
 
 
 def _shared(towers: nn.Module, options: Training) -> set[Tensor]:
-    """Return the parameters that devices share out, of which each keeps its part."""
+    """Return the parameters that are divided among the devices."""
     if options.fsdp:
         return set(towers.parameters())
-    return divisible(towers) if options.divide_tables else set()
+    if options.divide_tables:
+        return divisible(towers)
+    return set()
 
 
 @contextmanager
 def _reading(towers: nn.Module) -> Iterator[dict[Tensor, int]]:
-    """Count the rows that are read of each table in the block, each at most once."""
+    """Count the rows of each table that are read in the block, each row at most once."""
     tables = [m for m in towers.modules() if isinstance(m, Table)]
     read = {table.weight: 0 for table in tables}
 
@@ -321,18 +342,22 @@ def _reading(towers: nn.Module) -> Iterator[dict[Tensor, int]]:
 
 def _everyone(batch: Batch[Any], rows: Tensor, mine: int) -> Batch[Tensor]:
     """Return the embeddings of all devices' rows, without numbers, as leaves."""
-    sides = {
-        role: leaf(blank(len(side), rows.shape[1], dtype=rows.dtype, device=rows.device))
-        for role, side in batch.sides().items()
-    }
+    sides = {}
+    for role, side in batch.sides().items():
+        embeddings = blank(len(side), rows.shape[1], dtype=rows.dtype, device=rows.device)
+        sides[role] = leaf(embeddings)
     return replace(batch.of(sides).to(rows.device), span=range(mine))
 
 
 def _optimise(
     ledger: Ledger, modules: nn.Module, options: Training, read: list[int], count: int
 ) -> None:
-    """Count the norm of all gradients and the optimiser's step. Its kernels are those of a CPU's
-    parameters on any device."""
+    """Count the norm of all gradients and the optimiser's step, on any device by the kernels of a
+    CPU.
+
+    Args:
+        read: rows of each table that a step reads.
+    """
     counter = Ledger(CPU)
     paper = on_paper(modules, CPU)
     _keep_parts(paper, _shared(paper["towers"], options), count)
@@ -341,10 +366,12 @@ def _optimise(
     optimizer = adam(
         paper, options.learning_rate, options.temperature_learning_rate, options.weight_decay
     )
-    dials = [
-        p for m in paper.modules() if isinstance(m, Temperature) for p in m.parameters()
-    ]  # stay on the host
-    apart = {id(p) for p in (*dials, *(tables if rowwise else ()))}
+    apart = set()
+    for module in paper.modules():
+        if isinstance(module, Temperature):  # stays on the host
+            apart |= {id(p) for p in module.parameters()}
+    if rowwise:
+        apart |= {id(table) for table in tables}
     for p in paper.parameters():
         p.grad = torch.empty_like(p) if p.requires_grad and id(p) not in apart else None
     with fakes():
@@ -354,25 +381,26 @@ def _optimise(
         if options.max_grad_norm is not None:
             torch._foreach_mul_([p.grad for p in paper.parameters() if p.grad is not None], 1.0)
         optimizer.step()
-        for table, rows in zip(tables, read, strict=True) if rowwise else ():
-            some = blank(rows, table.shape[1], dtype=table.dtype, device=CPU)
-            adagrad_rows(some, torch.empty_like(some), some[:, 0], 0.1)
+        if rowwise:
+            for table, rows in zip(tables, read, strict=True):
+                some = blank(rows, table.shape[1], dtype=table.dtype, device=CPU)
+                adagrad_rows(some, torch.empty_like(some), some[:, 0], 0.1)
     ledger.stages |= counter.stages
     ledger.examples |= counter.examples
 
 
 def _keep_parts(modules: nn.Module, shared: set[Tensor], count: int) -> None:
-    """Replace parameters that so many devices share out by the part of each that a device keeps."""
-    kept = dict[Tensor, nn.Parameter]()
+    """Replace each parameter that is divided among so many devices by the part of one device."""
+    kept: dict[Tensor, nn.Parameter] = {}
     for module in modules.modules():
         for name, p in list(module.named_parameters(recurse=False)):
-            if p in shared and p.dim():
-                if p not in kept:
-                    rows = -(-len(p) // count)
-                    kept[p] = nn.Parameter(
-                        p.detach().new_empty(rows, *p.shape[1:]), p.requires_grad
-                    )
-                setattr(module, name, kept[p])
+            if p not in shared or not p.dim():
+                continue
+            if p not in kept:
+                rows = -(-len(p) // count)
+                own = p.detach().new_empty(rows, *p.shape[1:])
+                kept[p] = nn.Parameter(own, p.requires_grad)
+            setattr(module, name, kept[p])
 
 
 def _exchange(
@@ -384,51 +412,51 @@ def _exchange(
     shared: set[Tensor],
     reads: Mapping[Tensor, int],
 ) -> Stage:
-    """Return what one device sends: rows, their gradients on the way home, and the sums of the
-    parameters' gradients.
+    """Return the stage in which one device sends rows, the gradients of other devices' rows, and
+    the sums of the parameters' gradients.
 
     In a ring a gather of s bytes in all sends s (p - 1) / p from each of p devices, a
-    reduce-scatter as much, and an all-reduce twice as much. Towers that are divided are gathered
-    once for every call of them, in the precision of the towers, once more backward, and then
-    reduced. Of divided tables numbers of rows, vectors and gradients travel, and of sparse
-    gradients the rows.
+    reduce-scatter as much, and an all-reduce twice as much. Divided towers are gathered once for
+    every call, in the precision of the towers, once more backward, and then reduced. For divided
+    tables, numbers of rows, vectors and gradients are sent, and for sparse gradients the rows.
 
     Args:
         plan: all micro-batches of the device.
-        shared: parameters of which each device keeps its part.
+        shared: parameters that are divided among the devices.
         reads: rows of each table that the device reads.
     """
-    stage, others = Stage(), (count - 1) / count
+    stage = Stage()
     if count == 1:
         return stage
+    others = (count - 1) / count
 
     def send(name: str, size: float, times: int = 1) -> None:
         stage.operations[Operation(name, torch.uint8, 0, 0, int(size * others))] += times
 
-    columns, again = columns_of(embedded.batch), options.gradient_accumulation_steps
+    columns = columns_of(embedded.batch)
+    again = options.gradient_accumulation_steps
     send("all-gather of rows", count * places(header_of(columns))[-1], again)
     grads = sum(side.rows.nbytes for side in embedded.batch.sides().values())
     send("reduce-scatter of gradients", count * grads, again)
-    replayed = sum(not micro.kept for micro in plan.micros)
     if options.fsdp:
         half = DTYPES[options.mixed_precision].itemsize
         size = sum(p.numel() * min(half, p.itemsize) for p in shared)
-        send("gather of weights", size, again * (2 * len(plan.micros) + replayed))
-        send(
-            "reduce-scatter of weights' gradients",
-            sum(p.nbytes for p in shared),
-            again * len(plan.micros),
-        )
+        calls = len(plan.micros)
+        replayed = sum(not micro.kept for micro in plan.micros)
+        send("gather of weights", size, again * (2 * calls + replayed))
+        weights = sum(p.nbytes for p in shared)
+        send("reduce-scatter of weights' gradients", weights, again * calls)
         return stage
     for table in shared:
-        rows, vectors = 8 * reads.get(table, 0), reads.get(table, 0) * table[0].nbytes
-        for name, size in (("rows", rows), ("vectors", vectors), ("gradients", vectors)):
-            send(f"all-to-all of {name} of tables", size, again)
+        rows = reads.get(table, 0)
+        vectors = rows * table[0].nbytes
+        send("all-to-all of rows of tables", 8 * rows, again)
+        send("all-to-all of vectors of tables", vectors, again)
+        send("all-to-all of gradients of tables", vectors, again)
     sparse = {m.weight for m in towers.modules() if isinstance(m, Table) and m.sparse} - shared
     for table in sparse:
         send("gather of sparse gradients", count * reads.get(table, 0) * (8 + table[0].nbytes))
-    for bucket in buckets(
-        [p for p in towers.parameters() if p.requires_grad and p not in shared | sparse]
-    ):
+    dense = [p for p in towers.parameters() if p.requires_grad and p not in shared | sparse]
+    for bucket in buckets(dense):
         send("all-reduce of gradients", 2 * sum(p.nbytes for p in bucket))
     return stage

@@ -1,5 +1,5 @@
-"""Fit probabilities to similarities, measure their errors, and choose thresholds, on queries that
-they were not fitted to.
+"""Probabilities fitted to similarities, their errors, and thresholds, on queries apart from the
+fit.
 
 Letters in shapes: n pairs, q queries, k depth, D width, c documents, m bins.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -40,7 +40,7 @@ class Scored:
     query: Ints  # [n] number of the query
 
     @classmethod
-    def shown(
+    def of_search(
         cls, queries: NDArray[np.float32], docs: NDArray[np.float32], relevant: Relevant, depth: int
     ) -> Scored:
         """Return the hits of a search: the `depth` nearest documents of each query, [q, D] and [c,
@@ -58,7 +58,7 @@ class Scored:
 
     @cached_property
     def kinds(self) -> tuple[int, int, int]:
-        """Return the numbers of queries, of relevant pairs and of other pairs."""
+        """The numbers of queries, of relevant pairs and of other pairs."""
         right = int(self.relevant.sum())
         return len(np.unique(self.query)), right, len(self) - right
 
@@ -68,9 +68,13 @@ class Scored:
         Raises:
             DataError: fewer than 10 queries, relevant pairs or other pairs.
         """
-        for count, what in zip(
-            self.kinds, ("queries are", "relevant pairs are", "irrelevant pairs are"), strict=True
-        ):
+        queries, right, wrong = self.kinds
+        counts = {
+            "queries are": queries,
+            "relevant pairs are": right,
+            "irrelevant pairs are": wrong,
+        }
+        for what, count in counts.items():
             if count < LEAST:
                 raise DataError(
                     f"{quantity(count, what)} too few to fit a probability: give at least {LEAST}, and some hundreds for narrow "
@@ -80,7 +84,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Errors of probabilities, with bootstrap intervals over queries; all are better when lower."""
+    """Errors of probabilities, with bootstrap intervals over queries; lower is better."""
 
     log_loss: Difference
     brier: Difference
@@ -89,8 +93,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Bin:
-    """Pairs of similar probability: their number, their mean probability, and the share of relevant
-    ones."""
+    """Pairs of similar probability: their number, mean probability, and share of relevant pairs."""
 
     pairs: int
     probability: float
@@ -99,8 +102,8 @@ class Bin:
 
 @dataclass(frozen=True)
 class Threshold:
-    """The probability that reaches a target precision or recall; `threshold` is None if none
-    does."""
+    """The probability that reaches a target precision or recall; `threshold` is None if no
+    probability does."""
 
     of: str  # precision or recall
     target: float
@@ -115,29 +118,19 @@ class Threshold:
         if self.threshold is None or self.precision is None or self.recall is None:
             best = f"{math.floor(1000 * self.best) / 1000:g}"
             return f"no threshold reaches {self.of} {self.target:g}; the best is {best}: ask for that, or for less"
-        cosine = "" if self.cosine is None else f" (similarity {self.cosine:.3f})"
-        shares = ", ".join(
-            f"{name} {_range(getattr(self, name))}" for name in ("precision", "recall")
-        )
-        return f"{self.of} {self.target:g}: threshold {self.threshold:.3g}{cosine}: {shares}{self._misstated}"
-
-    @property
-    def _misstated(self) -> str:
-        """Return that the probabilities here are not what they say, if their mean is outside the
-        interval of the precision."""
-        if (
-            self.stated is None
-            or self.precision is None
-            or self.precision.low <= self.stated <= self.precision.high
-        ):
-            return ""
-        low = self.stated < self.precision.low
-        return f"; the probabilities here are too {'low' if low else 'high'}: {self.stated:.2f} in the mean"
+        text = f"{self.of} {self.target:g}: threshold {self.threshold:.3g}"
+        if self.cosine is not None:
+            text += f" (similarity {self.cosine:.3f})"
+        text += f": precision {_range(self.precision)}, recall {_range(self.recall)}"
+        if self.stated is None or self.precision.low <= self.stated <= self.precision.high:
+            return text
+        wrong = "low" if self.stated < self.precision.low else "high"
+        return f"{text}; the probabilities here are too {wrong}: {self.stated:.2f} in the mean"
 
 
 @dataclass(frozen=True)
 class FittedMap:
-    """A map of scores to probabilities, chosen among the fitted ones."""
+    """Fitted maps of scores to probabilities, and the chosen map."""
 
     chosen: str
     maps: dict[str, Map]
@@ -146,13 +139,14 @@ class FittedMap:
 
 
 def fit(pairs: Scored, folds: int = FOLDS, seed: int = 0) -> FittedMap:
-    """Fit the maps that the data allow, and choose one by its log loss on queries that it was not
-    fitted to.
+    """Fit the maps that the data allow, and choose one by its log loss on queries apart from the
+    fit.
 
     Queries are divided into folds; the pairs of each fold get their probabilities from a map that
-    is fitted to the others. The isotonic map needs 1,000 pairs with 50 of each kind. It is chosen
-    if its log loss is significantly lower than that of the logistic map: if the 95 % bootstrap
-    interval of their difference over queries is above 0. The returned maps are fitted to all pairs.
+    is fitted to the other folds. The isotonic map needs 1,000 pairs with 50 of each kind. It is
+    chosen if its log loss is significantly lower than the log loss of the logistic map: if the 95 %
+    bootstrap interval of their difference over queries is above 0. The returned maps are fitted to
+    all pairs.
 
     Raises:
         DataError: too few pairs, or similarities that do not rise with relevance.
@@ -160,29 +154,31 @@ def fit(pairs: Scored, folds: int = FOLDS, seed: int = 0) -> FittedMap:
     pairs.check()
     _, right, wrong = pairs.kinds
     few = len(pairs) < ISOTONIC[0] or min(right, wrong) < ISOTONIC[1]
-    tried = {name: make for name, make in MAPS.items() if not (few and name == "isotonic")}
-    maps = {name: make(pairs.scores, pairs.relevant) for name, make in tried.items()}
+    tried = dict(MAPS)
+    if few:
+        del tried["isotonic"]
+    maps = {name: fit_map(pairs.scores, pairs.relevant) for name, fit_map in tried.items()}
     logistic = maps["logistic"]
     assert isinstance(logistic, Logistic)
-    if (slope := logistic.slope) <= 0:
+    if logistic.slope <= 0:
         raise DataError(
-            f"relevant pairs are not more similar than others (slope {slope:.3g}), so there is nothing to calibrate: check the "
-            "labels, or use another model"
+            f"relevant pairs are not more similar than others (slope {logistic.slope:.3g}), so there is nothing to "
+            "calibrate: check the labels, or use another model"
         )
-    held_out = {
-        name: cross_fitted(pairs, make, folds, seed)
-        for name, make in {BASE: constant, **tried}.items()
-    }
+    held_out = {BASE: cross_fitted(pairs, constant, folds, seed)}
+    for name, fit_map in tried.items():
+        held_out[name] = cross_fitted(pairs, fit_map, folds, seed)
     judged = {name: judge(pairs, p) for name, p in held_out.items()}
     chosen = "logistic"
     if not few:
         gain = losses(pairs, held_out["logistic"]) - losses(pairs, held_out["isotonic"])
-        chosen = "isotonic" if bootstrap_columns(gain[:, None], pairs.query)[0].low > 0 else chosen
+        if bootstrap_columns(gain[:, None], pairs.query)[0].low > 0:
+            chosen = "isotonic"
     return FittedMap(chosen, maps, judged, held_out[chosen])
 
 
 def cross_fitted(
-    pairs: Scored, make: Callable[[Floats, Mask], Map], folds: int = FOLDS, seed: int = 0
+    pairs: Scored, fit_map: Callable[[Floats, Mask], Map], folds: int = FOLDS, seed: int = 0
 ) -> Floats:
     """Return probabilities by maps that are fitted to other queries, [n]."""
     distinct, at = np.unique(pairs.query, return_inverse=True)
@@ -190,7 +186,8 @@ def cross_fitted(
     p = np.empty(len(pairs))
     for i in range(folds):
         others = pairs[fold != i]
-        p[fold == i] = make(others.scores, others.relevant)(pairs.scores[fold == i])
+        fitted = fit_map(others.scores, others.relevant)
+        p[fold == i] = fitted(pairs.scores[fold == i])
     return p
 
 
@@ -199,19 +196,19 @@ def judge(pairs: Scored, p: Floats) -> Judgement:
     calibration error of probabilities, [n].
 
     The expected calibration error is the mean over pairs of |mean P - share relevant| of their bin,
-    with bins of equal numbers of pairs (Nguyen and O'Connor 2015). Chance alone makes it greater
-    than 0, and greater again in a resample, so its interval is the basic one, which is reflected at
-    the value (Davison and Hinkley 1997, section 5.2), cut at 0, and contains the value.
+    with bins of equal numbers of pairs (Nguyen and O'Connor 2015). Chance alone makes this error
+    greater than 0, and greater again in a resample, so its interval is the basic bootstrap
+    interval, reflected at the value (Davison and Hinkley 1997, section 5.2), cut at 0, and contains
+    the value.
     """
-    log_loss, brier = bootstrap_columns(
-        np.stack([losses(pairs, p), (p - pairs.relevant) ** 2], 1), pairs.query
-    )
-    member = _members(p)
-    excess = member * (p - pairs.relevant)[:, None]
+    errors = np.stack([losses(pairs, p), (p - pairs.relevant) ** 2], 1)
+    log_loss, brier = bootstrap_columns(errors, pairs.query)
+    excess = _members(p) * (p - pairs.relevant)[:, None]  # [n, m]
     value = float(np.abs(excess.sum(0)).sum() / len(p))
     totals = resampled(np.column_stack([excess, np.ones(len(p))]), pairs.query)
     drawn = interval(value, np.abs(totals[:, :-1]).sum(1) / totals[:, -1], 0.95)
-    low, high = min(value, max(0.0, 2 * value - drawn.high)), max(value, 2 * value - drawn.low)
+    low = min(value, max(0.0, 2 * value - drawn.high))
+    high = max(value, 2 * value - drawn.low)
     return Judgement(log_loss, brier, Difference(value, low, high, drawn.confidence))
 
 
@@ -224,17 +221,17 @@ def losses(pairs: Scored, p: Floats) -> Floats:
 def bins(pairs: Scored, p: Floats) -> list[Bin]:
     """Return bins of pairs with similar probabilities, in ascending order."""
     member = _members(p)
-    counts, right = member.sum(0), member * pairs.relevant[:, None]
-    shares = _shares(pairs, right, member)
+    counts = member.sum(0)
+    shares = _shares(pairs, member * pairs.relevant[:, None], member)
     means = (member * p[:, None]).sum(0) / counts
     return [
-        Bin(int(n), mean, share)
-        for n, mean, share in zip(counts, means.tolist(), shares, strict=True)
+        Bin(int(count), float(mean), share)
+        for count, mean, share in zip(counts, means, shares, strict=True)
     ]
 
 
 def doubt(queries: int, judged: Mapping[str, Judgement], chosen: str) -> str | None:
-    """Return why thresholds would be chance, as a sentence; None if nothing speaks against them."""
+    """Return the reason, as a sentence, for which thresholds would be chance; None without one."""
     if queries < LEAST_TO_CHOOSE:
         return f"{quantity(queries, 'queries are too few to choose by')}; give at least {LEAST_TO_CHOOSE}"
     if judged[chosen].log_loss.mean >= judged[BASE].log_loss.mean:
@@ -246,67 +243,72 @@ def thresholds(
     pairs: Scored, fitted: FittedMap, precision: Sequence[float] = (), recall: Sequence[float] = ()
 ) -> list[Threshold]:
     """Return the lowest threshold for each target precision, and the highest for each target
-    recall.
+    recall; no thresholds where `doubt` gives a reason.
 
-    Precision is the share of relevant pairs among at least 20 pairs at or above the threshold;
-    recall is the share of the relevant pairs that are at or above it. Both are counted on queries
-    that the map was not fitted to. There are none where `doubt` gives a reason.
+    Precision is the share of relevant pairs among at least 20 pairs at or above the threshold.
+    Recall is the share of the relevant pairs that are at or above the threshold. Both are counted
+    on queries apart from the fit.
     """
     if doubt(pairs.kinds[0], fitted.judged, fitted.chosen):
         return []
     levels = np.array(sorted({float(f"{p:.3g}") for p in fitted.held_out}))
-    rising = np.sort(fitted.held_out)
+    every = np.sort(fitted.held_out)
     right = np.sort(fitted.held_out[pairs.relevant])
-    above, hits = (len(side) - np.searchsorted(side, levels) for side in (rising, right))
-    share = np.divide(hits, above, out=np.zeros(len(levels)), where=above >= SUPPORT)
-    targets = [("precision", target, share, 0) for target in precision]
-    targets += [
-        ("recall", target, np.where(above > 0, hits / len(right), 0.0), -1) for target in recall
-    ]
+    above = len(every) - np.searchsorted(every, levels)
+    hits = len(right) - np.searchsorted(right, levels)
+    precisions = np.divide(hits, above, out=np.zeros(len(levels)), where=above >= SUPPORT)
+    recalls = np.where(above > 0, hits / len(right), 0.0)
     chosen = []
-    for name, target, reached, end in targets:
-        enough = levels[reached >= target - 1e-12]
-        level = float(enough[end]) if len(enough) else None
-        chosen.append(
-            _threshold(pairs, fitted, Threshold(name, target, float(reached.max())), level)
-        )
+    for target in precision:
+        goal = Threshold("precision", target, float(precisions.max()))
+        enough = levels[precisions >= target - 1e-12]
+        chosen.append(_with_level(goal, enough[:1], pairs, fitted))
+    for target in recall:
+        goal = Threshold("recall", target, float(recalls.max()))
+        enough = levels[recalls >= target - 1e-12]
+        chosen.append(_with_level(goal, enough[-1:], pairs, fitted))
     return chosen
 
 
-def _threshold(
-    pairs: Scored, fitted: FittedMap, target: Threshold, level: float | None
-) -> Threshold:
-    """Return the target with the precision, recall and lowest cosine at a level."""
-    if level is None:
-        return target
-    kept = (fitted.held_out >= level).astype(np.float64)
+def _with_level(goal: Threshold, level: Floats, pairs: Scored, fitted: FittedMap) -> Threshold:
+    """Return a threshold with the precision, recall and lowest cosine at a level, [1]; as it is
+    without a level, [0]."""
+    if not len(level):
+        return goal
+    threshold = float(level[0])
+    kept = (fitted.held_out >= threshold).astype(np.float64)
     right = kept * pairs.relevant
     precision, recall = _shares(
         pairs, np.stack([right, right], 1), np.stack([kept, pairs.relevant], 1)
     )
     scores = np.sort(pairs.scores)
-    enough = scores[fitted.maps[fitted.chosen](scores) >= level]
-    cosine = float(enough[0]) if len(enough) else None
-    stated = float(fitted.held_out[kept > 0].mean())
-    return Threshold(
-        target.of, target.target, target.best, level, cosine, precision, recall, stated
+    enough = scores[fitted.maps[fitted.chosen](scores) >= threshold]
+    return replace(
+        goal,
+        threshold=threshold,
+        cosine=float(enough[0]) if len(enough) else None,
+        precision=precision,
+        recall=recall,
+        stated=float(fitted.held_out[kept > 0].mean()),
     )
 
 
 def _members(p: Floats) -> Floats:
-    """Return 1 where a pair is in a bin, [n, m]; equal probabilities share a bin, so there may be
-    fewer bins, of other sizes."""
+    """Return 1 where a pair is in a bin and 0 elsewhere, [n, m].
+
+    Equal probabilities share a bin, so the bins may be fewer, and of other sizes.
+    """
     edges = np.quantile(p, np.arange(1, BINS) / BINS)
     number = np.unique(np.searchsorted(edges, p, side="right"), return_inverse=True)[1]
     return np.eye(int(number.max()) + 1)[number]
 
 
 def _shares(pairs: Scored, part: Floats, whole: Floats) -> list[Difference]:
-    """Return the sums of the columns of `part` over those of `whole`, [n, m] each, with intervals
-    over queries.
+    """Return the sum of each column of `part` over the sum of the same column of `whole`, [n, m]
+    each, with intervals over queries.
 
-    The intervals are never narrower than those of independent pairs (Wilson 1927), because
-    resamples of pairs that are all relevant do not vary.
+    The intervals are never narrower than for independent pairs (Wilson 1927), because resamples of
+    pairs that are all relevant do not vary.
     """
     count = part.shape[1]
     totals = resampled(np.column_stack([part, whole]), pairs.query)
@@ -317,14 +319,11 @@ def _shares(pairs: Scored, part: Floats, whole: Floats) -> list[Difference]:
         n = float(whole[:, i].sum())
         share = float(part[:, i].sum()) / n
         drawn = interval(share, draws, 0.95)
-        middle, half = (
-            (share + Z**2 / (2 * n)),
-            Z * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2)),
-        )
-        low, high = ((middle - half) / (1 + Z**2 / n), (middle + half) / (1 + Z**2 / n))
-        shares.append(
-            Difference(share, max(0.0, min(low, drawn.low)), min(1.0, max(high, drawn.high)), 0.95)
-        )
+        middle = share + Z**2 / (2 * n)
+        half = Z * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+        low = min((middle - half) / (1 + Z**2 / n), drawn.low)
+        high = max((middle + half) / (1 + Z**2 / n), drawn.high)
+        shares.append(Difference(share, max(0.0, low), min(1.0, high), 0.95))
     return shares
 
 

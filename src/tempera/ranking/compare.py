@@ -42,9 +42,10 @@ class Comparison:
 
     @property
     def real(self) -> bool:
-        """Return whether the interval excludes 0 and the test rejects chance at the same level."""
+        """True if the interval excludes 0 and the test rejects chance at the same level."""
         d = self.difference
-        return not d.low <= 0 <= d.high and self.p < 1 - d.confidence + 1e-12
+        excludes_0 = not d.low <= 0 <= d.high
+        return excludes_0 and self.p < 1 - d.confidence + 1e-12
 
     def sentence(self, ours: str, theirs: str, metric: str) -> str:
         """Return the verdict as a sentence.
@@ -53,8 +54,10 @@ class Comparison:
         'a is better than b in ndcg@10 by 0.0200 (95 % interval 0.0100 to 0.0300, p = 0.0020, 300 queries)'
         """
         d = self.difference
+        low, high = d.low, d.high
         worse = self.real and d.mean < 0
-        low, high = (-d.high, -d.low) if worse else (d.low, d.high)  # with the sign of the sentence
+        if worse:  # the sentence names the size of the difference
+            low, high = -d.high, -d.low
         facts = f"{100 * d.confidence:g} % interval {low:.4f} to {high:.4f}"
         facts += f", p = {self.p:.4f}, {quantity(self.queries, 'queries')}"
         if not self.real:
@@ -64,7 +67,9 @@ class Comparison:
 
     def json(self) -> dict[str, Any]:
         """Return the comparison as a JSON object."""
-        return {**asdict(self.difference), "p": self.p, "queries": self.queries, "real": self.real}
+        fields = asdict(self.difference)
+        fields.update(p=self.p, queries=self.queries, real=self.real)
+        return fields
 
 
 def bootstrap(
@@ -89,16 +94,21 @@ def bootstrap(
 def bootstrap_metrics(
     a: Mapping[str, Floats], b: Mapping[str, Floats] | None = None, draws: int = 10_000
 ) -> dict[str, Difference]:
-    """Return what `bootstrap` returns for each metric, which is from 0 to 1; all are means over the
-    same resamples of the queries.
+    """Return the bootstrap of each metric, with values from 0 to 1, by the same resamples of the
+    queries.
 
     >>> scores = {"ndcg@10": np.array([1.0, 0.5, 0.75]), "mrr@10": np.array([1.0, 0.0, 0.5])}
     >>> bootstrap_metrics(scores)["mrr@10"] == bootstrap(scores["mrr@10"], bounds=SCORES)
     True
     """
-    columns = np.stack([values if b is None else values - b[name] for name, values in a.items()], 1)
-    bounds = SCORES if b is None else GAPS
-    return dict(zip(a, bootstrap_columns(columns, draws=draws, bounds=bounds), strict=True))
+    if b is None:
+        bounds = SCORES
+        columns = list(a.values())
+    else:
+        bounds = GAPS
+        columns = [values - b[name] for name, values in a.items()]
+    differences = bootstrap_columns(np.stack(columns, 1), draws=draws, bounds=bounds)
+    return dict(zip(a, differences, strict=True))
 
 
 def bootstrap_columns(
@@ -112,12 +122,12 @@ def bootstrap_columns(
     """Return the percentile bootstrap of the mean of each column, [n, m], from the same resamples
     of rows.
 
-    Rows of one group, [n], such as the queries of one user, are drawn together, because they are
-    not independent; drawn one by one, they would make the intervals too narrow (Davison and Hinkley
-    1997, section 3.8).
+    Rows of one group, [n], as the queries of one user, are not independent, so they are drawn
+    together: drawn one by one, they would make the intervals too narrow (Davison and Hinkley 1997,
+    section 3.8).
 
     Args:
-        bounds: of the values; intervals are then widened as `widened` has it.
+        bounds: of the values; with bounds, `widened` widens the intervals.
 
     >>> [mean] = bootstrap_columns(np.array([[1.0], [1.0], [0.0]]), np.array([7, 7, 4]))
     >>> round(mean.mean, 3), mean.low, mean.high
@@ -140,17 +150,18 @@ def widened(
     groups: NDArray[np.int64] | None = None,
     bounds: Bounds = SCORES,
 ) -> Difference:
-    """Return the interval of a mean, widened to what few values between bounds can show.
+    """Return the interval of a mean, widened for few values between bounds.
 
-    Resamples of values that are all equal do not vary, and those of a few vary too little: of 10
+    Resamples of equal values do not vary, and resamples of few values vary too little: for 10
     queries that a system answers with a chance of 0.9, the interval of the resamples holds 0.9 in
-    two cases of three. So the interval also holds that of the mean with z^2 more values, on which
-    each system scores 0 or 1 by the toss of a coin (Agresti and Coull 1998, and for differences in
-    the manner of Agresti and Min 2005). With n values these move its ends by less than z^2 / n.
+    two cases of three. So the result also holds the interval of the mean with z^2 more values, on
+    which each system scores 0 or 1 by the toss of a coin (Agresti and Coull 1998, and for
+    differences in the manner of Agresti and Min 2005). With n values, the additional values move
+    the ends by less than z^2 / n.
 
     Args:
-        values: [n], whose mean the interval is of.
-        groups: [n] of values that are not independent of each other.
+        values: the values of the mean, [n].
+        groups: groups of values that are not independent of each other, [n].
         bounds: of the values, `SCORES` or `GAPS`.
 
     >>> mean = widened(Difference(1.0, 1.0, 1.0, 0.95), np.ones(10))
@@ -182,13 +193,12 @@ def resampled(
     at = np.arange(len(values)) if groups is None else np.unique(groups, return_inverse=True)[1]
     count = int(at.max()) + 1
     sums = np.stack([np.bincount(at, column, count) for column in values.T], 1)  # [g, m]
-    generator, totals = np.random.default_rng(seed), []
+    generator = np.random.default_rng(seed)
+    totals = []
     for size in _blocks(draws, count):
         drawn = generator.integers(0, count, (size, count)) + np.arange(size)[:, None] * count
-        times = (
-            np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.float64)
-        )
-        totals.append(times @ sums)
+        times = np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape)
+        totals.append(times.astype(np.float64) @ sums)
     return np.concatenate(totals)
 
 
@@ -231,6 +241,6 @@ def compare(
 
 
 def _blocks(draws: int, width: int) -> list[int]:
-    """Return sizes of blocks of draws that keep the memory small, however many draws there are."""
+    """Return sizes of blocks of draws that keep the memory small."""
     parts = np.array_split(np.empty(draws), max(1, draws * width // 1_000_000))
     return [len(part) for part in parts if len(part)]

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .metrics import Ints
-from .nearest import ROUNDING, SPARE, settled, top_of
+from .nearest import ROUNDING, SPARE, break_ties, top_of
 
 Floats = NDArray[np.float64]
 Scores = NDArray[np.floating]
@@ -30,15 +30,15 @@ WEIGHTS = tuple(i / 10 for i in range(11))  # candidates of the first system's w
 USUAL = 0.3
 _ROUNDED = 1e-5  # of standardised scores, whose deviation is far below 1 where they are cosines
 _RANKS = 60  # of reciprocal rank fusion
-_SHOWN, _ALIKE = (
-    2,
-    0.5,
-)  # standard errors by which a weight is better than another, and within which it is as good
+_SHOWN = 2  # standard errors by which a weight is better than another weight
+_ALIKE = 0.5  # standard errors within which a weight is as good as another weight
 
 
 def standardised(scores: Scores) -> Floats:
-    """Return scores, [q, c], with mean 0 and standard deviation 1 in each row; a row of equal
-    scores, up to their rounding, is 0: that has no order, and would weigh as much as any.
+    """Return scores, [q, c], with mean 0 and standard deviation 1 in each row.
+
+    A row of equal scores, up to rounding, becomes 0: its rounding errors would weigh as much as the
+    scores of any other row.
 
     >>> standardised(np.array([[1.0, 3.0], [5.0, 5.0], [0.7, 0.7 + 1e-7]])).tolist()
     [[-1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
@@ -56,17 +56,16 @@ def standardised(scores: Scores) -> Floats:
 
 
 def reciprocal_ranks(scores: Scores) -> Floats:
-    """Return 1 / (60 + rank) for scores, [q, c]; equal scores have the last of their ranks.
+    """Return 1 / (60 + rank) for scores, [q, c]; equal scores share the last of their ranks.
 
     >>> (1 / reciprocal_ranks(np.array([[0.2, 0.9, 0.2]]))).round().tolist()
     [[63.0, 61.0, 63.0]]
     """
     rising = np.sort(scores, axis=1)
-    below = [
-        np.searchsorted(row, values, side="left")
-        for row, values in zip(rising, scores, strict=True)
-    ]
-    ranks = scores.shape[1] - np.array(below, np.float64).reshape(scores.shape)
+    below = np.empty(scores.shape)
+    for row, values in enumerate(scores):
+        below[row] = np.searchsorted(rising[row], values, side="left")
+    ranks = scores.shape[1] - below
     shares: Floats = 1 / (_RANKS + ranks)
     return shares
 
@@ -89,20 +88,20 @@ def rank_by_weight(
         blocks: scores of both systems, [.., c] each, for some queries at a time.
         weights: of the first system, from 0 to 1.
         depth: documents of each query.
-        normalise: what makes the scores of two systems comparable.
+        normalise: makes the scores of two systems comparable.
 
     >>> first, second = np.array([[0.9, 0.8, 0.1]]), np.array([[0.0, 3.0, 9.0]])
     >>> [ranked.tolist() for ranked in rank_by_weight([(first, second)], [0, 0.5, 1], 2)]
     [[[2, 1]], [[1, 2]], [[0, 1]]]
     """
+    within = _ROUNDED if normalise is standardised else 0.0
     parts: list[list[Ints]] = [[] for _ in weights]
-    for scores in blocks:
-        first, second = map(normalise, scores)
+    for first, second in blocks:
+        a = normalise(first)
+        b = normalise(second)
         for ranked, weight in zip(parts, weights, strict=True):
-            best = top_of(weight * first + (1 - weight) * second, depth + SPARE)
-            ranked.append(
-                settled(*best, within=_ROUNDED if normalise is standardised else 0.0)[:, :depth]
-            )
+            scores, positions = top_of(weight * a + (1 - weight) * b, depth + SPARE)
+            ranked.append(break_ties(scores, positions, within)[:, :depth])
     return [np.concatenate(ranked) for ranked in parts]
 
 
@@ -114,28 +113,28 @@ def standard_error(values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Fusion:
-    """The weight of the first of two systems, and the number of queries that it was chosen on; 0
-    queries chose nothing."""
+    """The weight of the first of two systems, and the number of queries that chose it; 0 queries
+    for the usual weight."""
 
     weight: float = USUAL
     queries: int = 0
 
     def __str__(self) -> str:
-        chosen = (
-            f"chosen on {self.queries:,} validation queries" if self.queries else "the usual ones"
-        )
-        return f"weights {self.weight:g} and {1 - self.weight:.2g}, {chosen}"
+        weights = f"weights {self.weight:g} and {1 - self.weight:.2g}"
+        if not self.queries:
+            return f"{weights}, the usual ones"
+        return f"{weights}, chosen on {self.queries:,} validation queries"
 
     @classmethod
     def chosen(cls, metric: Mapping[float, Floats]) -> Fusion:
-        """Choose the weight by a metric of each query, [q], that rising, evenly spaced weights have
-        reached.
+        """Choose the weight by a metric of each query, [q], for each of some rising, evenly spaced
+        weights.
 
         The mean over queries is smooth in the weight and its noise is not: each weight is judged
         together with its two neighbours, as the middle of a plateau. One of the systems alone, the
         first or the last weight, is chosen only if it is above its neighbour by more than a
-        standard error of their difference. Where a gain over the second system alone is not shown
-        by two standard errors, the least weight is taken that is within half of one of the best:
+        standard error of their difference. If the gain over the second system alone is within two
+        standard errors, the least weight within half a standard error of the best weight is chosen:
         the first system is the one that has learned from few data.
 
         >>> Fusion.chosen({0.0: np.array([0.6]), 0.5: np.array([0.9]), 1.0: np.array([0.7])})
@@ -148,8 +147,10 @@ class Fusion:
         inner = min(max(best, 1), len(smooth) - 2)
         gaps = values[best] - values
         if gaps[inner].mean() <= standard_error(gaps[inner]):
-            best, gaps = inner, values[inner] - values
-        mean, error = gaps.mean(1), standard_error(gaps)
+            best = inner
+            gaps = values[inner] - values
+        mean = gaps.mean(1)
+        error = standard_error(gaps)
         if best and mean[0] <= _SHOWN * error[0]:
             best = 1 + int((mean[1:] <= _ALIKE * error[1:]).argmax())
         return cls(list(metric)[best], values.shape[1])

@@ -39,24 +39,25 @@ class Relevant:
 
     @classmethod
     def of_pairs(cls, queries: int, query: Ints, doc: Ints, gain: Floats | None = None) -> Relevant:
-        """Return relevant documents by pairs; one that is named twice, as with two negatives,
+        """Return relevant documents by pairs; a pair that occurs twice, as with two negatives,
         counts once, by its highest gain.
 
         Args:
-            gain: of each pair; None makes all equally relevant.
+            gain: of each pair; None makes all pairs equally relevant.
 
         >>> Relevant.of_pairs(1, np.array([0, 0, 0]), np.array([7, 5, 7])).doc.tolist()
         [5, 7]
         """
         (query, doc), which = np.unique(np.stack([query, doc]), axis=1, return_inverse=True)
-        gains = np.ones(len(doc)) if gain is None else np.zeros(len(doc))
-        if gain is not None:
-            np.maximum.at(gains, which.reshape(-1), gain)
+        if gain is None:
+            return cls(queries, query, doc, np.ones(len(doc)))
+        gains = np.zeros(len(doc))
+        np.maximum.at(gains, which.reshape(-1), gain)
         return cls(queries, query, doc, gains)
 
     def gains(self, ranked: Ints) -> Floats:
-        """Return the gains of ranked documents, [q, K] -> [q, K]; 0 where not relevant or where the
-        ranking holds -1."""
+        """Return the gains of ranked documents, [q, K] -> [q, K]; 0 for other documents and for
+        -1."""
         if not len(self.doc):
             return np.zeros(ranked.shape)
         size = int(max(self.doc.max(initial=0), ranked.max(initial=0))) + 1
@@ -69,7 +70,7 @@ class Relevant:
         return gains
 
     def of_queries(self, rows: Ints) -> Relevant:
-        """Return the judgements of some queries, which are counted anew, in the order of `rows`."""
+        """Return the judgements of some queries, renumbered in the order of `rows`."""
         place = np.full(self.queries, -1)
         place[rows] = np.arange(len(rows))
         kept = place[self.query] >= 0
@@ -126,6 +127,7 @@ def parsed(name: str) -> tuple[str, int]:
 
 
 def _metric(name: str, gains: Floats, counts: Ints, relevant: Relevant) -> Floats:
+    """Return a metric of each query, [q]."""
     kind, k = parsed(name)
     return _METRICS[kind](gains[:, :k], counts, k, relevant)
 
@@ -135,7 +137,8 @@ def _ndcg(gains: Floats, counts: Ints, k: int, relevant: Relevant) -> Floats:
     rank = places(counts)
     best = np.where(rank < k, relevant.gain[order] / np.log2(rank + 2), 0.0)
     ideal = np.bincount(relevant.query[order], best, minlength=relevant.queries)
-    return _ratio((gains / np.log2(np.arange(gains.shape[1]) + 2)).sum(1), ideal)
+    discount = np.log2(np.arange(gains.shape[1]) + 2)
+    return _ratio((gains / discount).sum(1), ideal)
 
 
 def _mrr(gains: Floats, counts: Ints, k: int, relevant: Relevant) -> Floats:
@@ -166,6 +169,7 @@ def _map(gains: Floats, counts: Ints, k: int, relevant: Relevant) -> Floats:
 
 
 def _ratio(a: Floats | Ints, b: Floats | Ints) -> Floats:
+    """Return a / b, [q]; 0 where b is 0."""
     return np.divide(a, b, out=np.zeros(len(a)), where=b > 0)
 
 

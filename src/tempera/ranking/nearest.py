@@ -18,18 +18,14 @@ from ..io.flat import places
 Floats = NDArray[np.float32]
 Scores = TypeVar("Scores", NDArray[np.float32], NDArray[np.float64])
 Ints = NDArray[np.int64]
-Product = Callable[
-    [Floats, Floats, Floats], Floats
-]  # of queries and documents, [q, D] and [D, c], into scores, [q, c]
+# A product of queries and documents, [q, D] and [D, c], which is written into scores, [q, c].
+Product = Callable[[Floats, Floats, Floats], Floats]
 
 _WIDTH = 4096  # most documents at once
 _CACHED = 1 << 20  # scores at once that stay within the processor's cache
 _CELLS = 1 << 22  # most scores at once
 ROUNDING = 1e-6  # of inner products of unit vectors in float32; closer scores are equal
-SPARE = (
-    10  # documents beyond the depth of a ranking that may stand within a rounding error of its last
-)
-
+SPARE = 10  # documents below a ranking that may be within a rounding error of its last document
 
 _DIVERGED = "the model has diverged; lower train.learning_rate, or take another model"
 
@@ -94,43 +90,44 @@ def top(
 
 
 def nearest(queries: Floats, docs: NDArray[np.floating], k: int) -> Ints:
-    """Return the k nearest documents of each query, best first, [q, k], the same wherever vectors
-    and products are rounded.
+    """Return the k nearest documents of each query, best first, [q, k], independent of the rounding
+    of vectors and products.
 
-    Documents of the same words have vectors, and scores, that differ by rounding alone: they stand
-        in the order of the corpus.
+    The scores of documents with the same words differ by rounding alone: these documents stand in
+    the order of the corpus.
 
     >>> docs = np.array([[0.6, 0.8], [0.8, 0.6], [0.8, 0.6 + 1e-7]], np.float32)
     >>> nearest(np.array([[0.6, 0.8], [1.0, 0.0]], np.float32), docs, 3).tolist()
     [[0, 1, 2], [1, 2, 0]]
     """
-    return settled(*top(queries, docs, k + SPARE))[:, :k]
+    scores, positions = top(queries, docs, k + SPARE)
+    return break_ties(scores, positions)[:, :k]
 
 
-def settled(scores: Scores, positions: Ints, within: float = ROUNDING) -> Ints:
-    """Return positions, [q, k], by falling scores; those whose scores are `within` a rounding error
-    of the first of them are in order.
+def break_ties(scores: Scores, positions: Ints, within: float = ROUNDING) -> Ints:
+    """Return positions, [q, k], by falling scores; tied positions are in ascending order.
 
-    A score that is further below begins the next of such groups: each spans a rounding error at
-    most, also where the scores of a collapsed model follow each other closely.
+    Scores tie if they are `within` a rounding error of the first score of their group. A score
+    further below begins the next group: each group spans at most a rounding error, also where the
+    scores of a collapsed model follow each other closely.
 
-    >>> settled(np.array([[0.7, 0.5 + 1e-8, 0.5, 0.1]]), np.array([[4, 9, 3, 0]])).tolist()
+    >>> break_ties(np.array([[0.7, 0.5 + 1e-8, 0.5, 0.1]]), np.array([[4, 9, 3, 0]])).tolist()
     [[4, 3, 9, 0]]
-    >>> settled(np.array([[8e-7, 4e-7, 0.0, -4e-7]]), np.array([[3, 2, 1, 0]])).tolist()
+    >>> break_ties(np.array([[8e-7, 4e-7, 0.0, -4e-7]]), np.array([[3, 2, 1, 0]])).tolist()
     [[1, 2, 3, 0]]
     """
     group = np.zeros(scores.shape, np.int64)
     first = scores[:, :1].copy()
     for column in range(1, scores.shape[1]):
-        below = first - scores[:, column : column + 1] > within
-        first = np.where(below, scores[:, column : column + 1], first)
+        score = scores[:, column : column + 1]
+        below = first - score > within
+        first = np.where(below, score, first)
         group[:, column] = group[:, column - 1] + below[:, 0]
     return np.take_along_axis(positions, np.lexsort((positions, group), axis=1), 1)
 
 
 def blocks(queries: int, docs: int) -> list[slice]:
-    """Return slices of the queries for each of which the scores of all documents fit into little
-    memory.
+    """Return slices of the queries; the scores of a slice with all documents need little memory.
 
     >>> blocks(5, 1 << 21)
     [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
@@ -147,19 +144,19 @@ def top_of(scores: Scores, k: int) -> tuple[Scores, Ints]:
         DataError: a row where NaN leaves too few scores.
     """
     k = min(k, scores.shape[1])
-    flat = np.flatnonzero(scores >= _bound(scores, k))
+    flat = np.flatnonzero(scores >= _lower_bound(scores, k))
     rows, columns = np.divmod(flat, scores.shape[1])
     count = np.bincount(rows, minlength=len(scores))
     if (count < k).any():
         raise DataError(f"row {int((count < k).argmax())} of the scores has NaN")
     place = places(count)
-    falling = np.full(
-        (len(scores), int(count.max(initial=k))), np.inf, scores.dtype
-    )  # padded with inf
-    positions = np.zeros(falling.shape, np.int64)
-    falling[rows, place], positions[rows, place] = -scores.reshape(-1)[flat], columns
-    kept = np.argsort(falling, axis=1, kind="stable")[:, :k]
-    return -np.take_along_axis(falling, kept, 1), np.take_along_axis(positions, kept, 1)
+    shape = len(scores), int(count.max(initial=k))
+    negated = np.full(shape, np.inf, scores.dtype)  # padded with inf
+    negated[rows, place] = -scores.reshape(-1)[flat]
+    positions = np.zeros(shape, np.int64)
+    positions[rows, place] = columns
+    kept = np.argsort(negated, axis=1, kind="stable")[:, :k]
+    return -np.take_along_axis(negated, kept, 1), np.take_along_axis(positions, kept, 1)
 
 
 def scores_at(queries: Floats, docs: NDArray[np.floating], positions: Ints) -> Floats:
@@ -171,9 +168,11 @@ def scores_at(queries: Floats, docs: NDArray[np.floating], positions: Ints) -> F
     return scores
 
 
-def _bound(scores: Scores, k: int) -> Scores:
-    """Return a lower bound of the k highest of each row, [q, 1]: the k-th highest of the maxima of
-    at least k column groups."""
+def _lower_bound(scores: Scores, k: int) -> Scores:
+    """Return a lower bound of the k highest scores of each row, [q, 1].
+
+    It is the k-th highest of the maxima of at least k groups of columns.
+    """
     groups = min(scores.shape[1], max(4 * k, 1024))
     maxima = scores[:, :groups].copy()
     for start in range(groups, scores.shape[1] - groups + 1, groups):
@@ -197,8 +196,7 @@ def _top(
     without: tuple[Ints, Ints] | None,
     product: Product,
 ) -> tuple[Floats, Ints]:
-    """Search for one block of queries, keeping only the scores that beat a row's k-th best so
-    far."""
+    """Search for one block of queries; keep only scores above the k-th best of their row so far."""
     buffer = np.empty((len(queries), width), np.float32)
     best = _Best(len(queries), k)
     for start in range(0, len(docs), width):
@@ -208,12 +206,12 @@ def _top(
             here = slice(*np.searchsorted(without[1], (start, start + width)))
             scores[without[0][here], without[1][here] - start] = -np.inf
         best.offer(scores, start)
-    return best.settle()
+    return best.merge()
 
 
 class _Best:
-    """The k best of every row so far, and the candidates that have beaten the k-th since the last
-    merge, all of them as `_keys`."""
+    """The k best candidates of every row at the last merge, and the better candidates since then,
+    as `_keys`."""
 
     def __init__(self, rows: int, k: int) -> None:
         self.k = k
@@ -222,8 +220,8 @@ class _Best:
         self.count = np.zeros(rows, np.int64)  # waiting in each row
 
     def offer(self, scores: Floats, start: int) -> None:
-        """Add the scores of the documents from `start` on, [q, width]; they come after all earlier
-        ones."""
+        """Add the scores of the documents from `start` on, [q, width], which follow all earlier
+        documents."""
         if self.keys.shape[1] < self.k:
             self.keys = _keys(*top_of(scores, self.k))
             return
@@ -233,10 +231,10 @@ class _Best:
         self.waiting.append((rows, _keys(scores.reshape(-1)[flat], columns + start)))
         self.count += np.bincount(rows, minlength=len(self.count))
         if self.count.sum() > self.keys.size or self.count.max() > max(self.k, _WIDTH):
-            self.settle()
+            self.merge()
 
-    def settle(self) -> tuple[Floats, Ints]:
-        """Merge the waiting candidates and return scores and positions."""
+    def merge(self) -> tuple[Floats, Ints]:
+        """Merge the waiting candidates; return the scores and positions of the k best."""
         if self.count.any():
             rows = np.concatenate([rows for rows, _ in self.waiting])
             touched = np.flatnonzero(self.count)
@@ -248,7 +246,8 @@ class _Best:
             keys[:, : self.k] = self.keys[touched]
             keys[line, self.k + place] = np.concatenate([keys for _, keys in self.waiting])[order]
             self.keys[touched] = np.sort(keys, axis=1)[:, : self.k]
-        self.waiting, self.count = [], np.zeros_like(self.count)
+        self.waiting = []
+        self.count = np.zeros_like(self.count)
         return _of_keys(self.keys)
 
 
@@ -256,8 +255,8 @@ def _keys(scores: Floats, positions: Ints) -> Ints:
     """Return numbers that rise as scores fall and, of equal scores, as positions rise: sorting them
     costs a sixth of an argsort.
 
-    The bits of a float32 that is not negative rise with it, those of a negative one fall: flipped,
-        all of them rise.
+    The bits of a float32 that is not negative rise with it, and the bits of a negative float32
+    fall: flipped, they rise, too.
 
     >>> keys = _keys(np.array([0.5, -2.0, 0.5, -0.0, 0.0], np.float32), np.array([70_000, 0, 3, 2, 1]))
     >>> [each.tolist() for each in _of_keys(np.sort(keys))]

@@ -44,11 +44,13 @@ class Logistic:
         >>> curve(np.array([0.1, 0.5, 0.9])).round(2).tolist()
         [0.23, 0.52, 0.8]
         """
-        right, wrong = int(relevant.sum()), int((~relevant).sum())
+        right = int(relevant.sum())
+        wrong = len(relevant) - right
         target = np.where(relevant, (right + 1) / (right + 2), 1 / (wrong + 2))
-        middle, width = float(scores.mean()), float(scores.std()) or 1.0
+        middle = float(scores.mean())
+        width = float(scores.std()) or 1.0
         x = np.stack([(scores - middle) / width, np.ones(len(scores))])  # [2, n]
-        at = np.array([0.0, np.log((right + 1) / (wrong + 1))])
+        at = np.array([0.0, np.log((right + 1) / (wrong + 1))])  # slope and intercept for x
 
         def loss(place: Floats) -> float:
             z = place @ x
@@ -58,10 +60,11 @@ class Logistic:
             p = _sigmoid(at @ x)
             gradient = x @ (p - target)
             hessian = (x * (p * (1 - p))) @ x.T + 1e-12 * np.eye(2)
-            step, before, share = np.linalg.solve(hessian, gradient), loss(at), 1.0
-            while share > 1e-10 and loss(at - share * step) > before - 1e-4 * share * float(
-                gradient @ step
-            ):
+            step = np.linalg.solve(hessian, gradient)
+            descent = 1e-4 * float(gradient @ step)
+            before = loss(at)
+            share = 1.0
+            while share > 1e-10 and loss(at - share * step) > before - share * descent:
                 share /= 2
             at = at - share * step
             if np.abs(gradient).max() < 1e-9 * len(scores) or share <= 1e-10:
@@ -99,9 +102,8 @@ class Isotonic:
         first, value = rising(right / weight, weight)
         last = np.append(first[1:], len(distinct)) - 1
         knots, place = np.unique(np.concatenate([first, last]), return_index=True)
-        return cls(
-            tuple(distinct[knots].tolist()), tuple(np.concatenate([value, value])[place].tolist())
-        )
+        probabilities = np.concatenate([value, value])[place]
+        return cls(tuple(distinct[knots].tolist()), tuple(probabilities.tolist()))
 
 
 Map = Logistic | Isotonic
@@ -112,16 +114,17 @@ MAPS: dict[str, Callable[[Floats, Mask], Map]] = {
 
 
 def constant(scores: Floats, relevant: Mask) -> Logistic:
-    """Return the share of relevant pairs, whatever the score: the baseline of a map."""
-    right, wrong = int(relevant.sum()), int((~relevant).sum())
+    """Return the map of every score to the share of relevant pairs: the baseline of a map."""
+    right = int(relevant.sum())
+    wrong = len(relevant) - right
     return Logistic(0.0, float(np.log((right + 1) / (wrong + 1))))
 
 
 def rising(values: Floats, weight: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """Return the nearest increasing values by weighted squares, as blocks of equal ones: their
-    starts and values, [b] each.
+    """Return the nearest increasing values by weighted squares, as the starts and values of blocks
+    of equal values, [b] each.
 
-    Decreasing neighbours are replaced by their mean until none is left (Ayer et al. 1955).
+    Decreasing neighbours are replaced by their mean until all values increase (Ayer et al. 1955).
 
     >>> [part.tolist() for part in rising(np.array([1.0, 3.0, 2.0, 4.0]), np.ones(4))]
     [[0, 1, 3], [1.0, 2.5, 4.0]]

@@ -1,90 +1,25 @@
-"""Options of the evaluation, and the metrics of one system's ranking."""
+"""The ranked documents of one system, and their metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from ..errors import ConfigError
 from .compare import Comparison, Difference, bootstrap_metrics, compare
-from .metrics import DEFAULT_METRICS, Relevant, evaluate
+from .metrics import Relevant, evaluate, parsed
 from .nearest import nearest
 
 DEPTH = 100
-MOST = 1500  # queries of validation, and of test, unless a number is given
-LEAST_TO_CHOOSE = 50  # validation queries; by fewer nothing is chosen
-FEW_QUERIES = 10  # of the test; fewer show nothing, and the interval of one has no width
-Part = Literal["validation", "test"]  # what is held out: to choose by, and to report on
+LEAST_TO_CHOOSE = 50  # validation queries, below which nothing is chosen by them
+FEW_QUERIES = 10  # of the test; fewer queries prove nothing, and one query has no interval
 
 
 def depth_of(metrics: Sequence[str]) -> int:
     """Return the depth to rank to for some metrics, at least 100."""
-    return max([DEPTH, *(int(name.partition("@")[2]) for name in metrics)])
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Options of the evaluation on held-out queries.
-
-    Args:
-        queries: number of distinct test queries, at most half of the eligible ones. None is a tenth
-            of all distinct queries, at most 1,500, and at most a quarter of the eligible ones; or
-            all queries of a file that is named as the test. With 0 there is no test, and the run
-            reports no metrics; with `validation` 0 too, nothing is evaluated at all. For a
-            recommender, the largest number of test queries of each protocol, by default so many as
-            have 2 billion scores.
-        validation: number of distinct validation queries, counted in the same way; with 0 there are
-            none, and evaluations during training use the test queries. For a recommender, the
-            largest number of validation events, 1,500 by default.
-        seed: seed of the choice of held-out queries, which is independent of `train.seed`.
-        shared_documents: "drop" keeps documents that answer held-out queries out of training, in
-            whatever role: drawn parts are whole groups of pairs that share texts, and pairs that
-            share one with a named part are left out. "keep" trains on such documents, as the splits
-            of many public data sets do, which raises the scores; so it is without the option where
-            each document has five distinct queries or more, on average. No text of a held-out query
-            is trained on.
-        metrics: any of ndcg, mrr, recall, precision, hit and map, each with a depth, such as
-            ndcg@10.
-        bm25: tune BM25 on training queries and report it beside the trained model.
-        baselines: report popularity, item-kNN, EASE and transition counts beside a recommender.
-        cold_items: share of the items to withhold from a recommender's training and to evaluate as
-            new items.
-        also: other data for a model of texts, BEIR folders, tables of pairs or graded pairs, on
-            which it is evaluated before and after training; the run says what training has made
-            worse there.
-        budget: largest share of the time for evaluation during training; an evaluation that would
-            exceed it is skipped and counted. 1 is no limit.
-        corpus: number of documents to rank during training: all relevant ones, those that the
-            untrained model confuses with them, and random others. "auto" takes so many that these
-            evaluations cost about an eighth of training (and leaves some of `train.evaluations` out
-            of a short run), and all of them with a tower whose vectors are looked up; None ranks
-            all, as the evaluations on the test do. Scores on fewer documents are too high; the bias
-            is measured on the untrained model.
-    """
-
-    queries: Annotated[int, Field(ge=0)] | None = None
-    validation: Annotated[int, Field(ge=0)] | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    shared_documents: Literal["drop", "keep"] = "drop"
-    metrics: tuple[str, ...] = DEFAULT_METRICS
-    bm25: bool = True
-    baselines: bool = False
-    cold_items: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    also: tuple[str, ...] = ()
-    budget: Annotated[float, Field(ge=0, le=1)] = 1.0
-    corpus: Annotated[int, Field(gt=0)] | Literal["auto"] | None = "auto"
-
-    def __post_init__(self) -> None:
-        if not self.metrics:
-            raise ConfigError("metrics is empty; give at least one, such as ndcg@10")
-        evaluate(
-            np.zeros((1, 1), np.int64), Relevant.of([[0]]), self.metrics
-        )  # refuse a wrong name before a long run
+    return max([DEPTH, *(parsed(name)[1] for name in metrics)])
 
 
 @dataclass(frozen=True)
@@ -112,7 +47,7 @@ class Ranking:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Return the means over queries."""
+        """The means over queries."""
         return {name: float(values.mean()) for name, values in self.per_query.items()}
 
     def intervals(self) -> dict[str, Difference]:
@@ -124,7 +59,7 @@ class Ranking:
         return compare(self.per_query, other.per_query)
 
     def first_right(self, relevant: Relevant) -> NDArray[np.int64]:
-        """Return the rank of each query's first relevant document, from 1, [q]; 0 where none was
-        ranked."""
+        """Return the rank of each query's first relevant document, from 1, [q]; 0 if no relevant
+        document is ranked."""
         hit = relevant.gains(self.ranked) > 0
         return np.where(hit.any(1), hit.argmax(1) + 1, 0)

@@ -21,7 +21,7 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Sample:
-    """A part of a corpus that holds every relevant document; scores on it are too high, by
+    """A part of a corpus with every relevant document; scores on the sample are too high, by
     `bias`."""
 
     docs: Ints  # [s] positions in the corpus, rising
@@ -51,15 +51,15 @@ def sample_corpus(
     share: float = 0.5,
     seed: int = 0,
 ) -> Sample:
-    """Return a sample of every relevant document, then the hardest ones of a ranking, then random
-    others, `size` in all.
+    """Return a sample of every relevant document, the hardest documents of a ranking, and random
+    documents, `size` in all.
 
     Args:
         corpus: number of documents.
-        size: documents to keep; all relevant ones are kept even if they are more.
+        size: documents to keep; all relevant documents are kept even if they are more.
         ranked: a ranking of the whole corpus, [q, K], padded with -1: its documents, rank by rank
-            over all queries, fill up to `share` of the places that the relevant ones leave. They
-            make the sample less biased than random documents do.
+            over all queries, fill up to `share` of the places that are left by the relevant
+            documents. They make the sample less biased than random documents do.
         share: largest share of these places that the ranking fills.
         seed: seed of the random documents.
 
@@ -82,18 +82,18 @@ def sample_corpus(
     hardest = 0
     if ranked is not None:
         by_rank = ranked.T.ravel()
-        hard, first = np.unique(by_rank[by_rank >= 0], return_index=True)
-        hard = hard[np.argsort(first)]
-        hard = hard[~chosen[hard]][: int(share * max(0, size - positives))]
+        distinct, first = np.unique(by_rank[by_rank >= 0], return_index=True)
+        distinct = distinct[np.argsort(first)]  # in the order of their best rank
+        most = int(share * max(0, size - positives))
+        hard = distinct[~chosen[distinct]][:most]
         chosen[hard] = True
         hardest = len(hard)
     rest = np.flatnonzero(~chosen)
     missing = max(0, size - int(chosen.sum()))
     chosen[np.random.default_rng(seed).permutation(rest)[:missing]] = True
     docs = np.flatnonzero(chosen)
-    return Sample(
-        docs, replace(relevant, doc=np.searchsorted(docs, relevant.doc)), positives, hardest
-    )
+    in_sample = replace(relevant, doc=np.searchsorted(docs, relevant.doc))
+    return Sample(docs, in_sample, positives, hardest)
 
 
 @dataclass
@@ -104,8 +104,7 @@ class Budget:
     Args:
         share: from 0 (never) to 1 (always).
         spent: seconds of evaluation until now.
-        cost: seconds of the latest evaluation, which the next one is expected to take; 0 before the
-            first.
+        cost: seconds of the latest evaluation, 0 before the first; the expected cost of the next.
 
     >>> budget = Budget(0.1)
     >>> budget.spend(10.0)
@@ -124,7 +123,7 @@ class Budget:
             )
 
     def allows(self, training: float) -> bool:
-        """Return whether one more evaluation, after `training` seconds of training, stays within
+        """Return True if one more evaluation, after `training` seconds of training, stays within
         the share."""
         after = self.spent + self.cost
         return self.share > 0 and after <= self.share * (training + after)

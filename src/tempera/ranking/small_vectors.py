@@ -18,9 +18,7 @@ from .ranking import DEPTH, Ranking, depth_of
 RESCORED = "binary, rescored"
 BITS = {"float32": 32, "int8": 8, "binary": 1, RESCORED: 9}  # of each number of a document
 CANDIDATES = 4 * DEPTH  # least number of documents that Hamming distances leave to be rescored
-_ONCE = (
-    1 << 24
-)  # numbers of a corpus that is rounded once; of a larger one, documents are rounded for each query
+_ONCE = 1 << 24  # most numbers of a corpus to round once; larger ones are rounded for each query
 _CELLS = 200_000_000  # scores of a ranking; of more, fewer queries are ranked
 
 
@@ -28,8 +26,8 @@ _CELLS = 200_000_000  # scores of a ranking; of more, fewer queries are ranked
 class SmallVectors:
     """Unit vectors, [c, D], cut to a width and rounded, block by block as they are read.
 
-    int8 keeps whole multiples of a 127th of the largest absolute number of a row, and binary the
-    signs, as the objective's precisions do; both again as vectors of length 1.
+    int8 keeps whole multiples of a 127th of the largest absolute number of a row, and binary keeps
+    the signs, as the objective's precisions do; the rounded vectors have length 1.
 
     >>> vectors = SmallVectors(np.array([[0.6, 0.8, 0.0]], np.float32), 2, "binary")
     >>> [[round(number, 4) for number in row] for row in vectors[0:1].tolist()]
@@ -61,27 +59,32 @@ class SmallVectors:
 
 
 def ranked(queries: Floats, docs: Floats, width: int, depth: int) -> dict[str, Ints]:
-    """Return the documents by the vectors of a width at each precision, best first, [q, min(depth,
-    c)].
+    """Return the documents by the vectors of a width, best first, [q, min(depth, c)], at each
+    precision.
 
-    float32, int8: by cosine of the query as it is and the rounded document. binary: by Hamming
-    distance of signs. "binary, rescored": the 4 x depth nearest of these, and 400 at least, by
-    cosine of the query as it is and the document in int8.
+    float32, int8: by cosine of the whole query and the rounded document. binary: by Hamming
+    distance of signs. "binary, rescored": the 4 x depth nearest documents by Hamming distance, and
+    at least 400, by cosine of the whole query and the document in int8.
 
     >>> queries, docs = np.array([[0.6, 0.8]], np.float32), np.array([[0.8, 0.6], [0.6, 0.8]], np.float32)
     >>> by = ranked(queries, docs, 2, 2)
     >>> by["binary"].tolist(), by[RESCORED].tolist()
     ([[0, 1]], [[1, 0]])
     """
-    kept: dict[str, Any] = {
-        name: SmallVectors(docs, width, name) for name in ("float32", "int8", "binary")
+    whole: Any = SmallVectors(docs, width)
+    int8: Any = SmallVectors(docs, width, "int8")
+    signs: Any = SmallVectors(docs, width, "binary")
+    whole_queries = SmallVectors(queries, width)[:]
+    signs_of_queries = SmallVectors(queries, width, "binary")[:]
+    near = top(signs_of_queries, signs, max(4 * depth, CANDIDATES))[1]
+    rounded = int8[:] if len(docs) * width <= _ONCE else int8
+    rescored = top_of(scores_at(whole_queries, rounded, near), depth)[1]
+    return {
+        "float32": top(whole_queries, whole, depth)[1],
+        "int8": top(whole_queries, int8, depth)[1],
+        "binary": near[:, :depth],
+        RESCORED: np.take_along_axis(near, rescored, 1),
     }
-    whole, signs = (SmallVectors(queries, width, name)[:] for name in ("float32", "binary"))
-    by = {name: top(whole, kept[name], depth)[1] for name in ("float32", "int8")}
-    near = top(signs, kept["binary"], max(4 * depth, CANDIDATES))[1]
-    coarse = kept["int8"][:] if len(docs) * width <= _ONCE else kept["int8"]
-    again = np.take_along_axis(near, top_of(scores_at(whole, coarse, near), depth)[1], 1)
-    return {**by, "binary": near[:, :depth], RESCORED: again}
 
 
 def by_precision(
@@ -92,16 +95,15 @@ def by_precision(
     widths: Sequence[int],
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return the number of queries that were ranked, and the metrics and bytes of a million
-    documents at each width and precision.
+    """Return the number of ranked queries, and the metrics and the bytes of a million documents at
+    each width and precision.
 
-    Of queries with more than 200 million scores, fewer are drawn.
+    If all queries have more than 200 million scores, some queries are drawn.
     """
     some = np.arange(len(queries))
     if len(queries) * len(docs) > _CELLS:
-        some = np.sort(
-            np.random.default_rng(seed).permutation(some)[: max(100, _CELLS // len(docs))]
-        )
+        count = max(100, _CELLS // len(docs))
+        some = np.sort(np.random.default_rng(seed).permutation(some)[:count])
         relevant = relevant.of_queries(some)
     rows = []
     for width in widths:
@@ -109,18 +111,19 @@ def by_precision(
         for precision, bits in BITS.items():
             result = Ranking.of(by[precision], relevant, metrics)
             size = width * bits * 125_000  # bytes; 32 bits of a million documents are 4 MB
-            rows.append(
-                {"width": width, "precision": precision, "bytes": size, "metrics": result.metrics}
-            )
+            row = {"width": width, "precision": precision, "bytes": size}
+            rows.append({**row, "metrics": result.metrics})
     return {"queries": len(some), "rows": rows}
 
 
 def widths_of(width: int, trained: Sequence[int] = ()) -> list[int]:
-    """Return the widths to report, falling: the whole one and those that were trained, or else its
+    """Return the widths to report, falling: the whole width and the trained widths, or else its
     half and quarter.
 
     >>> widths_of(384), widths_of(384, [64, 128])
     ([384, 192, 96], [384, 128, 64])
     """
-    chosen = {width, *(trained or (width // 2, width // 4))}
-    return sorted((each for each in chosen if each), reverse=True)
+    chosen = {width}
+    chosen.update(trained or (width // 2, width // 4))
+    chosen.discard(0)
+    return sorted(chosen, reverse=True)

@@ -8,8 +8,9 @@ from functools import cached_property
 from pathlib import Path
 
 from ..errors import ConfigError, DataError, quantity
-from ..ranking.ranking import LEAST_TO_CHOOSE, Evaluation, Part
+from ..ranking.ranking import LEAST_TO_CHOOSE
 from ..task.config import Config
+from ..task.evaluation import Evaluation, Part
 from ..task.rounds import Race
 from ..task.showcase import Compared, DataFacts, RefitPlan, Searched, systems_of
 from ..task.verdict import SystemScores, Verdict

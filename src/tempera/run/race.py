@@ -26,7 +26,8 @@ from ..options.build import with_options
 from ..parallel.digest import digest
 from ..parallel.distributed import Group
 from ..ranking.compare import Floats, bootstrap
-from ..ranking.ranking import LEAST_TO_CHOOSE, Part
+from ..ranking.ranking import LEAST_TO_CHOOSE
+from ..task.evaluation import Part
 from ..task.rounds import LEARNING_RATE, TEMPERATURE, Race, Setting, Values
 from ..task.verdict import main_metric
 from .prepare import Prepared, move_tower, reading_of, settle_temperature

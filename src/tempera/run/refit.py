@@ -18,7 +18,7 @@ from ..engine.training_options import RefitOn, Training
 from ..errors import quantity
 from ..io.console import logger, silenced
 from ..io.documents import JsonLines
-from ..ranking.ranking import Part
+from ..task.evaluation import Part
 from .fit import Fitted, fit
 from .prepare import Prepared, move_tower, reading_of
 from .task import RunTask

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ..core.batch import Batch
 from ..engine.batches import Sampler
-from ..ranking.ranking import Part
 from ..task.config import Config
+from ..task.evaluation import Part
 from ..task.rounds import Race
 from ..task.showcase import Compared, DataFacts, Looks, RefitPlan, Searched
 from ..task.verdict import Verdict

@@ -25,7 +25,7 @@ from ..core.objective import base_of
 from ..engine import loop
 from ..engine.cache import Cache
 from ..engine.curation import guides_of, judging, scored
-from ..engine.devices import Devices, settled
+from ..engine.devices import Devices, choose_precision
 from ..engine.optim import set_sparse
 from ..engine.step import step
 from ..engine.training_options import Training
@@ -274,7 +274,7 @@ def _precision(case: Case) -> Iterator[Proof]:
     yield _small(
         "float32 against float64", _off(_stepped(case, torch.float32, Cache()), exact), 1e-3
     )
-    if (precision := settled(case.options.mixed_precision)) != "no":
+    if (precision := choose_precision(case.options.mixed_precision)) != "no":
         lower = Cache(autocast=Devices(mixed_precision=precision).autocast)
         yield _small(
             f"{precision} against float64", _off(_stepped(case, torch.float32, lower), exact), 0.1

@@ -10,7 +10,7 @@ from ..core.matryoshka import Matryoshka
 from ..core.objective import Objective, base_of
 from ..core.similarity import Similarity
 from ..engine.training_options import Training
-from ..ranking.ranking import Evaluation
+from .evaluation import Evaluation
 from .showcase import Labels
 from .world import World
 

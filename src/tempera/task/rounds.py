@@ -1,5 +1,4 @@
-"""Options that a kind of tower leaves to the recipe, and the race that chooses them, in rounds of
-settings side by side."""
+"""Options that a kind of tower leaves to the recipe, and the rounds of the race that chooses them."""
 
 from __future__ import annotations
 
@@ -7,22 +6,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-TEMPERATURE, LEARNING_RATE, DIMENSIONS = (
-    "objective.temperature",
-    "train.learning_rate",
-    "tower.dimensions",
-)
+TEMPERATURE = "objective.temperature"
+LEARNING_RATE = "train.learning_rate"
+DIMENSIONS = "tower.dimensions"
 Values = Mapping[str, Any]  # of options, by their dotted names
 
 
 @dataclass(frozen=True)
 class Open:
-    """Hold what the recipe does with an option that the user does not set.
+    """Hold the recipe's choice for an option that the user does not set.
 
     Args:
         value: its value before the data are read; None is the option's own default.
         raced: a race may choose it.
-        beside: options of which none may be set either.
+        beside: options that the user may not set either.
     """
 
     value: Any = None
@@ -32,7 +29,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Setting:
-    """Hold values of options under a name; without a name, the values say enough."""
+    """Hold values of options under a name, which may be empty."""
 
     values: Values
     name: str = ""
@@ -43,10 +40,8 @@ class Setting:
         >>> Setting({"train.learning_rate": 0.1}, "windows").varied(Setting({"tower.doc": ["id"]}, "ids")).name
         'windows, ids'
         """
-        return Setting(
-            {**self.values, **other.values},
-            ", ".join(name for name in (self.name, other.name) if name),
-        )
+        names = [name for name in (self.name, other.name) if name]
+        return Setting({**self.values, **other.values}, ", ".join(names))
 
 
 def over(option: str, values: Iterable[Any]) -> list[Setting]:
@@ -63,12 +58,12 @@ class Round:
     """Train settings for a part of the run's steps, and keep the best.
 
     Args:
-        part: the steps are those of the run, divided by this.
-        variations: each setting that the round before has kept is trained with each of these.
-        keep: number of settings that go on; the last round keeps one.
-        beyond: further values of the one option that the variations set. The next one is tried,
+        part: divisor of the run's steps.
+        variations: each setting that the round before has kept is trained with each variation.
+        keep: number of settings that go on; the last round keeps one setting.
+        beyond: further values of the one option that the variations set. The next value is tried,
             too, as long as the best setting has the lowest or the highest value so far, and its
-            lead is shown.
+            lead is significant.
     """
 
     part: int
@@ -77,12 +72,16 @@ class Round:
     beyond: Sequence[Setting] = ()
 
     def settings(self, kept: Sequence[Setting]) -> list[Setting]:
-        """Return the settings of this round, from those that the round before has kept."""
-        return [each.varied(variation) for each in kept for variation in self.variations]
+        """Return the settings of this round.
+
+        Args:
+            kept: settings that the round before has kept.
+        """
+        return [setting.varied(variation) for setting in kept for variation in self.variations]
 
     def next(self, best: Setting, *others: Setting) -> Setting | None:
-        """Return the best setting with the next value beyond those that were tried; None if it lies
-        between them.
+        """Return the best setting with the next value beyond the tried values; None if its value
+        lies between other tried values.
 
         >>> at = over("x", (0.025, 0.035, 0.05, 0.1, 0.14))
         >>> edge = Round(3, at[2:4], beyond=[*at[:2], at[4]])
@@ -90,14 +89,17 @@ class Round:
         (Setting(values={'x': 0.035}, name=''), Setting(values={'x': 0.14}, name=''), None)
         """
         (name,) = self.beyond[0].values
-        value, tried = best.values[name], [each.values[name] for each in others]
-        side = -1 if value < min(tried) else 1 if value > max(tried) else 0
-        further = [each for each in self.beyond if side * (each.values[name] - value) > 0]
-        return (
-            best.varied(min(further, key=lambda each: abs(each.values[name] - value)))
-            if further
-            else None
-        )
+        value = best.values[name]
+        tried = [setting.values[name] for setting in others]
+        if value < min(tried):
+            further = [setting for setting in self.beyond if setting.values[name] < value]
+        elif value > max(tried):
+            further = [setting for setting in self.beyond if setting.values[name] > value]
+        else:
+            return None
+        if not further:
+            return None
+        return best.varied(min(further, key=lambda setting: abs(setting.values[name] - value)))
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,8 @@ class Race:
     Args:
         start: values of options before the first round.
         unproven: values that are taken where validation is too small to choose.
-        factors: of options while settings are tried, where that costs less and tells them apart as
-            well; none, unless the race sets all these.
+        factors: factors of options while settings are tried, for trials that cost less and compare
+            settings as well; unused unless the race sets all these options.
     """
 
     start: Values
@@ -117,54 +119,51 @@ class Race:
     factors: Mapping[str, float] = field(default_factory=dict)
 
     def among(self, free: Collection[str]) -> Race:
-        """Return the race for some of its options; settings that are equal in these become one.
+        """Return the race for some of its options; settings with equal values become one setting.
 
         >>> Race({}, [Round(6, [Setting({"a": 1, "b": 1}), Setting({"a": 2, "b": 1})])]).among(["b"]).settings()
         [Setting(values={'b': 1}, name='')]
         """
-        rounds = []
-        for each in self.rounds:
-            variations = [replace(one, values=_only(one.values, free)) for one in each.variations]
-            distinct = [
-                one
-                for i, one in enumerate(variations)
-                if one.values not in [v.values for v in variations[:i]]
-            ]
-            rounds.append(
-                replace(
-                    each,
-                    variations=distinct,
-                    beyond=[b for b in each.beyond if {*b.values} <= {*free}],
-                )
-            )
-        unproven = None if self.unproven is None else _only(self.unproven, free)
         return Race(
-            _only(self.start, free),
-            rounds,
-            unproven,
-            self.factors if {*self.factors} <= {*free} else {},
+            start=_only(self.start, free),
+            rounds=[_round_among(each, free) for each in self.rounds],
+            unproven=None if self.unproven is None else _only(self.unproven, free),
+            factors=self.factors if set(self.factors) <= set(free) else {},
         )
 
     def trial(self, values: Values) -> Values:
-        """Return the values with which a setting is tried.
+        """Return the values for the trial of a setting.
 
         >>> Race({"width": 1024, "rate": 0.3}, factors={"width": 0.5, "rate": 2.0}).trial({"width": 1024, "rate": 0.1})
         {'width': 512, 'rate': 0.2}
         """
-        scaled = {
-            name: type(values[name])(values[name] * factor)
-            for name, factor in self.factors.items()
-            if name in values
-        }
-        return {**values, **scaled}
+        scaled = dict(values)
+        for name, factor in self.factors.items():
+            if name in values:
+                value = values[name]
+                scaled[name] = type(value)(value * factor)
+        return scaled
 
     def settings(self) -> list[Setting]:
         """Return every setting that may win."""
         settings = [Setting(self.start)]
         for each in self.rounds:
-            settings = replace(each, variations=[*each.variations, *each.beyond]).settings(settings)
+            whole = replace(each, variations=[*each.variations, *each.beyond])
+            settings = whole.settings(settings)
         return settings
 
 
+def _round_among(whole: Round, free: Collection[str]) -> Round:
+    """Return a round for some of its options, with distinct variations."""
+    variations: list[Setting] = []
+    for variation in whole.variations:
+        values = _only(variation.values, free)
+        if values not in [kept.values for kept in variations]:
+            variations.append(replace(variation, values=values))
+    beyond = [setting for setting in whole.beyond if set(setting.values) <= set(free)]
+    return replace(whole, variations=variations, beyond=beyond)
+
+
 def _only(values: Values, names: Collection[str]) -> dict[str, Any]:
+    """Return the values of some options."""
     return {name: value for name, value in values.items() if name in names}

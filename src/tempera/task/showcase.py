@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import quantity
-from ..ranking.ranking import Part
+from ..task.evaluation import Part
 from .verdict import TOGETHER, SystemScores, Verdict
 
 QUANTILES = (0.0, 0.5, 0.9, 0.99, 1.0)
@@ -50,9 +50,9 @@ class Subject:
     examples: str
     right: str
     random: str
-    more: str = "on more data, or for more epochs"  # how to train a better one
-    finer: str = ""  # how to tell smaller differences
-    whole: str = ""  # subject of the table of systems, where there are several
+    more: str = "on more data, or for more epochs"  # advice for a better model
+    finer: str = ""  # advice for smaller intervals
+    whole: str = ""  # subject of the table of systems, if there are several tables
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,15 @@ class DataFacts:
     """The data of a run, in numbers and sentences.
 
     Args:
-        source: the data source with its automatic options resolved; None if there are none.
+        source: the data source with its automatic options resolved; None without such options.
         headline: the counts in a sentence.
         counts: pairs, train, validation, queries (of the test), corpus, and dropped by reason.
         notes: further lines.
-        about: what was read, a sentence or a table of its columns.
+        about: the data that was read, in a sentence or a table of its columns.
         subject: the kind of model, and the words for it.
         chooses: True if the validation set is large enough to choose weights by.
         has_looks: True if there is anything to judge by during training.
-        made_rows: beside each pair in the first steps.
+        made_rows: number of made rows beside each pair in the first steps.
         tower: the options of the tower, where the data have decided some of them; else None.
     """
 
@@ -107,14 +107,14 @@ class DataFacts:
 
     @property
     def lines(self) -> list[str]:
-        """Return lines of text for the start of a run."""
-        dropped = (
-            f"left out: {quantity(count, reason)}"
-            for reason, count in self.counts["dropped"].items()
-            if count
-        )
-        about = self.about.split("\n") if self.about else []
-        return [*about, self.headline, *dropped, *self.notes]
+        """Lines of text for the start of a run."""
+        lines = self.about.split("\n") if self.about else []
+        lines.append(self.headline)
+        for reason, count in self.counts["dropped"].items():
+            if count:
+                lines.append(f"left out: {quantity(count, reason)}")
+        lines += self.notes
+        return lines
 
 
 @dataclass(frozen=True)
@@ -168,8 +168,8 @@ class Searched:
     Args:
         vectors: [c, D].
         documents: a table with the columns doc_id, name, place and doc; one row each, [c].
-        normalised: whether vectors have length 1 and are compared by cosine, or else by inner
-            product.
+        normalised: True if vectors have length 1 and are compared by cosine; else they are compared
+            by inner product.
         tables: other tables of the run, by their path in its folder.
     """
 
@@ -180,23 +180,20 @@ class Searched:
 
 
 def quantiles(lengths: Lengths) -> dict[str, float]:
-    """Return quantiles of lengths, and the share that is as long as the longest, if there are
-    several.
+    """Return quantiles of lengths, and the share of the greatest length if several rows have it.
 
     >>> quantiles(np.array([1, 2, 4, 4]))
     {'0%': 1.0, '50%': 2.0, '90%': 4.0, '99%': 4.0, '100%': 4.0, 'at_limit': 0.5}
     """
     cuts = np.quantile(lengths, QUANTILES, method="inverted_cdf")
+    result = {f"{share:.0%}": float(cut) for share, cut in zip(QUANTILES, cuts, strict=True)}
     longest = int((lengths == lengths.max()).sum())
-    at_limit = longest / len(lengths) if longest > 1 else 0.0
-    return {
-        **{f"{share:.0%}": float(value) for share, value in zip(QUANTILES, cuts)},
-        "at_limit": at_limit,
-    }
+    result["at_limit"] = longest / len(lengths) if longest > 1 else 0.0
+    return result
 
 
 def extent(what: str, counts: Lengths) -> dict[str, Any]:
-    """Return the least, the mean and the largest of some counts."""
+    """Return the least, the mean and the largest of some counts, under a title."""
     return {
         "what": what,
         "least": int(counts.min()),

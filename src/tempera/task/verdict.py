@@ -13,12 +13,11 @@ from ..ranking.compare import Comparison, Difference
 from ..ranking.spread import Spread
 
 MAIN = "ndcg@10"
-FUSED, COUNTED = "trained + BM25", "trained + counting"
-TOGETHER = {
-    FUSED: "search",
-    COUNTED: "recommend",
-}  # the trained system and a baseline, fused, and what asks them
-TEACHER = "teacher"  # whose similarities the run has learned
+FUSED = "trained + BM25"
+COUNTED = "trained + counting"
+# Fusions of the trained system and a baseline, with the commands that use them.
+TOGETHER = {FUSED: "search", COUNTED: "recommend"}
+TEACHER = "teacher"  # the model whose similarities the run has learned
 OURS = ("untrained", "trained", *TOGETHER, TEACHER)  # systems; the others are baselines
 
 
@@ -37,11 +36,11 @@ class SystemScores(Protocol):
 
     @property
     def per_query(self) -> Mapping[str, NDArray[np.float64]]:
-        """Return each metric of each query, [q]."""
+        """Each metric of each query, [q]."""
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Return the means over queries."""
+        """The means over queries."""
 
     def intervals(self) -> dict[str, Difference]:
         """Return the means with their intervals."""
@@ -64,6 +63,10 @@ class Verdict:
 
 
 def best_baseline(systems: Mapping[str, SystemScores]) -> str | None:
-    """Return the baseline that is best in the main metric; None if there is none."""
-    others = {name: scores.metrics for name, scores in systems.items() if name not in OURS}
-    return max(others, key=lambda name: others[name][main_metric(others[name])], default=None)
+    """Return the baseline that is best in the main metric; None without baselines."""
+    main = {}
+    for name, scores in systems.items():
+        if name not in OURS:
+            metrics = scores.metrics
+            main[name] = metrics[main_metric(metrics)]
+    return max(main, key=lambda name: main[name], default=None)

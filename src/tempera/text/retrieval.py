@@ -17,8 +17,8 @@ from ..engine.clock import Phases
 from ..errors import ConfigError
 from ..io.console import logger
 from ..mining.embed import StoredEmbeddings, embed_by
-from ..ranking.ranking import Part
 from ..task.config import Config
+from ..task.evaluation import Part
 from ..task.rounds import Race
 from ..task.showcase import Compared, DataFacts, RefitPlan, Searched, systems_of
 from ..task.verdict import SystemScores, Verdict

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from ...io.console import logger
 from ...ranking.fusion import WEIGHTS, Fusion
-from ...ranking.ranking import LEAST_TO_CHOOSE, MOST, Part
+from ...ranking.ranking import LEAST_TO_CHOOSE
 from ...ranking.spread import spread
 from ...task.config import Config
+from ...task.evaluation import MOST, Part
 from ...task.showcase import Looks
 from ...task.verdict import COUNTED, OURS, SystemScores, Verdict, main_metric
 from ..read.timeline import Events, Timeline

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from ...errors import ConfigError, DataError, quantity
 from ...io.flat import spread
-from ...ranking.ranking import Part
+from ...task.evaluation import Part
 from .timeline import REPEATED, Events, Timeline
 
 TRAIN, VALIDATION, TEST = 0, 1, 2

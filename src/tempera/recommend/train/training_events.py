@@ -16,8 +16,8 @@ from ...core.frame import Frame
 from ...engine.batches import Draws, Sampler
 from ...errors import ConfigError
 from ...ranking.nearest import refuse_not_finite
-from ...ranking.ranking import Part
 from ...task.config import Config
+from ...task.evaluation import Part
 from ..judge.full_catalogue import Histories
 from ..read.division import Division
 from ..read.events import BEHAVIOUR

@@ -18,8 +18,8 @@ from ...io.console import aligned
 from ...mining.embedder import Model, Reading, in_half, run_of
 from ...ranking.compare import Comparison
 from ...ranking.metrics import DEFAULT_METRICS, KINDS, listed
-from ...ranking.ranking import Evaluation
 from ...tables.streams import is_frame
+from ...task.evaluation import Evaluation
 from ...task.verdict import TaskScores
 from ...towers.saved import EVALUATED, model_folder
 from ..read.beir import is_beir

@@ -20,11 +20,12 @@ from ...errors import DataError
 from ...mining.embedder import among_trained, trained_on
 from ...ranking.fusion import WEIGHTS, Fusion, rank_by_weight
 from ...ranking.metrics import Relevant, evaluate, parsed
-from ...ranking.ranking import Part, Ranking, depth_of
+from ...ranking.ranking import Ranking, depth_of
 from ...ranking.sample import Sample, sample_corpus
 from ...ranking.small_vectors import by_precision, widths_of
 from ...ranking.spread import normalised, spread
 from ...task.config import Config
+from ...task.evaluation import Part
 from ...task.showcase import Looks
 from ...task.verdict import FUSED, TEACHER, SystemScores, Verdict, main_metric
 from ..read.pairs import Rows

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from ...errors import DataError, quantity
 from ...io.ids import falling, form_ids, mixed
-from ...ranking.ranking import LEAST_TO_CHOOSE, MOST, Evaluation, Part
+from ...ranking.ranking import LEAST_TO_CHOOSE
+from ...task.evaluation import MOST, Evaluation, Part
 from ..read.pairs import FORM, RANKED, TEST, TRAIN, VALIDATION, Ids, Pairs, Rows
 
 SHARES_QUERY = "pairs that hold a query of validation or test"
