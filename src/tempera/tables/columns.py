@@ -120,18 +120,21 @@ class RoleTable:
         names: Sequence[str],
         where: str,
     ) -> tuple[str, ...]:
-        for name in chosen or ():
-            if name not in names:
-                near = did_you_mean(name, names)
-                raise DataError(
-                    f"{where} has no column {name!r} for data.{role}; it has {', '.join(names)}.{near}"
-                )
+        """Return the columns of a role: the chosen columns, else the free columns with usual
+        names."""
         if chosen is not None:
+            for name in chosen:
+                if name not in names:
+                    near = did_you_mean(name, names)
+                    raise DataError(
+                        f"{where} has no column {name!r} for data.{role}; it has {', '.join(names)}.{near}"
+                    )
             return chosen
         usual = self.usual_columns(role, free)
-        pattern = (self.numbered or {}).get(role)
-        if pattern is not None:
-            return (*usual, *(name for name in free if pattern.fullmatch(name)))
+        if self.numbered is not None and role in self.numbered:
+            pattern = self.numbered[role]
+            usual.extend(name for name in free if pattern.fullmatch(name))
+            return tuple(usual)
         if len(usual) > 1:
             raise DataError(
                 f"{where} has {len(usual)} columns that are usual for {article(role)}: {', '.join(usual)}; "
@@ -142,19 +145,22 @@ class RoleTable:
     def _refuse_absent(
         self, role: str, role_of: Mapping[str, str], names: Sequence[str], where: str
     ) -> NoReturn:
-        has, usual = f"it has {', '.join(names) or 'no columns'}", self.usual[role]
-        other = next(iter(self.usual_columns(role, list(role_of))), None)
-        if other is not None:
+        has = f"it has {', '.join(names) or 'no columns'}"
+        others = self.usual_columns(role, list(role_of))
+        if others:
+            other = others[0]
+            other_role = role_of[other]
+            advice = f"give data.{other_role} another column"
+            if other_role == "metadata":
+                advice = "take it out of data.metadata"
             raise ConfigError(
-                f"{where}: column {other!r} is given as {role_of[other]}, and no other is usual for the {role}; {has}: "
-                + (
-                    "take it out of data.metadata"
-                    if role_of[other] == "metadata"
-                    else f"give data.{role_of[other]} another column"
-                )
-                + f", or name one with data.{role}=COLUMN"
+                f"{where}: column {other!r} is given as {other_role}, and no other is usual for the {role}; {has}: "
+                f"{advice}, or name one with data.{role}=COLUMN"
             )
-        shown = ", ".join(usual[:_SHOWN]) + (", ..." if len(usual) > _SHOWN else "")
+        usual = self.usual[role]
+        shown = ", ".join(usual[:_SHOWN])
+        if len(usual) > _SHOWN:
+            shown += ", ..."
         raise DataError(
             f"{where} has no column that is usual for {article(role)} ({shown}); {has}: "
             f"name one with data.{role}=COLUMN{headless(names)}"

@@ -34,11 +34,13 @@ class BlockReader:
     Args:
         block: the rows.
         columns: the columns of each role.
-        dropped: what is left out is added to these counts.
+        dropped: counts by reason, to which the rows that are left out are added.
     """
 
     def __init__(self, block: TableBlock, columns: Columns, dropped: Counter[str]) -> None:
-        self.block, self.columns, self.dropped = block, columns, dropped
+        self.block = block
+        self.columns = columns
+        self.dropped = dropped
         self.keep = np.ones(len(block.table), bool)  # [r] rows that are not left out
 
     def column(self, role: str, name: str | None = None) -> pa.Array:
@@ -68,10 +70,10 @@ class BlockReader:
     def numbers(
         self, role: str, values: pa.Array | None = None, rows: Rows | None = None
     ) -> NDArray[np.float64]:
-        """Return finite numbers: of each row, [r], or `values`, [k], of these `rows`."""
-        values = self.cast(
-            role, self.column(role) if values is None else values, [pa.float64()], "a number", rows
-        )
+        """Return finite numbers: of each row, [r], or `values`, [k], of some `rows`."""
+        if values is None:
+            values = self.column(role)
+        values = self.cast(role, values, [pa.float64()], "a number", rows)
         self.refuse(role, missing(values), "has no number", rows)
         numbers: NDArray[np.float64] = values.to_numpy(zero_copy_only=False)
         self.refuse(role, np.isinf(numbers), "is infinite", rows)
@@ -92,8 +94,8 @@ class BlockReader:
         expected: str,
         rows: Rows | None = None,
     ) -> pa.Array:
-        """Return values as the first of these types that all of them have; a time of day or less is
-        cut."""
+        """Return values as the first of some types that fits all values; a time is cut to a date
+        where the type is a date."""
         for kind in kinds:
             try:
                 return values.cast(kind, safe=not pa.types.is_temporal(values.type))

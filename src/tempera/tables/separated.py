@@ -443,11 +443,11 @@ def _all_have(lines: bytes, sign: str, count: int) -> bool:
 
 
 def _rows(start: str, dialect: Dialect) -> pa.Table:
-    """Return the first lines of a file as a table of texts, of which the first row may be names;
-    rows of another length than the first are left out."""
-    content = start.replace(_COLONS, _UNIT) if dialect.sign == _COLONS else start
-    if dialect.sign == _SPACES:
-        content = _divided(content.encode(), _SPACES).decode()
+    """Return the first lines of a file as a table of texts, whose first row may be names; rows of
+    another length than the first row are left out."""
+    content = start
+    if dialect.sign in (_COLONS, _SPACES):
+        content = _divided(start.encode(), dialect.sign).decode()
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE
     lines = io.StringIO(content, newline="")
     rows: list[list[str]] = []
@@ -575,9 +575,7 @@ def _refuse_row(path: Path, dialect: Dialect) -> None:
                     )
             if len(cells) != len(header):
                 what = f"{quantity(len(cells), 'values')} for {quantity(len(header), 'columns')}"
-                advice = (
-                    f", and enclose those that hold {dialect.sign!r} in double quotes"
-                    if dialect.quoted
-                    else ""
-                )
+                advice = ""
+                if dialect.quoted:
+                    advice = f", and enclose those that hold {dialect.sign!r} in double quotes"
                 raise pa.ArrowInvalid(f"row {row} has {what}: give each row {len(header)}{advice}")

@@ -94,7 +94,7 @@ def ngrams(token: str) -> dict[str, None]:
     ['<ca', 'cat', 'at>', '<cat', 'cat>', '<cat>']
     """
     marked = f"<{token}>"
-    grams = {}
+    grams: dict[str, None] = {}
     for size in SIZES:
         for first in range(len(marked) - size + 1):
             grams[marked[first : first + size]] = None
