@@ -9,9 +9,9 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 
-_LONGEST = 1000  # letters of a message, which may quote its input
-_MOST = 10_000  # known words that are compared with one letter by letter
-_LONG = 160  # letters of a value that a message shows
+_LONGEST_MESSAGE = 1000  # letters of a message, which may quote its input
+_MOST_WORDS = 10_000  # known words that are compared with a word letter by letter
+_LONGEST_VALUE = 160  # letters of a value that a message shows
 # Control characters, line ends, writing directions, surrogates: a terminal obeys or cannot show
 # them.
 _HIDDEN = {"Cc", "Cf", "Zl", "Zp", "Cs"}
@@ -30,8 +30,10 @@ class TemperaError(Exception):
 
     def __init__(self, message: str = "") -> None:
         line = one_line(message)
-        half = _LONGEST // 2 - 3
-        super().__init__(line if len(line) <= _LONGEST else f"{line[:half]} ... {line[-half:]}")
+        if len(line) > _LONGEST_MESSAGE:
+            half = _LONGEST_MESSAGE // 2 - 3
+            line = f"{line[:half]} ... {line[-half:]}"
+        super().__init__(line)
 
 
 class ConfigError(TemperaError):
@@ -59,11 +61,15 @@ def one_line(text: str) -> str:
     """
     if text.isprintable():
         return text
-    plain = "".join(" " if letter in "\n\r\t" else letter for letter in text)
-    return "".join(
-        ascii(x)[1:-1] if unicodedata.category(x) in _HIDDEN and x not in "\u200d\u200c" else x
-        for x in plain
-    )
+    return "".join(map(_visible, text))
+
+
+def _visible(letter: str) -> str:
+    if letter in "\n\r\t":
+        return " "
+    if unicodedata.category(letter) in _HIDDEN and letter not in "\u200d\u200c":
+        return ascii(letter)[1:-1]
+    return letter
 
 
 def article(noun: str) -> str:
@@ -72,22 +78,23 @@ def article(noun: str) -> str:
     >>> article("item"), article("user"), article("Ordered")
     ('an item', 'a user', 'an Ordered')
     """
-    return f"an {noun}" if noun[:1].lower() in tuple("aeio") else f"a {noun}"
+    if noun.lower().startswith(("a", "e", "i", "o")):
+        return f"an {noun}"
+    return f"a {noun}"
 
 
 def quantity(count: int, what: str) -> str:
-    """Return a number of things, whose noun is given in the plural.
+    """Return a count with the noun of the counted things; the noun is given in the plural.
 
     >>> quantity(1, "queries that are a document"), quantity(2000, "repeated pairs"), quantity(1, "repeated pairs")
     ('1 query that is a document', '2,000 repeated pairs', '1 repeated pair')
     """
-    if count == 1 and (noun := _NOUN.search(what)):
-        one = re.sub("ies$", "ys", noun[0])[:-1]
-        what = (
-            what[: noun.start()]
-            + one
-            + _VERB.sub(lambda verb: verb[1] + _VERBS[verb[2]], what[noun.end() :])
-        )
+    noun = _NOUN.search(what)
+    if count == 1 and noun is not None:
+        before = what[: noun.start()]
+        singular = re.sub("ies$", "ys", noun[0])[:-1]
+        after = _VERB.sub(lambda verb: verb[1] + _VERBS[verb[2]], what[noun.end() :])
+        what = before + singular + after
     return f"{count:,} {what}"
 
 
@@ -100,23 +107,35 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     (' Did you mean learning_rate?', ' Did you mean num_train_epochs?')
     """
     near = nearest(word, list(known))
-    return f" Did you mean {near}?" if near else ""
+    if not near:
+        return ""
+    return f" Did you mean {near}?"
 
 
 def nearest(word: str, known: Sequence[str]) -> str | None:
-    """Return the known word that has the letters of this one as initials, is spelt like it, or
-    holds it; None if there is none."""
-    near = [name for name in known if word == "".join(part[:1] for part in name.split("_"))]
-    alike = (
-        known if len(known) <= _MOST else [name for name in known if name[:2] == word[:2]][:_MOST]
-    )
-    near += difflib.get_close_matches(word, alike, n=1, cutoff=0.6)
-    near += [name for name in known if word in name and len(word) > 2]
-    return near[0] if near else None
+    """Return a known word that is near to a word; None if there is none.
+
+    First come known words whose initials are the word, then the word with the most similar
+    spelling, and then known words that hold the word.
+    """
+    for name in known:
+        if word == "".join(part[:1] for part in name.split("_")):
+            return name
+    compared = known
+    if len(known) > _MOST_WORDS:
+        compared = [name for name in known if name[:2] == word[:2]][:_MOST_WORDS]
+    similar = difflib.get_close_matches(word, compared, n=1, cutoff=0.6)
+    if similar:
+        return similar[0]
+    if len(word) > 2:
+        for name in known:
+            if word in name:
+                return name
+    return None
 
 
 def refuse_unknown(name: str, value: object, *known: str) -> None:
-    """Refuse a word that is none of those known.
+    """Refuse a word that is not among the known words.
 
     Raises:
         ConfigError: another word.
@@ -154,17 +173,24 @@ def refuse_not_a_number(name: str, value: float) -> None:
 
 
 def refuse_other(name: str, value: object, fits: bool, expected: str) -> None:
-    """Refuse a value of another kind than is expected.
+    """Refuse a value of another kind than the expected kind.
+
+    Args:
+        name: of the argument or option.
+        value: to check.
+        fits: True if the value is of the expected kind.
+        expected: the expected kind, in words.
 
     Raises:
-        ConfigError: one that does not fit.
+        ConfigError: a value that does not fit.
 
     >>> refuse_other("masks", ["same_id"], False, "a list such as [SameId()]")
     Traceback (most recent call last):
     tempera.errors.ConfigError: masks is a list such as [SameId()], not ['same_id']
     """
-    if not fits:
-        shown = one_line(repr(value))
-        raise ConfigError(
-            f"{name} is {expected}, not {shown if len(shown) <= _LONG else shown[:_LONG] + '...'}"
-        )
+    if fits:
+        return
+    shown = one_line(repr(value))
+    if len(shown) > _LONGEST_VALUE:
+        shown = shown[:_LONGEST_VALUE] + "..."
+    raise ConfigError(f"{name} is {expected}, not {shown}")

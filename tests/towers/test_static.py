@@ -318,7 +318,7 @@ def test_the_tokenizer_reads_an_even_sample(monkeypatch: pytest.MonkeyPatch) -> 
         return train_tokenizer(texts, *options)
 
     monkeypatch.setattr(static, "train_tokenizer", spy)
-    monkeypatch.setattr(tokenizer, "_SAMPLED", 5)
+    monkeypatch.setattr(tokenizer, "_SAMPLED_TEXTS", 5)
     texts = [f"word text {i}" for i in range(12)]
     for count in (4, 5, 6, 12):
         Static(4, 50).build(texts[:count])

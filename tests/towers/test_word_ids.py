@@ -150,7 +150,7 @@ def test_ids_of_words_are_those_of_texts(made: object, monkeypatch: pytest.Monke
         "\n".join(draw.choices(words, k=40)) + " the date" for _ in range(20)
     ]  # hardly a space
     expected = [each.ids for each in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-    monkeypatch.setattr(word_ids, "_MOST", 300)  # it forgets in between
+    monkeypatch.setattr(word_ids, "_MOST_PARTS", 300)  # it forgets in between
     monkeypatch.setattr(word_ids, "_BLOCK", 130)
     read, start = reader(tokenizer), 0
     for size in (0, 1, 1, 40, 258, 300):
@@ -160,7 +160,7 @@ def test_ids_of_words_are_those_of_texts(made: object, monkeypatch: pytest.Monke
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_ids, "_MOST", 3)
+    monkeypatch.setattr(word_ids, "_MOST_PARTS", 3)
     read: Any = reader_of_rows(_sparse())
     for text in ("the a of date", "foo bar", "naïve"):
         read([text])
@@ -197,14 +197,14 @@ def test_a_text_that_is_refused_leaves_nothing_behind() -> None:
         tokenizer.encode(text, add_special_tokens=False).ids
         for text in ("foo bar", "the date of foo")
     ]
-    whole, read.whole = read.whole, lambda texts: [][0]
+    whole, read.read_whole = read.read_whole, lambda texts: [][0]
     with pytest.raises(IndexError):
         read(["foo bar"])
-    read.whole = whole
+    read.read_whole = whole
     ids, lengths = read(["foo bar", "the date of foo"])
     assert [row.tolist() for row in np.split(ids, lengths.cumsum()[:-1])] == expected
     read(["bar, foo"])  # new parts of words that are known
-    assert read.known.spelt.dtype == np.bool_ and read.known.spelt.sum() >= 5
+    assert read.known.are_letters.dtype == np.bool_ and read.known.are_letters.sum() >= 5
 
 
 def test_a_tokenizer_that_changes_no_letter_is_read_whole() -> None:
@@ -219,7 +219,7 @@ def test_a_tokenizer_that_changes_no_letter_is_read_whole() -> None:
 
 @pytest.mark.parametrize("made", [_own, _sparse])
 def test_threads_that_forget_read_alike(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(word_ids, "_MOST", 20)
+    monkeypatch.setattr(word_ids, "_MOST_PARTS", 20)
     tokenizer, draw = made(), random.Random(0)
     texts = [" ".join("".join(draw.choices("abdet", k=4)) for _ in range(9)) for _ in range(400)]
     expected = [each.ids for each in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]

@@ -19,36 +19,32 @@ from .documents import parsed, write_json
 from .lock import alone
 from .manifest import MANIFEST, Manifest
 
-_PATIENCE = 30.0  # seconds that a file to add waits for another one
-EXPORTS = "export"  # the folder for other programs, in that of a run or a model
+_PATIENCE = 30.0  # seconds that a process waits to add files, while another process adds files
+EXPORTS = "export"  # the folder for other programs, in the folder of a run or a model
 MARK = "metrics.json"  # the file that tells a finished run from other folders
-_MADE_BY = {"made_by": "tempera"}  # in it, for other programs call a file so, too
-_RUN = (
-    "config.yaml",
-    MARK,
-    "log.jsonl",
-    "report.html",
-)  # of runs that do not say who has made them
+_MADE_BY = {"made_by": "tempera"}  # an entry of `MARK`, since other programs use the name, too
+# Files of a run whose `MARK` has no such entry.
+_RUN = ("config.yaml", MARK, "log.jsonl", "report.html")
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder is one that a run has written, which holds tables, too."""
+    """Return True if a run has written a folder; the tables in it are no data to train on."""
     return all((folder / name).is_file() for name in ("config.yaml", MARK))
 
 
 def write_mark(folder: Path, document: Mapping[str, Any]) -> None:
-    """Write what is known of a result into its folder, which may be replaced from then on."""
+    """Write the metrics of a result into its folder, which may be replaced from then on."""
     write_json(folder / MARK, {**_MADE_BY, **document})
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Give a file to write that replaces `path` when the block ends without an error; otherwise it
-    is removed.
+    """Give a file to write that replaces `path` when the block ends without an error; after an
+    error, the file is removed.
 
     Raises:
         OutputError: the file cannot be written (disk full, no permission), or `path` is something
-            else than a file.
+            other than a file.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "scores.csv"
@@ -80,10 +76,10 @@ def write_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Give a folder to fill that replaces `folder` when the block ends without an error; otherwise
-    it is removed.
+    """Give a folder to fill that replaces `folder` when the block ends without an error; after an
+    error, the folder is removed.
 
-    A manifest of all its files is written last.
+    A manifest of all files is written last.
 
     Raises:
         OutputError: the folder cannot be written (disk full, no permission), or somebody removed it
@@ -110,17 +106,17 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_manifest(folder: Path) -> None:
-    """Write the manifest of a folder that was made otherwise, of all files that lie in it now."""
+    """Write the manifest of all files of a folder that was not made by `new_folder`."""
     write_file(folder / MANIFEST, Manifest.of(folder).content())
 
 
 @contextmanager
 def adding(folder: Path, names: Sequence[str]) -> Iterator[None]:
-    """Let the block write files into a finished folder, whose manifest then has them; one process
-    at a time.
+    """Let the block write files into a finished folder, and record the files in the manifest; one
+    process at a time.
 
     Args:
-        folder: of a run or a model, or one in it; without a manifest around it nothing is recorded.
+        folder: of a run or a model, or an inner folder; without a manifest nothing is recorded.
         names: of the files that the block writes, each whole or not at all.
 
     Raises:
@@ -132,10 +128,10 @@ def adding(folder: Path, names: Sequence[str]) -> Iterator[None]:
         return
     place = manifest.folder
     with _only_writer(place):
-        manifest = Manifest.of_folder(place)  # as it is now that no other process writes
+        manifest = Manifest.of_folder(place)  # read again, now that no other process writes
         own = [manifest.name_of(folder / name) for name in names]
-        # A process that is killed meanwhile leaves files that nothing is known of, and none that
-        # seem to be damaged.
+        # A process that is killed meanwhile leaves files without a checksum, and no file with a
+        # wrong checksum.
         write_file(place / MANIFEST, manifest.without_files(own).content())
         try:
             yield
@@ -146,7 +142,7 @@ def adding(folder: Path, names: Sequence[str]) -> Iterator[None]:
 
 
 def write_manifest_again(folder: Path) -> None:
-    """Write the manifest of a finished folder anew, of its files as they are.
+    """Write the manifest of a finished folder again, from its files as they are.
 
     Raises:
         OutputError: another process writes there, or the manifest cannot be written.
@@ -174,13 +170,15 @@ def staged(
     there.
 
     Args:
-        read: files and folders that the block reads: `output` is none of them, and none lies in it.
-        unfinished: where an interrupted run that goes on in the block has its checkpoints, for the
-            message.
+        output: the folder of the run.
+        overwrite: replace an earlier run in `output`.
+        read: files and folders that the block reads; `output` may neither be one of these nor hold
+            one.
+        unfinished: the checkpoints of an interrupted run that the block resumes, for the message.
 
     Raises:
         OutputError: `output` holds something and may not be replaced, lies in a finished run,
-            another process writes there, or it cannot be written.
+            cannot be written, or another process writes there.
     """
     output, partial = _places(output)
     busy = f"{partial}: another process is writing there; wait for it, or give another --output"
@@ -188,14 +186,14 @@ def staged(
         refuse_inside_run(output)
         _refuse(output, overwrite, read, unfinished)
         with alone(_lock(output), busy):
-            if (old := _replaced(output)).exists() and not _is_ours(old):
+            old = _replaced(output)
+            if old.exists() and not _is_ours(old):
                 raise OutputError(
                     f"{old}, where an earlier result would wait, is none of Tempera: move it, or give another folder"
                 )
             _finish(partial, output)
-            _refuse(
-                output, overwrite, read, unfinished
-            )  # another process may have finished in between
+            # Another process may have finished in between.
+            _refuse(output, overwrite, read, unfinished)
             with new_folder(output) as folder:
                 yield folder
 
@@ -203,19 +201,22 @@ def staged(
 def refuse_replacing(
     output: Path, overwrite: bool, *read: str | Path, models: Sequence[str | Path] = ()
 ) -> None:
-    """Raise OutputError for a file in the folder of a run or a model, and for one that is there and
-    may not be replaced, or is read.
+    """Raise OutputError for a file in the folder of a run or a model, and for an existing file that
+    is read, or may not be replaced.
 
     Args:
-        read: files and folders of data; what is in a folder is read, and another file may be added.
+        output: the file to write.
+        overwrite: replace an existing file.
+        read: files and folders of data; all files of a folder are read, and a file may be added.
         models: folders of models or runs that are used; other runs are known by their files.
     """
-    place, used = output.resolve(), [Path(model).resolve() for model in models]
-    whole = next((folder for folder in place.parents if folder in used or is_run(folder)), None)
-    if whole:
-        raise OutputError(
-            f"{output} is in {whole}, whose files belong together; give a file outside it"
-        )
+    place = output.resolve()
+    used = [Path(model).resolve() for model in models]
+    for folder in place.parents:
+        if folder in used or is_run(folder):
+            raise OutputError(
+                f"{output} is in {folder}, whose files belong together; give a file outside it"
+            )
     if not output.exists():
         return
     if any(place.is_relative_to(Path(path).resolve()) for path in read):
@@ -227,14 +228,14 @@ def refuse_replacing(
 
 
 def refuse_read(output: Path, read: Sequence[str | Path]) -> None:
-    """Raise OutputError if a folder is, or holds, one of the files and folders that are read."""
+    """Raise OutputError if a folder is, or holds, a file or folder that is read."""
     for each in read:
+        if not each or not os.path.exists(each):
+            continue
         # A link may lie in the folder and lead elsewhere.
-        inside = any(
-            Path(full(each)).is_relative_to(full(output))
-            for full in (os.path.abspath, os.path.realpath)
-        )
-        if each and os.path.exists(each) and inside:
+        lies_inside = Path(os.path.abspath(each)).is_relative_to(os.path.abspath(output))
+        leads_inside = Path(os.path.realpath(each)).is_relative_to(os.path.realpath(output))
+        if lies_inside or leads_inside:
             raise OutputError(
                 f"--output {output} is, or holds, {each}, which this command reads; give another folder"
             )
@@ -252,8 +253,8 @@ def append(path: Path, content: bytes) -> None:
 
 
 def _places(path: Path) -> tuple[Path, Path]:
-    """Return where a file or folder belongs, and where it is written; a link stays, and its target
-    is replaced."""
+    """Return the final path of a file or folder, and the path at which it is written; a link stays,
+    and its target is replaced."""
     path = Path(os.path.realpath(path))
     return path, path.parent / f"{path.name}.partial"
 
@@ -264,23 +265,22 @@ def as_output_error(path: Path, partial: Path | None = None) -> Iterator[None]:
     written.
 
     Args:
-        path: the output that is named.
-        partial: where it is written, if the system does not say which file it was.
+        path: the output, for the message.
+        partial: the path at which the output is written, for errors that name no file.
     """
     try:
         yield
     except OSError as error:
         where = error.filename if isinstance(error.filename, str) else str(partial or path)
         kept = "; what was in it is untouched" if os.path.exists(path) else ""
-        why = (
-            error.strerror or f"{error}; is the disk full?"
-        )  # numpy counts what it has not written
+        # An error of numpy has no `strerror`; its text counts the items that were not written.
+        why = error.strerror or f"{error}; is the disk full?"
         raise OutputError(f"cannot write {path}: {why} ({where}){kept}") from error
 
 
 def refuse_inside_run(output: Path) -> None:
     """Raise OutputError for an output in the folder of a finished run, whose files belong together;
-    its exports alone have a place there."""
+    only exports have a place there."""
     place = Path(os.path.realpath(output))
     for folder in place.parents:
         if is_run(folder) and EXPORTS not in place.relative_to(folder).parts[:-1]:
@@ -320,14 +320,14 @@ def _refuse(
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether Tempera has written a folder."""
+    """Return True if Tempera has written a folder."""
     try:
         document = parsed((folder / MARK).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(document, dict) and (
-        _MADE_BY.items() <= document.items() or all((folder / name).is_file() for name in _RUN)
-    )
+    if not isinstance(document, dict):
+        return False
+    return _MADE_BY.items() <= document.items() or all((folder / name).is_file() for name in _RUN)
 
 
 def _lock(place: Path) -> Path:
@@ -339,12 +339,11 @@ def _replaced(place: Path) -> Path:
 
 
 def _finish(new: Path, place: Path) -> None:
-    """Put a whole folder in its place if a process was killed while it replaced another by it, and
-    remove the other."""
+    """Complete the work of a process that was killed while it replaced an old folder: put the new
+    folder in its place, and remove the old folder."""
     old = _replaced(place)
-    if (
-        old.exists() and new.exists() and not place.exists()
-    ):  # the old one gives way only to a whole one
+    # The old folder was moved away only after the new folder was whole.
+    if old.exists() and new.exists() and not place.exists():
         new.rename(place)
         _to_disk(place.parent)
     shutil.rmtree(old, ignore_errors=True)

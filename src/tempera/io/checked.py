@@ -17,21 +17,23 @@ from .manifest import BLOCK, WHOLE, Manifest
 
 
 class Blocks:
-    """The blocks of a large file, each compared when it is first asked for."""
+    """The blocks of a large file, each compared when it is first read."""
 
     def __init__(self, manifest: Manifest, name: str) -> None:
-        self.manifest, self.name, self.expected = manifest, name, manifest.files[name]
-        path, expected = manifest.folder / name, self.expected
+        self.manifest = manifest
+        self.name = name
+        self.expected = manifest.files[name]
+        path = manifest.folder / name
         size = path.stat().st_size
-        if size != expected.size:
-            fault = f"it has {size:,} bytes, and {expected.size:,} were written"
+        if size != self.expected.size:
+            fault = f"it has {size:,} bytes, and {self.expected.size:,} were written"
             raise manifest.damaged(name, fault)
-        self.right = bytearray(len(expected.sums))  # 1 for each block that was compared
+        self.right = bytearray(len(self.expected.sums))  # 1 for each block that was compared
         with path.open("rb") as file:
             self.content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def compare(self, numbers: Iterable[int]) -> None:
-        """Compare blocks, by number, that have not been compared yet."""
+        """Compare the blocks with some numbers, unless they were compared before."""
         for number in numbers:
             if self.right[number]:
                 continue
@@ -48,26 +50,38 @@ class Blocks:
 
 
 def _blocks(path: Path) -> Blocks | None:
-    """Return the blocks of a large file of a manifest; None for another, after it was compared."""
+    """Return the blocks of a large file of a manifest; None for any other file, which is compared
+    here."""
     manifest = Manifest.around(path)
-    if manifest is not None:
-        name = manifest.name_of(path)
-        expected = manifest.files.get(name)
-        if expected is not None and expected.size > WHOLE and path.is_file():
-            return Blocks(manifest, name)
-        manifest.refuse_damaged(path)
+    if manifest is None:
+        return None
+    name = manifest.name_of(path)
+    expected = manifest.files.get(name)
+    if expected is not None and expected.size > WHOLE and path.is_file():
+        return Blocks(manifest, name)
+    manifest.refuse_damaged(path)
     return None
 
 
 class CheckedRows:
-    """Rows of an array in a large file, of which each block is compared when it is first read.
+    """Rows of an array in a large file; each block of the file is compared when it is first read.
 
-    It is indexed as an array is, by rows; as a whole, by NumPy, all of it is compared first.
+    Rows are indexed as in an array. NumPy takes the whole array, and compares all blocks first.
+
+    Args:
+        rows: the array.
+        start: its first byte in the file.
+        blocks: of the file.
     """
 
     def __init__(self, rows: NDArray[Any], start: int, blocks: Blocks) -> None:
-        self.rows, self.start, self.blocks = rows, start, blocks
-        self.shape, self.dtype, self.ndim, self.size = rows.shape, rows.dtype, rows.ndim, rows.size
+        self.rows = rows
+        self.start = start
+        self.blocks = blocks
+        self.shape = rows.shape
+        self.dtype = rows.dtype
+        self.ndim = rows.ndim
+        self.size = rows.size
         self.nbytes = rows.nbytes
 
     def __len__(self) -> int:
@@ -90,21 +104,21 @@ class CheckedRows:
             self.blocks.bytes_compared(self.start + start * stride, self.start + stop * stride)
             return
         first = self.start + np.arange(len(self.rows))[rows] * stride
-        touched = np.unique([first // BLOCK, (first + stride - 1) // BLOCK])
-        for number in touched.tolist():  # a row of more than two blocks has those between, too
-            self.blocks.compare([number])
-        if stride > BLOCK:
+        last = first + stride - 1
+        numbers = np.unique([first // BLOCK, last // BLOCK])
+        self.blocks.compare(numbers.tolist())
+        if stride > BLOCK:  # a row may have blocks between its first and its last block
             for at in np.atleast_1d(first).tolist():
                 self.blocks.bytes_compared(at, at + stride)
 
 
 def mapped_rows(path: Path) -> NDArray[Any] | CheckedRows:
-    """Map the array of a .npy file into memory, compared with the manifest that it belongs to.
+    """Map the array of a .npy file into memory, compared with the manifest of its folder.
 
     Raises:
         DataError: the file is not as it was written.
-        OSError: there is none.
-        ValueError: it is no .npy file.
+        OSError: there is no such file.
+        ValueError: the file is no .npy file.
     """
     blocks = _blocks(path)
     if blocks is not None:
@@ -122,7 +136,8 @@ class _CheckedFile(io.RawIOBase):
     """A large file whose blocks are compared when they are first read."""
 
     def __init__(self, blocks: Blocks) -> None:
-        self.blocks, self.at = blocks, 0
+        self.blocks = blocks
+        self.at = 0
 
     def readable(self) -> bool:
         return True
@@ -148,11 +163,13 @@ class _CheckedFile(io.RawIOBase):
 
 
 def checked_file(path: Path) -> Path | io.RawIOBase:
-    """Return a file that is read in parts: its path, once it was compared, or where it is large an
-    open file that compares each block when it is first read.
+    """Return a file that is read in parts: the path of a small file, which was compared, or a large
+    file, opened, that compares each block when it is first read.
 
     Raises:
         DataError: the file is not as it was written; also while it is read.
     """
     blocks = _blocks(path)
-    return path if blocks is None else _CheckedFile(blocks)
+    if blocks is None:
+        return path
+    return _CheckedFile(blocks)

@@ -18,7 +18,8 @@ from tqdm import tqdm
 
 logger = logging.getLogger("tempera")
 logger.addHandler(logging.NullHandler())
-tqdm.get_lock()  # type: ignore[no-untyped-call]  # made now: a signal while tqdm makes it within `write` would end in an AttributeError
+# The lock is made now: a signal while tqdm makes it within `write` would end in an AttributeError.
+tqdm.get_lock()  # type: ignore[no-untyped-call]
 
 
 def progress_bar(
@@ -28,14 +29,15 @@ def progress_bar(
     initial: int = 0,
     iterable: Iterable[Any] | None = None,
 ) -> tqdm[Any]:
-    """Return a progress bar for standard error, which shows nothing if that is no terminal.
+    """Return a progress bar for standard error, which shows nothing unless standard error is a
+    terminal.
 
     Args:
-        label: stands before the bar; without one the bar shows nothing.
+        label: stands before the bar; without a label the bar shows nothing.
         total: units in all.
-        unit: name of what is counted, in the singular.
+        unit: name of the counted things, in the singular.
         initial: units that were done before.
-        iterable: is iterated over, one unit an item; without it, call `update`.
+        iterable: is iterated over, and an item is a unit; without an iterable, call `update`.
 
     >>> list(progress_bar("reading", 3, "row", iterable="abc"))
     ['a', 'b', 'c']
@@ -47,41 +49,48 @@ def progress_bar(
 def aligned(lines: Sequence[Sequence[str]], justify: Callable[[str, int], str] = str.rjust) -> str:
     """Return lines of cells as text, in columns."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(map(justify, line, widths)).rstrip() for line in lines)
+    texts = []
+    for line in lines:
+        cells = map(justify, line, widths)
+        texts.append("  ".join(cells).rstrip())
+    return "\n".join(texts)
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
     """Let transformers and sentence-transformers make, read and write models without progress bars
-    and without advice on how to call them; errors are still shown."""
+    and without advice to their callers; errors are still shown."""
     from transformers.utils import logging as bars
 
-    theirs = map(logging.getLogger, ("sentence_transformers", "transformers"))
-    levels, shown = {each: each.level for each in theirs}, bars.is_progress_bar_enabled()
-    for each in levels:
+    loggers = [logging.getLogger(name) for name in ("sentence_transformers", "transformers")]
+    levels = [each.level for each in loggers]
+    had_bars = bars.is_progress_bar_enabled()
+    for each in loggers:
         each.setLevel(logging.ERROR)
     bars.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        for each, level in levels.items():
+        for each, level in zip(loggers, levels, strict=True):
             each.setLevel(level)
-        if shown:
+        if had_bars:
             bars.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def silenced(bars: bool = False) -> Iterator[None]:
-    """Show no messages, and no bars unless asked for, as in a run among many whose outcome is
-    reported by another."""
-    before, logger.disabled = (logger.disabled, os.environ.get("TQDM_DISABLE")), True
+    """Show no messages, and no bars unless `bars` is true, as in a run among many runs whose
+    outcome the caller reports."""
+    was_disabled = logger.disabled
+    environment = os.environ.get("TQDM_DISABLE")
+    logger.disabled = True
     if not bars:
         os.environ["TQDM_DISABLE"] = "1"
     try:
         yield
     finally:
-        logger.disabled, own = before
-        if own is not None:
-            os.environ["TQDM_DISABLE"] = own
+        logger.disabled = was_disabled
+        if environment is not None:
+            os.environ["TQDM_DISABLE"] = environment
         elif not bars:
             del os.environ["TQDM_DISABLE"]

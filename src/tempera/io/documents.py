@@ -1,4 +1,4 @@
-"""JSON: what others wrote, and what the package writes."""
+"""JSON files of others, and JSON files of the package."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from .untrusted import refuse_irregular
 
 
 def parsed(text: str | bytes, constant: Callable[[str], Any] | None = None) -> Any:
-    """Return what a JSON text holds.
+    """Return the value of a JSON text.
 
     Args:
-        constant: returns the value of NaN, Infinity and -Infinity, which are no JSON, by name; None
-            is a number.
+        text: in JSON.
+        constant: returns the value of NaN, Infinity and -Infinity, which are no JSON, by name; with
+            None, they are numbers.
 
     Raises:
-        ValueError: it is not JSON, or nested too deeply to be read.
+        ValueError: the text is not JSON, or is nested too deeply.
 
     >>> parsed("[1, 2]")
     [1, 2]
@@ -32,12 +33,12 @@ def parsed(text: str | bytes, constant: Callable[[str], Any] | None = None) -> A
 
 
 def read_json(path: Path) -> Any:
-    """Return what a JSON file holds.
+    """Return the value of a JSON file.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not JSON in UTF-8.
-        DataError: it is a pipe or a device, or is not as its manifest has it.
+        ValueError: the file is not JSON in UTF-8.
+        DataError: the file is a pipe or a device, or is not as its manifest has it.
     """
     refuse_irregular(path)
     refuse_damaged(path)
@@ -45,17 +46,17 @@ def read_json(path: Path) -> Any:
 
 
 def read_json_lines(path: Path) -> list[Any]:
-    """Return what each line of a file of JSON lines holds; raises the errors of `read_json`."""
+    """Return the value of each line of a file of JSON lines; raises the errors of `read_json`."""
     refuse_irregular(path)
     refuse_damaged(path)
     return [parsed(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a text file in UTF-8, without their ends; blank ones, too.
+    """Return the lines of a text file in UTF-8, without their ends, blank lines included.
 
     Raises:
-        DataError: no such file, one that is not UTF-8, or a folder, a pipe or a device.
+        DataError: no such file, a file that is not UTF-8, or a folder, a pipe or a device.
     """
     refuse_irregular(path)
     if not path.is_file():
@@ -68,30 +69,29 @@ def read_lines(path: Path) -> list[str]:
 
 
 def first_event(log: Iterable[Mapping[str, Any]], event: str) -> dict[str, Any] | None:
-    """Return the first record of an event in a log, without its name; None if there is none.
+    """Return the first record of an event in a log, without the event's name; None if there is no
+    such record.
 
     >>> first_event([{"event": "step", "step": 1}, {"event": "recipe", "metric": "ndcg@10"}], "recipe")
     {'metric': 'ndcg@10'}
     """
-    record = next((each for each in log if each["event"] == event), None)
-    return (
-        None
-        if record is None
-        else {name: value for name, value in record.items() if name != "event"}
-    )
+    for record in log:
+        if record["event"] == event:
+            return {name: value for name, value in record.items() if name != "event"}
+    return None
 
 
 def write_json(path: Path, value: Any) -> None:
     """Write JSON with an indent of two spaces; a number that is not finite is an error."""
-    path.write_text(
-        json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
-    )
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 class JsonLines:
-    """A log of one JSON object a line, flushed at every line.
+    """A log with a JSON object on each line, flushed at every line.
 
     Args:
+        path: of the file.
         tell: is called with each new record.
     """
 
@@ -107,7 +107,7 @@ class JsonLines:
         self.file.close()
 
     def go_on(self, records: list[dict[str, Any]]) -> None:
-        """Replace what has been written by these records."""
+        """Replace the written records by other records."""
         self.file.seek(0)
         self.file.truncate()
         self.records = []
@@ -115,7 +115,7 @@ class JsonLines:
             self._append(record)
 
     def write(self, **record: Any) -> None:
-        """Append one record."""
+        """Append a record."""
         self._append(record)
         if self.tell is not None:
             self.tell(record)

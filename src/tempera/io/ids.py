@@ -1,4 +1,5 @@
-"""Ids of texts: 64-bit hashes of their content, of their form or of the ids that were given."""
+"""Ids of texts: 64-bit hashes of a text's content, of its form, or of the id that it has in a
+file."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _UNEVEN = r"^ | $|  |[\t-\r\x1c-\x1f]"
 
 
 def content_id(text: str) -> int:
-    """The id of a text: a 64-bit hash of it with runs of white space as one space.
+    """Return the id of a text: a 64-bit hash of the text with runs of white space as one space.
 
     >>> content_id("a  b") == content_id(" a b\\n"), content_id("a b") == content_id("A b")
     (True, False)
@@ -31,17 +32,18 @@ def content_id(text: str) -> int:
 
 
 def content_ids(texts: Iterable[str] | pa.Array | pa.ChunkedArray) -> Ids:
-    """The id of every text, [n]."""
-    texts = texts.to_pylist() if isinstance(texts, pa.Array | pa.ChunkedArray) else texts
+    """Return the id of every text, [n]."""
+    if isinstance(texts, pa.Array | pa.ChunkedArray):
+        texts = texts.to_pylist()
     return _hashes(" ".join(text.split()) for text in texts)
 
 
 def form(text: str) -> str:
-    r"""The form of a text by which it is the same text as another: without regard to case, white
-    space and the way in which Unicode writes a letter (NFKC).
+    r"""Return the form of a text, which equal texts share: without regard to case, white space and
+    the way in which Unicode writes a letter (NFKC).
 
-    Whatever a text of the test is compared with, to hold it out or to say that a model knows it,
-    is compared in this form.
+    Texts of the test are compared in this form, to hold them out, or to say that a model knows
+    them.
 
     >>> form(" Cafe\u0301\n  OPEN "), form("caf\u00e9 \uff4f\uff50\uff45\uff4e")
     ('café open', 'café open')
@@ -54,35 +56,35 @@ def form(text: str) -> str:
 
 
 def form_ids(texts: pa.Array | pa.ChunkedArray) -> Ids:
-    """The id of the form of every text of a column, [n]: equal ids are the same text.
+    """Return the id of the form of every text of a column, [n]: equal ids are equal texts.
 
-    A text that is in its form already has the id of its content.
+    A text that equals its form has the id of its content.
 
     >>> texts = pa.array(["A  cafe\u0301", "a caf\u00c9", "a cafe"], pa.large_string())
     >>> len(set(form_ids(texts).tolist())), bool(form_ids(texts)[2] == content_id("a cafe"))
     (2, True)
     """
     chunks = texts.chunks if isinstance(texts, pa.ChunkedArray) else [texts]
-    blocks = (
-        chunk.slice(start, _BLOCK) for chunk in chunks for start in range(0, len(chunk), _BLOCK)
-    )
-    parts = [_signed(_form_hashes(block.cast(pa.large_string()))) for block in blocks]
-    return np.concatenate([*parts, np.empty(0, np.int64)])
+    ids = [np.empty(0, np.int64)]
+    for chunk in chunks:
+        for start in range(0, len(chunk), _BLOCK):
+            block = chunk.slice(start, _BLOCK).cast(pa.large_string())
+            ids.append(_signed(_form_hashes(block)))
+    return np.concatenate(ids)
 
 
 def _form_hashes(texts: pa.LargeStringArray) -> list[int]:
-    """Return the hashes of the forms of some texts, unsigned.
+    """Return the hashes of the forms of texts, unsigned.
 
-    Most texts need nothing but lower case, which Arrow writes for all of them at once: they are
-    hashed where they lie, and a million takes less than half a second.
+    Most texts need only lower case, which Arrow writes for all texts at once. These texts are
+    hashed in Arrow's memory, and a million takes less than half a second.
     """
     lowered = pc.utf8_lower(texts)
-    _, ends, data = lowered.buffers()
-    places = np.frombuffer(ends, np.int64)[lowered.offset : lowered.offset + len(texts) + 1]
-    letters = memoryview(data) if data is not None else memoryview(b"")
-    hashes = [
-        xxhash.xxh3_64_intdigest(letters[start:end]) for start, end in pairwise(places.tolist())
-    ]
+    _, offsets, data = lowered.buffers()
+    ends = np.frombuffer(offsets, np.int64)[lowered.offset : lowered.offset + len(texts) + 1]
+    letters = memoryview(data if data is not None else b"")
+    spans = pairwise(ends.tolist())
+    hashes = [xxhash.xxh3_64_intdigest(letters[start:end]) for start, end in spans]
     uneven = pc.match_substring_regex(lowered, _UNEVEN)
     others = pc.or_(uneven, pc.invert(pc.string_is_ascii(texts)))
     for at in np.flatnonzero(others.to_numpy(zero_copy_only=False)).tolist():
@@ -91,7 +93,7 @@ def _form_hashes(texts: pa.LargeStringArray) -> list[int]:
 
 
 def given_ids(values: pa.Array) -> Ids:
-    """64-bit hashes of ids that were given, texts or integers, [n]; 7 and "7" are one id."""
+    """Return 64-bit hashes of the ids in a file, texts or integers, [n]; 7 and "7" are one id."""
     return _hashes(values.cast(pa.large_string()).fill_null("").to_pylist())
 
 
@@ -104,46 +106,49 @@ def _signed(hashes: list[int]) -> Ids:
 
 
 def places(keys: NDArray[Any], among: NDArray[Any], order: Ids | None = None) -> Ids:
-    """Return the position in `among` of each key, [n]; -1 for one that is not there.
+    """Return the position in `among` of each key, [n]; -1 for a key that `among` lacks.
 
     Args:
-        order: of rising `among`; None sorts it here.
+        keys: to look up.
+        among: distinct keys, in any order.
+        order: the positions in `among` by rising key; None sorts here.
 
     >>> places(np.array([5, 6, 7]), np.array([7, 5])).tolist()
     [1, -1, 0]
     """
     if not len(among):
         return np.full(len(keys), -1)
-    order = np.argsort(among) if order is None else order
-    at = order[np.searchsorted(among, keys, sorter=order).clip(max=len(order) - 1)]
+    if order is None:
+        order = np.argsort(among)
+    rank = np.searchsorted(among, keys, sorter=order).clip(max=len(order) - 1)
+    at = order[rank]
     return np.where(among[at] == keys, at, -1)
 
 
 def falling(ids: pa.Array | pa.ChunkedArray) -> Ids:
-    """The order of falling ids as texts, in which trec_eval ranks documents with equal scores, [n].
+    """Return the order of falling ids as texts, in which trec_eval ranks documents with equal
+    scores, [n].
 
     >>> falling(pa.array([9, 10, 2])).tolist()
     [0, 2, 1]
     """
-    order: Ids = pc.sort_indices(
-        ids.cast(pa.large_string()), sort_keys=[("", "descending")]
-    ).to_numpy()
-    return order.astype(np.int64)
+    order = pc.sort_indices(ids.cast(pa.large_string()), sort_keys=[("", "descending")])
+    rows: Ids = order.to_numpy().astype(np.int64)
+    return rows
 
 
 def mixed(ids: Ids, salt: Ids | int) -> Ids:
-    """Ids made others by a salt, one way for each: the finalizer of splitmix64 (Steele et al.
-    2014), [n].
+    """Return ids that are mixed with a salt, one to one for each salt, [n]: the finalizer of
+    splitmix64 (Steele et al. 2014).
 
     >>> a = mixed(np.array([1, 2, 1]), np.array([5, 5, 6]))
     >>> len(set(a.tolist())), bool((a == mixed(np.array([1, 2, 1]), np.array([5, 5, 6]))).all())
     (3, True)
     """
-    salted = np.atleast_1d(np.asarray(salt, np.int64)).astype(np.uint64) * np.uint64(
-        0x9E3779B97F4A7C15
-    ) + np.uint64(0x632BE59BD9B4E019)
-    z = ids.astype(np.uint64) ^ salted
+    salts = np.atleast_1d(np.asarray(salt, np.int64)).astype(np.uint64)
+    salts = salts * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x632BE59BD9B4E019)
+    z = ids.astype(np.uint64) ^ salts
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    out: Ids = (z ^ (z >> np.uint64(31))).view(np.int64)
-    return out
+    z = z ^ (z >> np.uint64(31))
+    return z.view(np.int64)

@@ -14,18 +14,17 @@ from .console import logger
 
 @contextmanager
 def alone(path: Path, busy: str, seconds: float = 0.0, patient: bool = False) -> Iterator[None]:
-    """Hold a lock file while the block runs; a process that ends, however it ends, holds nothing
-    any more.
+    """Hold a lock file while the block runs; the lock of a process that ends, in any way, is free.
 
     Args:
         path: the lock file, which is empty: it is made here and removed at the end. The lock of a
-            folder that is replaced lies beside it.
+            folder that is replaced lies beside the folder.
         busy: the message if another process holds the lock after `seconds`.
-        seconds: how long to wait for another process.
-        patient: show `busy` then and go on waiting, instead of raising it.
+        seconds: to wait for another process.
+        patient: show `busy` and go on waiting, instead of raising it.
 
     Raises:
-        OutputError: another process holds the lock, or the file is somebody else's, since it holds
+        OutputError: another process holds the lock, or the file is no lock, since it holds
             something.
         OSError: the lock file cannot be written.
 
@@ -42,7 +41,7 @@ def alone(path: Path, busy: str, seconds: float = 0.0, patient: bool = False) ->
         raise OutputError(
             f"{path} holds something, so it is no lock of Tempera: move it, or give another --output"
         )
-    # where no file can be made, this is an OSError; the lock would take it for another process
+    # An OSError if no file can be made, which the lock would take for another process.
     path.touch()
     lock = FileLock(path)
     try:
@@ -55,6 +54,6 @@ def alone(path: Path, busy: str, seconds: float = 0.0, patient: bool = False) ->
     try:
         yield
     finally:
-        with suppress(OSError):  # Windows removes it on release
+        with suppress(OSError):  # Windows removes the file on release
             path.unlink()
         lock.release()

@@ -1,9 +1,9 @@
-"""The manifest of a folder: the size and the checksum of each of its files, compared by whatever
-reads one of them.
+"""The manifest of a folder: the size and the checksum of each file, compared when the file is read.
 
-Files of up to 64 MiB are compared as a whole when they are opened. Of larger ones that are mapped
-into memory, or read in parts, each block of 4 MiB is compared when it is first read. This is against
-disks and copies that change a bit in silence, not against people, who can write a manifest, too.
+Files of up to 64 MiB are compared as a whole when they are opened. Of a larger file that is mapped
+into memory, or read in parts, each block of 4 MiB is compared when it is first read. Manifests guard
+against disks and copies that change a bit in silence, not against people, who can write a manifest,
+too.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ WHOLE = 64 << 20  # bytes of the largest file with one checksum
 BLOCK = 4 << 20  # bytes with a checksum of their own in a larger file
 _PART = 1 << 18  # bytes read at once, which stay in the processor's cache
 _FOR_PEOPLE = (".md", ".html", ".svg", ".png")  # of no influence on any answer
-# Of no influence on a model's vectors either; what reads them compares them.
+# Of no influence on a model's vectors either; the readers of these files compare them.
 _BESIDE_MODELS = ("calibration.", "trained.npy")
-# A file that was written a moment ago may be written again within one tick of the clock of the
-# disk: only of an older one does an unchanged time say that its content is the same.
-_SETTLED = 2_000_000_000  # nanoseconds
-# Files that this process has found whole, and manifests that it has read, each as it was then.
+# Nanoseconds after which an unchanged time says that the content of a file is unchanged, too: a
+# file that was written a moment ago may be written again within one tick of the disk's clock.
+_SURE_AGE = 2_000_000_000
+# Files that this process has found whole, and manifests that it has read, each with its state then.
 _compared: dict[str, tuple[Any, ...]] = {}
 _manifests: dict[Path, tuple[Any, ...]] = {}
 
 
 @dataclass(frozen=True)
 class FileSum:
-    """The size of a file, and its checksum (xxh3), or those of its blocks."""
+    """The size of a file, and its checksum (xxh3), or the checksums of its blocks."""
 
     size: int
     sums: tuple[str, ...]  # one, or one for each block of a file that is larger than `WHOLE`
@@ -52,7 +52,8 @@ class FileSum:
             return cls(size, tuple(_sum(file, step) for step in _steps(size)))
 
     def fault(self, path: Path) -> str | None:
-        """Return in what a file differs from the one that was written; None if it does not."""
+        """Return the difference between a file and the file that was written; None if there is
+        none."""
         try:
             size = path.stat().st_size
             if size != self.size:
@@ -80,7 +81,10 @@ def _steps(size: int) -> Iterator[int]:
 def _sum(file: Any, size: int) -> str:
     """Return the checksum of the next bytes of a file."""
     digest = xxhash.xxh3_64()
-    while size and (part := file.read(min(_PART, size))):
+    while size:
+        part = file.read(min(_PART, size))
+        if not part:
+            break
         digest.update(part)
         size -= len(part)
     return digest.hexdigest()
@@ -88,8 +92,8 @@ def _sum(file: Any, size: int) -> str:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of a folder, by their names in it, apart from folders in it with a manifest of
-    their own."""
+    """The files of a folder, by their names in the folder, apart from inner folders with a manifest
+    of their own."""
 
     folder: Path
     files: Mapping[str, FileSum]
@@ -101,22 +105,23 @@ class Manifest:
 
     @classmethod
     def around(cls, path: Path) -> Manifest | None:
-        """Return the manifest that a file or folder belongs to: the nearest at it or above it; None
-        if there is none.
+        """Return the manifest of a file or folder, from the nearest folder that has a manifest: the
+        path itself or a folder above it; None if there is none.
 
         Raises:
-            DataError: it is damaged, or of a later version.
+            DataError: the manifest is damaged, or of a later version.
         """
-        place = Path(os.path.realpath(path))
-        for folder in (place, *place.parents):
-            if (state := _state(folder / MANIFEST)) is None:
+        real = Path(os.path.realpath(path))
+        for folder in (real, *real.parents):
+            state = _state(folder / MANIFEST)
+            if state is None:
                 continue
             known = _manifests.get(folder)
             if known is not None and known[0] == state:
                 remembered: Manifest = known[1]
                 return remembered
             manifest = _read(folder)
-            if _is_settled(state):
+            if _is_old(state):
                 _manifests[folder] = state, manifest
             return manifest
         return None
@@ -124,7 +129,7 @@ class Manifest:
     @classmethod
     def of_folder(cls, folder: Path) -> Manifest:
         """Return the manifest that lies in a folder; raises DataError as `around` does, or for a
-        folder without one."""
+        folder without a manifest."""
         return _read(Path(os.path.realpath(folder)))
 
     def name_of(self, path: Path) -> str:
@@ -133,15 +138,18 @@ class Manifest:
         return "" if name == "." else name
 
     def within(self, name: str) -> list[str]:
-        """Return the names of the files in a folder in this one; "" is all."""
-        return [each for each in self.files if not name or each.startswith(f"{name}/")]
+        """Return the names of the files in an inner folder; "" gives all files."""
+        if not name:
+            return list(self.files)
+        return [each for each in self.files if each.startswith(f"{name}/")]
 
     def with_files(self, names: Iterable[str]) -> Manifest:
-        """Return the manifest with some files as they are now; those that are gone are left out."""
+        """Return the manifest with some files as they are now; files that are gone are left out."""
         files = dict(self.files)
         for name in names:
             files.pop(name, None)
-            if (path := self.folder / name).is_file():
+            path = self.folder / name
+            if path.is_file():
                 files[name] = FileSum.of(path)
         return Manifest(self.folder, files)
 
@@ -152,22 +160,23 @@ class Manifest:
         return Manifest(self.folder, files)
 
     def content(self) -> bytes:
-        """Return the content of its file, whose last entry is the checksum of the files."""
-        files = {
-            name: {"size": each.size, "xxh3": each.sums[0]}
-            if each.size <= WHOLE
-            else {"size": each.size, "blocks": each.sums}
-            for name, each in sorted(self.files.items())
-        }
+        """Return the bytes of the manifest's file, whose last entry is the checksum of all
+        entries."""
+        files: dict[str, Any] = {}
+        for name, each in sorted(self.files.items()):
+            files[name] = {"size": each.size}
+            if each.size <= WHOLE:
+                files[name]["xxh3"] = each.sums[0]
+            else:
+                files[name]["blocks"] = each.sums
         own = xxhash.xxh3_64_hexdigest(json.dumps(files, sort_keys=True).encode())
         about = {"made_by": "tempera", "format": FORMAT, "files": files, "xxh3": own}
-        return (json.dumps(about, indent=1, ensure_ascii=False) + "\n").encode(
-            "utf-8", "surrogateescape"
-        )
+        text = json.dumps(about, indent=1, ensure_ascii=False) + "\n"
+        return text.encode("utf-8", "surrogateescape")
 
     def refuse_damaged(self, path: Path) -> None:
-        """Raise DataError if a file is not as it was written, or one of a folder that answers
-        depend on."""
+        """Raise DataError if a file is not as it was written; of a folder, all files that answers
+        depend on are compared."""
         name = self.name_of(path)
         if name in self.files:
             self._refuse(name)
@@ -185,23 +194,24 @@ class Manifest:
         )
 
     def _refuse(self, name: str) -> None:
-        path, expected = self.folder / name, self.files[name]
-        known = _compared.get(str(path))
+        path = self.folder / name
+        expected = self.files[name]
         state = _state(path)
-        if known is not None and known == (state, expected):
+        if _compared.get(str(path)) == (state, expected):
             return
-        if (fault := expected.fault(path)) is not None:
+        fault = expected.fault(path)
+        if fault is not None:
             raise self.damaged(name, fault)
-        if state is not None and _is_settled(state):
+        if state is not None and _is_old(state):
             _compared[str(path)] = state, expected
 
 
-def _is_settled(state: tuple[int, ...]) -> bool:
-    return time.time_ns() - state[0] > _SETTLED
+def _is_old(state: tuple[int, ...]) -> bool:
+    return time.time_ns() - state[0] > _SURE_AGE
 
 
 def _state(path: Path) -> tuple[int, ...] | None:
-    """Return the time, the size and the place on disk of a file; None for none."""
+    """Return the times, the size and the place on disk of a file; None if there is no such file."""
     try:
         about = path.stat()
     except OSError:
@@ -221,10 +231,10 @@ def _read(folder: Path) -> Manifest:
                 f"{path} is of a later version of Tempera (format {version}; this one reads {FORMAT}): "
                 "upgrade tempera"
             )
-        files = {
-            name: FileSum(each["size"], tuple(each.get("blocks") or [each["xxh3"]]))
-            for name, each in about["files"].items()
-        }
+        files = {}
+        for name, each in about["files"].items():
+            sums = each.get("blocks") or [each["xxh3"]]
+            files[name] = FileSum(each["size"], tuple(sums))
         manifest = Manifest(folder, files)
         if manifest.content() != content:
             raise ValueError("its own checksum differs")
@@ -237,39 +247,45 @@ def _read(folder: Path) -> Manifest:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names of all files in a folder, sorted, apart from its manifest, from folders with
-    one of their own, and from files that are being written."""
+    """Return the names of all files in a folder, sorted.
+
+    The folder's manifest, inner folders with a manifest, and files that are being written are left
+    out.
+    """
     names = list[str]()
     for here, folders, files in os.walk(folder):
         folders[:] = [each for each in folders if not Path(here, each, MANIFEST).is_file()]
-        written = [each for each in files if each != MANIFEST and not each.endswith(".partial")]
-        names += [Path(here, each).relative_to(folder).as_posix() for each in written]
+        for each in files:
+            if each != MANIFEST and not each.endswith(".partial"):
+                names.append(Path(here, each).relative_to(folder).as_posix())
     return sorted(names)
 
 
 def refuse_damaged(*paths: Path) -> None:
-    """Compare files and folders with the manifest that they belong to; those without one are
-    opened as they are.
+    """Compare files and folders with the manifest of their folder; a file or folder without a
+    manifest passes.
 
-    Of a folder, pages and pictures for people are left out, and what lies beside a model without an
-    influence on its vectors.
+    Of a folder, two kinds of files are left out: pages and pictures for people, and files beside a
+    model that do not change its vectors.
 
     Raises:
         DataError: a file is missing, or is not as it was written; says which.
     """
     for path in paths:
-        if (manifest := Manifest.around(path)) is not None:
+        manifest = Manifest.around(path)
+        if manifest is not None:
             manifest.refuse_damaged(path)
 
 
 def first_fault(folder: Path) -> str | None:
-    """Return the first file of a folder that is not as its manifest has it, and why; None if there
-    is none."""
+    """Return the first file of a folder that is not as its manifest has it, with the difference;
+    None if there is no such file."""
     manifest = Manifest.around(folder)
     if manifest is None:
         return None
     for name in manifest.within(manifest.name_of(folder)):
-        if (fault := manifest.files[name].fault(manifest.folder / name)) is not None:
+        fault = manifest.files[name].fault(manifest.folder / name)
+        if fault is not None:
             return f"{name}: {fault}"
     return None
 
@@ -280,12 +296,14 @@ def refuse_not_whole(folder: Path) -> None:
     Raises:
         DataError: a file is missing, or is not as it was written; says which.
     """
-    if (manifest := Manifest.around(folder)) is not None:
-        for name in manifest.within(manifest.name_of(folder)):
-            manifest.refuse_damaged(manifest.folder / name)
+    manifest = Manifest.around(folder)
+    if manifest is None:
+        return
+    for name in manifest.within(manifest.name_of(folder)):
+        manifest.refuse_damaged(manifest.folder / name)
 
 
 def is_recorded(path: Path) -> bool:
-    """Return whether a file has its checksum in a manifest."""
+    """Return True if a file has its checksum in a manifest."""
     manifest = Manifest.around(path)
     return manifest is not None and manifest.name_of(path) in manifest.files

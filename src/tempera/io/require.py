@@ -22,11 +22,11 @@ def require(library: str, purpose: str, *modules: str) -> None:
 
     Args:
         library: an extra of this package, such as "text", or else the name of a library.
-        purpose: what needs it, as the message says it.
-        modules: those that are needed of the extra; none is all of them.
+        purpose: the words for the feature that needs the library, for the message.
+        modules: the needed modules of the extra; if empty, all modules of the extra.
 
     Raises:
-        MissingLibrary: says what is missing, for what, and how to install it.
+        MissingLibrary: a module is not installed; the message says how to install it.
 
     >>> require("tune", "tempera tune", "no_such_module")
     Traceback (most recent call last):

@@ -13,11 +13,11 @@ _STOPS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 def heard_signals() -> list[signal.Signals]:
-    """Return those that this system has, as Windows has no SIGHUP, and that are not ignored, as
-    SIGHUP is under nohup.
+    """Return the stop signals that this process can handle.
 
-    One that a library in C hears, as MPI's may, is left to it: Python could not give it back. Other
-    threads hear none.
+    Windows has no SIGHUP, and nohup has a process ignore SIGHUP. A signal that a library in C
+    handles, as MPI's may, is left to the library, since Python could not give it back. Threads
+    other than the main thread handle no signals.
 
     >>> signal.SIGTERM in heard_signals()
     True
@@ -32,8 +32,8 @@ def heard_signals() -> list[signal.Signals]:
 def hearing(
     handler: Callable[[int, FrameType | None], Any] | signal.Handlers,
 ) -> Iterator[dict[int, Any]]:
-    """Let another handler hear these signals in the block; yield those of before, by number, which
-    hear them again afterwards."""
+    """Let a handler handle the stop signals in the block; yield the earlier handlers, by number,
+    which are set again afterwards."""
     before = {int(number): signal.signal(number, handler) for number in heard_signals()}
     try:
         yield before

@@ -1,5 +1,5 @@
-"""A column of texts that is read where it lies: on disk, if it is memory-mapped; and what every
-text has to be."""
+"""A column of texts that is read from its place, on disk if it is memory-mapped, and texts that
+Arrow can hold."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-_BLOCK = 1 << 16  # texts in memory at once, where all are read in order
+_BLOCK = 1 << 16  # texts in memory at once, where all texts are read in order
 
 
 def encodable(text: str) -> str:
-    """Return text that Arrow and tokenizers can hold: lone surrogates, of bytes that are no text,
+    """Return a text that Arrow and tokenizers can hold: lone surrogates, of bytes that are no text,
     are replaced.
 
     >>> encodable("a\\ud800b")
@@ -24,8 +24,8 @@ def encodable(text: str) -> str:
 
 
 class Texts(Sequence[str]):
-    """Texts of an Arrow column, or of some of its rows; only those that are asked for become Python
-    strings.
+    """Texts of an Arrow column, or of some rows of a column; a text becomes a Python string when it
+    is read.
 
     >>> texts = Texts(pa.chunked_array([["a", "b"], ["c"]]), np.array([2, 0, 2]))
     >>> len(texts), texts[0], texts[1:]
@@ -42,7 +42,9 @@ class Texts(Sequence[str]):
             yield from self[start : start + _BLOCK]
 
     def __len__(self) -> int:
-        return int(self.starts[-1]) if self.rows is None else len(self.rows)
+        if self.rows is None:
+            return int(self.starts[-1])
+        return len(self.rows)
 
     @overload
     def __getitem__(self, which: int) -> str: ...
@@ -54,25 +56,29 @@ class Texts(Sequence[str]):
         return self.take(np.array([range(len(self))[which]]))[0]
 
     def take(self, which: NDArray[np.int64]) -> list[str]:
-        """The texts at these positions."""
+        """Return the texts at some positions."""
         rows = which if self.rows is None else self.rows[which]
-        chunk = np.searchsorted(self.starts, rows, side="right") - 1
-        order = np.argsort(chunk, kind="stable")
+        chunk_of_row = np.searchsorted(self.starts, rows, side="right") - 1
+        order = np.argsort(chunk_of_row, kind="stable")
+        ends = np.flatnonzero(np.diff(chunk_of_row[order])) + 1
         taken: list[str] = []
-        for part in np.split(order, np.flatnonzero(np.diff(chunk[order])) + 1):
+        for part in np.split(order, ends):  # the rows of one chunk
             if len(part):
-                at = chunk[part[0]]
-                taken += self.chunks[at].take(pa.array(rows[part] - self.starts[at])).to_pylist()
+                chunk = chunk_of_row[part[0]]
+                rows_of_chunk = pa.array(rows[part] - self.starts[chunk])
+                taken += self.chunks[chunk].take(rows_of_chunk).to_pylist()
         if np.array_equal(order, np.arange(len(order))):
             return taken
         texts = [""] * len(taken)
-        for place, text in zip(order.tolist(), taken, strict=True):
-            texts[place] = text
+        for position, text in zip(order.tolist(), taken, strict=True):
+            texts[position] = text
         return texts
 
     def cat(self, other: Texts) -> Texts:
-        """These texts, then the other's."""
-        first, second = (np.arange(len(t)) if t.rows is None else t.rows for t in (self, other))
-        whole = Texts(pa.chunked_array([*self.chunks, *other.chunks], pa.large_string()))
-        whole.rows = np.concatenate([first, second + self.starts[-1]])
-        return whole
+        """Return these texts, and then the texts of another column."""
+        chunks = self.chunks + other.chunks
+        rows = np.concatenate([self._rows(), other._rows() + self.starts[-1]])
+        return Texts(pa.chunked_array(chunks, pa.large_string()), rows)
+
+    def _rows(self) -> NDArray[np.int64]:
+        return np.arange(len(self)) if self.rows is None else self.rows

@@ -1,5 +1,5 @@
-"""Columns by role: those that options name, else those with usual names; a column without a role is
-refused."""
+"""Columns by role: the columns that options name, else the columns with usual names; a column
+without a role is refused."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from ..errors import ConfigError, DataError, article, did_you_mean, quantity
 from .tables import TableBlock, refuse_repeated
 
 Columns = Mapping[str, tuple[str, ...]]  # of each role that a table has
-# letters that the name of a column has at most; longer ones are the first row of a table without
-# names
-_NAME = 40
+# Letters of the longest name of a column; a longer name is the first row of a table without names.
+_LONGEST_NAME = 40
 _SHOWN = 9  # usual names that a message has
-_INDEX = re.compile(
-    r"__index_level_\d+__"
-)  # the numbers of rows that pandas keeps where it has left some out
+# The numbers of rows, which pandas keeps where it has left rows out.
+_INDEX = re.compile(r"__index_level_\d+__")
 
 
 def plain(name: str) -> str:
@@ -62,18 +60,19 @@ class RoleTable:
             where: the name of the table in messages.
 
         Raises:
-            DataError: a column that is missing, ambiguous, without a role or there twice; names the
-                choices.
+            DataError: a column that is missing, ambiguous, without a role, or repeated; the message
+                names the choices.
             ConfigError: a column with two roles.
         """
         refuse_repeated(names, where)
         chosen = {role: _tuple(getattr(options, role)) for role in self.usual}
-        role_of = {name: role for role, columns in chosen.items() for name in columns or ()}
-        taken = {**dict.fromkeys(options.metadata, "metadata"), **role_of}
-        free = [name for name in names if name not in role_of and name not in options.metadata]
-        columns = {
-            role: self._columns(role, chosen[role], free, names, where) for role in self.usual
-        }
+        taken = dict.fromkeys(options.metadata, "metadata")
+        for role, of_role in chosen.items():
+            taken.update(dict.fromkeys(of_role or (), role))
+        free = [name for name in names if name not in taken]
+        columns = {}
+        for role in self.usual:
+            columns[role] = self._columns(role, chosen[role], free, names, where)
         for role in self.needed:
             if not columns[role]:
                 self._refuse_absent(role, taken, names, where)
@@ -81,7 +80,7 @@ class RoleTable:
         return {role: of_role for role, of_role in columns.items() if of_role}
 
     def suits(self, options: Mapping[str, Any], names: Sequence[str]) -> bool:
-        """Return whether options or usual names give a column to every role that a table needs.
+        """Return True if options or usual names give a column to every role that a table needs.
 
         >>> RoleTable({"user": ("user",), "item": ("item",)}, ("user", "item")).suits({"item": "sku"}, ["User", "sku"])
         True
@@ -97,7 +96,7 @@ class RoleTable:
         return [name for role in self.usual for name in _tuple(options.get(role)) or ()]
 
     def has(self, role: str, options: Mapping[str, Any], names: Sequence[str]) -> bool:
-        """Return whether an option or a usual name gives a column to a role."""
+        """Return True if an option or a usual name gives a column to a role."""
         return bool(options.get(role) or self.usual_columns(role, names))
 
     def usual_columns(self, role: str, names: Sequence[str]) -> list[str]:
@@ -106,11 +105,12 @@ class RoleTable:
         return [name for name in names if plain(name) in usual]
 
     def options(self, columns: Columns) -> dict[str, Any]:
-        """Return the options that choose these columns."""
-        return {
-            role: names if role in (self.numbered or ()) else names[0]
-            for role, names in columns.items()
-        }
+        """Return the options that choose some columns."""
+        options: dict[str, Any] = {}
+        for role, names in columns.items():
+            has_several = self.numbered is not None and role in self.numbered
+            options[role] = names if has_several else names[0]
+        return options
 
     def _columns(
         self,
@@ -120,18 +120,21 @@ class RoleTable:
         names: Sequence[str],
         where: str,
     ) -> tuple[str, ...]:
-        for name in chosen or ():
-            if name not in names:
-                near = did_you_mean(name, names)
-                raise DataError(
-                    f"{where} has no column {name!r} for data.{role}; it has {', '.join(names)}.{near}"
-                )
+        """Return the columns of a role: the chosen columns, else the free columns with usual
+        names."""
         if chosen is not None:
+            for name in chosen:
+                if name not in names:
+                    near = did_you_mean(name, names)
+                    raise DataError(
+                        f"{where} has no column {name!r} for data.{role}; it has {', '.join(names)}.{near}"
+                    )
             return chosen
         usual = self.usual_columns(role, free)
-        pattern = (self.numbered or {}).get(role)
-        if pattern is not None:
-            return (*usual, *(name for name in free if pattern.fullmatch(name)))
+        if self.numbered is not None and role in self.numbered:
+            pattern = self.numbered[role]
+            usual.extend(name for name in free if pattern.fullmatch(name))
+            return tuple(usual)
         if len(usual) > 1:
             raise DataError(
                 f"{where} has {len(usual)} columns that are usual for {article(role)}: {', '.join(usual)}; "
@@ -142,19 +145,22 @@ class RoleTable:
     def _refuse_absent(
         self, role: str, role_of: Mapping[str, str], names: Sequence[str], where: str
     ) -> NoReturn:
-        has, usual = f"it has {', '.join(names) or 'no columns'}", self.usual[role]
-        other = next(iter(self.usual_columns(role, list(role_of))), None)
-        if other is not None:
+        has = f"it has {', '.join(names) or 'no columns'}"
+        others = self.usual_columns(role, list(role_of))
+        if others:
+            other = others[0]
+            other_role = role_of[other]
+            advice = f"give data.{other_role} another column"
+            if other_role == "metadata":
+                advice = "take it out of data.metadata"
             raise ConfigError(
-                f"{where}: column {other!r} is given as {role_of[other]}, and no other is usual for the {role}; {has}: "
-                + (
-                    "take it out of data.metadata"
-                    if role_of[other] == "metadata"
-                    else f"give data.{role_of[other]} another column"
-                )
-                + f", or name one with data.{role}=COLUMN"
+                f"{where}: column {other!r} is given as {other_role}, and no other is usual for the {role}; {has}: "
+                f"{advice}, or name one with data.{role}=COLUMN"
             )
-        shown = ", ".join(usual[:_SHOWN]) + (", ..." if len(usual) > _SHOWN else "")
+        usual = self.usual[role]
+        shown = ", ".join(usual[:_SHOWN])
+        if len(usual) > _SHOWN:
+            shown += ", ..."
         raise DataError(
             f"{where} has no column that is usual for {article(role)} ({shown}); {has}: "
             f"name one with data.{role}=COLUMN{headless(names)}"
@@ -163,8 +169,8 @@ class RoleTable:
     def _refuse_unknown(
         self, columns: Columns, metadata: Sequence[str], names: Sequence[str], where: str
     ) -> None:
-        """Refuse columns with two roles, and those with none that are neither metadata nor numbers
-        of rows."""
+        """Refuse columns with two roles, and columns without a role, apart from metadata and from
+        numbers of rows."""
         role_of = dict.fromkeys(metadata, "metadata")
         for role, of_role in columns.items():
             for name in of_role:
@@ -173,15 +179,14 @@ class RoleTable:
                         f"{where}: column {name!r} is given as {role_of[name]} and as {role}; keep one"
                     )
                 role_of[name] = role
-        unknown = [
-            name
-            for name in names
-            if not (name in role_of or name in self.unread or _INDEX.fullmatch(name))
-        ]
+        unknown = []
+        for name in names:
+            if name in role_of or name in self.unread or _INDEX.fullmatch(name):
+                continue
+            unknown.append(name)
         if unknown and "*" not in metadata:
-            near = did_you_mean(
-                unknown[0], [name for of_role in self.usual.values() for name in of_role]
-            )
+            usual = [name for of_role in self.usual.values() for name in of_role]
+            near = did_you_mean(unknown[0], usual)
             raise DataError(
                 f"{where}: column {unknown[0]!r} has no usual name: give its role as data.ROLE={unknown[0]}, one of "
                 f"{', '.join(self.usual)}, or declare it: data.metadata=[{','.join(unknown)}].{near}"
@@ -189,15 +194,16 @@ class RoleTable:
 
 
 def headless(names: Sequence[str]) -> str:
-    """Return what to do if the first line of a file seems to hold data, since a name is too long
-    for one; else nothing."""
-    long = max(map(len, names), default=0) > _NAME
-    return ", or begin the file with a line of names, if its first line holds none" if long else ""
+    """Return an advice for a file whose first line seems to hold data, since a name is too long;
+    "" for any other file."""
+    if max(map(len, names), default=0) <= _LONGEST_NAME:
+        return ""
+    return ", or begin the file with a line of names, if its first line holds none"
 
 
 class ColumnsSoFar:
-    """The columns of each role, chosen anew where a block of rows brings columns that those before
-    it lack.
+    """The columns of each role, chosen again where a block of rows brings columns that the earlier
+    blocks lack.
 
     Args:
         choose: returns the columns of each role, from the names of all columns and the name of the
@@ -208,14 +214,16 @@ class ColumnsSoFar:
     def __init__(
         self, choose: Callable[[Sequence[str], str], Columns], needed: Sequence[str] = ()
     ) -> None:
-        self.choose, self.needed = choose, needed
+        self.choose = choose
+        self.needed = needed
         self.files: list[str] = []
         self.names: list[str] = []
         self.columns: Columns = {}
-        self._noted: dict[str, set[str]] = {}  # files by what is unusual in their form
+        self._noted: dict[str, set[str]] = {}  # the files of each note
 
     def of(self, blocks: Iterable[TableBlock]) -> Iterator[TableBlock]:
-        """Pass on the blocks whose files hold rows; `columns` are those of the latest."""
+        """Pass on the blocks whose files hold rows; `columns` are the columns of the latest
+        block."""
         for block in blocks:
             for note in block.notes:
                 self._noted.setdefault(note, set()).add(block.file)
@@ -227,58 +235,67 @@ class ColumnsSoFar:
                 self.files.append(block.file)
             new = [name for name in names if name not in self.names or names.count(name) > 1]
             if new or not self.columns:
+                where = block.file
                 earlier = [name for name in self.names if name not in names]
-                before = f" with what was read before it ({', '.join(earlier)})" if earlier else ""
+                if earlier:
+                    where += f" with what was read before it ({', '.join(earlier)})"
                 self.names.extend(new)
-                self.columns = self.choose(self.names, block.file + before)
+                self.columns = self.choose(self.names, where)
             yield block
 
     def _refuse_other_table(self, file: str, names: Sequence[str]) -> None:
-        """Refuse a file that is no part of the table that was read before: it shares no column with
-        it, or lacks that of a needed role."""
+        """Refuse a file that is no part of the table that was read before: the file shares no
+        column with the table, or lacks the columns of a needed role."""
         if not self.files:
             return
-        lacks = [
-            role for role in self.needed if not any(name in names for name in self.columns[role])
-        ]
-        if lacks or not {*names} & {*self.names}:
+        lacking = [role for role in self.needed if set(self.columns[role]).isdisjoint(names)]
+        if set(names).isdisjoint(self.names):
             why = "shares none of them"
-            if lacks and {*names} & {*self.names}:
-                why = f"lacks {' and '.join(self.columns[role][0] for role in lacks)}"
-            raise DataError(
-                f"{file} has the columns {', '.join(names)}, and {self.files[0]} has {', '.join(self.names)}: "
-                f"it {why}, so they are no parts of one table; give one of them as data.path, or the folder of a retrieval set "
-                "with tables called corpus, queries and qrels"
-            )
+        elif lacking:
+            why = f"lacks {' and '.join(self.columns[role][0] for role in lacking)}"
+        else:
+            return
+        raise DataError(
+            f"{file} has the columns {', '.join(names)}, and {self.files[0]} has {', '.join(self.names)}: "
+            f"it {why}, so they are no parts of one table; give one of them as data.path, or the folder of a retrieval set "
+            "with tables called corpus, queries and qrels"
+        )
 
     @property
     def unread(self) -> list[str]:
         """Return the columns without a role."""
-        return [
-            name for name in self.names if not any(name in names for names in self.columns.values())
-        ]
+        with_role = set[str]()
+        for names in self.columns.values():
+            with_role.update(names)
+        return [name for name in self.names if name not in with_role]
 
     @property
     def notes(self) -> list[str]:
-        """Return what is unusual in the form of the files, as parts of a sentence."""
+        """Return the notes on unusual forms of the files, as parts of a sentence."""
         notes = []
         for note, files in self._noted.items():
-            several = f" and {quantity(len(files) - 1, 'other files')}" if len(files) > 1 else ""
+            several = ""
+            if len(files) > 1:
+                several = f" and {quantity(len(files) - 1, 'other files')}"
             notes.append(f"{min(files)}{several}: {note}")
         return notes
 
     def sentence(self, file: str, rows: str) -> str:
-        """Return a sentence on which column has which role, and which are not read.
+        """Return a sentence with the columns of each role, and the columns that are not read.
 
         Args:
             file: the name of the table.
-            rows: what its rows are.
+            rows: the noun for the rows.
         """
         roles = ", ".join(f"{role} = {', '.join(names)}" for role, names in self.columns.items())
+        parts = [f"{file} holds {rows}: {roles}"]
         unread = [name or "a column without a name" for name in self.unread]
-        not_read = [f"not read: {', '.join(unread)}"] if unread else []
-        return "; ".join([f"{file} holds {rows}: {roles}", *not_read, *self.notes])
+        if unread:
+            parts.append(f"not read: {', '.join(unread)}")
+        return "; ".join(parts + self.notes)
 
 
 def _tuple(columns: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
-    return (columns,) if isinstance(columns, str) else columns
+    if isinstance(columns, str):
+        return (columns,)
+    return columns

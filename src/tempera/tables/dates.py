@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 ISO = "iso"  # 2024-01-15, with or without a time, a zone, or " UTC"
 UNITS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
-_EARLIEST, _LATEST = 631_152_000, 4_102_444_800  # seconds of 1990 and of 2100
+_EARLIEST = 631_152_000  # seconds of 1990
+_LATEST = 4_102_444_800  # seconds of 2100
 _DAYS = {  # %b reads whole names of months, too
     "/": ("%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d"),
     ".": ("%d.%m.%Y", "%Y.%m.%d"),
@@ -39,9 +40,9 @@ _FINER = (pa.timestamp("ns"), pa.timestamp("ns", "UTC"))  # cut to microseconds
 
 
 def date_forms(texts: pa.Array) -> tuple[str, ...]:
-    """Return the forms in which every text is a date: "iso", or formats of strptime; nulls fit any.
+    """Return the forms in which every text is a date: "iso", or formats of strptime.
 
-    Several are returned where the values do not tell days from months.
+    Nulls fit any form. Several forms are returned where the values do not tell days from months.
 
     >>> date_forms(pa.array(["1/15/2024 3:04:05 PM", "2/3/2024 11:00:00 AM"]))
     ('%m/%d/%Y %I:%M:%S %p',)
@@ -51,13 +52,19 @@ def date_forms(texts: pa.Array) -> tuple[str, ...]:
     (('iso',), ())
     """
     texts = texts.drop_null()
-    first = texts[:1]  # tells most forms apart
-    if not len(texts) or not pc.match_substring_regex(texts, r"^\W*\w+\W+\w|^\d{8,14}$")[0].as_py():
+    if not len(texts):
         return ()
-    if dates(first, ISO).null_count == 0:
-        return (ISO,) if dates(texts, ISO).null_count == 0 else ()
-    forms = (form for form in _forms(first[0].as_py()) if dates(first, form).null_count == 0)
-    return tuple(form for form in forms if dates(texts, form).null_count == 0)
+    if not pc.match_substring_regex(texts, r"^\W*\w+\W+\w|^\d{8,14}$")[0].as_py():
+        return ()
+    first = texts[:1]  # tells most forms apart
+    if _are_dates(first, ISO):
+        return (ISO,) if _are_dates(texts, ISO) else ()
+    possible = [form for form in _possible_forms(first[0].as_py()) if _are_dates(first, form)]
+    return tuple(form for form in possible if _are_dates(texts, form))
+
+
+def _are_dates(texts: pa.Array, form: str) -> bool:
+    return bool(dates(texts, form).null_count == 0)
 
 
 def dates(texts: pa.Array, form: str) -> pa.Array:
@@ -84,22 +91,25 @@ def dates(texts: pa.Array, form: str) -> pa.Array:
 
 
 def epoch_unit(numbers: pa.Array) -> str | None:
-    """Return the unit in which nine of ten numbers count time since 1970, to a time between 1990
-    and 2100; None if there is none.
+    """Return the unit in which nine of ten numbers are a time between 1990 and 2100, counted since
+    1970; None if there is no such unit.
 
     >>> epoch_unit(pa.array([1_300_000_000.0, 1_300_000_060.0])), epoch_unit(pa.array([1_300_000_000_123]))
     ('seconds', 'milliseconds')
     >>> epoch_unit(pa.array([1, 2, 3]))
     """
     values = numbers.drop_null().to_numpy(zero_copy_only=False)
+    if not len(values):
+        return None
     for unit in UNITS:
-        if len(values) and is_of_unit(values, unit).mean() >= 0.9:
+        if is_of_unit(values, unit).mean() >= 0.9:
             return unit
     return None
 
 
 def is_of_unit(numbers: NDArray[Any], unit: str) -> NDArray[np.bool_]:
-    """Return which numbers count time since 1970 in a unit, to a time between 1990 and 2100.
+    """Return True for each number that is a time between 1990 and 2100, counted in a unit since
+    1970, [n].
 
     >>> is_of_unit(np.array([1_300_000_000, 7]), "seconds").tolist()
     [True, False]
@@ -110,8 +120,8 @@ def is_of_unit(numbers: NDArray[Any], unit: str) -> NDArray[np.bool_]:
     return within
 
 
-def _forms(text: str) -> Iterator[str]:
-    """Yield the formats of strptime that a text may be of, by its signs."""
+def _possible_forms(text: str) -> Iterator[str]:
+    """Yield the formats of strptime that a text may have, by the signs in the text."""
     yield from _FURTHER
     for sign, days in _DAYS.items():
         if sign in text:
@@ -121,14 +131,14 @@ def _forms(text: str) -> Iterator[str]:
 
 
 def _in_years(times: pa.Array) -> pa.Array:
-    """Return which times are of a year from 1900 to 2200: %Y takes 24 for a year, too."""
+    """Return True for each time of a year from 1900 to 2200, [n]; %Y takes 24 for a year, too."""
     years = pc.year(times)
     return pc.and_(pc.greater_equal(years, 1900), pc.less_equal(years, 2200))
 
 
 def _is_carried(texts: pa.Array, times: pa.Array, form: str) -> pa.Array:
-    """Return which times are of a day that their month does not have: Arrow takes 31 February for
-    3 March."""
+    """Return True for each text with a day that its month does not have, [n]; Arrow takes 31
+    February for 3 March."""
     early = pc.fill_null(pc.less_equal(pc.day(times), 3), False)
     carried = np.zeros(len(texts), bool)
     for row in np.flatnonzero(early.to_numpy(zero_copy_only=False)):
@@ -147,10 +157,14 @@ def _is_date(text: str, form: str) -> bool:
 
 
 def _iso(text: str | None) -> int | None:
-    """Return the microseconds of a date, one by one where a column mixes them with others."""
+    """Return the microseconds of a date, for a column that mixes dates with other texts; None for
+    another text."""
+    if text is None:
+        return None
     for kind in _DATES:
         try:
-            return None if text is None else pa.scalar(text).cast(kind).value
+            microseconds: int = pa.scalar(text).cast(kind).value
         except pa.ArrowException:
             continue
+        return microseconds
     return None

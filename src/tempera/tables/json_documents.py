@@ -4,11 +4,12 @@ others write whole tables."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-_ROUNDS = ("messages", "conversations", "conversation")  # lists of objects that are one row
-_INDEX = "id"  # the column of the keys of rows
+# Names of lists whose objects are the rounds of a conversation, which is a row.
+_CONVERSATIONS = ("messages", "conversations", "conversation")
+_KEY_COLUMN = "id"
 
 
 def documents(text: str) -> list[Any]:
@@ -20,7 +21,8 @@ def documents(text: str) -> list[Any]:
     >>> documents('{"a": 1} \\n {"a":\\n 2}')
     [{'a': 1}, {'a': 2}]
     """
-    decoder, values = json.JSONDecoder(), []
+    decoder = json.JSONDecoder()
+    values = []
     at = len(text) - len(text.lstrip())
     try:
         while at < len(text):
@@ -34,13 +36,13 @@ def documents(text: str) -> list[Any]:
 
 
 def rows_of_document(document: Any, whole_table: bool) -> list[Any]:
-    """Return the rows of a document: of an array its values, of an object the rows that it holds,
-    or the object itself.
+    """Return the rows of a document: the values of an array, the rows in an object, or the object
+    itself.
 
     Args:
-        whole_table: whether an object may hold a table, as files of one document do. It holds one
-            by columns or by rows, as pandas writes them, or one list of objects beside single
-            values.
+        document: a JSON value.
+        whole_table: True if an object may hold a table, as in a file of one document: by columns or
+            by rows, as pandas writes tables, or as a list of objects beside single values.
 
     >>> rows_of_document({"q": {"0": "a", "1": "b"}, "d": {"0": "x", "1": "y"}}, True)
     [{'q': 'a', 'd': 'x'}, {'q': 'b', 'd': 'y'}]
@@ -57,50 +59,63 @@ def rows_of_document(document: Any, whole_table: bool) -> list[Any]:
         return document
     if not (isinstance(document, dict) and whole_table and document):
         return [document]
-    for form in (_split, _by_keys, _by_columns, _inside):
-        if rows := list(form(document)):
+    for read_rows in (_names_and_rows, _objects_of_objects, _lists_of_columns, _only_list):
+        rows = read_rows(document)
+        if rows:
             return rows
     return [document]
 
 
-def _split(document: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield rows of a table with its names in one list, and its rows in another."""
-    names, rows = document.get("columns"), document.get("data")
+def _names_and_rows(document: Mapping[str, Any]) -> list[Any]:
+    """Return the rows of a table with its names in one list, and its rows in another; none of any
+    other object."""
+    names = document.get("columns")
+    rows = document.get("data")
     if not (isinstance(names, list) and isinstance(rows, list)):
-        return
-    if all(isinstance(row, list) and len(row) == len(names) for row in rows):
-        yield from (dict(zip(map(str, names), row, strict=True)) for row in rows)
+        return []
+    if not all(isinstance(row, list) and len(row) == len(names) for row in rows):
+        return []
+    columns = [str(name) for name in names]
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
-def _by_keys(document: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield rows of objects of objects, of which the outer ones are columns or rows."""
+def _objects_of_objects(document: Mapping[str, Any]) -> list[Any]:
+    """Return the rows of an object of objects with equal keys, which are columns or rows; none of
+    any other object."""
     inner = list(document.values())
     if not all(isinstance(value, dict) and value for value in inner):
-        return
+        return []
     keys = list(inner[0])
     if any(value.keys() != inner[0].keys() for value in inner):
-        return
+        return []
     if all(key.isdigit() for key in keys):
-        yield from ({name: document[name][key] for name in document} for key in keys)
-    elif len(inner) > 1:
-        by_number = [*document] == [str(i) for i in range(len(inner))]
-        named = not by_number and _INDEX not in keys
-        yield from ({_INDEX: key, **row} if named else row for key, row in document.items())
+        return [{name: column[key] for name, column in document.items()} for key in keys]
+    if len(inner) == 1:
+        return []
+    are_numbered = list(document) == [str(i) for i in range(len(inner))]
+    if are_numbered or _KEY_COLUMN in keys:
+        return inner
+    return [{_KEY_COLUMN: key} | row for key, row in document.items()]
 
 
-def _by_columns(document: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield rows of an object of lists of one length."""
+def _lists_of_columns(document: Mapping[str, Any]) -> list[Any]:
+    """Return the rows of an object of lists of one length; none of any other object."""
     columns = list(document.values())
-    lists = all(isinstance(column, list) for column in columns)
-    if lists and len(columns) > 1 and len({*map(len, columns)}) == 1 and len(columns[0]) > 1:
-        yield from (dict(zip(document, row, strict=True)) for row in zip(*columns, strict=True))
+    if len(columns) < 2 or not all(isinstance(column, list) for column in columns):
+        return []
+    n = len(columns[0])
+    if n < 2 or any(len(column) != n for column in columns):
+        return []
+    return [{name: column[i] for name, column in document.items()} for i in range(n)]
 
 
-def _inside(document: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the objects of the only list beside single values and descriptions."""
+def _only_list(document: Mapping[str, Any]) -> list[Any]:
+    """Return the objects of the only list beside single values and descriptions; none of any other
+    object."""
     lists = [name for name, value in document.items() if isinstance(value, list)]
-    if len(lists) != 1 or lists[0] in _ROUNDS:
-        return
-    rows = document[lists[0]]
-    if len(rows) > 1 and all(isinstance(row, dict) for row in rows):
-        yield from rows
+    if len(lists) != 1 or lists[0] in _CONVERSATIONS:
+        return []
+    rows: list[Any] = document[lists[0]]
+    if len(rows) < 2 or not all(isinstance(row, dict) for row in rows):
+        return []
+    return rows

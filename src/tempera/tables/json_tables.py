@@ -37,8 +37,8 @@ class JsonForm:
 
     Args:
         encoding: of the file; None is UTF-8.
-        rows: of a document, which is in memory; None where each line is a row.
-        arrays: whether rows are arrays of values.
+        rows: of a document, which is in memory; None if each line is a row.
+        arrays: True if rows are arrays of values.
     """
 
     encoding: str | None = None
@@ -53,20 +53,24 @@ def json_tables(
     *,
     schema: pa.Schema | None = None,
 ) -> Iterator[pa.Table]:
-    """Read a file some rows at a time: a row on each line, one after the other over several lines,
-    or a document that holds them. Rows are objects, or arrays, whose values stand in column1,
-    column2, ...
+    """Read a file some rows at a time: a row on each line, rows over several lines, or a document
+    that holds rows.
+
+    Rows are objects, or arrays, whose values stand in column1, column2, ...
 
     Args:
-        form: what the user says of the file; None if no option says anything of it.
-        notes: what is unusual in the file is added as parts of a sentence.
-        schema: the columns to read, and their types; None reads all, and infers their types.
+        path: of the file.
+        form: the form of the file, as the user's options say; None if no option says anything.
+        notes: notes on an unusual form are added here, as parts of a sentence.
+        schema: the columns to read, and their types; None reads all columns, and infers their
+            types.
 
     Raises:
-        DataError: by row, what is not JSON, not UTF-8, no row, too long or too deep, or of several
-            types.
+        DataError: a row that is not JSON, not UTF-8, no object or array, too long, too deep, or of
+            other types than the rows before; the message names the row.
     """
-    notes = [] if notes is None else notes
+    if notes is None:
+        notes = []
     remedy = SAVE if form is None else REMEDY
     form = form or BY_CONTENT
     encoding = encoding_of(path, form.encoding)
@@ -77,7 +81,8 @@ def json_tables(
         raise ConfigError(
             f"data.columns names the columns of files without names, and {path} names its own: leave it out"
         )
-    first, infinite = 1, False
+    first = 1
+    has_infinite = False
     for lines in _blocks(path, of_file):
         try:
             lines.decode("utf-8")
@@ -86,11 +91,12 @@ def json_tables(
             _refuse_fatal(lines, path, first)
             table = _table(lines, schema)
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-            if (finite := _finite(lines)) is None:
+            finite = _finite(lines)
+            if finite is None:
                 _refuse_row(path, lines, first, error, schema, remedy)
-            if not infinite:
+            if not has_infinite:
                 notes.append("NaN and Infinity are read as missing values")
-            infinite = True
+            has_infinite = True
             try:
                 table = _table(finite, schema)
             except pa.ArrowInvalid as other:
@@ -100,8 +106,8 @@ def json_tables(
 
 
 def _form(path: Path, encoding: str | None) -> JsonForm:
-    """Return the form of a file, from its first line, and from the whole file where that is no
-    row."""
+    """Return the form of a file, from its first line, or from the whole file if its first line is
+    no row."""
     with opened_as_utf8(path, encoding) as file:
         line = next((line for line in file if line.strip()), b"")
         more = any(line.strip() for line in file)
@@ -136,7 +142,7 @@ def _of_rows(rows: list[Any], encoding: str | None) -> JsonForm:
 
 
 def _value(line: bytes) -> Any:
-    """Return what a line holds; None for nothing that is JSON."""
+    """Return the JSON value of a line; None for a line that is no JSON."""
     try:
         return parsed(line.removeprefix(b"\xef\xbb\xbf").decode("utf-8"))
     except ValueError:
@@ -176,8 +182,8 @@ def _named(lines: bytes, names: Sequence[str] | None, path: Path, first: int) ->
 
 
 def _finite(lines: bytes) -> bytes | None:
-    """Write lines with null in place of NaN and Infinity; None if they hold none, or are not
-    JSON."""
+    """Return lines with null in place of NaN and Infinity; None if the lines hold neither, or are
+    not JSON."""
     if b"NaN" not in lines and b"Infinity" not in lines:
         return None
     names: list[str] = []
@@ -185,7 +191,9 @@ def _finite(lines: bytes) -> bytes | None:
         rows = [parsed(line, names.append) for line in _rows(lines)]
     except ValueError:
         return None
-    return "\n".join(map(json.dumps, rows)).encode() if names else None
+    if not names:
+        return None
+    return "\n".join(map(json.dumps, rows)).encode()
 
 
 def _table(lines: bytes, schema: pa.Schema | None) -> pa.Table:
@@ -214,12 +222,14 @@ def _rows(lines: bytes) -> list[bytes]:
 
 
 def _whole_lines(path: Path, encoding: str | None) -> Iterator[bytes]:
-    """Read blocks that end with a line's end; blank ones are left out."""
-    rest, first = b"", True
+    """Yield blocks that end with a line's end; blank blocks are left out."""
+    rest = b""
+    is_first = True
     with opened_as_utf8(path, encoding) as file:
         while block := file.read(BLOCK):
-            if first:
-                block, first = block.removeprefix(b"\xef\xbb\xbf"), False
+            if is_first:
+                block = block.removeprefix(b"\xef\xbb\xbf")
+                is_first = False
             lines, newline, tail = block.rpartition(b"\n")
             if not newline:
                 rest += block
@@ -228,7 +238,8 @@ def _whole_lines(path: Path, encoding: str | None) -> Iterator[bytes]:
                         f"{path} has a row of more than {_LONGEST >> 20} MiB; is it a file of JSON lines?"
                     )
                 continue
-            whole, rest = rest + lines + newline, tail
+            whole = rest + lines + newline
+            rest = tail
             if whole.strip():
                 yield whole
     if rest.strip():
@@ -263,8 +274,8 @@ def _refuse_row(
     schema: pa.Schema | None,
     remedy: str,
 ) -> NoReturn:
-    """Name the row that is wrong; reading line by line is slow, and only for blocks with a
-    fault."""
+    """Raise DataError for the first wrong row; reading line by line is slow, and only for blocks
+    with a fault."""
     for row, line in enumerate(_rows(lines), first):
         try:
             text = line.decode("utf-8")
@@ -282,12 +293,13 @@ def _refuse_row(
     place = _ROW.search(str(error))
     row = first + int(place[1]) if place else first
     text = re.sub(r"^JSON parse error: | in row \d+$", "", str(error).splitlines()[0])
-    if kinds := _KINDS.match(text):
-        column, before, after = kinds[1].replace("/", "."), kinds[2], kinds[3]
+    kinds = _KINDS.match(text)
+    if kinds is not None:
+        column = kinds[1].replace("/", ".")
+        before = kinds[2]
+        after = kinds[3]
         wrong = f"{after}, and {before} before: give every row values of one kind"
-        if (
-            schema is not None and before == "string"
-        ):  # which the schema expects, whatever the rows before hold
+        if schema is not None and before == "string":  # the schema expects a string
             wrong = f'{after}: write it as a text, such as "7"'
         raise DataError(f"{path}, row {row}: column {column!r} holds {wrong}") from None
     raise DataError(f"{path}, row {row}: {text[0].lower()}{text[1:]}") from None

@@ -46,7 +46,8 @@ _KNOWN: Mapping[str, KnownFile] = {
 
 
 def known_file(path: Path) -> KnownFile | None:
-    """Return what is known of a file by its name, packed or not; None for most files.
+    """Return the known form of a file of a public data set, by its name, packed or not; None for
+    any other file.
 
     >>> known_file(Path("ml-1m/ratings.dat")).columns
     ('user', 'item', 'rating', 'time')

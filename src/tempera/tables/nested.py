@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .arrow_types import is_list
+from .arrow_types import is_list, list_lengths, with_values
 from .tables import TableBlock
 
 
 def with_paths(block: TableBlock, names: Iterable[str]) -> TableBlock:
-    """Return a block with a column for each of these names that is no column, but a path to one.
+    """Return a block with one more column for each name that is no column, but a path to values.
 
     >>> rows = pa.table({"messages": [[{"role": "user", "content": "hi"}], []]})
     >>> with_paths(TableBlock(rows, "a"), ["messages.0.content"]).table["messages.0.content"].to_pylist()
@@ -22,17 +22,22 @@ def with_paths(block: TableBlock, names: Iterable[str]) -> TableBlock:
     """
     table = block.table
     for name in names:
-        if name not in table.column_names and (values := at_path(table, name)) is not None:
+        if name in table.column_names:
+            continue
+        values = at_path(table, name)
+        if values is not None:
             table = table.append_column(name, values)
-    return block if table is block.table else replace(block, table=table)
+    if table is block.table:
+        return block
+    return replace(block, table=table)
 
 
 def at_path(table: pa.Table, path: str) -> pa.ChunkedArray | None:
-    """Return the values that a path leads to in each row; None if it leads nowhere.
+    """Return the values that a path leads to in each row; None if the path leads nowhere.
 
-    A path has names of columns and fields, and places in lists from 0 on, or from the end where
-    they are negative, with dots between them. A name after a list is that field of every object in
-    it. A place that a row's list does not have is null.
+    A path has names of columns and fields, and positions in lists, with dots between them.
+    Positions count from 0, and from the end if they are negative. A name after a list is the field
+    of every object in the list. A position beyond the list of a row is null.
 
     >>> table = pa.table({"ctxs": [[{"text": "a"}, {"text": "b"}], [{"text": "c"}]]})
     >>> at_path(table, "ctxs.text").to_pylist(), at_path(table, "ctxs.1.text").to_pylist()
@@ -57,28 +62,28 @@ def at_path(table: pa.Table, path: str) -> pa.ChunkedArray | None:
 
 
 def _step(values: pa.Array, step: str) -> pa.Array | None:
-    """Return the field of objects, or the place in lists, that a step names."""
+    """Return the values at a step of a path: a field of objects, or a position in lists; None if
+    there are no such values."""
     if pa.types.is_struct(values.type):
-        has = values.type.get_field_index(step) >= 0
-        return pc.struct_field(values, step) if has else None
+        if values.type.get_field_index(step) < 0:
+            return None
+        return pc.struct_field(values, step)
     if pa.types.is_fixed_size_list(values.type):
         values = values.cast(pa.list_(values.type.value_type))
     if not is_list(values.type):
         return None
     if step.removeprefix("-").isdigit():
-        return _place(values, int(step))
+        return _values_at(values, int(step))
     fields = _step(pc.list_flatten(values), step)
     if fields is None:
         return None
-    lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
-    offsets = pa.array(np.concatenate([[0], lengths.cumsum()]), pa.int64())
-    return pa.LargeListArray.from_arrays(offsets, fields, mask=values.is_null())
+    return with_values(values, fields)
 
 
-def _place(lists: pa.Array, place: int) -> pa.Array:
-    """Return the value at a place of every list; null where it has none."""
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    at = place if place >= 0 else lengths + place
+def _values_at(lists: pa.Array, position: int) -> pa.Array:
+    """Return the value at a position of every list; null for a list without the position."""
+    lengths = list_lengths(lists)
     starts = lengths.cumsum() - lengths
+    at = position if position >= 0 else lengths + position
     rows = np.where((at >= 0) & (at < lengths), starts + at, -1)
     return pc.list_flatten(lists).take(pa.array(rows, mask=rows < 0))

@@ -1,4 +1,5 @@
-"""The profile of a table: what a sample of each column holds, and what the column could be.
+"""The profile of a table: the values in a sample of each column, and the possible kinds of the
+column.
 
 Letters in shapes: r rows of the sample.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -22,23 +23,36 @@ Kind = Literal[
 ]
 
 TYPED = "date"  # the time form of a column whose type says that it holds dates
-_SAMPLE = 2_000  # rows that tell what a column holds
-_FEWER = 400  # of them are measured and matched with patterns
-_NESTED = 200  # rows of lists and objects, which are slower to read
-_FREQUENT = 12  # values that are told, and that a label has at most
+_SAMPLED_ROWS = 2_000
+_MEASURED_ROWS = 400  # rows of the sample that are measured and matched with patterns
+_NESTED_ROWS = 200  # rows of lists and objects, which are slower to read
+_FREQUENT = 12  # values in a profile; a label has at most as many values
 _GRADES = 21  # whole numbers that a scale has at most: 0 to 20, or 0.0 to 10.0 by halves
-_WIDEST = 100.0  # that a scale reaches, to either side
+_WIDEST_SCALE = 100.0  # largest number of a scale, to either side of 0
 _LONGEST_ID = 64  # letters
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _LISTED = re.compile(r"\[.*\]", re.DOTALL)
-_OF_LISTS = re.compile(r"""['",]|\[\s*\]""")  # at least one of many lists holds
+_SIGN_OF_LISTS = re.compile(r"""['",]|\[\s*\]""")  # stands in at least one of many lists
 _LINK = r"^(https?|ftp)://\S+$|^www\.\S+$"
 _WORDLESS = r"[\x{3040}-\x{30ff}\x{3400}-\x{9fff}\x{0e00}-\x{0e7f}]"  # scripts without spaces
 _TRUTHS = frozenset({"true", "false", "yes", "no", "t", "f", "y", "n", "on", "off", "0", "1"})
+# Values that show a label in any number of rows.
 _LABELS = _TRUTHS | {
-    *("-1", "0.0", "1.0", "-1.0", "positive", "negative", "entailment", "neutral"),
-    *("contradiction", "relevant", "irrelevant", "not relevant", "good", "bad"),
-}  # as which few rows tell a label, too
+    "-1",
+    "0.0",
+    "1.0",
+    "-1.0",
+    "positive",
+    "negative",
+    "entailment",
+    "neutral",
+    "contradiction",
+    "relevant",
+    "irrelevant",
+    "not relevant",
+    "good",
+    "bad",
+}
 
 
 @dataclass(frozen=True)
@@ -47,17 +61,17 @@ class ColumnProfile:
 
     Attributes:
         name: of the column.
-        type: of its values, in Arrow.
-        rows: that were looked at.
-        blanks: of these, null, not a number, an empty text, or white space.
+        type: of the values, in Arrow.
+        rows: number of rows in the sample.
+        blanks: rows of the sample that hold null, not a number, an empty text, or white space.
         distinct: number of different values that are not blank.
-        whole: whether the sample is every row of the table.
+        whole: True if the sample is every row of the table.
         frequent: the most frequent values as texts, with their counts, at most 12.
-        letters: of the median value, of the texts inside of lists.
+        letters: of the median value; of a column of lists, of the median text in the lists.
         words: likewise.
-        kinds: what the column could be; a column of ratings may be of ids, too.
-        scale: lowest and highest of numbers.
-        time_forms: the forms of its times: a unit of `dates.UNITS`, "iso", "date" for columns of
+        kinds: the possible kinds of the column; a column of ratings may be of ids, too.
+        scale: lowest and highest number.
+        time_forms: the forms of the times: a unit of `dates.UNITS`, "iso", "date" for columns of
             dates by their type, or formats of strptime, several where days and months look alike.
     """
 
@@ -76,7 +90,7 @@ class ColumnProfile:
 
     @property
     def time_form(self) -> str | None:
-        """Return the first form of the column's times; None if it holds none."""
+        """Return the first form of the column's times; None if it holds no times."""
         return self.time_forms[0] if self.time_forms else None
 
     @property
@@ -91,9 +105,9 @@ class TableProfile:
 
     Attributes:
         columns: by name; of columns with one name, the first.
-        rows: that were looked at.
+        rows: number of rows in the sample.
         where: the name of the table in messages.
-        headless: whether the names look like data, so that the table has no line of names.
+        headless: True if the names look like data, so that the table has no line of names.
     """
 
     columns: Mapping[str, ColumnProfile]
@@ -102,8 +116,8 @@ class TableProfile:
     headless: bool = False
 
     def could_be(self, *kinds: Kind) -> list[str]:
-        """Return the names of the columns that could be of any of these kinds."""
-        return [name for name, column in self.columns.items() if column.kinds & {*kinds}]
+        """Return the names of the columns that could be of any of some kinds."""
+        return [name for name, column in self.columns.items() if column.kinds & set(kinds)]
 
 
 def profile(table: pa.Table, where: str) -> TableProfile:
@@ -121,31 +135,30 @@ def profile(table: pa.Table, where: str) -> TableProfile:
     >>> of_table.columns["at"].time_form, of_table.could_be("time"), of_table.headless
     ('seconds', ['at'], False)
     """
-    names = table.column_names
-    columns = [_column(name, *_sample(table.select([i]))) for i, name in enumerate(names)]
-    by_name = {column.name: column for column in reversed(columns)}
-    rows = min(len(table), _SAMPLE)
-    return TableProfile({name: by_name[name] for name in names}, rows, where, headless(columns))
+    columns = []
+    for i, name in enumerate(table.column_names):
+        values = decoded(table.select([i])).column(0)
+        columns.append(_profile_of(name, values))
+    by_name: dict[str, ColumnProfile] = {}
+    for column in columns:
+        by_name.setdefault(column.name, column)
+    rows = min(len(table), _SAMPLED_ROWS)
+    return TableProfile(by_name, rows, where, headless(columns))
 
 
-def _sample(table: pa.Table) -> tuple[pa.ChunkedArray, bool]:
-    """Return values from all over the only column of a table, and whether they are all."""
-    return _some(decoded(table).column(0))
-
-
-def _some(values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, bool]:
-    """Return values from all over a column, and whether they are all."""
-    if len(values) <= _SAMPLE:
-        return values, True
-    rows = np.linspace(0, len(values) - 1, _SAMPLE).astype(np.int64)
+def _sample(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return at most `_SAMPLED_ROWS` values from all over a column."""
+    if len(values) <= _SAMPLED_ROWS:
+        return values
+    rows = np.linspace(0, len(values) - 1, _SAMPLED_ROWS).astype(np.int64)
     try:
-        return values.take(pa.array(rows)), False
+        return values.take(pa.array(rows))
     except pa.ArrowException:  # of a type that Arrow cannot take rows of
-        return values[:_SAMPLE], False
+        return values[:_SAMPLED_ROWS]
 
 
 def headless(columns: Sequence[ColumnProfile]) -> bool:
-    """Return whether the names of columns look like a row of them.
+    """Return True if the names of columns look like a row of the columns.
 
     >>> columns = profile(pa.table({"7": ["8", "9"], "2024-01-01": ["2024-02-01", "2024-02-07"]}), "a").columns
     >>> headless([*columns.values()])
@@ -157,13 +170,13 @@ def headless(columns: Sequence[ColumnProfile]) -> bool:
 def first_line_holds_names(
     header: Sequence[str], rows: pa.Table, thorough: bool = False
 ) -> bool | None:
-    """Return whether the first line of a file holds names, from the rows after it; None if nothing
-    tells.
+    """Return True if the first line of a file holds names, and False if it holds data, from the rows
+    after it; None if nothing tells.
 
     Args:
         header: the values of the first line.
         rows: as many columns of texts.
-        thorough: whether to look at values whatever the names are, which takes some milliseconds.
+        thorough: look at values whatever the names are, which takes some milliseconds.
 
     >>> rows = pa.table({"a": ["2", "3"], "b": ["7", "7"]})
     >>> first_line_holds_names(["1", "8"], rows), first_line_holds_names(["user", "item"], rows, thorough=True)
@@ -174,20 +187,24 @@ def first_line_holds_names(
     columns = list(zip(header, rows.columns, strict=True))
     if not thorough and not any(_may_be_data(name, column) for name, column in columns):
         return None
-    return _are_names([_column(name, *_some(column)) for name, column in columns])
+    return _are_names([_profile_of(name, column) for name, column in columns])
 
 
 def _are_names(columns: Sequence[ColumnProfile]) -> bool | None:
-    """Return whether the names of columns are names; None if nothing tells.
+    """Return True if the names of columns are names, and False if they are data; None if nothing
+    tells.
 
-    A column of numbers or dates whose name is none has a line of names. Else one of these says that
-    there is none: a name that is a number or a date as its column's values are, of the same pattern
-    as they are (user_000001, hashes, codes), frequent among them, or a sentence as they are.
+    In a table with a line of names, a column of numbers or dates has a name that is no number and
+    no date. In a table without a line of names, some name looks like the values of its column: both
+    are numbers or dates, have the same pattern (user_000001, hashes, codes), or are sentences, or
+    the name is frequent among the values.
     """
-    evidence = [_named(column) for column in columns]
+    evidence = [_evidence_of_name(column) for column in columns]
     if "name" in evidence:
         return True
-    return False if "data" in evidence else None
+    if "data" in evidence:
+        return False
+    return None
 
 
 def _may_be_data(name: str, column: pa.ChunkedArray) -> bool:
@@ -198,24 +215,23 @@ def _may_be_data(name: str, column: pa.ChunkedArray) -> bool:
     return bool(name) and pc.sum(pc.equal(column, name)).as_py() not in (None, 0, 1)
 
 
-def _column(name: str, values: pa.ChunkedArray, whole: bool) -> ColumnProfile:
-    """Return the profile of a column of the sample, [r]."""
-    kind, rows = values.type, len(values)
+def _profile_of(name: str, column: pa.ChunkedArray) -> ColumnProfile:
+    """Return the profile of a column, from a sample of its values."""
+    values = _sample(column)
+    whole = len(column) <= _SAMPLED_ROWS
+    kind = values.type
+    rows = len(values)
     if pa.types.is_nested(kind):
-        return _nested(name, values[:_NESTED], whole)
+        return _profile_of_nested(name, values[:_NESTED_ROWS], whole)
     texts = as_texts(values)
     texts = texts.filter(pc.not_equal(pc.utf8_trim_whitespace(texts), ""))
-    counts = sorted(
-        ((count["values"], count["counts"]) for count in pc.value_counts(texts).to_pylist()),
-        key=lambda each: (-each[1], each[0]),
-    )
-    numbers = _numbers(values.type, texts)
-    some = texts[:: max(1, len(texts) // _FEWER)]
+    counts = _counts(texts)
+    measured = texts[:: max(1, len(texts) // _MEASURED_ROWS)]
+    numbers = _numbers(kind, texts)
     scale = None
     if numbers is not None and len(numbers):
-        least = pc.min_max(numbers).as_py()
-        scale = (least["min"], least["max"])
-    time_forms = _time_forms(kind, texts, numbers)
+        extremes = pc.min_max(numbers).as_py()
+        scale = (extremes["min"], extremes["max"])
     of_column = ColumnProfile(
         name,
         kind,
@@ -224,58 +240,67 @@ def _column(name: str, values: pa.ChunkedArray, whole: bool) -> ColumnProfile:
         distinct=len(counts),
         whole=whole,
         frequent=tuple(counts[:_FREQUENT]),
-        letters=_median(pc.utf8_length(some)),
-        words=_median(pc.count_substring_regex(some, r"\S+")),
+        letters=_median(pc.utf8_length(measured)),
+        words=_median(pc.count_substring_regex(measured, r"\S+")),
         kinds=frozenset(),
         scale=scale,
-        time_forms=time_forms,
+        time_forms=_time_forms(kind, texts, numbers),
     )
-    kinds = _kinds(of_column, some, len(texts), numbers)
-    return ColumnProfile(**{**vars(of_column), "kinds": kinds})
+    return replace(of_column, kinds=_kinds(of_column, measured, len(texts), numbers))
 
 
-def _nested(name: str, values: pa.ChunkedArray, whole: bool) -> ColumnProfile:
+def _profile_of_nested(name: str, values: pa.ChunkedArray, whole: bool) -> ColumnProfile:
     """Return the profile of a column of lists or objects."""
+    kind = values.type
     rows = len(values)
     texts = pa.array([str(value) for value in _python(values) if value is not None], pa.string())
-    counts = {value["values"]: value["counts"] for value in pc.value_counts(texts).to_pylist()}
+    counts = _counts(texts)
     inside = texts
-    if is_list(values.type) and is_text(values.type.value_type):
+    if is_list(kind) and is_text(kind.value_type):
         inside = pc.list_flatten(values.combine_chunks()).drop_null()
-    kinds: frozenset[Kind] = frozenset(
-        ["list"] if is_list(values.type) or pa.types.is_fixed_size_list(values.type) else []
-    )
+    kinds = set[Kind]()
+    if is_list(kind) or pa.types.is_fixed_size_list(kind):
+        kinds.add("list")
     return ColumnProfile(
         name,
-        values.type,
+        kind,
         rows,
-        rows - len(texts),
-        len(counts),
-        whole and rows < _NESTED,
-        tuple(sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:_FREQUENT]),
-        _median(pc.utf8_length(inside)),
-        _median(pc.count_substring_regex(inside, r"\S+")),
-        kinds,
+        blanks=rows - len(texts),
+        distinct=len(counts),
+        whole=whole and rows < _NESTED_ROWS,
+        frequent=tuple(counts[:_FREQUENT]),
+        letters=_median(pc.utf8_length(inside)),
+        words=_median(pc.count_substring_regex(inside, r"\S+")),
+        kinds=frozenset(kinds),
     )
+
+
+def _counts(texts: pa.Array) -> list[tuple[str, int]]:
+    """Return the distinct texts with their counts, the most frequent first."""
+    counts = [(each["values"], each["counts"]) for each in pc.value_counts(texts).to_pylist()]
+    return sorted(counts, key=lambda each: (-each[1], each[0]))
 
 
 def as_texts(values: pa.ChunkedArray) -> pa.Array:
-    """Return single values of any type as texts, without those that are null or not a number."""
+    """Return single values of any type as texts; values that are null or not a number are left
+    out."""
     values = values.filter(pc.invert(pc.is_null(values, nan_is_null=True)))
     if pa.types.is_floating(values.type):
-        # 4.0 as 4: Arrow writes what Python does, and CSV files have both
+        # Arrow then writes 4.0 as 4, so that it equals 4 of another file.
         values = values.cast(pa.float64())
     try:
         texts = values.cast(pa.large_string())
     except pa.ArrowException:
         texts = pa.chunked_array([[str(value) for value in _python(values)]], pa.large_string())
     whole: pa.Array = texts.combine_chunks()
-    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+    if isinstance(whole, pa.Array):
+        return whole
+    return pa.concat_arrays(whole.chunks)
 
 
 def _python(values: pa.ChunkedArray) -> list[object]:
-    """Return values as Python has them; those that it cannot hold, such as a time of a nanosecond,
-    as Arrow writes them."""
+    """Return values as Python has them; values that Python cannot hold, such as a time of a
+    nanosecond, as Arrow writes them."""
     try:
         held: list[object] = values.to_pylist()
     except (ValueError, OverflowError, UnicodeDecodeError, pa.ArrowException):
@@ -285,7 +310,7 @@ def _python(values: pa.ChunkedArray) -> list[object]:
 
 
 def _numbers(kind: pa.DataType, texts: pa.Array) -> pa.Array | None:
-    """Return a column's values as numbers; None if one of them is none."""
+    """Return a column's values as numbers; None if a value is no number."""
     if pa.types.is_temporal(kind) or pa.types.is_boolean(kind) or pa.types.is_binary(kind):
         return None
     try:
@@ -298,26 +323,29 @@ def _time_forms(kind: pa.DataType, texts: pa.Array, numbers: pa.Array | None) ->
     """Return the forms in which a column holds times."""
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return (TYPED,)
-    if numbers is None:
-        return date_forms(texts) if is_text(kind) else ()
-    if pc.count_distinct(numbers).as_py() > 1 and (unit := epoch_unit(numbers)):
-        return (unit,)
-    return date_forms(texts) if is_text(kind) or pa.types.is_integer(kind) else ()
+    if numbers is not None and pc.count_distinct(numbers).as_py() > 1:
+        unit = epoch_unit(numbers)
+        if unit is not None:
+            return (unit,)
+    if is_text(kind) or (numbers is not None and pa.types.is_integer(kind)):
+        return date_forms(texts)
+    return ()
 
 
 def _kinds(
     column: ColumnProfile, texts: pa.Array, rows: int, numbers: pa.Array | None
 ) -> frozenset[Kind]:
-    """Return what a column of single values could be.
+    """Return the possible kinds of a column of single values.
 
     Args:
-        texts: some of its values.
+        column: its profile, without kinds.
+        texts: some values of the column.
         rows: number of values that are not blank.
         numbers: all values as numbers.
     """
-    kinds: set[Kind] = set()
     if not rows:
         return frozenset()
+    kinds: set[Kind] = set()
     if column.distinct == 1:
         kinds.add("constant")
     if column.time_forms:
@@ -338,34 +366,35 @@ def _kinds(
 
 
 def _kinds_of_texts(column: ColumnProfile, texts: pa.Array) -> set[Kind]:
-    """Return what texts that are no numbers and no dates could be."""
+    """Return the possible kinds of texts that are no numbers and no dates."""
     if _share(texts, _LINK) > 0.95:
         return {"url"}
-    some = texts.to_pylist()
-    if all(_LISTED.fullmatch(text.strip()) for text in some) and any(map(_OF_LISTS.search, some)):
+    values = texts.to_pylist()
+    are_listed = all(_LISTED.fullmatch(text.strip()) for text in values)
+    if are_listed and any(map(_SIGN_OF_LISTS.search, values)):
         return {"list"}
-    several = _share(texts, r"\S\s+\S") > 0.25 or _share(texts, _WORDLESS) > 0.25
-    return {"text"} if several else set()
+    if _share(texts, r"\S\s+\S") > 0.25 or _share(texts, _WORDLESS) > 0.25:
+        return {"text"}
+    return set()
 
 
 def _is_label(column: ColumnProfile, rows: int) -> bool:
-    """Return whether few values stand in many rows, or values that are usual for labels in any
-    number of rows."""
+    """Return True if few values stand in many rows, or if all values are usual for labels."""
     if not 1 < column.distinct <= _FREQUENT:
         return False
     return 10 * column.distinct <= rows or {value.lower() for value in column.values} <= _LABELS
 
 
 def _is_scale(numbers: pa.Array, distinct: int) -> bool:
-    """Return whether numbers may grade something: a few whole ones, or fractions, about 0."""
-    if not pc.all(pc.less_equal(pc.abs(numbers), _WIDEST)).as_py():
+    """Return True if numbers may be grades: a few whole numbers, or fractions, not far from 0."""
+    if not pc.all(pc.less_equal(pc.abs(numbers), _WIDEST_SCALE)).as_py():
         return False
-    fractions = pc.any(pc.not_equal(pc.floor(numbers), numbers)).as_py()
-    return bool(fractions) or distinct <= _GRADES
+    has_fractions = pc.any(pc.not_equal(pc.floor(numbers), numbers)).as_py()
+    return bool(has_fractions) or distinct <= _GRADES
 
 
 def _is_id(column: ColumnProfile, texts: pa.Array) -> bool:
-    """Return whether values are whole numbers, or texts of one word."""
+    """Return True if values are whole numbers, or texts of a single word."""
     if pa.types.is_floating(column.type) or pa.types.is_temporal(column.type):
         return False
     if "number" in column.kinds or column.scale is not None:
@@ -374,31 +403,36 @@ def _is_id(column: ColumnProfile, texts: pa.Array) -> bool:
     return not wordy and not column.time_forms
 
 
-def _named(column: ColumnProfile) -> Literal["name", "data", "open"]:
-    """Return whether a column's name is one, or looks like one of its values."""
+def _evidence_of_name(column: ColumnProfile) -> Literal["name", "data", "open"]:
+    """Return "name" if the name of a column differs from its values, "data" if the name looks like
+    a value, and "open" if neither is shown."""
     name = column.name.strip()
     if not name or column.rows == column.blanks:
         return "open"
-    as_data = _column(name, pa.chunked_array([[name]], pa.large_string()), whole=True)
+    of_name = _profile_of(name, pa.chunked_array([[name]], pa.large_string()))
     if column.scale is not None:
-        return "data" if as_data.scale is not None else "name"
+        return "name" if of_name.scale is None else "data"
     if column.time_forms:
-        alike = {*column.time_forms} & {*as_data.time_forms}
-        return "data" if alike or (column.time_form == TYPED and as_data.time_forms) else "name"
+        if column.time_form == TYPED:
+            return "data" if of_name.time_forms else "name"
+        return "data" if set(column.time_forms) & set(of_name.time_forms) else "name"
     if not is_text(column.type):
         return "name"
     if "list" in column.kinds or "url" in column.kinds:
-        return "data" if column.kinds & as_data.kinds else "name"
-    repeated = any(value == name and count > 1 for value, count in column.frequent)
-    patterns = {_pattern(value) for value in column.values}
-    if repeated or (patterns == {_pattern(name)} and re.search(r"\d", name)):
+        return "data" if column.kinds & of_name.kinds else "name"
+    if any(value == name and count > 1 for value, count in column.frequent):
         return "data"
-    return "data" if "text" in column.kinds and _is_sentence(name, column) else "open"
+    patterns = {_pattern(value) for value in column.values}
+    if patterns == {_pattern(name)} and re.search(r"\d", name):
+        return "data"
+    if "text" in column.kinds and _is_sentence(name, column):
+        return "data"
+    return "open"
 
 
 def _pattern(text: str) -> str:
     """Return the signs of a text with a letter for letters and 9 for digits; of hashes and codes,
-    which mix them, the length.
+    which mix letters and digits, the length.
 
     >>> _pattern("user_000001"), _pattern("9f86d081884c7d65"), _pattern("A1B2C3"), _pattern("Year 3")
     ('a_9', '16', '6', 'a 9')
@@ -410,8 +444,8 @@ def _pattern(text: str) -> str:
 
 
 def _is_sentence(name: str, column: ColumnProfile) -> bool:
-    """Return whether a name has as many words as the column's texts, four or more, or ends as a
-    sentence does."""
+    """Return True if a name has four words or more, or ends as a sentence does, and is at least half
+    as long as the column's texts."""
     words = len(name.split())
     ends = words > 2 and name.endswith((".", "?", "!"))
     return (words > 3 or ends) and 2 * len(name) >= column.letters
@@ -425,4 +459,6 @@ def _share(texts: pa.Array, pattern: str) -> float:
 
 def _median(counts: pa.Array) -> float:
     """Return the median of counts; 0 if there are none."""
-    return float(np.median(counts.to_numpy(zero_copy_only=False))) if len(counts) else 0.0
+    if not len(counts):
+        return 0.0
+    return float(np.median(counts.to_numpy(zero_copy_only=False)))

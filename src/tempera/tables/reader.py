@@ -1,7 +1,7 @@
 """Values of a block of rows by the roles of its columns; every fault is refused by file, row and
 column.
 
-Letters in shapes: r rows of the block, k values of one role in all of them.
+Letters in shapes: r rows of the block, k values of a role in all rows.
 """
 
 from __future__ import annotations
@@ -34,50 +34,53 @@ class BlockReader:
     Args:
         block: the rows.
         columns: the columns of each role.
-        dropped: what is left out is added to these counts.
+        dropped: counts by reason, to which the rows that are left out are added.
     """
 
     def __init__(self, block: TableBlock, columns: Columns, dropped: Counter[str]) -> None:
-        self.block, self.columns, self.dropped = block, columns, dropped
+        self.block = block
+        self.columns = columns
+        self.dropped = dropped
         self.keep = np.ones(len(block.table), bool)  # [r] rows that are not left out
 
     def column(self, role: str, name: str | None = None) -> pa.Array:
         """Return a column as one array, [r]; nulls where this block of a file lacks it."""
-        name, table = name or self.columns[role][0], self.block.table
+        name = name or self.columns[role][0]
+        table = self.block.table
         if name not in table.column_names:
             return pa.nulls(len(table))
         column = table[name]
+        if column.num_chunks == 1:
+            return column.chunk(0)
         try:
-            return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+            return pa.concat_arrays(column.chunks)
         except pa.ArrowException:  # lists of more than any list could hold
             self.refuse_type(name, column.type, "one value in each row")
 
     def ids(self, role: str, values: pa.Array | None = None, rows: Rows | None = None) -> pa.Array:
-        """Return ids, texts or integers: of each row, [r], or `values`, [k], of these `rows`."""
-        values = self.column(role) if values is None else values
-        if not (
-            is_text(values.type)
-            or pa.types.is_integer(values.type)
-            or pa.types.is_null(values.type)
-        ):
-            self.refuse_type(self.columns[role][0], values.type, IDS)
+        """Return ids, texts or integers: of each row, [r], or `values`, [k], of some `rows`."""
+        if values is None:
+            values = self.column(role)
+        kind = values.type
+        if not (is_text(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+            self.refuse_type(self.columns[role][0], kind, IDS)
         self.refuse(role, missing(values), "has no id", rows)
         return values
 
     def numbers(
         self, role: str, values: pa.Array | None = None, rows: Rows | None = None
     ) -> NDArray[np.float64]:
-        """Return finite numbers: of each row, [r], or `values`, [k], of these `rows`."""
-        values = self.cast(
-            role, self.column(role) if values is None else values, [pa.float64()], "a number", rows
-        )
+        """Return finite numbers: of each row, [r], or `values`, [k], of some `rows`."""
+        if values is None:
+            values = self.column(role)
+        values = self.cast(role, values, [pa.float64()], "a number", rows)
         self.refuse(role, missing(values), "has no number", rows)
         numbers: NDArray[np.float64] = values.to_numpy(zero_copy_only=False)
         self.refuse(role, np.isinf(numbers), "is infinite", rows)
         return numbers
 
     def weights(self) -> NDArray[np.float32]:
-        """Return how much each row counts, [r]."""
+        """Return the weight of each row, [r]."""
         weights = self.numbers("weight")
         self.refuse("weight", weights < 0, "is below 0")
         self.refuse("weight", weights > _HEAVIEST, "is more than 3.4e38")
@@ -91,8 +94,8 @@ class BlockReader:
         expected: str,
         rows: Rows | None = None,
     ) -> pa.Array:
-        """Return values as the first of these types that all of them have; a time of day or less is
-        cut."""
+        """Return values as the first of some types that fits all values; a time is cut to a date
+        where the type is a date."""
         for kind in kinds:
             try:
                 return values.cast(kind, safe=not pa.types.is_temporal(values.type))
@@ -100,66 +103,64 @@ class BlockReader:
                 continue
         name = self.columns[role][0]
         if is_text(values.type):
-            # The first value that the last remaining type does not have.
-            texts = values.to_pylist()
-            at = max(
-                next((i for i, text in enumerate(values) if not reads_as(kind, text)), -1)
-                for kind in kinds
-            )
+            # The type that fits the most values from the first on says which value is wrong.
+            at = max(_first_unread(kind, values) for kind in kinds)
             if at >= 0:
-                self.fail(
-                    name,
-                    at if rows is None else int(rows[at]),
-                    f"is {texts[at]!r}; expected {expected}",
-                )
+                row = at if rows is None else int(rows[at])
+                self.fail(name, row, f"is {values[at].as_py()!r}; expected {expected}")
         return self.refuse_type(name, values.type, expected)
 
     def leave_out(self, reason: str, rows: Mask) -> None:
-        """Leave rows out, [r], and count those that were not left out before."""
+        """Leave rows out, [r], and count the rows that were not left out before."""
         self.count(reason, rows & self.keep)
         self.keep &= ~rows
 
     def leave_out_below(self, role: str, least: float | None, but: Mask | bool = False) -> None:
-        """Leave out the rows whose number is below the least, if the table has such a column, `but`
-        those of this mask."""
-        if role in self.columns and least is not None:
-            self.leave_out(f"rows below min_{role}", (self.numbers(role) < least) & ~np.bool_(but))
+        """Leave out the rows whose number is below the least, apart from the rows of a mask.
 
-    def count(self, reason: str, which: Mask) -> None:
-        """Count what is left out."""
-        if which.any():
-            self.dropped[reason] += int(which.sum())
+        A table without the column, and None for the least number, leave nothing out.
+        """
+        if role in self.columns and least is not None:
+            too_low = self.numbers(role) < least
+            self.leave_out(f"rows below min_{role}", too_low & ~np.bool_(but))
+
+    def count(self, reason: str, rows: Mask) -> None:
+        """Count rows that are left out."""
+        if rows.any():
+            self.dropped[reason] += int(rows.sum())
 
     def refuse(
         self, role: str, wrong: Mask, fault: str, rows: Rows | None = None, name: str | None = None
     ) -> None:
-        """Refuse wrong values: of each row, [r], or of these `rows`, [k], unless their row is left
+        """Refuse wrong values: of each row, [r], or of some `rows`, [k], unless their row is left
         out.
 
         Args:
-            fault: what is wrong, as it follows the name of the column; what is to be done about it
-                stands after a colon.
-            name: the column, of a role that has several.
+            role: of the column.
+            wrong: True for each wrong value.
+            fault: the words for the fault, as they follow the name of the column; a remedy stands
+                after a colon.
+            rows: the row of each value.
+            name: the column, of a role that has several columns.
         """
         wrong = wrong & (self.keep if rows is None else self.keep[rows])
-        if wrong.any():
-            at, count = int(wrong.argmax()), int(wrong.sum())
-            what, colon, remedy = fault.partition(":")
-            many = f" ({count:,} such rows)" if count > 1 else ""
-            self.fail(
-                name or self.columns[role][0],
-                at if rows is None else int(rows[at]),
-                f"{what}{many}{colon}{remedy}",
-            )
+        if not wrong.any():
+            return
+        at = int(wrong.argmax())
+        row = at if rows is None else int(rows[at])
+        count = int(wrong.sum())
+        what, colon, remedy = fault.partition(":")
+        many = f" ({count:,} such rows)" if count > 1 else ""
+        self.fail(name or self.columns[role][0], row, f"{what}{many}{colon}{remedy}")
 
     def fail(self, name: str, row: int, text: str) -> NoReturn:
-        """Refuse a row for one of its columns."""
+        """Refuse a row for a value in a column."""
         raise DataError(
             f"{self.block.file}, row {self.block.number(row)}: column {name!r} {text}"
         ) from None
 
     def refuse_type(self, name: str, kind: pa.DataType, expected: str) -> NoReturn:
-        """Refuse a column for its type; of records, one of their fields may be what is meant."""
+        """Refuse a column for its type; for a column of records, the message names a field."""
         if pa.types.is_struct(kind) and kind.num_fields:
             field = f"{name}.{kind.field(0).name}"
             expected += f", which a field may hold: name it by its path, such as {field}"
@@ -169,7 +170,7 @@ class BlockReader:
 
 
 def missing(values: pa.Array) -> Mask:
-    """Return which values are null, not a number, or an empty text, [k]."""
+    """Return True for each value that is null, not a number, or an empty text, [k]."""
     absent: Mask = pc.is_null(values, nan_is_null=True).to_numpy(zero_copy_only=False)
     if is_text(values.type):
         absent = absent | pc.fill_null(pc.equal(values, ""), True).to_numpy(zero_copy_only=False)
@@ -177,9 +178,17 @@ def missing(values: pa.Array) -> Mask:
 
 
 def reads_as(kind: pa.DataType, text: pa.Scalar) -> bool:
-    """Return whether a text can be read as a value of a type; a null can."""
+    """Return True if a text can be read as a value of a type; null can."""
     try:
         text.cast(kind)
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def _first_unread(kind: pa.DataType, texts: pa.Array) -> int:
+    """Return the position of the first text that cannot be read as a type; -1 if there is none."""
+    for i, text in enumerate(texts):
+        if not reads_as(kind, text):
+            return i
+    return -1

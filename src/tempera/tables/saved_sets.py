@@ -16,46 +16,48 @@ PART_NAMES = {  # usual names of the parts of a data set
     "validation": ("validation", "valid", "val", "dev"),
     "test": ("test", "testing"),
 }
-_FILES, _SPLITS = "state.json", "dataset_dict.json"
+_FILES = "state.json"
+_SPLITS = "dataset_dict.json"
 
 
 def splits(folder: Path) -> list[Path]:
-    """Return the folder of each data set that a DatasetDict holds; of anything else, nothing.
+    """Return the folder of each data set of a DatasetDict; none for any other folder.
 
     Raises:
         DataError: the list of splits is damaged.
     """
     if not (folder / _SPLITS).is_file():
         return []
-    return [
-        inside(folder, name)
-        for name in _listed(folder / _SPLITS, lambda document: document["splits"])
-    ]
+    names = _listed(folder / _SPLITS, lambda document: document["splits"])
+    return [inside(folder, name) for name in names]
 
 
 def arrow_files(folder: Path) -> list[Path]:
-    """Return the files of a Dataset, in order; of anything else, nothing. Files of a cache beside
-    them are not of it.
+    """Return the files of a Dataset, in order, without the files of a cache beside them; none for
+    any other folder.
 
     Raises:
         DataError: the list of files is damaged, or the folder holds several data sets.
     """
-    if several := splits(folder):
+    several = splits(folder)
+    if several:
         raise DataError(
             f"{folder} holds {len(several)} data sets; give one of them: {', '.join(map(str, several))}"
         )
     if not (folder / _FILES).is_file():
         return []
-    return [
-        inside(folder, name)
-        for name in _listed(
-            folder / _FILES, lambda document: [file["filename"] for file in document["_data_files"]]
-        )
-    ]
+    names = _listed(
+        folder / _FILES, lambda document: [file["filename"] for file in document["_data_files"]]
+    )
+    return [inside(folder, name) for name in names]
 
 
 def _listed(path: Path, names: Callable[[Any], list[str]]) -> list[str]:
-    """Return the names that a file lists; raises DataError if it does not."""
+    """Return the names that a JSON file lists; `names` takes them from the document.
+
+    Raises:
+        DataError: the file lists no names.
+    """
     try:
         return [str(name) for name in names(read_json(path))]
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -1,5 +1,5 @@
-"""Tables of separated values: what divides their values, whether quotes enclose them, and whether
-the first line holds names."""
+"""Tables of separated values, and their form: the sign between values, enclosing quotes, and a
+first line of names."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ from .table_form import BY_CONTENT, TableForm
 
 _START = 1 << 16  # bytes that show the form of a table
 _PIECE = 1 << 18  # bytes that are searched at once, near the processor
-_SHOWN = 100  # lines of them that have to agree on what divides them
+_FIRST_LINES = 100  # lines that have to agree on the sign between values
 _EXCEL = re.compile(r"sep=.(?=\s*$)", re.MULTILINE)  # a first line that Excel reads
-_SPACES, _COLONS = " ", "::"
+_SPACES = " "
+_COLONS = "::"
 _UNIT = "\x1f"  # stands between values in place of two colons, since Arrow takes one letter
-_SIGNS = {  # what may divide values, by the likeliest; the first that divides all lines alike
+# Signs between values, by the likely sign, in the order in which they are tried.
+_SIGNS = {
     ",": (",", _COLONS, ";", "\t", "|"),
     "\t": ("\t", _COLONS, ";", "|", ","),
     "": ("\t", _COLONS, ";", "|", ",", _SPACES),  # of files whose name tells nothing
 }
-_CALLED = {"\t": "tabs", _SPACES: "spaces"}
+_NAMES_OF_SIGNS = {"\t": "tabs", _SPACES: "spaces"}
 _PACKED = {".gz": "gzip", ".zst": "zstd"}
 _TYPES = ("token", "float", "token_seq", "float_seq")  # of columns of RecBole's files
 
@@ -44,12 +46,12 @@ class Dialect:
     """The form of one file of separated values.
 
     Args:
-        sign: stands between values; a space for any number of them.
+        sign: stands between values; a space stands for any number of spaces.
         encoding: of the file; None is UTF-8.
-        quoted: whether double quotes enclose a value.
-        names: of the columns; without any, the first line holds them.
-        replaced: whether there is a line of names, in place of which `names` are taken.
-        remedy: what to do about a file that is not of the encoding.
+        quoted: True if double quotes enclose a value.
+        names: of the columns; if empty, the first line holds the names.
+        replaced: True if the file has a line of names, which `names` replace.
+        remedy: the advice for a file that is not of the encoding.
     """
 
     sign: str = ","
@@ -61,12 +63,12 @@ class Dialect:
 
     @property
     def letter(self) -> str:
-        """Return what stands between values as Arrow reads them."""
+        """Return the letter between values in the bytes that Arrow reads."""
         return _UNIT if self.sign == _COLONS else self.sign
 
     @staticmethod
     def is_packed(path: Path) -> bool:
-        """Return whether a file is compressed."""
+        """Return True if a file is compressed."""
         return path.suffix.lower() in _PACKED
 
     def open(self, path: Path) -> BinaryIO:
@@ -76,10 +78,11 @@ class Dialect:
         return opened_as_utf8(path, self.encoding)
 
     def translated(self, path: Path) -> pa.Buffer | None:
-        """Return a file's bytes where Arrow cannot read them as they lie; else None.
+        """Return a file's bytes in UTF-8, with one letter between values; None if Arrow can read
+        the file itself.
 
-        They are in memory, since Arrow reads ahead by threads of its own, which are not to wait for
-        Python.
+        The bytes are in memory, since Arrow reads ahead by threads of its own, which are not to
+        wait for Python.
         """
         if self.encoding is None and self.sign not in (_COLONS, _SPACES):
             return None
@@ -97,40 +100,37 @@ def csv_tables(
     quoted: bool | None = None,
     names: Sequence[str] = (),
 ) -> Iterator[pa.Table]:
-    """Read separated values, all of them texts; an empty one is null.
+    """Read separated values as texts; an empty value is null.
 
     Args:
-        form: what the user says of the file; the rest is told by its content. None if no option
-            says anything of it.
-        notes: what was told by it, and is unusual, is added as parts of a sentence.
-        likely: what is likely to stand between values, a comma, a tab, or "" for no guess.
-        sign: what stands between values.
-        quoted: whether double quotes enclose a value. None is true, unless they stand in values as
-            other signs do: then every line has the values of a row, and some value would run over
-            lines.
+        path: of the file.
+        form: the form that the user's options say; the file's content says the rest. None if no
+            option says anything.
+        notes: notes on an unusual form are added here, as parts of a sentence.
+        likely: the likely sign between values: a comma, a tab, or "" for no guess.
+        sign: between values; None reads it from the content.
+        quoted: True if double quotes enclose a value. None is true, unless quotes are signs like
+            others: then every line has the values of a row, and some enclosed value would run over
+            several lines.
         names: of the columns of a file without a line of names.
 
     Raises:
         DataError: a row that is not UTF-8, too long or too short, or a value that swallows rows.
     """
-    notes = [] if notes is None else notes
+    if notes is None:
+        notes = []
     remedy = SAVE if form is None else REMEDY
     form = form or BY_CONTENT
     encoding = encoding_of(path, form.encoding)
     known = known_file(path)
     if known is not None and encoding is None and not _begins_as_utf8(path):
         encoding = known.encoding
-    dialect = Dialect(
-        sign or "",
-        encoding,
-        quoted is not False,
-        tuple(names),
-        remedy=remedy,
-    )
-    if dialect.encoding is not None and form.encoding is None:
-        notes.append(f"it is in {dialect.encoding.upper()}")
+    dialect = Dialect(sign or "", encoding, quoted is not False, tuple(names), remedy=remedy)
+    if encoding is not None and form.encoding is None:
+        notes.append(f"it is in {encoding.upper()}")
     start = _start(path, dialect)
-    if (line := _EXCEL.match(start)) is not None:
+    line = _EXCEL.match(start)
+    if line is not None:
         raise DataError(
             f"{path}: its first line, {line[0]!r}, tells Excel what stands between values, and is no line of the table: "
             "remove it"
@@ -144,7 +144,7 @@ def csv_tables(
     if sign is None:
         dialect = replace(dialect, sign=_sign_of(start, likely))
         if likely and dialect.sign != likely:
-            between = _CALLED.get(dialect.sign, repr(dialect.sign))
+            between = _NAMES_OF_SIGNS.get(dialect.sign, repr(dialect.sign))
             notes.append(f"its values are divided by {between}")
     if dialect.sign in (_COLONS, _SPACES) or not _holds_quotes(path):
         dialect = replace(dialect, quoted=False)
@@ -159,16 +159,17 @@ def csv_tables(
 def typed_tables(
     path: Path, form: TableForm = BY_CONTENT, notes: list[str] | None = None
 ) -> Iterator[pa.Table]:
-    """Read one of RecBole's files: values between tabs, columns called NAME:TYPE, and lists with
-    spaces between values; without any type, a file is of separated values.
+    """Read a file of RecBole as texts and lists of texts.
 
-    Values are texts and lists of texts, as those of separated values are.
+    The file has values between tabs, columns called NAME:TYPE, and lists with spaces between
+    values. A file without any type is read as separated values.
 
     Raises:
         DataError: a column without a type.
     """
     dialect = Dialect("\t", encoding_of(path, form.encoding))
-    header = next(iter(_lines(_start(path, dialect))), "")
+    lines = _lines(_start(path, dialect))
+    header = lines[0] if lines else ""
     if not any(name.rpartition(":")[2] in _TYPES for name in header.split("\t")):
         yield from csv_tables(path, form, notes, likely="")
         return
@@ -180,26 +181,28 @@ def typed_tables(
                     f"{path}: column {header!r} has no type: call it NAME:TYPE, with one of {', '.join(_TYPES)}"
                 )
             values = table.column(i)
-            table = table.set_column(
-                i, name, pc.split_pattern(values, " ") if kind.endswith("_seq") else values
-            )
+            if kind.endswith("_seq"):
+                values = pc.split_pattern(values, " ")
+            table = table.set_column(i, name, values)
         yield table
 
 
 def is_separated(path: Path) -> bool:
-    """Return whether a file of any name holds separated values, by its first lines: all have the
-    same number of values, two or more, and values between spaces, commas or the like are numbers,
-    times and ids."""
+    """Return True if a file of any name holds separated values, by its first lines.
+
+    All lines have the same number of values, two or more. Values that are divided by spaces, commas
+    or the like are numbers, times and ids.
+    """
     try:
         dialect = Dialect("", encoding_of(path))
         start = _start(path, dialect)
         lines = _lines(start)
-        sign = _sign_of(start, "")
         if re.search("[\0\ufffd]", start) or len(lines) < 2:
             return False
         if _are_adjacency_lists(start):
             return True
-        if not _divides(sign, lines[:_SHOWN]):
+        sign = _sign_of(start, "")
+        if not _divides(sign, lines[:_FIRST_LINES]):
             return False
         if sign in ("\t", _COLONS):
             return True
@@ -207,13 +210,16 @@ def is_separated(path: Path) -> bool:
         rows = _rows(start, dialect)
     except (DataError, OSError, EOFError, pa.ArrowException):
         return False
-    columns = profile(rows.slice(1) if len(rows) > 1 else rows, str(path)).columns.values()
-    measured = any(column.kinds & {"number", "time"} for column in columns)
-    return measured and all("text" not in column.kinds for column in columns)
+    if len(rows) > 1:
+        rows = rows.slice(1)  # without the names
+    columns = profile(rows, str(path)).columns.values()
+    if any("text" in column.kinds for column in columns):
+        return False
+    return any(column.kinds & {"number", "time"} for column in columns)
 
 
 def is_adjacency(path: Path) -> bool:
-    """Return whether each line of a file holds a user and items, not as many in each."""
+    """Return True if each line of a file holds a user and the user's items, of different number."""
     return _are_adjacency_lists(_start(path, Dialect("", encoding_of(path))))
 
 
@@ -237,7 +243,8 @@ def _batches(path: Path, dialect: Dialect) -> Iterator[pa.Table]:
             return pa.BufferReader(content)
         return pa.input_stream(str(path), compression=_PACKED.get(path.suffix.lower()))
 
-    first, content = 1, dialect.translated(path)
+    content = dialect.translated(path)
+    first = 1
     try:
         names = dialect.names
         if not names:
@@ -263,12 +270,13 @@ def _batches(path: Path, dialect: Dialect) -> Iterator[pa.Table]:
 
 
 def _start(path: Path, dialect: Dialect) -> str:
-    """Return the first lines of a file, whole ones if there are any."""
+    """Return the first lines of a file, without a line that is cut."""
     with opened_as_utf8(path, dialect.encoding) as file:
         start = file.read(_START)
     whole, newline, _ = start.rpartition(b"\n")
-    ended = len(start) < _START or not newline
-    return (start if ended else whole + newline).decode("utf-8", "replace").removeprefix("\ufeff")
+    if len(start) == _START and newline:
+        start = whole + newline
+    return start.decode("utf-8", "replace").removeprefix("\ufeff")
 
 
 def _lines(text: str) -> list[str]:
@@ -277,29 +285,28 @@ def _lines(text: str) -> list[str]:
 
 
 def _sign_of(start: str, likely: str) -> str:
-    """Return what divides the columns of a table: the likely sign, or another one that divides all
-    its first lines alike."""
+    """Return the sign between the values of a table: the first sign that divides all first lines
+    alike, else a sign that divides the first two lines alike, else the likely sign."""
     unquoted = re.sub(r'"[^"]*"', "", start)
     for text in (start, unquoted):  # values may be quoted
-        lines = _lines(text)[:_SHOWN]
+        lines = _lines(text)[:_FIRST_LINES]
         for sign in _SIGNS[likely]:
             if len(lines) > 1 and _divides(sign, lines):
                 return sign
-    header, row = [*_lines(start), "", ""][:2]
-    for sign in _SIGNS[likely]:
-        if likely and likely in header:
-            break
-        if sign != _SPACES and 0 < header.count(sign) == row.count(sign):
-            return sign
+    lines = _lines(start)
+    if len(lines) > 1 and not (likely and likely in lines[0]):
+        for sign in _SIGNS[likely]:
+            if sign != _SPACES and 0 < lines[0].count(sign) == lines[1].count(sign):
+                return sign
     return likely or "\t"
 
 
 def _are_adjacency_lists(start: str) -> bool:
-    """Return whether lines hold whole numbers between spaces, not as many in each, as files of
-    users with their items do."""
-    lines = [line.split() for line in _lines(start)[:_SHOWN]]
-    numbers = all(word.isdecimal() for line in lines for word in line)
-    return numbers and len({len(line) for line in lines}) > 1
+    """Return True if lines hold whole numbers between spaces, of different number, as in files of
+    users with their items."""
+    lines = [line.split() for line in _lines(start)[:_FIRST_LINES]]
+    are_numbers = all(word.isdecimal() for line in lines for word in line)
+    return are_numbers and len({len(line) for line in lines}) > 1
 
 
 def _adjacency_lists(path: Path, dialect: Dialect) -> Iterator[pa.Table]:
@@ -315,7 +322,7 @@ def _adjacency_lists(path: Path, dialect: Dialect) -> Iterator[pa.Table]:
 
 
 def _begins_as_utf8(path: Path) -> bool:
-    """Return whether the beginning of a file is UTF-8."""
+    """Return True if the beginning of a file is UTF-8."""
     with opened(path) as file:
         start = file.read(_START).rpartition(b"\n")[0]
     try:
@@ -326,16 +333,16 @@ def _begins_as_utf8(path: Path) -> bool:
 
 
 def _divides(sign: str, lines: Sequence[str]) -> bool:
-    """Return whether all lines hold a sign equally often, at least once."""
+    """Return True if all lines hold a sign equally often, at least once; spaces beside each other
+    count once."""
     if sign == _SPACES:
-        counts = {len(line.split(_SPACES)) - 1 for line in map(_single_spaced, lines)}
-    else:
-        counts = {line.count(sign) for line in lines}
+        lines = [re.sub(" +", " ", line.strip(" ")) for line in lines]
+    counts = {line.count(sign) for line in lines}
     return len(counts) == 1 and 0 not in counts
 
 
 def _one_letter(path: Path, dialect: Dialect) -> Iterator[bytes]:
-    """Yield the bytes of a file, with one letter in place of what divides its values."""
+    """Yield the bytes of a file, with one letter between values."""
     rest = b""
     with opened_as_utf8(path, dialect.encoding) as file:
         while block := file.read(BLOCK):
@@ -349,21 +356,21 @@ def _one_letter(path: Path, dialect: Dialect) -> Iterator[bytes]:
 
 
 def _divided(lines: bytes, sign: str) -> bytes:
+    """Return lines with one letter in place of two colons, or of several spaces."""
     if sign == _COLONS:
         return lines.replace(b"::", _UNIT.encode())
-    return re.sub(rb"(?m)^ +| +(?=\r?$)", b"", re.sub(rb" {2,}", b" ", lines))
-
-
-def _single_spaced(line: str) -> str:
-    return re.sub(" +", " ", line.strip(" "))
+    single_spaced = re.sub(rb" {2,}", b" ", lines)
+    return re.sub(rb"(?m)^ +| +(?=\r?$)", b"", single_spaced)
 
 
 def _holds_quotes(path: Path) -> bool:
-    """Return whether a file may hold double quotes.
+    """Return True if a file holds double quotes.
 
-    A packed file is read to its end: Arrow's parser takes one that is cut short for a whole one.
+    A packed file is read to its end, so that a file that is cut short is noticed: Arrow's parser
+    takes it for a whole file.
     """
-    quotes, buffer = False, bytearray(_PIECE)
+    quotes = False
+    buffer = bytearray(_PIECE)
     with opened(path) as file:
         while size := file.readinto(buffer):  # type: ignore[attr-defined]
             quotes = quotes or buffer.find(b'"', 0, size) >= 0
@@ -373,25 +380,29 @@ def _holds_quotes(path: Path) -> bool:
 
 
 def _quotes_are_plain(path: Path, start: str, dialect: Dialect) -> bool:
-    """Return whether double quotes are signs like others: every line has the values of a row, two
-    or more, and some value begins with a quote that does not enclose it, nor a text of two lines.
+    """Return True if double quotes are signs like others.
+
+    Then every line has the values of a row, two or more, and some value begins with a quote that
+    encloses neither the value nor a text of two lines.
     """
+    first_lines = _lines(start)
+    if not _divides(dialect.sign, first_lines):
+        return False
+    signs = first_lines[0].count(dialect.sign)
     sign = re.escape(dialect.sign.encode())
     not_enclosed = re.compile(
         rb'(?:(?<=\n)|(?<=%s))"(?!(?:[^"\n]|"")*"(?:%s|\r?\n))' % (sign, sign)
     )
-    if not _divides(dialect.sign, _lines(start)):
-        return False
-    columns, plain = _lines(start)[0].count(dialect.sign), False
+    is_plain = False
     for lines in _whole_lines(path, dialect):
-        if not _all_have(lines, dialect.sign, columns):
+        if not _all_have(lines, dialect.sign, signs):
             return False
-        plain = plain or not_enclosed.search(b"\n" + lines) is not None
-    return plain and not _encloses(path, dialect)
+        is_plain = is_plain or not_enclosed.search(b"\n" + lines) is not None
+    return is_plain and not _encloses(path, dialect)
 
 
 def _encloses(path: Path, dialect: Dialect) -> bool:
-    """Return whether quotes end where values do, and no value runs over more than two lines."""
+    """Return True if quotes end where values do, and no value runs over more than two lines."""
     with dialect.open(path) as file, suppress(csv.Error):
         rows = _python_reader(file, dialect, strict=True)
         before = 0
@@ -404,7 +415,7 @@ def _encloses(path: Path, dialect: Dialect) -> bool:
 
 
 def _whole_lines(path: Path, dialect: Dialect) -> Iterator[bytes]:
-    """Yield the lines of a file, many at once; the last one has an end, too."""
+    """Yield the lines of a file, many at once; the last line has an end, too."""
     rest: list[bytes] = []
     with opened_as_utf8(path, dialect.encoding) as file:
         while block := file.read(BLOCK):
@@ -412,14 +423,16 @@ def _whole_lines(path: Path, dialect: Dialect) -> Iterator[bytes]:
             if not newline:
                 rest.append(block)
                 continue
-            yield b"".join([*rest, whole, newline])
+            rest.append(whole + newline)
+            yield b"".join(rest)
             rest = [tail]
     if any(rest):
-        yield b"".join([*rest, b"\n"])
+        rest.append(b"\n")
+        yield b"".join(rest)
 
 
 def _all_have(lines: bytes, sign: str, count: int) -> bool:
-    """Return whether every line that is not blank holds a sign this often."""
+    """Return True if every line that is not blank holds a sign `count` times."""
     letters = np.frombuffer(lines, np.uint8)
     ends = np.flatnonzero(letters == ord("\n"))
     signs = np.flatnonzero(letters == ord(sign))
@@ -430,11 +443,11 @@ def _all_have(lines: bytes, sign: str, count: int) -> bool:
 
 
 def _rows(start: str, dialect: Dialect) -> pa.Table:
-    """Return the first lines of a file as a table of texts, of which the first row may be names;
-    rows of another length than the first are left out."""
-    content = start.replace(_COLONS, _UNIT) if dialect.sign == _COLONS else start
-    if dialect.sign == _SPACES:
-        content = _divided(content.encode(), _SPACES).decode()
+    """Return the first lines of a file as a table of texts, whose first row may be names; rows of
+    another length than the first row are left out."""
+    content = start
+    if dialect.sign in (_COLONS, _SPACES):
+        content = _divided(start.encode(), dialect.sign).decode()
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE
     lines = io.StringIO(content, newline="")
     rows: list[list[str]] = []
@@ -447,8 +460,8 @@ def _rows(start: str, dialect: Dialect) -> pa.Table:
 
 
 def _named(path: Path, start: str, dialect: Dialect, form: TableForm, notes: list[str]) -> Dialect:
-    """Return a dialect with the names of the columns, where the first line does not hold them, or
-    the user gives others."""
+    """Return a dialect with the names of the columns, if the first line holds no names, or the user
+    gives other names."""
     rows = _rows(start, dialect)
     if not len(rows):
         return dialect
@@ -462,8 +475,8 @@ def _named(path: Path, start: str, dialect: Dialect, form: TableForm, notes: lis
                 f"data.columns names {quantity(len(form.columns), 'columns')}, and the first line of {path} has "
                 f"{quantity(len(header), 'values')}: name each column once, in their order"
             )
-        # Where nothing is seen, the names were given since the file has none.
-        named_twice = has_names is True or header == [*form.columns]
+        # If nothing tells, the user gives names since the file has no line of names.
+        named_twice = has_names is True or header == list(form.columns)
         return replace(dialect, names=form.columns, replaced=named_twice)
     if has_names is not False:
         return dialect
@@ -473,7 +486,9 @@ def _named(path: Path, start: str, dialect: Dialect, form: TableForm, notes: lis
         notes.append(f"its columns are called as {known.of} describes them")
         return replace(dialect, names=known.columns)
     if form.header is None:
-        shown = ", ".join(names) if len(names) < 6 else f"{names[0]}, ..., {names[-1]}"
+        shown = ", ".join(names)
+        if len(names) > 5:
+            shown = f"{names[0]}, ..., {names[-1]}"
         notes.append(
             f"its first line holds data and no names, so that its columns are called {shown} "
             "(data.columns=[...] names them, data.header=true takes the line for names)"
@@ -482,10 +497,10 @@ def _named(path: Path, start: str, dialect: Dialect, form: TableForm, notes: lis
 
 
 def _refuse_swallowed(path: Path, table: pa.Table, dialect: Dialect, first: int) -> None:
-    """Refuse a value that begins with a double quote and runs over whole rows to the next one.
+    """Refuse a value that begins with a double quote and runs over whole rows to the next quote.
 
-    A text of several lines is not meant: its lines do not all hold the signs of a row, or quotes
-    end where values do.
+    A text of several lines passes: not all of its lines hold the signs of a row, or quotes end
+    where values do.
     """
     signs = table.num_columns - 1
     if not signs:
@@ -510,7 +525,7 @@ def _refuse_swallowed(path: Path, table: pa.Table, dialect: Dialect, first: int)
 
 
 def _holds_line_ends(column: pa.ChunkedArray) -> bool:
-    """Return whether a text holds the end of a line, by what lies behind the column in memory."""
+    """Return True if a text holds the end of a line, by the column's letters in memory."""
     for chunk in column.chunks:
         letters = memoryview(chunk.buffers()[2] or b"")
         for at in range(0, len(letters), _PIECE):
@@ -520,7 +535,7 @@ def _holds_line_ends(column: pa.ChunkedArray) -> bool:
 
 
 def _ends_within_value(path: Path, dialect: Dialect, row: int) -> bool:
-    """Return whether a row's quotes end within a value, by Python's reader."""
+    """Return True if a row's quotes end within a value, by Python's reader."""
     header = 0 if dialect.names and not dialect.replaced else 1
     rows = _python_rows(path, dialect, strict=True)
     for _ in range(row + header):
@@ -532,21 +547,21 @@ def _ends_within_value(path: Path, dialect: Dialect, row: int) -> bool:
 
 
 def _python_rows(path: Path, dialect: Dialect, strict: bool = False) -> Iterator[list[str]]:
-    """Yield the rows of a file as Python reads them, but for blank ones."""
+    """Yield the rows of a file as Python reads them, without blank rows."""
     with dialect.open(path) as file:
         yield from filter(None, _python_reader(file, dialect, strict))
 
 
 def _python_reader(file: Any, dialect: Dialect, strict: bool) -> Any:
-    """Return Python's reader of a file; a strict one refuses quotes that end within a value."""
+    """Return Python's reader of a file; a strict reader refuses quotes that end within a value."""
     lines = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE
     return csv.reader(lines, delimiter=dialect.letter, quoting=quoting, strict=strict)
 
 
 def _refuse_row(path: Path, dialect: Dialect) -> None:
-    """Refuse a file with its first row that is not UTF-8 or too long or short; none behind a value
-    too long for Python's reader."""
+    """Refuse a file with its first row that is not UTF-8 or too long or short; the search ends at a
+    value that is too long for Python's reader."""
     rows = _python_rows(path, dialect)
     with suppress(csv.Error):
         header: Sequence[str] = dialect.names
@@ -560,9 +575,7 @@ def _refuse_row(path: Path, dialect: Dialect) -> None:
                     )
             if len(cells) != len(header):
                 what = f"{quantity(len(cells), 'values')} for {quantity(len(header), 'columns')}"
-                advice = (
-                    f", and enclose those that hold {dialect.sign!r} in double quotes"
-                    if dialect.quoted
-                    else ""
-                )
+                advice = ""
+                if dialect.quoted:
+                    advice = f", and enclose those that hold {dialect.sign!r} in double quotes"
                 raise pa.ArrowInvalid(f"row {row} has {what}: give each row {len(header)}{advice}")

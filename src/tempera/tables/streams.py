@@ -34,7 +34,7 @@ def stream(data: Any) -> Iterator[TableBlock]:
 
 
 def is_frame(data: Any) -> bool:
-    """Return whether an object may be read as a table: a frame, a table, or a data set."""
+    """Return True if an object may be read as a table: a frame, a table, or a data set."""
     library = sys.modules.get("datasets")
     if library is not None and isinstance(data, library.Dataset | library.IterableDataset):
         return True
@@ -42,31 +42,34 @@ def is_frame(data: Any) -> bool:
 
 
 def described(data: Any) -> str:
-    """Return what to call an object in memory.
+    """Return words for an object in memory.
 
     >>> described(pa.table({"a": range(1000)}))
     'a pyarrow Table of 1,000 rows'
     """
     kind = type(data)
     library = kind.__module__.partition(".")[0]
-    rows = f" of {quantity(len(data), 'rows')}" if isinstance(data, Sized) else ""
-    return f"{article(library)} {kind.__name__}{rows}"
+    words = f"{article(library)} {kind.__name__}"
+    if isinstance(data, Sized):
+        words += f" of {quantity(len(data), 'rows')}"
+    return words
 
 
 def data_sets(data: Any) -> dict[str, Any]:
-    """Return the data sets of an object that holds several by name, as a DatasetDict does; of
-    another, nothing."""
-    return {str(name): each for name, each in data.items()} if isinstance(data, dict) else {}
+    """Return the data sets, by name, of an object that holds several data sets, such as a
+    DatasetDict; nothing for any other object."""
+    if not isinstance(data, dict):
+        return {}
+    return {str(name): each for name, each in data.items()}
 
 
 def _tables(data: Any) -> Iterator[pa.Table]:
-    library = sys.modules.get(
-        "datasets"
-    )  # an object of it cannot be there unless it has been imported
+    library = sys.modules.get("datasets")  # imported if there is an object of the library
     if library is not None and isinstance(data, library.Dataset | library.IterableDataset):
         yield from data.with_format("arrow").iter(_ROWS)
         return
-    if several := data_sets(data):
+    several = data_sets(data)
+    if several:
         raise DataError(
             f"data holds several data sets ({', '.join(several)}): hand over one of them"
         )
@@ -74,7 +77,8 @@ def _tables(data: Any) -> Iterator[pa.Table]:
     try:
         reader = pa.RecordBatchReader.from_stream(data)
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        if mixed := _mixed(data):
+        mixed = _mixed(data)
+        if mixed:
             raise DataError(f"data, {mixed}; expected values of one type in a column") from None
         reason = "; ".join(str(part).splitlines()[0] for part in error.args)
         raise DataError(
@@ -85,7 +89,8 @@ def _tables(data: Any) -> Iterator[pa.Table]:
             f"data is {type(data).__name__}, which gives no Arrow stream (__arrow_c_stream__): "
             "hand over a datasets.Dataset, a frame of pandas or polars, or a table of pyarrow"
         ) from None
-    yield from (pa.Table.from_batches([batch]) for batch in reader)
+    for batch in reader:
+        yield pa.Table.from_batches([batch])
 
 
 def _without_wide_integers(data: Any) -> Any:
@@ -100,10 +105,11 @@ def _without_wide_integers(data: Any) -> Any:
         return data
     frame = data.lazy().collect()
     kinds = frame.schema
-    if objects := next((name for name, kind in kinds.items() if kind == polars.Object), None):
-        raise DataError(
-            f"data: column {objects!r} holds objects of Python; expected texts or numbers"
-        )
+    for name, kind in kinds.items():
+        if kind == polars.Object:
+            raise DataError(
+                f"data: column {name!r} holds objects of Python; expected texts or numbers"
+            )
     wide = {getattr(polars, name) for name in ("Int128", "UInt128") if hasattr(polars, name)}
     names = [name for name, kind in kinds.items() if kind in wide]
     return frame.with_columns(polars.col(name).cast(polars.String) for name in names)

@@ -29,12 +29,8 @@ __all__ = ["TableBlock", "blocks", "blocks_of", "csv_tables", "read_table"]
 _ROWS = 1 << 16  # rows of a Parquet file that are held at once
 FEW = 20  # files of a folder that are looked into, where no name tells of a table
 _COMPRESSED = (".gz", ".zst")  # of texts; Parquet and Arrow have compression of their own
-_BESIDE_RUNS = (
-    ".partial",
-    ".replaced",
-    ".checkpoints",
-    ".trackers",
-)  # ends of folders that are written beside a run
+# Ends of the names of folders that are written beside a run.
+_BESIDE_RUNS = (".partial", ".replaced", ".checkpoints", ".trackers")
 
 
 @dataclass(frozen=True)
@@ -42,36 +38,39 @@ class TableBlock:
     """Consecutive rows of one file."""
 
     table: pa.Table
-    file: str  # as it is named in messages
+    file: str  # the name of the file in messages
     first: int = 1  # number of the first row, counted from 1
-    origin: NDArray[np.int64] | None = (
-        None  # row of the file, from `first` on, that each row is of; None: in order
-    )
+    # The row of the file, counted from `first`, from which each row comes; None: in order.
+    origin: NDArray[np.int64] | None = None
     notes: tuple[str, ...] = ()  # on the form of the file so far, as parts of a sentence
 
     def number(self, row: int) -> int:
-        """Return the number in its file of a row of this block."""
-        return self.first + (row if self.origin is None else int(self.origin[row]))
+        """Return the number that a row of this block has in its file."""
+        if self.origin is not None:
+            row = int(self.origin[row])
+        return self.first + row
 
     def place(self, row: int) -> str:
-        """Return what to call a row of this block."""
+        """Return the file and the number of a row of this block, in words."""
         return f"{self.file} row {self.number(row)}"
 
 
-Parse = Callable[[Path], Iterator[pa.Table]]  # a file some rows at a time
-Reader = Callable[[Path, TableForm, list[str]], Iterator[pa.Table]]  # and what is unusual in it
+Parse = Callable[[Path], Iterator[pa.Table]]  # reads a file some rows at a time
+# Reads a file of a form, and adds notes on unusual things to the list.
+Reader = Callable[[Path, TableForm, list[str]], Iterator[pa.Table]]
 
 
 def blocks(path: Path, form: TableForm = BY_CONTENT) -> Iterator[TableBlock]:
     """Read a file, or every file in a folder by name, in order; all texts are valid UTF-8.
 
     Args:
-        form: what the user says of the files.
+        path: of a file or a folder.
+        form: the form of the files, as the user's options say.
 
     Raises:
-        DataError: a file that is missing, empty, damaged, of another format or not UTF-8; names the
-            file and the row.
-        ConfigError: the form is not one that such a file has.
+        DataError: a file that is missing, empty, damaged, of another format or not UTF-8; the
+            message names the file and the row.
+        ConfigError: the file cannot have this form.
     """
     empty = True
     for file in files_of(path):
@@ -85,10 +84,12 @@ def blocks(path: Path, form: TableForm = BY_CONTENT) -> Iterator[TableBlock]:
 def blocks_of(
     path: Path, parse: Parse | None = None, form: TableForm = BY_CONTENT
 ) -> Iterator[TableBlock]:
-    """Read one file; raises as `blocks` does.
+    """Read one file; raises the errors of `blocks`.
 
     Args:
-        parse: how it is read; None is by its extension, and its form.
+        path: of the file.
+        parse: reads the file; None reads it by its extension and its form.
+        form: the form of the file, as the user's options say.
     """
     refuse_irregular(path)
     refuse_damaged(path)  # of an export
@@ -97,13 +98,15 @@ def blocks_of(
     kind = ending(path)
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty")
-    first, notes = 1, list[str]()
+    first = 1
+    notes = list[str]()
     try:
-        for table in parse(path) if parse else _reader(path)(path, form, notes):
-            _ = str(table.schema)  # names are read when they are asked for
+        tables = _reader(path)(path, form, notes) if parse is None else parse(path)
+        for table in tables:
+            _ = str(table.schema)  # Arrow decodes names when they are read, and may fail here
             yield TableBlock(decoded(table), str(path), first, notes=tuple(notes))
             first += len(table)
-    except UnicodeDecodeError:  # texts of rows have been looked at
+    except UnicodeDecodeError:  # of a name, since the texts of rows were checked before
         raise DataError(f"{path}: the names of its columns are not UTF-8") from None
     except (pa.ArrowException, OSError, EOFError, zlib.error) as error:
         after = f" after row {first - 1:,}" if first > 1 else ""
@@ -113,10 +116,10 @@ def blocks_of(
 
 
 def _reader(path: Path) -> Reader:
-    """Return how a file is read, by its extension, or by its content if that is unknown.
+    """Return the reader of a file, by its extension, or by its content if the extension is unknown.
 
     Raises:
-        DataError: no table.
+        DataError: the file is no table.
     """
     kind = ending(path)
     if kind in _PARSERS:
@@ -132,8 +135,7 @@ def read_table(path: Path) -> pa.Table:
     """Read every row of a file, all texts valid UTF-8; columns of CSV are texts.
 
     Raises:
-        DataError: as `blocks` does, and for columns that change their type, or of which two have
-            one name.
+        DataError: as in `blocks`; also a column that changes its type, or two columns of one name.
     """
     tables = [block.table for block in blocks(path)]
     refuse_repeated(tables[0].column_names, str(path))
@@ -142,18 +144,19 @@ def read_table(path: Path) -> pa.Table:
 
 def refuse_repeated(names: Sequence[str], where: str) -> None:
     """Refuse a table with two columns of one name."""
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(
-            f"{where} has {names.count(twice)} columns named {twice!r}; give each column a name of its own"
-        )
+    for name in names:
+        count = names.count(name)
+        if count > 1:
+            raise DataError(
+                f"{where} has {count} columns named {name!r}; give each column a name of its own"
+            )
 
 
 def joined(tables: Sequence[pa.Table], otherwise: str) -> pa.Table:
-    """Return the rows of all tables, with the columns of any.
+    """Return the rows of all tables, with the columns of any table.
 
     Raises:
-        DataError: `otherwise`, and the reason: the tables hold one column in several ways.
+        DataError: `otherwise`, and the reason: the tables hold a column in several types.
     """
     try:
         return pa.concat_tables(tables, promote_options="permissive")
@@ -162,8 +165,8 @@ def joined(tables: Sequence[pa.Table], otherwise: str) -> pa.Table:
 
 
 def parquet_table(path: Path) -> pa.Table:
-    """Read a Parquet file, with pyarrow's own errors; its `read_table` waits for ever for some that
-    are damaged.
+    """Read a Parquet file, with pyarrow's own errors; pyarrow's `read_table` waits for ever for
+    some damaged files.
 
     Raises:
         DataError: the file is not as its manifest has it.
@@ -177,11 +180,11 @@ def parquet_table(path: Path) -> pa.Table:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files of a folder of shards, in order, or those that a name with * stands for; of
-    anything else, the path itself.
+    """Return the files of a folder of shards, in order, or the files that a name with * stands for;
+    for any other path, the path itself.
 
     Raises:
-        DataError: the folder holds no table, or several data sets, or is that of a run.
+        DataError: the folder holds no table, or several data sets, or is the folder of a run.
     """
     if "*" in path.name and not path.exists():
         return sorted(path.parent.glob(path.name)) or [path]
@@ -199,36 +202,39 @@ def files_of(path: Path) -> list[Path]:
 
 
 def visible_files(folder: Path) -> Iterator[Path]:
-    """Yield what lies below a folder, but for folders, and is not hidden, nor in a hidden folder, a
-    run or what lies beside one."""
+    """Yield the files below a folder that are not hidden.
+
+    Hidden folders, runs, and folders that are written beside runs are left out.
+    """
     for here, folders, files in os.walk(folder):
-        folders[:] = [
-            name
-            for name in folders
-            if not (name.startswith(".") or name.endswith(_BESIDE_RUNS) or is_run(Path(here, name)))
-        ]
-        yield from (Path(here, name) for name in files if not name.startswith("."))
+        folders[:] = [name for name in folders if not _is_left_out(Path(here, name))]
+        for name in files:
+            if not name.startswith("."):
+                yield Path(here, name)
+
+
+def _is_left_out(folder: Path) -> bool:
+    return folder.name.startswith(".") or folder.name.endswith(_BESIDE_RUNS) or is_run(folder)
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a file is read as a table, by its extension."""
+    """Return True if a file is read as a table, by its extension."""
     return ending(path) in _PARSERS
 
 
 def is_written_as_text(path: Path) -> bool:
-    """Return whether a file is text, which has an encoding, by its extension."""
+    """Return True if a file is text, which has an encoding, by its extension."""
     return ending(path) not in (".parquet", ".arrow")
 
 
 def ending(path: Path) -> str:
-    """Return the extension by which a file is read, with that of its compression.
+    """Return the extension by which a file is read, with the extension of its compression.
 
     >>> ending(Path("set.v1.csv.gz"))
     '.csv.gz'
     """
-    return "".join(
-        path.suffixes[-2:] if path.suffix.lower() in _COMPRESSED else path.suffixes[-1:]
-    ).lower()
+    parts = 2 if path.suffix.lower() in _COMPRESSED else 1
+    return "".join(path.suffixes[-parts:]).lower()
 
 
 def _parquet(path: Path, form: TableForm, _notes: list[str]) -> Iterator[pa.Table]:
@@ -260,11 +266,13 @@ def _arrow(path: Path, form: TableForm, _notes: list[str]) -> Iterator[pa.Table]
         indexed = file.read(6) == b"ARROW1"
         file.seek(0)
         reader = pa.ipc.open_file(file) if indexed else pa.ipc.open_stream(file)
-        for batch in map(reader.get_batch, range(reader.num_record_batches)) if indexed else reader:
+        batches = reader
+        if indexed:
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+        for batch in batches:
             table = pa.Table.from_batches([batch])
-            table.validate(
-                full=True
-            )  # reading one value of a column that is not valid may end the process
+            # Reading a value of a column that is not valid may end the process.
+            table.validate(full=True)
             yield table
 
 
@@ -289,16 +297,20 @@ def valid(table: pa.Table, file: str, first: int = 1) -> None:
 
 
 _PLAIN: Reader = partial(csv_tables, likely="")
+_TABBED: Reader = partial(csv_tables, likely="\t")
 _TEXTS: dict[str, Reader] = {
     ".jsonl": json_tables,
     ".json": json_tables,
     ".csv": csv_tables,
-    **dict.fromkeys((".tsv", ".tab"), partial(csv_tables, likely="\t")),
-    **dict.fromkeys((".dat", ".data"), _PLAIN),
-    **dict.fromkeys((".inter", ".user", ".item"), typed_tables),
+    ".tsv": _TABBED,
+    ".tab": _TABBED,
+    ".dat": _PLAIN,
+    ".data": _PLAIN,
+    ".inter": typed_tables,
+    ".user": typed_tables,
+    ".item": typed_tables,
 }
-_PARSERS: dict[str, Reader] = {
-    ".parquet": _parquet,
-    ".arrow": _arrow,
-    **{kind + packed: parse for kind, parse in _TEXTS.items() for packed in ("", *_COMPRESSED)},
-}
+_PARSERS: dict[str, Reader] = {".parquet": _parquet, ".arrow": _arrow}
+for _kind, _read in _TEXTS.items():
+    for _packed in ("", *_COMPRESSED):
+        _PARSERS[_kind + _packed] = _read

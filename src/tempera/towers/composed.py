@@ -1,5 +1,5 @@
-"""Saved models that are put together: a model behind which a layer stands, or one model for queries
-and one for documents."""
+"""Saved models that are put together: a model with a layer at its end, or a model of queries and a
+model of documents."""
 
 from __future__ import annotations
 
@@ -26,54 +26,75 @@ Write = Callable[[Path], None]
 
 def write_copy(model: Path, folder: Path) -> None:
     """Write a saved model as it is, in single precision."""
-    opened = open_model(str(model))
+    saved = open_model(str(model))
     with quietly():
-        opened.save(str(folder), create_model_card=False)
+        saved.save(str(folder), create_model_card=False)
 
 
 def write_with_head(
     model: Path, weight: Tensor, bias: Tensor, folder: Path, similarity: Similarity = "cosine"
 ) -> None:
-    """Write a saved model with a linear layer behind the vectors that it compares, and what a
-    similarity needs: normalisation for cosine; weight [D, width], bias [D]."""
+    """Write a saved model with a linear layer at its end, after the vectors that the model compares.
+
+    For cosine, a normalisation follows.
+
+    Args:
+        model: folder of the saved model.
+        weight: of the layer, [D, width].
+        bias: of the layer, [D].
+        folder: to write.
+        similarity: of the new vectors.
+    """
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
-    opened = open_model(str(model))
-    body = _whole(opened)
-    if not isinstance(body[-1], Normalize) and similarity_of(model) == "cosine":
-        body.append(Normalize())
+    saved = open_model(str(model))
+    modules = _whole(saved)
+    if not isinstance(modules[-1], Normalize) and similarity_of(model) == "cosine":
+        modules.append(Normalize())
     head = Dense(
         weight.shape[1], weight.shape[0], True, nn.Identity(), init_weight=weight, init_bias=bias
     )
-    end = [Normalize()] if similarity == "cosine" else []
-    settings = {**_settings(opened), "similarity_fn_name": similarity}
-    _write([*body, head, *end], settings, folder)
+    modules.append(head)
+    if similarity == "cosine":
+        modules.append(Normalize())
+    settings = _settings(saved)
+    settings["similarity_fn_name"] = similarity
+    _write(modules, settings, folder)
 
 
 def write_routed(query: Write, doc: Write, folder: Path) -> None:
-    """Write one model with a route for queries and one for documents, from functions that write the
-    model of each."""
+    """Write one model with a route for queries and a route for documents.
+
+    Args:
+        query: writes the model of queries.
+        doc: writes the model of documents.
+        folder: to write.
+    """
     from sentence_transformers.sentence_transformer.modules import Router
 
-    with TemporaryDirectory() as place:
-        models = []
-        for name, write in (("query", query), ("doc", doc)):
-            write(Path(place) / name)
-            models.append(open_model(str(Path(place) / name)))
-    router = Router.for_query_document(*(_whole(each) for each in models))  # type: ignore[arg-type]
-    prompts = {
-        "query": prompt_of(models[0], "query") or "",
-        "document": prompt_of(models[1], "doc") or "",
+    with TemporaryDirectory() as temporary:
+        query_folder = Path(temporary) / "query"
+        query(query_folder)
+        query_model = open_model(str(query_folder))
+        doc_folder = Path(temporary) / "doc"
+        doc(doc_folder)
+        doc_model = open_model(str(doc_folder))
+    router = Router.for_query_document(_whole(query_model), _whole(doc_model))  # type: ignore[arg-type]
+    settings = _settings(query_model)
+    settings["prompts"] = {
+        "query": prompt_of(query_model, "query") or "",
+        "document": prompt_of(doc_model, "doc") or "",
     }
-    doc_model = models[1]
-    # Whatever the length of a query, the vectors of documents decide how they are to be compared.
-    similarity = compared_by(doc_model.similarity_fn_name, is_unit(doc_model), folder)
-    settings = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": similarity}
-    _write([router], {**_settings(models[0]), **settings}, folder)
+    settings["default_prompt_name"] = None
+    # The length of a query's vector does not change a ranking, so the documents' model decides.
+    settings["similarity_fn_name"] = compared_by(
+        doc_model.similarity_fn_name, is_unit(doc_model), folder
+    )
+    _write([router], settings, folder)
 
 
 def _whole(model: SentenceTransformer) -> list[Any]:
-    """Return the modules of a model, with those that cut its vectors where `truncate_dim` did."""
+    """Return the modules of a model, and modules that cut its vectors where `truncate_dim` did."""
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
     modules: list[Any] = list(model)
@@ -88,13 +109,17 @@ def _whole(model: SentenceTransformer) -> list[Any]:
         nn.Identity(),
         init_weight=torch.eye(model.truncate_dim, width),
     )
-    if isinstance(modules[-1], Normalize) and model.similarity_fn_name != "dot":
-        return [*modules, cut, Normalize()]
-    return [*modules, cut]
+    ends_in_unit = isinstance(modules[-1], Normalize)
+    modules.append(cut)
+    if ends_in_unit and model.similarity_fn_name != "dot":
+        modules.append(Normalize())
+    return modules
 
 
 def _settings(model: SentenceTransformer) -> dict[str, Any]:
-    return {**settings_of(model), "truncate_dim": None}
+    settings = settings_of(model)
+    settings["truncate_dim"] = None
+    return settings
 
 
 def _write(modules: list[Any], settings: dict[str, Any], folder: Path) -> None:

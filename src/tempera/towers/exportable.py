@@ -1,7 +1,7 @@
-"""A saved model as one module from padded token ids to the vectors that it compares: what other
-runtimes can take over.
+"""A saved model as one module from padded token ids to the vectors that the model compares, for
+other runtimes.
 
-Letters in shapes: n rows, w tokens of the longest of them, D width.
+Letters in shapes: n rows, w tokens of the longest row, D width.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from .similarities import Similarity
 
 @dataclass(frozen=True)
 class Exportable:
-    """A module that takes input_ids and attention_mask, [n, w] each, and how texts become these."""
+    """Hold a module that takes input_ids and attention_mask, [n, w] each, and the reading of texts
+    as these."""
 
     module: nn.Module
     tokenizer: str  # tokenizer.json
@@ -31,23 +32,28 @@ class Exportable:
     special_tokens: bool
     pad: int
     prompts: dict[str, str]  # of query and doc
-    similarity: Similarity  # which the inner products of its vectors are
+    similarity: Similarity  # the meaning of the vectors' inner products
 
 
 class _Static(nn.Module):
-    """The mean of tokens' vectors, of length 1 where the model ends in a normalisation, cut to a
-    width, and again of length 1 where the model compares by cosine."""
+    """The mean of tokens' vectors, cut to a width.
+
+    Vectors are normalised before the cut if the model ends in a normalisation, and after the cut if
+    the model compares by cosine.
+    """
 
     def __init__(
         self, table: Tensor, normalises: bool, width: int | None, similarity: Similarity
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(table.shape[0], table.shape[1], _weight=table)
-        self.normalises, self.width, self.similarity = normalises, width, similarity
+        self.normalises = normalises
+        self.width = width
+        self.similarity = similarity
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         mask = attention_mask.unsqueeze(-1).to(self.embedding.weight.dtype)  # [n, w, 1]
-        # The mean of a row without tokens is 0, as that of an embedding bag.
+        # The mean of a row without tokens is 0, as in an embedding bag.
         vectors = (self.embedding(input_ids) * mask).sum(1) / mask.sum(1).clamp(min=1)
         if self.normalises:
             vectors = F.normalize(vectors, dim=-1)
@@ -57,7 +63,9 @@ class _Static(nn.Module):
 class _Text(nn.Module):
     def __init__(self, model: nn.Module, width: int | None, similarity: Similarity) -> None:
         super().__init__()
-        self.model, self.width, self.similarity = model, width, similarity
+        self.model = model
+        self.width = width
+        self.similarity = similarity
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         outputs = self.model({"input_ids": input_ids, "attention_mask": attention_mask})
@@ -66,45 +74,54 @@ class _Text(nn.Module):
 
 def _compared(vectors: Tensor, similarity: Similarity) -> Tensor:
     """Return vectors whose inner products are a similarity, [n, D]."""
-    return F.normalize(vectors, dim=-1) if similarity == "cosine" else vectors
+    if similarity == "cosine":
+        return F.normalize(vectors, dim=-1)
+    return vectors
 
 
 def exportable(folder: Path) -> Exportable:
-    """The model in a sentence-transformers folder, its pooling and normalisation included.
+    """Return the model in a sentence-transformers folder, its pooling and normalisation included.
 
     Raises:
-        ConfigError: a model that does not go from token ids to one vector by itself, such as one
-            with a router.
+        ConfigError: the model does not go from token ids to one vector by itself, as with a router.
     """
     refuse_unsafe(folder)
     modules = read_json(folder / "modules.json")
     kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
-    prompts, similarity = prompts_of(folder), similarity_of(folder)
+    prompts = prompts_of(folder)
+    similarity = similarity_of(folder)
     if kinds[0] == "StaticEmbedding" and set(kinds[1:]) <= {"Normalize"}:
         path = inside(folder, modules[0]["path"])
-        table = torch.from_numpy(read_static(path)[1]).contiguous()
-        module = _Static(table, "Normalize" in kinds, truncation(folder), similarity).eval()
-        tokenizer = (path / "tokenizer.json").read_text(encoding="utf-8")
-        return Exportable(module, tokenizer, None, False, 0, prompts, similarity)
+        table = torch.from_numpy(read_static(path).table).contiguous()
+        static = _Static(table, "Normalize" in kinds, truncation(folder), similarity)
+        return Exportable(
+            static.eval(),
+            tokenizer=(path / "tokenizer.json").read_text(encoding="utf-8"),
+            max_length=None,
+            special_tokens=False,
+            pad=0,
+            prompts=prompts,
+            similarity=similarity,
+        )
     model = open_model(str(folder)).eval()
     fast = getattr(model.tokenizer, "backend_tokenizer", None)
     if fast is None or kinds[0] == "Router":
         raise ConfigError(
             f"{folder} cannot be exported: a model of {', '.join(kinds)} is no single network over token ids"
         )
-    pad = model.tokenizer.pad_token_id or 0
     return Exportable(
         _Text(model, model.truncate_dim, similarity).eval(),
-        fast.to_str(),
-        model.max_seq_length,
-        True,
-        pad,
-        prompts,
-        similarity,
+        tokenizer=fast.to_str(),
+        max_length=model.max_seq_length,
+        special_tokens=True,
+        pad=model.tokenizer.pad_token_id or 0,
+        prompts=prompts,
+        similarity=similarity,
     )
 
 
 def example(vocabulary: int) -> tuple[Tensor, Tensor]:
-    """Two rows of four tokens, the second one shorter."""
+    """Return the ids and the mask, [2, 4] each, of a row of four tokens and a row of three."""
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
-    return torch.arange(8).reshape(2, 4) % max(1, vocabulary) * mask, mask
+    ids = torch.arange(8).reshape(2, 4) % max(1, vocabulary)
+    return ids * mask, mask

@@ -3,26 +3,28 @@ al. 2023)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
 from ..errors import DataError
 from ..io.console import logger, quietly
 from ..io.untrusted import refuse_unsafe
-from .saved import Encode, encoder_of, model_folder, opened, similarity_of
+from .saved import Encode, encoder_of, model_folder, open_with_library, similarity_of
 from .similarities import Similarity
 from .stamp import Kept
 
 
 class Merged:
-    """A model whose weights are `weight` of a trained model's and 1 - `weight` of its base's; the
-    trained one at first.
+    """A model whose weights are `weight` times the weights of a trained model and 1 - `weight` times
+    the weights of its base; at first, the weights are those of the trained model.
 
     Args:
         trained: a model folder or a run folder.
-        base: the model that it began with, or another one of its shape and tokenizer.
+        base: the model that training began with, or another model of this shape and tokenizer.
         device: reads texts.
 
     Raises:
@@ -30,63 +32,62 @@ class Merged:
     """
 
     def __init__(self, trained: Path, base: Path, device: torch.device | str = "cpu") -> None:
-        self.folder, other, self.device = model_folder(trained), model_folder(base), device
-        for folder in (self.folder, other):
-            refuse_unsafe(folder)
-        self.model, start = opened(self.folder), opened(other)
+        self.folder = model_folder(trained)
+        base_folder = model_folder(base)
+        self.device = device
+        refuse_unsafe(self.folder)
+        refuse_unsafe(base_folder)
+        self.model = open_with_library(self.folder)
+        base_model = open_with_library(base_folder)
         both = f"{trained} and {base} cannot be merged"
-        if self.model.tokenizer.get_vocab() != start.tokenizer.get_vocab():
+        if self.model.tokenizer.get_vocab() != base_model.tokenizer.get_vocab():
             raise DataError(
                 f"{both}: their tokenizers differ; give the model that {trained} began with"
             )
-        if self.model.similarity_fn_name != start.similarity_fn_name:
+        similarity = self.model.similarity_fn_name
+        if similarity != base_model.similarity_fn_name:
             logger.warning(
-                f"{base} compares by {start.similarity_fn_name}, and {trained} by {self.model.similarity_fn_name}: all weights are "
-                f"judged, and the merged model compares, by {self.model.similarity_fn_name}"
+                f"{base} compares by {base_model.similarity_fn_name}, and {trained} by {similarity}: all weights are "
+                f"judged, and the merged model compares, by {similarity}"
             )
-        self.ends = [
-            {k: v.clone() for k, v in each.state_dict().items()} for each in (start, self.model)
-        ]
-        shapes = [{name: tuple(each.shape) for name, each in end.items()} for end in self.ends]
-        if lost := sorted(dict(shapes[0].items() ^ shapes[1].items())):
-            sizes = " and ".join(str(shape.get(lost[0], "missing")) for shape in reversed(shapes))
-            own = (
-                ""
-                if lost[0] in shapes[0]
-                else ", and a run with two towers, heads or adapters of its own has none"
-            )
+        self.base = _copied(base_model)
+        self.trained = _copied(self.model)
+        base_shapes = _shapes(self.base)
+        shapes = _shapes(self.trained)
+        differing = sorted(dict(base_shapes.items() ^ shapes.items()))
+        if differing:
+            name = differing[0]
+            sizes = f"{shapes.get(name, 'missing')} and {base_shapes.get(name, 'missing')}"
+            own = ""
+            if name not in base_shapes:
+                own = ", and a run with two towers, heads or adapters of its own has none"
             raise DataError(
-                f"{both}: their shapes differ ({lost[0]}: {sizes}); give the model that {trained} began with{own}"
+                f"{both}: their shapes differ ({name}: {sizes}); give the model that {trained} began with{own}"
             )
-        if all(
-            torch.equal(start, end)
-            for start, end in zip(*(each.values() for each in self.ends), strict=True)
-        ):
+        if all(torch.equal(self.base[name], value) for name, value in self.trained.items()):
             raise DataError(
                 f"{both}: their weights are the same, as where training has kept the untrained model"
             )
 
     def at(self, weight: float) -> None:
-        """Set the weights: the base's at 0, the trained model's at 1; what is no floating point
-        number stays as it is trained."""
-        base, trained = self.ends
-        mixed = {
-            name: value
-            if not value.is_floating_point() or weight == 1
-            else base[name].to(value).lerp(value, weight)
-            for name, value in trained.items()
-        }
+        """Set the weights: the base's at 0, the trained model's at 1; tensors of whole numbers stay
+        as they are trained."""
+        mixed = dict(self.trained)
+        if weight != 1:
+            for name, value in self.trained.items():
+                if value.is_floating_point():
+                    mixed[name] = self.base[name].to(value).lerp(value, weight)
         with torch.no_grad():
             self.model.load_state_dict(mixed)
 
     @cached_property
     def similarity(self) -> Similarity:
-        """The similarity that the trained model compares by, and every model between."""
+        """The similarity that the trained model, and every model between, compares by."""
         return similarity_of(self.folder)
 
     @cached_property
     def query(self) -> Encode:
-        """The function from queries to vectors by the weights as they are set, [n, D]."""
+        """The function from queries to vectors, [n, D], by the weights as they are set."""
         return encoder_of(self.model.to(self.device), "query", self.folder)
 
     @cached_property
@@ -98,5 +99,14 @@ class Merged:
         """Write the folder that `SentenceTransformer(folder)` opens."""
         with quietly():
             self.model.save(str(folder), create_model_card=False)
-        if (kept := Kept.read(self.folder)) is not None:
+        kept = Kept.read(self.folder)
+        if kept is not None:
             kept.write(folder)
+
+
+def _copied(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in weights.items()}

@@ -15,38 +15,40 @@ from ..arithmetic.ragged import Ragged
 from ..core.batch import Role
 from .similarities import Similarity
 
-# Vectors of texts, [n, T], by index, from a model's folder, the texts' role, the texts and the name
-# of a progress bar; their inner products are the model's similarity.
+# A model's vectors of texts, [n, T], which are read by index. The arguments are the folder of the
+# model, the role of the texts, the texts, and the name of a progress bar. The vectors' inner
+# products are the model's similarity.
 Embed = Callable[[Path, Role, Sequence[str], str | None], Any]
 
 
 class Embeds(Protocol):
-    """Features of n rows to [n, D], with gradient."""
+    """Features of n rows to embeddings, [n, D], with gradient."""
 
-    padded: bool  # whether rows are padded to the longest of those that are embedded together
+    padded: bool  # rows that are embedded together are padded to the longest of these rows
 
     def __call__(self, features: Any) -> Tensor: ...
 
 
 class Encoder(nn.Module, ABC):
-    """The interface that training and evaluation need of one tower for every role, or of a tower
-    for each."""
+    """The interface of one tower for every role, or of a tower for each role, in training and
+    evaluation."""
 
-    padded: bool  # whether rows are padded to the longest of those that are embedded together
-    unit = False  # whether embeddings have length 1 as they are trained
-    guarded = False  # whether it stays untrained where validation is too small to show a gain
+    padded: bool  # rows that are embedded together are padded to the longest of these rows
+    unit = False  # embeddings have length 1 as they are trained
+    guarded = False  # the tower stays untrained where validation is too small to show a gain
     reads = torch.float32  # precision in which rows are read without gradient
-    # identifies the saved model and the options that its vectors follow from before training; ""
-    # without a model
+    # Identifies the saved model and the options that decide the vectors before training; "" without
+    # a saved model.
     origin = ""
 
     def of(self, role: Role) -> Embeds:
-        """The module that embeds a role; this one unless roles differ."""
+        """Return the module that embeds a role; the encoder itself unless roles differ."""
         return self
 
     @abstractmethod
     def encode(self, features: Any, role: Role = "doc") -> Tensor:
-        """Vectors as the saved model gives them, [n, D], on the CPU and without gradient."""
+        """Return vectors as the saved model gives them, [n, D], on the CPU and without
+        gradient."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -56,24 +58,27 @@ class Encoder(nn.Module, ABC):
 class Tower(Encoder):
     """A tower of texts."""
 
-    # whether vectors are compared by cosine, and `encode` gives unit vectors; else by inner product
+    # If True, vectors are compared by cosine, and `encode` gives unit vectors; else vectors are
+    # compared by inner product.
     normalised = True
 
     def compare_by(self, similarity: Similarity) -> None:
-        """Judge and save by the similarity that training compares by; a tower that ends in a
+        """Judge and save by a similarity, by which training compares; a tower that ends in a
         normalisation has cosines either way."""
 
     @abstractmethod
     def features(
         self, texts: Sequence[str], progress: str | None = None, role: Role = "doc"
     ) -> Ragged:
-        """Return the features of texts, after the prompt of their role; show a progress bar named
-        `progress` if given."""
+        """Return the features of texts, after the prompt of their role.
+
+        A progress bar named `progress` is shown if a name is given.
+        """
 
     @abstractmethod
     def encode(self, features: Ragged, role: Role = "doc") -> Tensor:
-        """Vectors as the saved model compares them, [n, D], on the CPU and without gradient; 0 for
-        a row of zeros."""
+        """Return vectors as the saved model compares them, [n, D], on the CPU and without gradient;
+        0 for a row of zeros."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -81,8 +86,9 @@ class Tower(Encoder):
 
 
 def batch_of(pairs: int, batches: int, smallest: int, largest: int) -> int:
-    """Return the power of two that makes about so many batches an epoch, within bounds, and at most
-    all pairs.
+    """Return the batch size, a power of two, that makes about `batches` batches an epoch.
+
+    The size lies between `smallest` and `largest`, and is at most the number of pairs.
 
     >>> batch_of(9_000, 16, 32, 2048), batch_of(1_000_000, 16, 32, 2048), batch_of(20, 16, 32, 2048)
     (512, 2048, 20)
@@ -92,7 +98,7 @@ def batch_of(pairs: int, batches: int, smallest: int, largest: int) -> int:
 
 
 def epochs_of(pairs: int, rows: int, fewest: int, most: int) -> float:
-    """Return the epochs after which about so many rows have been trained on, within bounds.
+    """Return the number of epochs, from `fewest` to `most`, that train on about `rows` rows in all.
 
     >>> epochs_of(200, 80_000, 4, 10), epochs_of(16_000, 80_000, 4, 10), epochs_of(10**6, 80_000, 4, 10)
     (10.0, 5.0, 4.0)
@@ -105,44 +111,45 @@ class TowerOptions(Protocol):
 
     @property
     def learning_rate(self) -> float:
-        """The peak rate that suits it where the configuration says nothing."""
+        """The peak learning rate if the configuration sets none."""
 
     def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
-        """Return the batch size and the number of epochs that suit so many training pairs.
+        """Return the batch size and the number of epochs for a number of training pairs.
 
         With `large`, a row costs much less in a larger batch, as on a GPU, and on a CPU in bf16.
         """
 
     def build(self, texts: Sequence[str], embed: Embed = ...) -> Tower:
-        """A tower to be trained on (among others) these texts; `embed` keeps what saved models are
-        asked for."""
+        """Return a tower to be trained on texts, among them `texts`; `embed` gives the vectors of
+        saved models, and stores them."""
 
     def again(self, tower: Tower) -> Tower:
-        """One more tower before its training, which reads texts as `tower` does."""
+        """Return one more tower before its training, which reads texts as `tower` does."""
 
 
 class Towers(Tower):
-    """The tower of each role; documents, negatives and samples share one. Both are parts of the
-    model that is saved."""
+    """The tower of each role; documents, negatives and samples share a tower. Both towers are parts
+    of the model that is saved."""
 
     def __init__(self, query: Tower, doc: Tower | None = None) -> None:
         super().__init__()
         self.query = query
         self.doc = query if doc is None else doc
         self.unit = self.query.unit and self.doc.unit
-        self.normalised = getattr(
-            self.doc, "normalised", True
-        )  # documents have lengths that inner products rank by
+        # The lengths of documents decide: inner products rank by these lengths.
+        self.normalised = getattr(self.doc, "normalised", True)
 
     def compare_by(self, similarity: Similarity) -> None:
-        """Judge and save both by the similarity that training compares by."""
+        """Judge and save both towers by the similarity that training compares by."""
         self.doc.compare_by(similarity)
         self.query.compare_by(similarity)
         self.normalised = getattr(self.doc, "normalised", True)
 
     def of(self, role: Role) -> Tower:
-        """The tower that embeds a role."""
-        return self.query if role == "query" else self.doc
+        """Return the tower that embeds a role."""
+        if role == "query":
+            return self.query
+        return self.doc
 
     def features(
         self, texts: Sequence[str], progress: str | None = None, role: Role = "doc"
@@ -151,9 +158,9 @@ class Towers(Tower):
         return self.of(role).features(texts, progress, role)
 
     def encode(self, features: Ragged, role: Role = "doc") -> Tensor:
-        """Vectors of a role's features, [n, D]."""
+        """Return the vectors of a role's features, [n, D]."""
         return self.of(role).encode(features, role)
 
     def save(self, folder: Path) -> None:
-        """Write the model of both."""
+        """Write the model that holds both towers."""
         self.doc.save(folder)

@@ -40,9 +40,9 @@ class Pretrained:
         model: a local folder, or a name such as sentence-transformers/all-MiniLM-L6-v2.
         max_length: longer texts are cut to this many tokens, special ones included; None is the
             model's own limit.
-        query_prompt: what every query begins with; None is the model's own prompt for queries, if
-            it has one.
-        doc_prompt: what every document begins with; None is the model's own.
+        query_prompt: the text before every query; None is the model's own prompt for queries, if
+            the model has one.
+        doc_prompt: the text before every document; None is the model's own.
         sides: one tower for queries and documents, two heads on a shared one, or two towers.
         lora: train low-rank adapters and leave the model's own weights; None trains all of them.
         attn_implementation: flash_attention_2 (on a GPU, in half precision) reads texts without
@@ -63,50 +63,52 @@ class Pretrained:
 
     @property
     def learning_rate(self) -> float:
-        """Return 5e-5, near the best where there is something to learn and with less harm where
-        there is nothing, or `Static`'s."""
+        """Return 5e-5, which is near the best rate on most sets, and does less harm where there is
+        nothing to learn; 2e-4 for adapters; the rate of `Static` for a static embedding."""
         if self._static:
             return Static.learning_rate
-        return 5e-5 if self.lora is None else 2e-4
+        if self.lora is not None:
+            return 2e-4
+        return 5e-5
 
     @property
     def mixed_precision(self) -> Literal["auto", "no"]:
-        """Return auto: in bf16 a step of 64 pairs costs half, and quality is not shown different; a
-        table has no products."""
+        """Return auto for a transformer: in bf16 a step of 64 pairs costs half, and no difference
+        in quality is shown. A static embedding multiplies no matrices, so it takes no."""
         return "no" if self._static else "auto"
 
     def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
-        """Return a batch of 16 to 64 pairs, since steps teach it more than negatives, and 3 to 1
-        epochs; or `Static`'s.
+        """Return a batch of 16 to 64 pairs, since more steps teach the model more than more
+        negatives, and 3 to 1 epochs; for a static embedding, the schedule of `Static`.
 
-        In bf16 on a CPU, a pair in a batch of 64 costs half of one in a batch of 16; on a GPU a
-        step costs its launches, whatever it holds. So there (with `large`) about 24 batches an
-        epoch are enough.
+        In bf16 on a CPU, a pair in a batch of 64 costs half of a pair in a batch of 16; on a GPU a
+        step costs its launches, whatever the batch size. So there (with `large`) about 24 batches
+        an epoch are enough.
         """
         if self._static:
             return Static().schedule(pairs)
-        return batch_of(pairs, 24 if large else 200, 16, 64), epochs_of(pairs, 30_000, 1, 3)
+        batches = 24 if large else 200
+        return batch_of(pairs, batches, 16, 64), epochs_of(pairs, 30_000, 1, 3)
 
     @property
     def _static(self) -> bool:
-        """Return whether the model is a static embedding, for which a transformer's rates and
-        batches are too small."""
+        """True if the model is a static embedding, for which a transformer's rates and batches are
+        too small."""
         folder = _files(self.model)
         return folder is not None and is_static(folder)
 
     def build(self, texts: Sequence[str], embed: Embed = embedded) -> Tower:
-        """The model as it was saved; no text teaches it anything yet.
+        """Return the model as it was saved; the texts teach the model nothing yet.
 
         Raises:
-            ConfigError: no such model, or one that cannot do what is asked of it.
+            ConfigError: there is no such model, or an option does not suit the model.
         """
-        attention = (
-            {}
-            if self.attn_implementation is None
-            else {"attn_implementation": self.attn_implementation}
-        )
+        attention: dict[str, Any] = {}
+        if self.attn_implementation is not None:
+            attention["attn_implementation"] = self.attn_implementation
         model = open_model(self.model, self.trust_remote_code, attention)
-        if (distance := model.similarity_fn_name) not in get_args(Similarity):
+        distance = model.similarity_fn_name
+        if distance not in get_args(Similarity):
             logger.warning(
                 f"{self.model} compares by {distance}, by which nothing is trained here: it compares by objective.similarity "
                 "from now on"
@@ -114,55 +116,63 @@ class Pretrained:
             model.similarity_fn_name = "cosine"
         if self.max_length is not None:
             _limit(model, self.max_length)
-        prompts = {"query": self.query_prompt, "document": self.doc_prompt}
-        model.prompts |= {name: prompt for name, prompt in prompts.items() if prompt is not None}
+        if self.query_prompt is not None:
+            model.prompts["query"] = self.query_prompt
+        if self.doc_prompt is not None:
+            model.prompts["document"] = self.doc_prompt
         model = divided(model, self.sides)
-        if self.lora is not None:
+        if self.lora is None:
+            tower = tower_of(model, nullcontext, self._origin())
+        else:
             self.lora.add_to(model)
-        tower = tower_of(
-            model, nullcontext if self.lora is None else self.lora.saving, self._origin()
-        )
+            tower = tower_of(model, self.lora.saving, self._origin())
         if self.torch_compile:
             compile_model(model)
         return tower
 
     def _origin(self) -> str:
-        """Return a hash of the model's files, and the other options; "" where looking vectors up is
-        cheaper than keeping them."""
+        """Return a hash of the model's files, and the other options; "" for a model whose vectors
+        are not kept, since they are looked up, or depend on code elsewhere."""
         folder = _files(self.model)
-        if folder is None or self._static or self.trust_remote_code:  # such code may lie elsewhere
+        if folder is None or self._static or self.trust_remote_code:
             return ""
         return f"{fingerprint(folder)} {replace(self, model='')}"
 
     def again(self, tower: Tower) -> Tower:
-        """The model as it was saved, once more."""
+        """Return the model as it was saved, once more."""
         return self.build([])
 
 
 def _place(name: str) -> Path:
-    """Return the folder of a model, or that of a run's model."""
+    """Return the folder of a model, or the folder of a run's model."""
     folder = Path(name).expanduser()
-    return folder / "model" if (folder / "model" / "modules.json").is_file() else folder
+    if (folder / "model" / "modules.json").is_file():
+        return folder / "model"
+    return folder
 
 
 def _files(name: str) -> Path | None:
     """Return the folder that holds a model's files, which may be in the hub's cache; None if there
-    is none."""
+    is no such folder."""
     folder = _place(name)
-    if folder.is_dir() or name.count("/") != 1:
-        return folder if folder.is_dir() else None
+    if folder.is_dir():
+        return folder
+    if name.count("/") != 1:
+        return None
     try:
         from huggingface_hub import try_to_load_from_cache
-    except ImportError:  # without it nothing is in its cache
+    except ImportError:  # without the library, nothing is in its cache
         return None
     file = try_to_load_from_cache(name, "modules.json")
-    return Path(file).parent if isinstance(file, str) else None
+    if isinstance(file, str):
+        return Path(file).parent
+    return None
 
 
 def open_model(
     name: str, trust_remote_code: bool = False, model_options: dict[str, Any] | None = None
 ) -> SentenceTransformer:
-    """A model in single precision on the CPU, with the settings that it was saved with.
+    """Open a model in single precision on the CPU, with its saved settings.
 
     Raises:
         ConfigError: there is no such model.
@@ -173,17 +183,15 @@ def open_model(
     folder = _place(name)
     if not folder.is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         raise ConfigError(f"tower.model: there is no folder {name}")
-    beside = (
-        [each.parent.name for each in sorted(folder.parent.glob("*/modules.json"))]
-        if "/" in name
-        else []
-    )
-    if beside and not folder.is_dir():  # hardly a name of the hub
+    beside = []
+    if "/" in name and not folder.is_dir():
+        beside = [each.parent.name for each in sorted(folder.parent.glob("*/modules.json"))]
+    if beside:  # with models beside it, `name` is hardly a name of the hub
         raise ConfigError(
             f"tower.model: there is no folder {name}; {folder.parent} has {', '.join(beside)}"
         )
     refuse_damaged(folder)
-    # Whole, for an adapter that is saved alone names what it belongs to.
+    # The path is absolute, since an adapter that is saved alone names the model that it belongs to.
     source = str(folder.resolve()) if folder.is_dir() else name
     try:
         with quietly(), without_panics():
@@ -223,17 +231,11 @@ def compile_model(model: SentenceTransformer) -> None:
 def _limit(model: SentenceTransformer, max_length: int) -> None:
     known = {} if model.config is None else model.config.to_dict()
     most = known.get("max_position_embeddings")
-    for (
-        name,
-        module,
-    ) in (
-        model.named_modules()
-    ):  # RoBERTa and its like count positions from behind the one of padding
-        if (
-            name.endswith("position_embeddings")
-            and getattr(module, "padding_idx", None) is not None
-        ):
-            most = module.num_embeddings - module.padding_idx - 1
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings"):
+            padding = getattr(module, "padding_idx", None)
+            if padding is not None:  # RoBERTa and its like count positions from after the padding's
+                most = module.num_embeddings - padding - 1
     if most is not None and max_length > most > 0:
         raise ConfigError(
             f"tower.max_length is {max_length} and the model has {most} positions: give at most {most}"

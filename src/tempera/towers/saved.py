@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xxhash
@@ -29,18 +29,30 @@ if TYPE_CHECKING:  # it would load torch
 
     from ..core.batch import Role
 
-# in the folder of a model of queries: facts about the index it was trained for
+# In the folder of a query model: facts about the index that the model was trained for.
 KEPT = "kept_index.json"
 Encode = Callable[[Sequence[str]], NDArray[np.float32]]
-# The model of a run, and the one that was judged, where the first has then learned what was held
-# out.
-MODEL, EVALUATED = "model", "evaluated"
-# Of safetensors, as numpy writes them.
-_KINDS = {
+# The folder of a run's model.
+MODEL = "model"
+# The folder of the model that was evaluated, if the run's model has then learned the held-out
+# pairs, too.
+EVALUATED = "evaluated"
+# In a run and in its evaluated model: ids of the contents of the training queries, rising, [u].
+TRAINED = "trained.npy"
+_SETTINGS = "config_sentence_transformers.json"
+_STATIC = ["StaticEmbedding"]
+_STATIC_UNIT = ["StaticEmbedding", "Normalize"]
+# The data types of safetensors, by the names that numpy has for them.
+_NUMPY_TYPES = {
     f"{kind}{bits}": f"<{kind.lower()}{bits // 8}" for kind in "FIU" for bits in (8, 16, 32, 64)
 }
-# of a run and its evaluated model: ids of the contents of the training queries, rising, [u]
-TRAINED = "trained.npy"
+
+
+class StaticParts(NamedTuple):
+    """Hold the tokenizer and the table, [v, D], of a static embedding."""
+
+    tokenizer: Tokenizer
+    table: NDArray[np.float32]
 
 
 def model_folder(path: Path) -> Path:
@@ -48,7 +60,7 @@ def model_folder(path: Path) -> Path:
     `path`.
 
     Raises:
-        DataError: neither of them holds a model.
+        DataError: neither folder holds a model.
     """
     for folder in (path / "model", path):
         if (folder / "modules.json").is_file():
@@ -66,19 +78,25 @@ def model_folder(path: Path) -> Path:
 def load(
     folder: Path, role: Role = "query", half: bool = False, device: torch.device | str = "cpu"
 ) -> Encode:
-    """Texts to vectors, [n, D], by the model in a sentence-transformers folder and its prompt for
-    queries or documents.
+    """Return the function from texts to vectors, [n, D], of the model in a sentence-transformers
+    folder, with its prompt for queries or documents.
 
     The inner product of two vectors is the similarity that the model was saved with
-    (`similarity_of`): they have length 1 for cosine, and are as the model gives them for dot.
+    (`similarity_of`). The vectors have length 1 for cosine, and are as the model gives them for
+    dot.
 
     A static embedding with normalisation and without prompts needs numpy only, and answers long
-    before torch would be loaded; every other model is opened by sentence-transformers on a device,
-    and with `half` computes in bf16.
+    before torch would be loaded. Every other model is opened by sentence-transformers.
+
+    Args:
+        folder: of the saved model.
+        role: "query" or "doc".
+        half: compute in bf16.
+        device: on which sentence-transformers computes.
 
     Raises:
-        DataError: no model, a damaged one, one of which a part lies outside of the folder, or one
-            that compares by a distance.
+        DataError: the folder holds no model, a damaged model, a model with a part outside of the
+            folder, or a model that compares by a distance.
     """
     refuse_unsafe(folder)
     refuse_damaged(folder)
@@ -87,39 +105,47 @@ def load(
             f"{folder} embeds queries alone, for the index that its {KEPT} describes, and documents are needed here, too: search "
             "that index with it, or judge it by what its run has held out: tempera evaluate RUN"
         )
+    kinds = []
+    paths = []
     try:
-        modules = read_json(folder / "modules.json")
-        kinds = [module["type"].rsplit(".", 1)[-1] for module in modules]
-        paths = [inside(folder, module["path"]) for module in modules]
+        for module in read_json(folder / "modules.json"):
+            kinds.append(_kind_of(module))
+            paths.append(inside(folder, module["path"]))
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{folder} is not a saved model: modules.json is missing") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise DataError(f"{folder}/modules.json does not describe a model") from None
     similarity = similarity_of(folder)
-    plain = kinds == ["StaticEmbedding", "Normalize"] and not _has_prompts(folder)
-    if plain and similarity == "cosine":
-        return _static(paths[0], truncation(folder))
-    return encoder_of(opened(folder).to(device), role, folder, half)
+    if kinds == _STATIC_UNIT and not _has_prompts(folder) and similarity == "cosine":
+        return _static_encoder(paths[0], truncation(folder))
+    return encoder_of(open_with_library(folder).to(device), role, folder, half)
 
 
 def reads_alike(folder: Path) -> bool:
-    """Return whether a saved model reads queries as it reads documents: without prompts, and
-    without modules of their own."""
-    return not {"Router", "Asym"} & {*kinds_of(folder)} and not _has_prompts(folder)
+    """Return True if a saved model reads queries as it reads documents: without prompts, and
+    without modules for a role."""
+    kinds = kinds_of(folder)
+    if "Router" in kinds or "Asym" in kinds:
+        return False
+    return not _has_prompts(folder)
 
 
 def kinds_of(folder: Path) -> list[str]:
-    """Return the names of a saved model's modules; none where modules.json does not say."""
+    """Return the class names of a saved model's modules; none if modules.json does not say."""
     try:
-        return [module["type"].rsplit(".", 1)[-1] for module in read_json(folder / "modules.json")]
+        return [_kind_of(module) for module in read_json(folder / "modules.json")]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return []
 
 
+def _kind_of(module: dict[str, str]) -> str:
+    return module["type"].rsplit(".", 1)[-1]
+
+
 def is_static(folder: Path) -> bool:
-    """Return whether a saved model looks vectors up, whatever modules follow, so that nothing is
-    multiplied."""
-    return kinds_of(folder)[:1] == ["StaticEmbedding"]
+    """Return True if a saved model looks vectors up, so that nothing is multiplied; any modules may
+    follow."""
+    return kinds_of(folder)[:1] == _STATIC
 
 
 def similarity_of(folder: Path) -> Similarity:
@@ -127,23 +153,26 @@ def similarity_of(folder: Path) -> Similarity:
     all have length 1, or dot.
 
     Raises:
-        DataError: a model that compares by a distance, or by something else.
+        DataError: the model compares by a distance, or by something else.
     """
     whole = truncation(folder) is None
     unit = whole and kinds_of(folder)[-1:] == ["Normalize"]
-    return compared_by(_about(folder).get("similarity_fn_name"), unit, folder)
+    return compared_by(_settings(folder).get("similarity_fn_name"), unit, folder)
 
 
 def write_similarity(folder: Path, similarity: Similarity) -> None:
-    """Write into a saved model by which similarity its vectors are to be compared."""
-    path = folder / "config_sentence_transformers.json"
-    write_json(path, {**read_json(path), "similarity_fn_name": similarity})
+    """Write the similarity by which vectors are to be compared into the settings of a saved
+    model."""
+    settings = read_json(folder / _SETTINGS)
+    settings["similarity_fn_name"] = similarity
+    write_json(folder / _SETTINGS, settings)
 
 
 def prompts_of(folder: Path) -> dict[str, str]:
     """Return the prompts of a saved model for queries and documents; "" for none."""
-    about = _about(folder)
-    prompts, default = about.get("prompts", {}), about.get("default_prompt_name")
+    settings = _settings(folder)
+    prompts = settings.get("prompts", {})
+    default = settings.get("default_prompt_name")
     return {role: prompt_among(prompts, default, role) or "" for role in NAMES}
 
 
@@ -154,38 +183,43 @@ def _has_prompts(folder: Path) -> bool:
 def truncation(folder: Path) -> int | None:
     """Return the number of a vector's first columns that a saved model keeps (`truncate_dim`); None
     keeps all."""
-    width = _about(folder).get("truncate_dim")
+    width = _settings(folder).get("truncate_dim")
     return width if isinstance(width, int) else None
 
 
-def _about(folder: Path) -> dict[str, Any]:
+def _settings(folder: Path) -> dict[str, Any]:
+    """Return the settings that sentence-transformers has written into a saved model; none without
+    their file."""
     try:
-        about = read_json(folder / "config_sentence_transformers.json")
-        known = {name: prompt or "" for name, prompt in dict(about.get("prompts") or {}).items()}
-        return {
-            **about,
-            "prompts": {"query": "", "document": "", **known},
-        }  # as sentence-transformers fills them up
+        settings: dict[str, Any] = read_json(folder / _SETTINGS)
+        prompts = {"query": "", "document": ""}  # as sentence-transformers fills them up
+        for name, prompt in dict(settings.get("prompts") or {}).items():
+            prompts[name] = prompt or ""
+        settings["prompts"] = prompts
+        return settings
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, AttributeError):
-        raise DataError(
-            f"{folder}/config_sentence_transformers.json does not describe a model"
-        ) from None
+        raise DataError(f"{folder}/{_SETTINGS} does not describe a model") from None
 
 
-def static_parts(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]] | None:
-    """Return what `read_static` reads of a saved model that is a static embedding with
-    normalisation; None for any other."""
-    if kinds_of(folder) != ["StaticEmbedding", "Normalize"]:
+def _first_module(folder: Path) -> Path:
+    """Return the folder of a saved model's first module."""
+    return inside(folder, read_json(folder / "modules.json")[0]["path"])
+
+
+def static_parts(folder: Path) -> StaticParts | None:
+    """Return the tokenizer and the table, [v, D], of a saved model that is a static embedding with
+    normalisation; None for any other model."""
+    if kinds_of(folder) != _STATIC_UNIT:
         return None
-    tokenizer, table = read_static(inside(folder, read_json(folder / "modules.json")[0]["path"]))
-    return tokenizer, table[:, : truncation(folder)]
+    tokenizer, table = read_static(_first_module(folder))
+    return StaticParts(tokenizer, table[:, : truncation(folder)])
 
 
-def read_static(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]]:
-    """Return the tokenizer and the table, [v, D], of a static embedding, which lie in the folder of
-    its module.
+def read_static(folder: Path) -> StaticParts:
+    """Return the tokenizer and the table, [v, D], of a static embedding, from the folder of its
+    module.
 
     Raises:
         DataError: a damaged file, or fewer rows than tokens.
@@ -197,54 +231,53 @@ def read_static(folder: Path) -> tuple[Tokenizer, NDArray[np.float32]]:
     try:
         with without_panics():
             tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        table = _table(folder / "model.safetensors")
+        table = _read_table(folder / "model.safetensors")
     except Exception as error:  # tokenizers raises no narrower one
         raise DataError(f"{folder} is not a readable static embedding: {error}") from None
-    if table.ndim != 2 or len(table) < tokenizer.get_vocab_size():
-        raise DataError(
-            f"{folder} is damaged: {table.shape} embeddings for {tokenizer.get_vocab_size()} tokens"
-        )
+    size = tokenizer.get_vocab_size()
+    if table.ndim != 2 or len(table) < size:
+        raise DataError(f"{folder} is damaged: {table.shape} embeddings for {size} tokens")
     tokenizer.no_padding()
-    return tokenizer, table
+    return StaticParts(tokenizer, table)
 
 
-def _table(path: Path) -> NDArray[np.float32]:
+def _read_table(path: Path) -> NDArray[np.float32]:
     """Return the vectors of tokens in a file, in single precision, [v, D].
 
-    A file of model2vec (Minish Lab) holds `embeddings`, and may say by `mapping` which of them a
-    token has, and by `weights` what its vector is multiplied by.
+    A file of model2vec (Minish Lab) holds `embeddings`. It may hold the row of each token as
+    `mapping`, and a factor for each token's vector as `weights`.
     """
-    from safetensors import safe_open
-
-    with safe_open(path, framework="numpy") as file:
-        names = list(file.keys())
-        halves = any(file.get_slice(name).get_dtype() == "BF16" for name in names)
-        tensors = _with_halves(path) if halves else {name: file.get_tensor(name) for name in names}
+    tensors = _read_tensors(path)
     if "embeddings" not in tensors:
         return tensors["embedding.weight"].astype(np.float32, copy=False)
     table = tensors["embeddings"]
     if "mapping" in tensors:
         table = table[tensors["mapping"]]
     table = table.astype(np.float32, copy=False)
-    return table * tensors["weights"][:, None].astype(np.float32) if "weights" in tensors else table
+    if "weights" in tensors:
+        table = table * tensors["weights"][:, None].astype(np.float32)
+    return table
 
 
-def _with_halves(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the tensors of a file that holds some in bf16, which numpy lacks, in single
-    precision."""
-    from safetensors import deserialize
+def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the tensors of a file; bf16, which numpy lacks, becomes single precision."""
+    from safetensors import deserialize, safe_open
 
+    with safe_open(path, framework="numpy") as file:
+        names = list(file.keys())
+        if not any(file.get_slice(name).get_dtype() == "BF16" for name in names):
+            return {name: file.get_tensor(name) for name in names}
     tensors = {}
     for name, each in deserialize(path.read_bytes()):  # type: ignore[no-untyped-call]
         if each["dtype"] == "BF16":  # the upper half of a float32
             values = (np.frombuffer(each["data"], "<u2").astype("<u4") << 16).view(np.float32)
         else:
-            values = np.frombuffer(each["data"], _KINDS[each["dtype"]])
+            values = np.frombuffer(each["data"], _NUMPY_TYPES[each["dtype"]])
         tensors[name] = values.reshape(each["shape"])
     return tensors
 
 
-def _static(folder: Path, width: int | None) -> Encode:
+def _static_encoder(folder: Path, width: int | None) -> Encode:
     tokenizer, table = read_static(folder)
     table = table[:, :width]
     read = reader(tokenizer)
@@ -261,10 +294,12 @@ def _static(folder: Path, width: int | None) -> Encode:
             raise DataError(
                 f"{folder} is damaged: its tokenizer names token {ids.max()}, and it has {len(table)} embeddings"
             )
-        ends = lengths.cumsum().tolist()
-        for start, end, vector in zip([0, *ends], ends, vectors, strict=False):
+        start = 0
+        for end, vector in zip(lengths.cumsum().tolist(), vectors, strict=True):
             np.add.reduce(table.take(ids[start:end], axis=0), axis=0, out=vector)
-        vectors /= np.maximum(np.sqrt(np.einsum("nd,nd->n", vectors, vectors)), 1e-12)[:, None]
+            start = end
+        norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
+        vectors /= np.maximum(norms, 1e-12)[:, None]
         return vectors
 
     return encode
@@ -273,16 +308,18 @@ def _static(folder: Path, width: int | None) -> Encode:
 def embedded(
     model: Path, role: Role, texts: Sequence[str], progress: str | None = None
 ) -> NDArray[np.float32]:
-    """Embed texts by a saved model, or by that of a run."""
+    """Embed texts by a saved model, or by the model of a run."""
     return load(model_folder(model), role)(texts)
 
 
-def opened(folder: Path) -> SentenceTransformer:
-    """Open a saved model with sentence-transformers, on the CPU and without a network, in single
-    precision, as it is trained and exported, whatever its weights were saved in.
+def open_with_library(folder: Path) -> SentenceTransformer:
+    """Open a saved model with sentence-transformers, on the CPU and without a network.
+
+    The model is in single precision, in which models are trained and exported, whatever its weights
+    were saved in.
 
     Raises:
-        DataError: a folder that it does not open.
+        DataError: sentence-transformers does not open the folder.
     """
     require("text", f"opening {folder}")
     refuse_damaged(folder)
@@ -300,23 +337,24 @@ def opened(folder: Path) -> SentenceTransformer:
 
 
 def holds_whole_numbers(folder: Path) -> bool:
-    """Return whether a saved model is a static embedding with a table of whole numbers, as model2vec
-    (Minish Lab) writes in int8; sentence-transformers does not open it."""
-    if kinds_of(folder) not in (["StaticEmbedding"], ["StaticEmbedding", "Normalize"]):
+    """Return True if a saved model is a static embedding with a table of whole numbers, as
+    model2vec (Minish Lab) writes in int8; sentence-transformers does not open the model."""
+    if kinds_of(folder) not in (_STATIC, _STATIC_UNIT):
         return False
     from safetensors import SafetensorError, safe_open
 
-    place = inside(folder, read_json(folder / "modules.json")[0]["path"])
+    module = _first_module(folder)
     try:
-        with safe_open(place / "model.safetensors", framework="numpy") as file:
-            return any(file.get_slice(name).get_dtype().startswith("I") for name in [*file.keys()])
+        with safe_open(module / "model.safetensors", framework="numpy") as file:
+            names = list(file.keys())
+            return any(file.get_slice(name).get_dtype().startswith("I") for name in names)
     except (OSError, SafetensorError):
         return False
 
 
 def static_model(folder: Path) -> SentenceTransformer:
-    """Return a static embedding of which `holds_whole_numbers` is true as a model in single
-    precision, with the settings that it was saved with.
+    """Return a static embedding with a table of whole numbers (`holds_whole_numbers`) as a model in
+    single precision, with its saved settings.
 
     Raises:
         DataError: a damaged file.
@@ -324,24 +362,34 @@ def static_model(folder: Path) -> SentenceTransformer:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
 
-    place = inside(folder, read_json(folder / "modules.json")[0]["path"])
-    tokenizer, table = read_static(place)
-    parts: list[Any] = [StaticEmbedding(tokenizer, embedding_weights=table)]
+    tokenizer, table = read_static(_first_module(folder))
+    modules: list[Any] = [StaticEmbedding(tokenizer, embedding_weights=table)]
     if "Normalize" in kinds_of(folder):
-        parts.append(Normalize())
-    about = _about(folder)
-    names = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
-    settings: dict[str, Any] = {name: about.get(name) for name in names}
+        modules.append(Normalize())
+    settings = _settings(folder)
     with quietly():
-        return SentenceTransformer(modules=parts, device="cpu", **settings)
+        return SentenceTransformer(
+            modules=modules,
+            device="cpu",
+            prompts=settings.get("prompts"),
+            default_prompt_name=settings.get("default_prompt_name"),
+            similarity_fn_name=settings.get("similarity_fn_name"),
+            truncate_dim=settings.get("truncate_dim"),
+        )
 
 
 def encoder_of(model: SentenceTransformer, role: Role, folder: Path, half: bool = False) -> Encode:
-    """Return the function from texts of a role to vectors, [n, D], of an open model, whose inner
-    products are the model's similarity; `folder` is named in errors.
+    """Return the function from texts of a role to vectors, [n, D], of an open model; the inner
+    products of the vectors are the model's similarity.
 
-    A tower of token ids reads in blocks of like length, with `half` in bf16, for which its weights
-    are cast once, for good. What is none is read by sentence-transformers.
+    A tower of token ids reads in blocks of like length. A model that reads more than token ids is
+    called through sentence-transformers.
+
+    Args:
+        model: is used as it is.
+        role: "query" or "doc".
+        folder: named in errors.
+        half: compute in bf16, for which the weights of a tower are cast once, for good.
     """
     import torch
 
@@ -351,33 +399,35 @@ def encoder_of(model: SentenceTransformer, role: Role, folder: Path, half: bool 
     try:
         tower = TextTower(model, role)
     except ConfigError:
-        return _by_library(
-            model, role, folder, compared_by(model.similarity_fn_name, False, folder)
-        )
+        similarity = compared_by(model.similarity_fn_name, False, folder)
+        return _library_encoder(model, role, folder, similarity)
     except Exception as error:  # whatever its modules raise
         raise DataError(f"{folder} is not a model that embeds texts: {said(error)}") from error
-    compared_by(model.similarity_fn_name, tower.unit, folder)  # or refuse it
+    compared_by(model.similarity_fn_name, tower.unit, folder)  # refuses a distance
     tower.eval()  # once: several threads may read by it
     if half:
         lower(tower.float(), torch.bfloat16)
         read_in(tower, torch.bfloat16)
-    return _guarded(
-        lambda texts: tower.encode(tower.features(texts, None, role), role).numpy(), folder
-    )
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        features = tower.features(texts, None, role)
+        return tower.encode(features, role).numpy()
+
+    return _guarded(encode, folder)
 
 
-def _by_library(
+def _library_encoder(
     model: SentenceTransformer, role: Role, folder: Path, similarity: Similarity
 ) -> Encode:
     read: Any = model.encode_query if role == "query" else model.encode_document
     width = model.get_embedding_dimension() or -1
-    options = {"show_progress_bar": False, "normalize_embeddings": similarity == "cosine"}
-    return _guarded(
-        lambda texts: np.asarray(read(list(texts), **options), np.float32).reshape(
-            len(texts), width
-        ),
-        folder,
-    )
+    unit = similarity == "cosine"
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        vectors = read(list(texts), show_progress_bar=False, normalize_embeddings=unit)
+        return np.asarray(vectors, np.float32).reshape(len(texts), width)
+
+    return _guarded(encode, folder)
 
 
 def _guarded(encode: Encode, folder: Path) -> Encode:
@@ -392,8 +442,10 @@ def _guarded(encode: Encode, folder: Path) -> Encode:
 
 
 def read_as_texts(texts: Any) -> list[str]:
-    """Return what is to be embedded as texts that a tokenizer takes; raise DataError unless it is a
-    list of texts.
+    """Return the texts to embed as a list of texts that a tokenizer takes.
+
+    Raises:
+        DataError: `texts` is no list of texts.
 
     >>> read_as_texts(["a", None])
     Traceback (most recent call last):
@@ -417,28 +469,27 @@ def said(error: Exception) -> str:
 
 
 def fingerprint(folder: Path) -> str:
-    """A hash of all files of a saved model that decide its vectors: weights, configuration,
+    """Return a hash of all files of a saved model that decide its vectors: weights, configuration,
     tokenizer, prompts; 32 hex digits.
 
-    The model card, hidden files, exports, the manifest, what it was trained on, and the calibration
-    that is made of its vectors are left out.
+    The model card, hidden files, exports, the manifest, the ids of training queries, and the
+    calibration that is made of the vectors are left out.
 
     Raises:
-        DataError: no such folder, or an empty one.
+        DataError: no such folder, or an empty folder.
     """
-    files = {
-        path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()
-    }
+    files = {}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            files[path.relative_to(folder).as_posix()] = path
     if not files:
         raise DataError(f"{folder} is not a saved model: there is no such folder, or it is empty")
     refuse_damaged(folder)
     digest = xxhash.xxh3_128()
     for name, path in sorted(files.items()):
-        if (
-            path.suffix == ".md"
-            or name.startswith((".", "calibration.", TRAINED, MANIFEST, f"{EXPORTS}/"))
-            or "/." in name
-        ):
+        hidden = name.startswith(".") or "/." in name
+        beside = name.startswith(("calibration.", TRAINED, MANIFEST, f"{EXPORTS}/"))
+        if hidden or beside or path.suffix == ".md":
             continue
         digest.update(f"{name}\0{path.stat().st_size}\0".encode())
         with path.open("rb") as file:

@@ -18,15 +18,16 @@ Sides = Literal["one", "heads", "two"]
 
 
 def divided(model: SentenceTransformer, sides: Sides) -> SentenceTransformer:
-    """A model with a route for queries and one for documents, which embeds as before until it is
-    trained.
+    """Return a model with a route for queries and a route for documents, which embeds as before
+    until it is trained.
 
     Args:
+        model: becomes the route for documents.
         sides: "one" leaves the model as it is; "heads" puts a linear layer, at first the identity,
             at the end of each route; "two" makes the query route a copy.
 
     Raises:
-        ConfigError: a model that has routes already.
+        ConfigError: the model has routes already.
     """
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Router
@@ -41,26 +42,27 @@ def divided(model: SentenceTransformer, sides: Sides) -> SentenceTransformer:
     if sides == "two":
         query = copy.deepcopy(doc)
     else:
-        body = doc[:-1] if isinstance(doc[-1], Normalize) else doc
-        # Inner products need the lengths of the vectors.
-        raw = body == doc and model.similarity_fn_name == "dot"
-        end = [] if raw else [Normalize()]
+        normalises = isinstance(doc[-1], Normalize)
+        body = doc[:-1] if normalises else doc
         with model.truncate_embeddings(None):
             width = model.get_embedding_dimension()
         assert width is not None
-        heads = [
-            Dense(width, width, False, nn.Identity(), init_weight=torch.eye(width))
-            for _ in range(2)
-        ]
-        query, doc = [*body, heads[0], *end], [*body, heads[1], *copy.deepcopy(end)]
+        query = list(body)
+        doc = list(body)
+        for route in (query, doc):
+            head = Dense(width, width, False, nn.Identity(), init_weight=torch.eye(width))
+            route.append(head)
+            # Inner products need the lengths of the vectors.
+            if normalises or model.similarity_fn_name != "dot":
+                route.append(Normalize())
     router = Router.for_query_document(query, doc)
     with quietly():
         return SentenceTransformer(modules=[router], **settings_of(model))
 
 
 def settings_of(model: SentenceTransformer) -> dict[str, Any]:
-    """Return what a model of other modules takes over: prompts, similarity, and the width to which
-    embeddings are cut."""
+    """Return the settings of a model: prompts, similarity, and the width to which embeddings are
+    cut."""
     return {
         "device": "cpu",
         "prompts": {name: prompt or "" for name, prompt in model.prompts.items()},

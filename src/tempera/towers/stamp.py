@@ -18,7 +18,8 @@ from ..errors import DataError
 from ..io.documents import parsed, read_json, write_json
 from .saved import KEPT
 
-_KEY, _MODEL = b"tempera", b"tempera.model"
+_KEY = b"tempera"
+_MODEL = b"tempera.model"
 
 
 @dataclass(frozen=True)
@@ -29,20 +30,20 @@ class Stamp:
     dimensions: int
     metric: str = "cosine"
     normalised: bool = True
-    checksum: str | None = (
-        None  # of the vectors; None where they are not kept as they were computed
-    )
+    checksum: str | None = None  # of the vectors; None if other vectors were kept than computed
 
     @classmethod
     def read(cls, metadata: Mapping[bytes, bytes] | None, place: Path) -> Stamp | None:
         """Return the stamp in the metadata of an Arrow or Parquet schema; None if there is none.
 
         Raises:
-            DataError: it is damaged.
+            DataError: the stamp is damaged.
         """
         text = (metadata or {}).get(_KEY)
+        if text is None:
+            return None
         try:
-            return None if text is None else cls(**parsed(text))
+            return cls(**parsed(text))
         except (ValueError, TypeError):
             raise DataError(
                 f"{place} is damaged: what it says of its vectors is not readable; make it again"
@@ -53,7 +54,7 @@ class Stamp:
         return {_KEY: json.dumps(asdict(self)).encode()}
 
     def refuse_changed(self, vectors: NDArray[np.float32], place: Path) -> None:
-        """Raise DataError unless the vectors are those that were written."""
+        """Raise DataError unless the vectors are as they were written."""
         if self.checksum is not None and checksum(vectors) != self.checksum:
             raise DataError(
                 f"{place} is damaged: its vectors are not as they were written (their checksum differs); train or export it again"
@@ -74,7 +75,7 @@ def beside(table: pa.Table, model: str) -> pa.Table:
 
 
 def refuse_foreign(metadata: Mapping[bytes, bytes] | None, model: str, path: Path) -> None:
-    """Raise DataError where a table of a run names another model than the run's; those of earlier
+    """Raise DataError if a table of a run names another model than the run's; tables of earlier
     versions name none."""
     own = (metadata or {}).get(_MODEL, model.encode()).decode()
     if own != model:
@@ -86,12 +87,13 @@ def refuse_foreign(metadata: Mapping[bytes, bytes] | None, model: str, path: Pat
 
 @dataclass(frozen=True)
 class Kept:
-    """Facts about the index that a model of queries was trained for; they lie in the model's
-    folder.
+    """Facts about the index that a query model was trained for, from the model's folder.
 
     Args:
-        checksum: of its vectors.
-        model: fingerprint of the model that made them; None if that is unknown.
+        checksum: of the index's vectors.
+        model: fingerprint of the model that made the vectors; None if unknown.
+        documents: number of vectors.
+        dimensions: of the vectors.
     """
 
     checksum: str

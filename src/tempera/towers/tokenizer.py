@@ -16,27 +16,29 @@ from ..io.console import progress_bar
 from .word_ids import CASE_CHANGE, SPARSE, UNKNOWN, WORD, Read, reader, splitter
 
 _BLOCK = 2000
-# Vocabularies of a third of 87,000 code pairs and of all of them retrieve alike; the third takes a
+# Vocabularies of a third of 87,000 code pairs and of all 87,000 retrieve alike; the third takes a
 # quarter of the time.
-_SAMPLED, _CHARACTERS = 60_000, 10_000_000
+_SAMPLED_TEXTS = 60_000
+_SAMPLED_CHARACTERS = 10_000_000
 _MEASURED = 1000  # texts that tell the mean length
 
 
 def sample(texts: Sequence[str], most: int | None = None) -> Sequence[str]:
-    """An even sample of texts; as many as are enough to train a tokenizer on, unless a number is
-    given.
+    """Return an even sample of at most `most` texts; None is enough texts to train a tokenizer on.
 
     >>> len(sample(["word"] * 90_000)), len(sample(["a word in a long text"] * 90_000)), len(sample(["a" * 2_000] * 90_000))
     (45000, 45000, 5000)
     """
     if most is None:
         measured = sample(texts, _MEASURED)
-        most = min(_SAMPLED, _CHARACTERS * len(measured) // max(1, sum(map(len, measured))))
-    return texts[:: max(1, math.ceil(len(texts) / max(1, most)))]
+        characters = max(1, sum(map(len, measured)))
+        most = min(_SAMPLED_TEXTS, _SAMPLED_CHARACTERS * len(measured) // characters)
+    step = max(1, math.ceil(len(texts) / max(1, most)))
+    return texts[::step]
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> Tokenizer:
-    """A lower-case byte-pair tokenizer (Sennrich et al. 2016) that splits identifiers at
+    """Train a lower-case byte-pair tokenizer (Sennrich et al. 2016) that splits identifiers at
     underscores, digits and changes of case.
 
     Each other sign is a token of its own.
@@ -90,24 +92,27 @@ def vocabulary_of(tokenizer: Tokenizer) -> list[str]:
 
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str], progress: str | None = None) -> Ragged:
-    """Token ids of texts, without special tokens; a progress bar named `progress` if given."""
-    values, lengths, read = [], [], _reader(tokenizer.to_str())
+    """Return the token ids of texts, without special tokens.
+
+    A progress bar named `progress` is shown if a name is given.
+    """
+    read = _reader(tokenizer.to_str())
+    values = []
+    lengths = []
     for block in _blocks(texts, progress):
         ids, counts = read(block)
         values.append(ids)
         lengths.append(counts)
     if not lengths:
         return Ragged.of([])
-    return Ragged(
-        torch.from_numpy(np.concatenate(values)),
-        from_lengths(torch.from_numpy(np.concatenate(lengths))),
-    )
+    offsets = from_lengths(torch.from_numpy(np.concatenate(lengths)))
+    return Ragged(torch.from_numpy(np.concatenate(values)), offsets)
 
 
 @lru_cache(maxsize=2)
 def _reader(tokenizer: str) -> Read:
-    """Return the function that reads by a serialised tokenizer, which knows the words that it has
-    read before."""
+    """Return the function that reads texts by a serialised tokenizer; the function remembers the
+    words that it has read before."""
     return reader(Tokenizer.from_str(tokenizer))
 
 

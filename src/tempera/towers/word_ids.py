@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -21,40 +20,41 @@ from ..io.flat import Ints, places, spread
 if TYPE_CHECKING:  # it takes time to load
     from tokenizers import Tokenizer, pre_tokenizers
 
-Rows = tuple[
-    Ints, Ints
-]  # values of all rows, one row after the other, and the number of each row's
+# The values of all rows, one row after the other, and the number of values of each row.
+Rows = tuple[Ints, Ints]
 Read = Callable[[Sequence[str]], Rows]
-UNKNOWN = "[UNK]"  # stands for what a tokenizer does not know
+UNKNOWN = "[UNK]"  # stands for a word that a tokenizer does not know
 # Where the case of an identifier changes: parseDate and HTTPServer are two words each.
 CASE_CHANGE = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
 # A vowel sign of Hindi or Thai, or an accent of its own, is a mark in its word.
-_LETTER, _OTHER = r"[\p{L}\p{M}]", r"[^\p{L}\p{M}]"
+_LETTER = r"[\p{L}\p{M}]"
+_OTHER = r"[^\p{L}\p{M}]"
 _LETTERS = f"{_LETTER}+"
 _WORD = rf"{_LETTERS}|\p{{N}}+"
 _SIGN = r"[!-/:-@\[-^`{-~]"  # of ASCII but the underscore, such as the pipe of a command
 WORD = f"{_WORD}|{_SIGN}"
-# A word that stands again close behind tells little (Church and Gale 1995: words come in bursts):
-# it is left out if it stands again within so many words. Numbers and signs stay.
+# A word that stands again soon tells little (Church and Gale 1995: words come in bursts): the word
+# is left out if it stands again within _NEAR words. Numbers and signs stay.
 _NEAR = 10
 SPARSE = (
     rf"(?<!{_LETTER})({_LETTER}++)(?!(?:{_OTHER}++{_LETTER}++){{0,{_NEAR - 1}}}?{_OTHER}++\1(?!{_LETTER}))"
     rf"|\p{{N}}+|{_SIGN}"
 )
-_FEW = 50  # words, such as a query's, of which a set soon tells whether one stands twice
-_BY_ARROW = 50  # texts: more are split in two fifths of the time
+# In a row of fewer words, such as a query, a set of the words tells soon if a word stands twice.
+_FEW_WORDS = 50
+_FEW_TEXTS = 50  # Arrow splits more texts in two fifths of the time
 _BLOCK = 2000  # texts whose words are in memory at once
-_MOST = 200_000  # parts between spaces that are remembered
-_LONGEST = (
-    100  # characters of such a part: a longer one, as of a text without spaces, hardly stands again
-)
-# Where words are letters or numbers, signs part them as spaces do: without its brackets and commas,
-# code has a tenth of the parts.
-_SIGNS, _GAPS = (re.compile(f"({_SIGN})"), r" \1 "), (re.compile(r"[\n\r\t_]"), " ")
+_MOST_PARTS = 200_000  # parts between spaces that are remembered
+# Characters of a remembered part: a longer part, as of a text without spaces, hardly stands again.
+_LONGEST_PART = 100
+# Patterns and their replacements. Where words are letters or numbers, signs part words as spaces
+# do: without its brackets and commas, code has a tenth of the parts.
+_SIGNS = (re.compile(f"({_SIGN})"), r" \1 ")
+_GAPS = (re.compile(r"[\n\r\t_]"), " ")
 # Parts of a tokenizer that look at nothing beyond a space: a text then has the tokens of its words,
 # one after the other.
 _KINDS = {"BertNormalizer", "Lowercase", "BertPreTokenizer", "Whitespace", "WhitespaceSplit"}
-# The last two are of models of earlier versions.
+# The last two patterns are of models of earlier versions.
 _PATTERNS = ({"Regex": CASE_CHANGE}, {"Regex": SPARSE}, {"Regex": WORD}, {"Regex": _WORD})
 
 
@@ -72,52 +72,52 @@ def reader(tokenizer: Tokenizer) -> Read:
     (['the', 'date', 'the', 'http'], [3, 0, 1])
     """
 
-    def whole(texts: Sequence[str]) -> Rows:
-        return _of_lists(
-            [
-                each.ids
-                for each in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-            ]
-        )
+    def read_whole(texts: Sequence[str]) -> Rows:
+        encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return _rows_of_lists([encoding.ids for encoding in encodings])
 
-    parts = parsed(tokenizer.to_str())
-    if not _by_words(parts):
-        return whole
-    most = (parts["truncation"] or {"max_length": None})["max_length"]
-    if parts["pre_tokenizer"].get("pattern") != {"Regex": SPARSE}:
-        return _ByWords(whole, most)
-    if not parts["normalizer"] or any(each["normalized"] for each in parts["added_tokens"]):
-        return whole  # where an added token stands is known in the normalised text alone
-    normalizer, split, spell = tokenizer.normalizer, splitter(WORD), splitter(_LETTERS)
+    settings = parsed(tokenizer.to_str())
+    if not _reads_by_words(settings):
+        return read_whole
+    most = None
+    if settings["truncation"]:
+        most = settings["truncation"]["max_length"]
+    if settings["pre_tokenizer"].get("pattern") != {"Regex": SPARSE}:
+        return _ByWords(read_whole, most)
+    added = settings["added_tokens"]
+    if not settings["normalizer"] or any(token["normalized"] for token in added):
+        return read_whole  # only the normalised text tells where an added token stands
+    normalizer = tokenizer.normalizer
+    words = splitter(WORD)
+    letters = splitter(_LETTERS)
 
     def words_of(part: str) -> list[str]:
-        return [word for word, _ in split.pre_tokenize_str(normalizer.normalize_str(part))]
+        return [word for word, _ in words.pre_tokenize_str(normalizer.normalize_str(part))]
 
-    def spelt(word: str) -> bool:
-        return bool(spell.pre_tokenize_str(word))
+    def has_letters(word: str) -> bool:
+        return bool(letters.pre_tokenize_str(word))
 
-    return _ByWords(
-        whole, most, words_of, spelt, [each["content"] for each in parts["added_tokens"]]
-    )
+    return _ByWords(read_whole, most, words_of, has_letters, [token["content"] for token in added])
 
 
 def splitter(pattern: str) -> pre_tokenizers.Split:
-    """Return the part of a tokenizer that leaves of a text what matches a regular expression."""
+    """Return the part of a tokenizer that keeps the matches of a regular expression in a text."""
     from tokenizers import Regex, pre_tokenizers
 
     return pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
 
 
-def _of_lists(lists: Sequence[Sequence[int]]) -> Rows:
+def _rows_of_lists(lists: Sequence[Sequence[int]]) -> Rows:
     lengths = np.fromiter(map(len, lists), np.int64, len(lists))
-    return np.fromiter(chain.from_iterable(lists), np.int64, int(lengths.sum())), lengths
+    values = np.fromiter(chain.from_iterable(lists), np.int64, int(lengths.sum()))
+    return values, lengths
 
 
 @dataclass(frozen=True)
 class _Lists:
     """Hold a list of numbers for each number from 0 on.
 
-    >>> lists = _Lists().extended(_of_lists([[7, 8], [], [9]]))
+    >>> lists = _Lists().extended(_rows_of_lists([[7, 8], [], [9]]))
     >>> [each.tolist() for each in lists.read(np.array([2, 0, 1, 2]), np.array([0, 0, 1, 4]))]
     [[9, 7, 8, 9], [0, 0, 0, 4]]
     """
@@ -127,187 +127,218 @@ class _Lists:
     lengths: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def extended(self, rows: Rows) -> _Lists:
-        """Return them with more lists."""
+        """Return the lists, and after them a list for each row of `rows`."""
         values, lengths = rows
         starts = len(self.values) + lengths.cumsum() - lengths
         return _Lists(
-            *map(np.append, (self.values, self.starts, self.lengths), (values, starts, lengths))
+            np.append(self.values, values),
+            np.append(self.starts, starts),
+            np.append(self.lengths, lengths),
         )
 
     def read(self, numbers: Ints, row: Ints) -> tuple[Ints, Ints]:
-        """Return what the lists of numbers hold, one after the other, and the row of each."""
+        """Return the values of the lists of some numbers, one list after the other, and the row of
+        each value; `row` has the row of each list."""
         lengths = self.lengths[numbers]
-        return self.values[spread(self.starts[numbers], lengths)], np.repeat(row, lengths)
+        values = self.values[spread(self.starts[numbers], lengths)]
+        return values, np.repeat(row, lengths)
 
 
 @dataclass
 class _Vocabulary:
-    """Hold what was read; it only grows, so that threads share it."""
+    """Hold the parts between spaces, and the words, that were read; the vocabulary only grows, so
+    that threads share it."""
 
-    parts: dict[str, int] = field(default_factory=dict)  # numbers of what stands between two spaces
-    words: dict[str, int] = field(default_factory=dict)
+    parts: dict[str, int] = field(default_factory=dict)  # number of each part
+    words: dict[str, int] = field(default_factory=dict)  # number of each word
     words_of: _Lists = _Lists()  # numbers of the words of each part
-    ids_of: _Lists = _Lists()  # tokens of each word
-    spelt: NDArray[np.bool_] = field(
-        default_factory=lambda: np.zeros(0, np.bool_)
-    )  # words of letters
+    ids_of: _Lists = _Lists()  # token ids of each word
+    # True for a word of letters, [words]
+    are_letters: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
 
 
 @dataclass
 class _ByWords:
-    """Texts to the token ids of a tokenizer that looks at nothing beyond a space, unless at the
-    next ones of a word.
+    """Texts to the token ids of a tokenizer that looks at nothing beyond a space, unless it leaves
+    out words that stand again.
 
     Args:
-        whole: reads texts by the tokenizer.
-        most: ids that a text keeps.
-        words_of: the words of what stands between two spaces or signs, where words that stand again
-            are left out; None if what stands between two spaces is one.
-        spelt: True for a word of letters, which alone is left out.
-        apart: added tokens, which split a text.
+        read_whole: reads texts by the tokenizer itself.
+        most: token ids that a text keeps.
+        words_of: the words of a part between two spaces or signs, for a tokenizer that leaves out
+            words that stand again; None if a part between two spaces is a word.
+        has_letters: True for a word of letters; only words of letters are left out.
+        added: tokens that were added to the tokenizer; they split a text.
     """
 
-    whole: Read
+    read_whole: Read
     most: int | None
     words_of: Callable[[str], list[str]] | None = None
-    spelt: Callable[[str], bool] | None = None
-    apart: Sequence[str] = ()
+    has_letters: Callable[[str], bool] | None = None
+    added: Sequence[str] = ()
     known: _Vocabulary = field(default_factory=_Vocabulary, init=False)
     learning: Lock = field(default_factory=Lock, init=False)
 
     def __call__(self, texts: Sequence[str]) -> Rows:
         if len(texts) <= _BLOCK:
             return self._read(texts)
-        blocks = [
-            self._read(texts[start : start + _BLOCK]) for start in range(0, len(texts), _BLOCK)
-        ]
-        return np.concatenate([ids for ids, _ in blocks]), np.concatenate(
-            [lengths for _, lengths in blocks]
-        )
+        ids = []
+        lengths = []
+        for start in range(0, len(texts), _BLOCK):
+            block_ids, block_lengths = self._read(texts[start : start + _BLOCK])
+            ids.append(block_ids)
+            lengths.append(block_lengths)
+        return np.concatenate(ids), np.concatenate(lengths)
 
     def _read(self, texts: Sequence[str]) -> Rows:
-        distinct, place, lengths = _split(texts, () if self.words_of is None else (_SIGNS, _GAPS))
-        if len(self.known.parts) > _MOST:
+        replacements = () if self.words_of is None else (_SIGNS, _GAPS)
+        distinct, number, lengths = _split(texts, replacements)
+        if len(self.known.parts) > _MOST_PARTS:
             self.known = _Vocabulary()
-        known = self.known  # which another thread may replace, and nobody empties
-        if new := _unknown(distinct, known.parts):
+        known = self.known  # another thread may replace the vocabulary, and nobody empties it
+        new = _unknown(distinct, known.parts)
+        if new:
             with self.learning:
                 self._learn(known, new)
-        parts = np.array([known.parts.get(part, -1) for part in distinct], np.int64)[place]
+        part_numbers = np.array([known.parts.get(part, -1) for part in distinct], np.int64)
+        parts = part_numbers[number]
         row = np.repeat(np.arange(len(lengths)), lengths)
-        apart = {i for i, text in enumerate(texts) if any(each in text for each in self.apart)}
-        apart.update(row[parts < 0].tolist())  # long parts, too, are the tokenizer's
-        if not apart:
-            return self._ids(known, parts, row, len(texts))
-        here = ~np.isin(row, [*apart])
-        rest = self.whole([texts[i] for i in sorted(apart)])
-        return _merged(self._ids(known, parts[here], row[here], len(texts)), rest, apart)
 
-    def _ids(self, known: _Vocabulary, parts: Ints, row: Ints, many: int) -> Rows:
+        # Texts with added tokens or with long parts are read by the tokenizer itself.
+        whole = set(row[parts < 0].tolist())
+        for i, text in enumerate(texts):
+            if any(token in text for token in self.added):
+                whole.add(i)
+        if not whole:
+            return self._ids(known, parts, row, len(texts))
+        by_words = ~np.isin(row, list(whole))
+        rows = self._ids(known, parts[by_words], row[by_words], len(texts))
+        numbers = sorted(whole)
+        return _with_rows(rows, numbers, self.read_whole([texts[i] for i in numbers]))
+
+    def _ids(self, known: _Vocabulary, parts: Ints, row: Ints, n: int) -> Rows:
+        """Return the token ids of n texts from the numbers of their parts and the row of each
+        part."""
         words, row = known.words_of.read(parts, row)
-        if self.spelt is not None:
-            kept = _kept(words, row, known.spelt)
-            words, row = words[kept], row[kept]
+        if self.has_letters is not None:
+            kept = _without_repeats(words, row, known.are_letters)
+            words = words[kept]
+            row = row[kept]
         ids, row = known.ids_of.read(words, row)
-        lengths = np.bincount(row, minlength=many)
+        lengths = np.bincount(row, minlength=n)
         if self.most is not None and lengths.max(initial=0) > self.most:
-            return ids[places(lengths) < self.most], lengths.clip(max=self.most)
+            ids = ids[places(lengths) < self.most]
+            lengths = lengths.clip(max=self.most)
         return ids, lengths
 
     def _learn(self, known: _Vocabulary, parts: Collection[str]) -> None:
-        parts = [
-            part for part in parts if part not in known.parts
-        ]  # another thread may have learned some
-        rows = [[part] if self.words_of is None else self.words_of(part) for part in parts]
-        new = list(set(chain.from_iterable(rows)).difference(known.words))
-        spelt = np.array([self.spelt is not None and self.spelt(word) for word in new], np.bool_)
-        ids = self.whole(new)  # what the tokenizer may refuse stands before what is remembered
-        known.words.update(zip(new, count(len(known.words)), strict=False))
-        known.spelt, known.ids_of = np.append(known.spelt, spelt), known.ids_of.extended(ids)
-        known.words_of = known.words_of.extended(
-            _of_lists([[known.words[word] for word in row] for row in rows])
-        )
-        known.parts.update(
-            zip(parts, count(len(known.parts)), strict=False)
-        )  # the last, since others look here first
+        # Another thread may have learned some.
+        parts = [part for part in parts if part not in known.parts]
+        words_of = self.words_of or _as_word
+        words_of_parts = [words_of(part) for part in parts]
+        new = list(set(chain.from_iterable(words_of_parts)).difference(known.words))
+        are_letters = np.zeros(len(new), np.bool_)
+        if self.has_letters is not None:
+            are_letters[:] = [self.has_letters(word) for word in new]
+        ids = self.read_whole(new)  # before the first change, since the tokenizer may refuse a word
+        for word in new:
+            known.words[word] = len(known.words)
+        known.are_letters = np.append(known.are_letters, are_letters)
+        known.ids_of = known.ids_of.extended(ids)
+        numbers = [[known.words[word] for word in words] for words in words_of_parts]
+        known.words_of = known.words_of.extended(_rows_of_lists(numbers))
+        # The parts come last, since other threads look here first.
+        for part in parts:
+            known.parts[part] = len(known.parts)
+
+
+def _as_word(part: str) -> list[str]:
+    return [part]
 
 
 def _unknown(parts: Iterable[str], known: Collection[str]) -> set[str]:
     """Return the parts to remember that are not known yet."""
-    return {part for part in set(parts).difference(known) if len(part) <= _LONGEST}
+    return {part for part in set(parts).difference(known) if len(part) <= _LONGEST_PART}
 
 
 def _split(
-    texts: Sequence[str], spaced: Iterable[tuple[re.Pattern[str], str]] = ()
+    texts: Sequence[str], replacements: Iterable[tuple[re.Pattern[str], str]] = ()
 ) -> tuple[list[str], Ints, Ints]:
-    """Return the distinct parts between spaces, the number of each text's among them, and how many
-    each text has.
+    """Return the distinct parts between spaces, the number of each part of the texts among the
+    distinct parts, and the number of parts of each text.
 
     Args:
-        spaced: patterns, and what replaces them before.
+        replacements: patterns that are replaced first, and their replacements.
 
-    >>> distinct, place, lengths = _split(["a b,a", "", "b"], [(re.compile(","), " ")])
-    >>> distinct, place.tolist(), lengths.tolist()
+    >>> distinct, number, lengths = _split(["a b,a", "", "b"], [(re.compile(","), " ")])
+    >>> distinct, number.tolist(), lengths.tolist()
     (['a', 'b', ''], [0, 1, 0, 2, 1], [3, 1, 1])
     """
-    if len(texts) > _BY_ARROW:
-        rows = pa.array(texts, pa.large_string())
-        for pattern, by in spaced:
-            rows = pc.replace_substring_regex(rows, pattern.pattern, by)
-        of_texts = pc.split_pattern(rows, " ")
-        coded = of_texts.flatten().dictionary_encode()
-        return (
-            coded.dictionary.to_pylist(),
-            coded.indices.to_numpy(),
-            pc.list_value_length(of_texts).to_numpy(),
-        )
-    for pattern, by in spaced:
-        texts = [pattern.sub(by, text) for text in texts]
-    parts, number = [text.split(" ") for text in texts], defaultdict[str, int](count().__next__)
-    place = np.array([number[part] for row in parts for part in row], np.int64)
-    return list(number), place, np.array([len(row) for row in parts], np.int64)
+    if len(texts) > _FEW_TEXTS:
+        column = pa.array(texts, pa.large_string())
+        for pattern, replacement in replacements:
+            column = pc.replace_substring_regex(column, pattern.pattern, replacement)
+        lists = pc.split_pattern(column, " ")
+        coded = lists.flatten().dictionary_encode()
+        lengths = pc.list_value_length(lists).to_numpy()
+        return coded.dictionary.to_pylist(), coded.indices.to_numpy(), lengths
+    for pattern, replacement in replacements:
+        texts = [pattern.sub(replacement, text) for text in texts]
+    rows = [text.split(" ") for text in texts]
+    numbers: dict[str, int] = {}
+    number = [numbers.setdefault(part, len(numbers)) for row in rows for part in row]
+    lengths = [len(row) for row in rows]
+    return list(numbers), np.array(number, np.int64), np.array(lengths, np.int64)
 
 
-def _merged(rows: Rows, others: Rows, apart: Collection[int]) -> Rows:
-    """Return rows of which those at some numbers, in order, are others."""
-    merged, rest = (np.split(ids, lengths.cumsum()[:-1]) for ids, lengths in (rows, others))
-    for number, row in zip(sorted(apart), rest, strict=True):
-        merged[number] = row
-    return np.concatenate(merged), np.array([len(row) for row in merged], np.int64)
+def _with_rows(rows: Rows, numbers: Sequence[int], others: Rows) -> Rows:
+    """Return `rows` in which `others` stand in place of the rows at some numbers."""
+    ids, lengths = rows
+    other_ids, other_lengths = others
+    lists = np.split(ids, lengths.cumsum()[:-1])
+    other_lists = np.split(other_ids, other_lengths.cumsum()[:-1])
+    for number, other in zip(numbers, other_lists, strict=True):
+        lists[number] = other
+    return np.concatenate(lists), np.array([len(each) for each in lists], np.int64)
 
 
-def _kept(words: Ints, row: Ints, spelt: NDArray[np.bool_]) -> NDArray[np.bool_] | slice:
-    """Return a mask of words without those of letters that stand again within the next `_NEAR` of
-    these in their row.
+def _without_repeats(
+    words: Ints, row: Ints, are_letters: NDArray[np.bool_]
+) -> NDArray[np.bool_] | slice:
+    """Return a mask of words that leaves out a word of letters if it stands again within the next
+    `_NEAR` words of letters of its row.
 
     >>> words, row = np.array([5, 0, 5, 3, 3, 5]), np.array([0, 0, 0, 1, 1, 1])
-    >>> _kept(words, row, np.array([False, True, True, False, True, True])).tolist()
+    >>> _without_repeats(words, row, np.array([False, True, True, False, True, True])).tolist()
     [False, True, True, True, True, True]
     """
-    if len(words) < _FEW and len(set(words.tolist())) == len(words):
+    if len(words) < _FEW_WORDS and len(set(words.tolist())) == len(words):
         return slice(None)
-    letters = np.flatnonzero(spelt[words])
-    here = words[letters] * (row[-1] + 1) + row[letters]
+    letters = np.flatnonzero(are_letters[words])
+    word_in_row = words[letters] * (row[-1] + 1) + row[letters]
     kept = np.ones(len(words), np.bool_)
-    for near in range(1, min(_NEAR, len(here) - 1) + 1):
-        kept[letters[:-near][here[:-near] == here[near:]]] = False
+    for near in range(1, min(_NEAR, len(letters) - 1) + 1):
+        stands_again = word_in_row[:-near] == word_in_row[near:]
+        kept[letters[:-near][stands_again]] = False
     return kept
 
 
-def _by_words(parts: dict[str, Any]) -> bool:
-    """Return whether a text's tokens are those of its words, apart from where it is cut."""
-    normalizer, split, cut = (
-        parts["normalizer"] or {},
-        parts["pre_tokenizer"] or {},
-        parts["truncation"],
-    )
-    steps = [*normalizer.get("normalizers", [normalizer]), *split.get("pretokenizers", [split])]
-    return (
-        all(
-            each.get("type") in _KINDS or each.get("pattern") in _PATTERNS for each in steps if each
-        )
-        and bool(split)
-        and parts["padding"] is None
-        and (cut is None or cut["direction"] == "Right")
-        and not any(" " in each["content"] for each in parts["added_tokens"])
-    )
+def _reads_by_words(settings: dict[str, Any]) -> bool:
+    """Return True if a text has the tokens of its words, up to the token at which it is cut, by the
+    settings of a tokenizer."""
+    split = settings["pre_tokenizer"]
+    if not split or settings["padding"] is not None:
+        return False
+    cut = settings["truncation"]
+    if cut is not None and cut["direction"] != "Right":
+        return False
+    if any(" " in token["content"] for token in settings["added_tokens"]):
+        return False
+    normalizer = settings["normalizer"] or {}
+    steps = list(normalizer.get("normalizers", [normalizer]))
+    steps.extend(split.get("pretokenizers", [split]))
+    return all(_stops_at_spaces(step) for step in steps if step)
+
+
+def _stops_at_spaces(step: dict[str, Any]) -> bool:
+    return step.get("type") in _KINDS or step.get("pattern") in _PATTERNS
