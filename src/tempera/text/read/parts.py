@@ -13,7 +13,7 @@ import pyarrow as pa
 from ...errors import DataError
 from ...tables.saved_sets import PART_NAMES
 from ...tables.streams import data_sets
-from .pairs import TEST, TRAIN, VALIDATION, Pairs, named_alike
+from .pairs import TEST, TRAIN, VALIDATION, Pairs, with_shared_ids
 
 
 class Named(Protocol):
@@ -75,5 +75,5 @@ def joined(parts: Mapping[int, Pairs]) -> Pairs:
     for pairs in parts.values():
         dropped.update(pairs.dropped)
     about = "\n".join(dict.fromkeys(pairs.about for pairs in parts.values()))
-    table = named_alike(pa.concat_tables(tables, promote_options="default"))
+    table = with_shared_ids(pa.concat_tables(tables, promote_options="default"))
     return Pairs(table, dict(dropped), about=about)
