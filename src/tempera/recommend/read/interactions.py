@@ -460,7 +460,7 @@ def _arranged(
     events: pa.Table,
     read: _ReadEvents,
     options: Interactions,
-    columns: Mapping[str, str],
+    columns: Mapping[str, Any],
     folder: Path | None,
 ) -> tuple[Timeline, list[str]]:
     """Return the events in the order in which they happened, with notes on repeated rows.
