@@ -313,7 +313,7 @@ def _unnamed(options: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     """Return columns that are not read: those that options name so, ids that they do not name, and
     all without a role."""
     named = {role: name for role in IDS if (name := options.get(role))}
-    others = Roles(**named).told_by_content(names).metadata
+    others = Roles(**named).without_usual_ids(names).metadata
     return [*dict.fromkeys([*named_columns(options.get("metadata")), *others])]
 
 

@@ -18,26 +18,26 @@ from .event_roles import TABLE
 from .unnamed_columns import is_unnamed
 
 _SHOWN = 6  # files that a message names
-_NAMED = ("title", "name")  # words in the name of a column that says what an item is called
+_NAMED = ("title", "name")  # words in the name of a column of titles
 
 
 def folder_options(
     tables: Mapping[Path, pa.Table], options: Mapping[str, Any], folder: Path
 ) -> dict[str, str]:
-    """Return the options that name the files of a folder of interactions; nothing if it has no
-    table of them, or nothing else.
+    """Return the options that name the files of a folder of interactions; nothing if the folder has
+    no table of interactions, or no further table.
 
-    A table of events is the one with ratings, if there are others; of several with the names of
-    parts, such as train and test, each is its part. The table of items (or users) is the one with
-    titles, or else with most columns.
+    Of several tables of events, the table with ratings is read; if their names are parts, such as
+    train and test, each is its part. The table of items (or users) is the table with titles, or
+    else with most columns.
 
     Args:
         tables: the first rows of each table, one for each event.
-        options: of the section `data` that are given.
-        folder: which holds them.
+        options: options of the section `data` that the user has set.
+        folder: the folder of the tables.
 
     Raises:
-        DataError: several tables of events, of which none is told from the others.
+        DataError: several tables of events, of which nothing tells the right one.
     """
     events = [file for file, rows in tables.items() if TABLE.suits(options, rows.column_names)]
     if not events:
@@ -46,15 +46,15 @@ def folder_options(
         return {}
     if len(tables) == len(events) == 1:
         return {}
-    features = {
-        f"{role}s": str(file)
-        for role in TABLE.needed
-        if (file := _features(role, tables, events)) is not None
-    }
+    features = {}
+    for role in TABLE.needed:
+        file = _features(role, tables, events)
+        if file is not None:
+            features[f"{role}s"] = str(file)
     parts = _parts(events)
     if parts:
         named = {"path" if part == "train" else part: str(file) for part, file in parts.items()}
-        return {**named, **features}
+        return named | features
     if len(events) > 1:
         rated = [file for file in events if TABLE.has("rating", {}, tables[file].column_names)]
         alike = len({frozenset(tables[file].column_names) for file in events}) == 1
@@ -66,23 +66,30 @@ def folder_options(
                 "put those that are one table into a folder of their own"
             )
         events = rated
-    return {"path": str(events[0]), **features}
+    return {"path": str(events[0])} | features
 
 
 def part_of(file: Path) -> str | None:
-    """Return the part of a data set that a file is called by: train, validation or test.
+    """Return the part of a data set that the name of a file tells: train, validation or test.
 
     >>> part_of(Path("ml.valid.inter")), part_of(Path("test_ratings.csv")), part_of(Path("latest.csv"))
     ('validation', 'test', None)
     """
     words = re.split(r"[^a-z]+", file.name.lower())
-    return next((part for part, names in PART_NAMES.items() if {*names} & {*words}), None)
+    for part, names in PART_NAMES.items():
+        if not set(names).isdisjoint(words):
+            return part
+    return None
 
 
 def _parts(events: Sequence[Path]) -> dict[str, Path]:
-    """Return the file of each part, if each file is one, and one of them trains; a file to validate
-    on tests where no other does."""
-    parts = {part: file for file in events if (part := part_of(file)) is not None}
+    """Return the file of each part, if every file is a part and one of the parts is train; without
+    a test, the file of validation is the test."""
+    parts = {}
+    for file in events:
+        part = part_of(file)
+        if part is not None:
+            parts[part] = file
     if len(parts) < len(events) or len(parts) < 2 or "train" not in parts:
         return {}
     if "test" not in parts:
@@ -91,14 +98,13 @@ def _parts(events: Sequence[Path]) -> dict[str, Path]:
 
 
 def _features(role: str, tables: Mapping[Path, pa.Table], events: Sequence[Path]) -> Path | None:
-    """Return the table that is about users or items, and not about both, with one row for each."""
-    about = {
-        file: rows for file, rows in tables.items() if file not in events and _is_about(role, rows)
-    }
-    return max(about, key=lambda file: _richness(about[file]), default=None)
+    """Return the table about users or items alone that has most features."""
+    files = [file for file in tables if file not in events and _is_about(role, tables[file])]
+    return max(files, key=lambda file: _richness(tables[file]), default=None)
 
 
 def _is_about(role: str, rows: pa.Table) -> bool:
+    """Return True if a table is about users or items, not about both, with one row for each."""
     roles = [each for each in TABLE.needed if TABLE.usual_columns(each, rows.column_names)]
     if roles != [role]:
         return False
@@ -107,7 +113,7 @@ def _is_about(role: str, rows: pa.Table) -> bool:
 
 
 def _richness(rows: pa.Table) -> tuple[bool, int]:
-    """Return whether a table has titles, and its number of columns of texts."""
+    """Return True if a table has titles, and its number of columns of texts."""
     titled = any(word in plain(name) for name in rows.column_names for word in _NAMED)
     return titled, sum(is_text(field.type) for field in rows.schema)
 

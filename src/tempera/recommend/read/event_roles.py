@@ -18,102 +18,168 @@ from ...tables.proposal import NOT_READ, Decision
 # Usual names of the columns, without case and signs. user and item every table has.
 USUAL: dict[str, tuple[str, ...]] = {
     "user": (
-        *("user", "userid", "useridx", "uid", "username", "customer", "customerid", "visitorid"),
-        *("reviewerid", "memberid", "accountid", "steamid", "session", "sessionid", "playlistid"),
+        "user",
+        "userid",
+        "useridx",
+        "uid",
+        "username",
+        "customer",
+        "customerid",
+        "visitorid",
+        "reviewerid",
+        "memberid",
+        "accountid",
+        "steamid",
+        "session",
+        "sessionid",
+        "playlistid",
     ),
     "item": (
-        *("item", "itemid", "itemidx", "iid", "movie", "movieid", "product", "productid"),
-        *("article", "articleid", "asin", "parentasin", "book", "bookid", "isbn"),
-        *("track", "trackid", "trackuri", "song", "songid", "aid", "business", "businessid"),
-        *("newsid", "gameid", "appid", "videoid", "animeid", "recipeid", "venueid", "poiid"),
-        *("locationid", "gmapid", "skuid"),
-        *("items", "itemids", "itemlist", "itemidlist", "sequence"),
+        "item",
+        "itemid",
+        "itemidx",
+        "iid",
+        "movie",
+        "movieid",
+        "product",
+        "productid",
+        "article",
+        "articleid",
+        "asin",
+        "parentasin",
+        "book",
+        "bookid",
+        "isbn",
+        "track",
+        "trackid",
+        "trackuri",
+        "song",
+        "songid",
+        "aid",
+        "business",
+        "businessid",
+        "newsid",
+        "gameid",
+        "appid",
+        "videoid",
+        "animeid",
+        "recipeid",
+        "venueid",
+        "poiid",
+        "locationid",
+        "gmapid",
+        "skuid",
+        "items",
+        "itemids",
+        "itemlist",
+        "itemidlist",
+        "sequence",
     ),
     "time": (
-        *("time", "timestamp", "datetime", "date", "ts", "unixreviewtime", "eventtime"),
-        *("eventtimestamp", "createdat", "unixtime", "unixtimestamp"),
+        "time",
+        "timestamp",
+        "datetime",
+        "date",
+        "ts",
+        "unixreviewtime",
+        "eventtime",
+        "eventtimestamp",
+        "createdat",
+        "unixtime",
+        "unixtimestamp",
     ),
     "position": ("position", "order", "pos", "addtocartorder"),
     "weight": ("weight", "weights"),
     "rating": ("rating", "ratings", "stars", "score", "overall", "bookrating"),
-    # such a column says what a row's user did, which is for the user of the package to name
+    # A column of users' actions has no usual name: the option has to name it.
     "behaviour": (),
 }
 TABLE = RoleTable(USUAL, ("user", "item"))
 
-# One product under several ids: the general one is read.
+# One product may have several ids: the column of the general id is read, not the special one.
 _GENERAL = {"parentasin": "asin"}
-_DISLIKES = frozenset(
-    {
-        *("no", "n", "false", "dislike", "disliked", "down", "thumbs_down", "thumbs down"),
-        *("negative", "irrelevant", "not relevant", "bad", "skip", "skipped"),
-    }
+_DISLIKES = (
+    "no",
+    "n",
+    "false",
+    "dislike",
+    "disliked",
+    "down",
+    "thumbs_down",
+    "thumbs down",
+    "negative",
+    "irrelevant",
+    "not relevant",
+    "bad",
+    "skip",
+    "skipped",
 )
 _GOOD = 0.8  # share of a scale's highest grade from which a row is taken
-_OWNERS = 10  # users or items with several rows, that tell whose attribute a column is
-_WIDEST = 60  # letters of an example
+_OWNERS = 10  # fewest users or items with several rows, to tell whose attribute a column is
+_WIDEST = 60  # most letters of an example
 _SHOWN = 6  # values that a message names
 
 
 def proposed(rows: pa.Table, options: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the options that a table of interactions is read with, besides those that are given.
+    """Return the further options that a table of interactions is read with.
 
-    Columns without a role are not read. But a column of few values, which may be a label, and a
-    column of dates where no other holds the times, are for the user to decide.
+    Columns without a role are not read. But the user has to decide on a column of few values, which
+    may be a label, and on a column of dates if no column is read as the time.
 
     Args:
-        rows: the first of the table, one for each item.
-        options: of the section `data` that are given.
+        rows: the first rows of the table, one for each item.
+        options: options of the section `data` that the user has set.
         where: the name of the table in messages.
 
     Raises:
-        DataError: a column of ratings, labels, behaviours or dates of which the options say
-            nothing.
+        DataError: a column of ratings, labels, behaviours or dates that no option names.
 
     >>> rows = pa.table({"user_id": [1, 1, 2], "asin": [7, 8, 7], "parent_asin": [7, 7, 7], "brand": ["x", "y", "x"]})
     >>> proposed(rows, {}, "log.csv")
     {'metadata': ['asin', '*']}
     """
-    metadata = [*options.get("metadata", ())]
+    metadata = list(options.get("metadata", ()))
     if "*" in metadata:
         return {}
     names = rows.column_names
     metadata += [name for name in names if _is_special(name, names, options)]
-    roles = _roles(names, {**options, "metadata": metadata})
+    roles = _roles(names, options, metadata)
     rating = roles.get("rating")
     of_table = profile(rows, where)
-    usual = [
-        name for role in USUAL if role != "rating" for name in TABLE.usual_columns(role, names)
-    ]
-    besides = {*roles.values(), *usual, *metadata, *options.get("context", ())}
+    known = {*roles.values(), *metadata, *options.get("context", ())}
+    for role in USUAL:
+        if role != "rating":
+            known.update(TABLE.usual_columns(role, names))
     candidates = [
-        name for name in of_table.could_be("label", "rating", "boolean") if name not in besides
+        name
+        for name in of_table.could_be("label", "rating", "boolean")
+        if name not in known and not _is_attribute(rows, name, roles)
     ]
-    candidates = [name for name in candidates if not _belongs(rows, name, roles)]
-    rating_option = dict[str, Any]()
-    grades = options.get("min_rating") is not None or isinstance(
-        options.get("dislikes"), int | float
-    )
-    if rating is not None and not grades:
+    further: dict[str, Any] = {}
+    reads_ratings = options.get("min_rating") is not None
+    reads_ratings |= isinstance(options.get("dislikes"), int | float)
+    if rating is not None and not reads_ratings:
         if of_table.columns[rating].distinct > 1:
             _ask_rating(rows, of_table.columns[rating], where)
         metadata.append(rating)  # one grade for all rows says nothing of any
-    elif rating is None and grades:
-        numbers = [
-            name for name in candidates if of_table.columns[name].kinds & {"rating", "boolean"}
-        ]
-        if len(numbers) == 1:
-            rating_option["rating"] = numbers[0]
+    elif rating is None and reads_ratings:
+        numbers = of_table.could_be("rating", "boolean")
+        ratings = [name for name in candidates if name in numbers]
+        if len(ratings) == 1:
+            further["rating"] = ratings[0]
     elif rating is None and "behaviour" not in roles and candidates:
         _ask_label(of_table, rows, candidates, where)
     if "time" not in roles and "position" not in roles and options.get("ordered") is not False:
-        times = [name for name in of_table.could_be("time") if name not in besides]
+        of_item = {"item": roles.get("item", "")}
         times = [
-            name for name in times if not _belongs(rows, name, {"item": roles.get("item", "")})
+            name
+            for name in of_table.could_be("time")
+            if name not in known and not _is_attribute(rows, name, of_item)
         ]
         if times:
             _ask_time(of_table, times, where)
-    return {**rating_option, "metadata": [*dict.fromkeys(metadata), "*"]}
+    further["metadata"] = [*dict.fromkeys(metadata), "*"]
+    return further
 
 
 def decided(
@@ -122,30 +188,34 @@ def decided(
     """Return the role of every column, and the reason.
 
     Args:
-        of_table: the first rows.
-        columns: of each role.
-        names: of all columns; some may stand in later files only.
-        made: reasons of columns that the table does not have itself.
+        of_table: the profile of the first rows.
+        columns: the columns of each role.
+        names: the names of all columns; some columns may stand in later files only.
+        made: reasons of the columns that are made of the table, by name.
     """
-    role_of = {name: role for role, of_role in columns.items() for name in of_role}
+    role_of: dict[str, str] = {}
+    for role, of_role in columns.items():
+        role_of |= dict.fromkeys(of_role, role)
     decisions = []
     for name in names:
         role = role_of.get(name, NOT_READ)
         column = of_table.columns.get(name)
-        if name in made or column is None:
-            reason = made.get(name, "in some of the files")
+        if name in made:
+            reason = made[name]
+        elif column is None:
+            reason = "in some of the files"
         elif role == NOT_READ:
-            reason = _holds(column)
+            reason = _contents(column)
         else:
-            how = "by its name" if plain(name) in USUAL.get(role, ()) else f"by data.{role}"
-            holds = _example(column) if role in TABLE.needed else _holds(column)
-            reason = f"{how}; {holds}"
+            chosen = "by its name" if plain(name) in USUAL.get(role, ()) else f"by data.{role}"
+            contents = _example(column) if role in TABLE.needed else _contents(column)
+            reason = f"{chosen}; {contents}"
         decisions.append(Decision(name, role, reason))
     return decisions
 
 
-def _holds(column: ColumnProfile) -> str:
-    """Return a few words on what a column holds."""
+def _contents(column: ColumnProfile) -> str:
+    """Return a few words on the values of a column."""
     if column.distinct == 1:
         return f"always {column.values[0]}"
     if column.time_form is not None and "time" in column.kinds:
@@ -161,29 +231,38 @@ def _example(column: ColumnProfile) -> str:
     if not column.values:
         return "empty"
     value = column.values[0]
-    return f"such as {value if len(value) <= _WIDEST else value[: _WIDEST - 3] + '...'}"
+    if len(value) > _WIDEST:
+        value = value[: _WIDEST - 3] + "..."
+    return f"such as {value}"
 
 
-def _roles(names: Sequence[str], options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the column of each role that an option or a usual name gives, without those of
+def _roles(
+    names: Sequence[str], options: Mapping[str, Any], metadata: Sequence[str]
+) -> dict[str, str]:
+    """Return the column of each role that an option names, or that has a usual name and is not in
     metadata."""
-    free = [name for name in names if name not in options["metadata"]]
+    free = [name for name in names if name not in metadata]
     roles = {}
     for role in USUAL:
-        usual = [options[role]] if options.get(role) else TABLE.usual_columns(role, free)
-        if usual:
+        usual = TABLE.usual_columns(role, free)
+        if options.get(role):
+            roles[role] = options[role]
+        elif usual:
             roles[role] = usual[0]
     return roles
 
 
 def _is_special(name: str, names: Sequence[str], options: Mapping[str, Any]) -> bool:
-    """Return whether a column has ids of variants of the items that another column has."""
+    """Return True if a column has ids of variants of the items whose ids a further column has."""
+    if options.get("item") is not None:
+        return False
     generals = [general for general, special in _GENERAL.items() if special == plain(name)]
-    return options.get("item") is None and any(plain(each) in generals for each in names)
+    return any(plain(each) in generals for each in names)
 
 
-def _belongs(rows: pa.Table, name: str, roles: Mapping[str, str]) -> bool:
-    """Return whether a column is an attribute of users or items: all rows of one have one value."""
+def _is_attribute(rows: pa.Table, name: str, roles: Mapping[str, str]) -> bool:
+    """Return True if a column is an attribute of users or items: all rows of a user or of an item
+    have one value."""
     for role in ("user", "item"):
         owner = roles.get(role)
         if owner is None or owner not in rows.column_names or pa.types.is_nested(rows[name].type):
@@ -218,8 +297,9 @@ def _ask_label(
     of_table: TableProfile, rows: pa.Table, names: Sequence[str], where: str
 ) -> NoReturn:
     """Ask for the use of a column that may be a label or tell what users did."""
-    column = of_table.columns[min(names, key=lambda name: _likeness(of_table.columns[name]))]
-    name, ways = column.name, []
+    column = of_table.columns[min(names, key=_hint_rank)]
+    name = column.name
+    ways = []
     if column.kinds & {"rating", "boolean"}:
         ways.append(f"data.rating={name} {_least(rows, column)}")
     if "boolean" not in column.kinds:
@@ -248,12 +328,17 @@ def _ask_time(of_table: TableProfile, names: Sequence[str], where: str) -> NoRet
     )
 
 
+# Words in the names of labels, the clearest first.
 _HINTS = ("label", "rating", "event", "behavio", "action", "type", "like", "click", "thumb")
 
 
-def _likeness(column: ColumnProfile) -> int:
-    """Return the place among words that a label's name holds, last without one."""
-    return next((i for i, word in enumerate(_HINTS) if word in plain(column.name)), len(_HINTS))
+def _hint_rank(name: str) -> int:
+    """Return the position of the first hint that the name of a column holds; names without a hint
+    rank last."""
+    for rank, word in enumerate(_HINTS):
+        if word in plain(name):
+            return rank
+    return len(_HINTS)
 
 
 def _least(rows: pa.Table, column: ColumnProfile) -> str:
@@ -263,23 +348,23 @@ def _least(rows: pa.Table, column: ColumnProfile) -> str:
 
 
 def good_grade(values: pa.ChunkedArray, column: ColumnProfile) -> float:
-    """Return the grade from which the rows of a scale are taken: 1 of 0 and 1, 4 of 1 to 5, 8 of 1
-    to 10, and the median of fractions."""
+    """Return the least grade of rows that are taken: 1 of 0 and 1, 4 of 1 to 5, 8 of 1 to 10, and
+    the median of fractions."""
     if column.scale is None:
         return 1.0  # true and false
-    highest = column.scale[1]
+    _, highest = column.scale
     numbers = values.cast(pa.large_string()).drop_null().cast(pa.float64())
-    if (
-        column.distinct > 2 * _SHOWN
-        and not pc.all(pc.equal(pc.multiply(numbers, 2), pc.round(pc.multiply(numbers, 2)))).as_py()
-    ):
+    doubled = pc.multiply(numbers, 2)
+    in_halves = pc.all(pc.equal(doubled, pc.round(doubled))).as_py()
+    if column.distinct > 2 * _SHOWN and not in_halves:
         return float(f"{np.median(numbers.to_numpy()):.2g}")
     if highest < 1:
         return highest
     least = math.ceil(_GOOD * highest)
     if least <= highest:
         return least
-    return float(f"{_GOOD * highest:.2g}")  # of fractions whose highest lies below the next whole
+    # Fractions, the highest of which lies below the next whole number.
+    return float(f"{_GOOD * highest:.2g}")
 
 
 def _range(column: ColumnProfile) -> str:
@@ -289,7 +374,7 @@ def _range(column: ColumnProfile) -> str:
 
 
 def _listed(column: ColumnProfile) -> str:
-    """Return the values of a column, the most frequent ones first."""
+    """Return the values of a column, the most frequent first; numbers are sorted."""
     shown = column.values[:_SHOWN]
     if column.scale is not None:
         shown.sort(key=float)

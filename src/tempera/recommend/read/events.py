@@ -19,11 +19,11 @@ from ...errors import article
 from ...tables.columns import Columns
 from ...tables.reader import IDS, BlockReader, Rows, is_text, missing
 from ...tables.tables import TableBlock
-from .aside import ASIDE, DISLIKED, LOW
+from .aside import ASIDE, DISLIKED, LOW, TAKEN
 from .event_times import EventTimes
 
 BEHAVIOUR = "behaviour"
-BELOW = "rows below min_rating"  # a reason for which rows are no interactions
+BELOW = "rows below min_rating"  # reason for which rows are no interactions
 BelowMinRating = Literal["seen", "forget"]
 TEXT = pa.large_string()
 # Grades that are words.
@@ -41,19 +41,18 @@ def events_of(
     missing_id: Literal["refuse", "drop"] = "refuse",
     below_min_rating: BelowMinRating = "seen",
 ) -> pa.Table:
-    """Return columns user, item and, where there are any, time, position, weight, aside, and what
-    events happened in.
+    """Return columns user, item and, where there are any, time, position, weight, aside, and the
+    context of the events.
 
     Ids are int64 or large_string, times int64, float64 or microseconds since 1970 (UTC), positions
-    float64, weights float32. Columns of the context are called by `in_context`, behaviours like one
-    of them.
+    float64, weights float32. Columns of the context and of behaviours are called by `in_context`.
 
     Args:
         columns: the columns of each role.
-        dropped: what is left out is added to these counts, by reason.
+        dropped: counts by reason, to which the rows that are left out are added.
         times: reads the times of all blocks of the table.
         dislikes: rows of at most this rating, or of these behaviours, are dislikes.
-        missing_id: what to do with a row that has no user or no item.
+        missing_id: treatment of a row without a user or an item.
         below_min_rating: rows below `min_rating` are set aside as seen, or forgotten.
 
     Raises:
@@ -62,28 +61,33 @@ def events_of(
     reader = EventReader(block, columns, dropped)
     for role in ("user", "item"):
         reader.refuse_or_drop_absent(role, missing_id)
-    time = {"time": (times or EventTimes()).of(reader)} if "time" in columns else {}
-    aside = np.where(reader.disliked(dislikes), np.uint8(DISLIKED), np.uint8(0))
+    time = None
+    if "time" in columns:
+        time = (times or EventTimes()).of(reader)
+    aside = np.where(reader.disliked(dislikes), np.uint8(DISLIKED), np.uint8(TAKEN))
     if below_min_rating == "seen" and min_rating is not None:
-        low = (reader.numbers("rating") < min_rating) & (aside == 0) & reader.keep
+        low = (reader.numbers("rating") < min_rating) & (aside == TAKEN) & reader.keep
         reader.count(BELOW, low)
         aside[low] = LOW
-    reader.leave_out_below("rating", min_rating, aside > 0)
-    events = {"user": reader.whole_ids("user"), "item": reader.whole_ids("item"), **time}
+    reader.leave_out_below("rating", min_rating, aside != TAKEN)
+    events = {"user": reader.whole_ids("user"), "item": reader.whole_ids("item")}
+    if time is not None:
+        events["time"] = time
     if "position" in columns:
         events["position"] = pa.array(reader.numbers("position"))
     if "weight" in columns:
         events["weight"] = pa.array(reader.weights())
     if dislikes is not None or min_rating is not None:
         events[ASIDE] = pa.array(aside)
-    events |= {in_context(name): reader.circumstances(name) for name in columns.get("context", ())}
+    for name in columns.get("context", ()):
+        events[in_context(name)] = reader.circumstances(name)
     if BEHAVIOUR in columns:
         events[in_context(BEHAVIOUR)] = reader.behaviours()
     return pa.table(events).filter(pa.array(reader.keep))
 
 
 def in_context(name: str) -> str:
-    """Return what a column of the context is called beside the roles of events."""
+    """Return the name of a column of the context beside the roles of events."""
     return f"context {name}"
 
 
@@ -100,8 +104,9 @@ class EventReader(BlockReader):
     def whole_ids(self, role: str) -> pa.Array:
         """Return ids as int64 or large_string, [r]."""
         ids = self.ids(role)
+        kind = pa.int64() if pa.types.is_integer(ids.type) else TEXT
         try:
-            return ids.cast(pa.int64() if pa.types.is_integer(ids.type) else pa.large_string())
+            return ids.cast(kind)
         except pa.ArrowInvalid:
             self.refuse_type(self.columns[role][0], ids.type, IDS)
 
@@ -114,7 +119,7 @@ class EventReader(BlockReader):
         return super().numbers(role, values, rows)
 
     def behaviours(self) -> pa.Array:
-        """Return what each row's user did, as texts, [r]."""
+        """Return the behaviour of the user in each row, as texts, [r]."""
         values = self.column(BEHAVIOUR)
         self.refuse(BEHAVIOUR, missing(values), "names no behaviour")
         if pa.types.is_boolean(values.type):
@@ -126,22 +131,23 @@ class EventReader(BlockReader):
         values = self.column("", name)
         if pa.types.is_nested(values.type):
             self.refuse_type(name, values.type, "one value in each row, for data.context")
-        return values.cast(TEXT) if is_text(values.type) else values
+        if is_text(values.type):
+            return values.cast(TEXT)
+        return values
 
     def disliked(self, dislikes: float | Sequence[str] | None) -> NDArray[np.bool_]:
-        """Return which rows are dislikes, [r]."""
+        """Return True for each row that is a dislike, [r]."""
         if dislikes is None:
             return np.zeros(len(self.block.table), bool)
         if isinstance(dislikes, float | int):
             return self.numbers("rating") <= dislikes
-        listed: NDArray[np.bool_] = pc.is_in(self.behaviours(), pa.array(dislikes, TEXT)).to_numpy(
-            zero_copy_only=False
-        )
-        return listed
+        listed = pc.is_in(self.behaviours(), pa.array(dislikes, TEXT))
+        rows: NDArray[np.bool_] = listed.to_numpy(zero_copy_only=False)
+        return rows
 
 
 def _grades(values: pa.Array) -> pa.Array:
-    """Return true and false, or words for them, as 1 and 0; other values as they are."""
+    """Return true and false, or words for true and false, as 1 and 0; other values unchanged."""
     if pa.types.is_boolean(values.type):
         return values.cast(pa.int8())
     if not is_text(values.type):

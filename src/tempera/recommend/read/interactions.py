@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from ...tables.streams import stream
 from ...tables.table_form import TableForm
 from ...tables.tables import TableBlock, blocks, files_of, is_table, is_written_as_text
 from .aside import Aside
-from .behaviours import aimed, refuse_unknown, usable_aside, with_contexts
+from .behaviours import refuse_unknown_behaviours, usable_aside, with_contexts, with_targets
 from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedFiles, Undivided
 from .event_roles import TABLE, USUAL, decided
 from .event_times import EventTimes
@@ -39,63 +39,63 @@ class Interactions(TableForm):
     """Read rows of a user and an item, with or without a time, from a file, a folder of files or an
     object in memory.
 
-    A role that is not given is found by its usual names; a column without role is an error. Rows of
-    one user and one time are in the order of `position`, if there is one, and then as they stand in
-    the file, files by name. Where the items are lists, a row holds several events in their order;
-    without a user, every row is a session of a user of its own.
+    A role without an option is found by its usual names; a column without role is an error. Rows of
+    one user and one time are in the order of `position`, if there is one, and then of the file,
+    files by name. Where the items are lists, a row holds several events in their order; without a
+    user, every row is a session of a user of its own.
 
     Args:
-        path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file or one of RecBole's (.inter), all
-            but the first two also with .gz or .zst, or a folder of them.
+        path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file or a file of RecBole (.inter),
+            all but the first two also with .gz or .zst, or a folder of files.
         user: column of the users' ids, texts or integers.
         item: column of the items' ids.
         time: column of the times, numbers or dates; dates become microseconds since 1970, UTC.
-        position: column of the order of a user's rows: among those of one time, or of all where
+        position: column of the order of a user's rows of one time, or of all rows of the user where
             there is no time.
-        weight: column of how much a row counts in the loss.
+        weight: column of the weight of each row in the loss.
         rating: column of grades; needs min_rating.
-        behaviour: column of what the user did, such as view or buy, which histories then tell
-            apart.
-        targets: behaviours to predict, with their weights in the loss; None is all of them, with 1.
-            Other ones stand in histories only. Those of the largest weight are evaluated; items
-            taken by a target's behaviour are the seen ones.
-        context: columns of what an event happened in, such as the device, which features of the
+        behaviour: column of the user's actions, such as view or buy; histories tell them apart.
+        targets: behaviours to predict, with their weights in the loss; None is all behaviours, with
+            weight 1. Events of further behaviours stand in histories only. The behaviours of the
+            largest weight are evaluated; items taken by a target's behaviour count as seen.
+        context: columns of the circumstances of an event, such as the device, which features of the
             tower may read.
-        metadata: columns that are not read; ["*"] is all without a role.
+        metadata: columns that are not read; ["*"] names all columns without a role.
         users: a table of the users' features, with a column of their ids.
-        items: the same of the items.
-        separator: what stands between the items of a row, where a row's list is one text.
-        min_rating: rows of a lower rating are no interactions, and are counted: neither asked nor
-            part of histories nor trained on.
-        below_min_rating: "seen" keeps the items of these rows as seen: from then on they are not
-            recommended to their user, as items are not that the user has taken. "forget" leaves
-            such rows out as if they had never happened.
+        items: a table of the items' features, with a column of their ids.
+        separator: sign between the items of a row, where a row's list is one text.
+        min_rating: rows of a lower rating are no interactions, and are counted: they are not asked,
+            not part of histories and not trained on.
+        below_min_rating: "seen" keeps the items of rows below min_rating as seen: from then on they
+            are not recommended to their user, as items are not that the user has taken. "forget"
+            leaves the rows out as if they had never happened.
         dislikes: rows of at most this rating, or of these behaviours, are dislikes and no
-            interactions: neither asked nor part of histories, they are hard negatives of their
+            interactions: they are not asked and not part of histories, but hard negatives of their
             user, and count as seen. Dislikes of items that nobody takes, and of users who take
             nothing, are left out.
-        negatives: dislikes of its user that an event has beside it in a batch, at most.
-        missing_id: what to do with a row that has no user or no item, such as an order without a
-            customer: drop counts them.
-        missing_time: what to do with a row that has no time, or 0 among times since 1970: drop
-            counts them.
+        negatives: most dislikes of its user that an event has beside it in a batch.
+        missing_id: treatment of a row without a user or an item, such as an order without a
+            customer: drop leaves the row out and counts it.
+        missing_time: treatment of a row without a time, or with 0 among times since 1970: drop
+            leaves the row out and counts it.
         time_format: form of the dates, such as "%d/%m/%Y %H:%M" (as `datetime.strptime` has it);
-            None finds it.
-        repeated: what to do with a row of the same user, item, time and position as one before:
-            drop counts them. An item of a list has its place there beside the row's time. "auto"
-            drops them, but keeps rows of data without times and positions, where an item may be
-            taken again, and says how many there are, unless every row has a copy.
+            None finds the form.
+        repeated: treatment of a row of the same user, item, time and position as an earlier row:
+            drop leaves the row out and counts it. An item of a list has its place in the list
+            beside the row's time. "auto" drops such rows, but keeps rows of data without times and
+            positions, where an item may be taken again, and says how many there are, unless every
+            row has a copy.
         validation: a file of the interactions to choose by, with the columns of `path`.
         test: a file of the interactions to evaluate on, which a split by files needs.
-        split: which events train, and which are asked. "auto" is files where `test` names one,
-            random where there is no order, global_time where there are times, and leave_last_out
-            where there is only an order.
-        ordered: whether the order of a user's interactions means anything; without, a user has an
-            item once, and is the set of the items taken. None is true, but for a split by files, by
+        split: division into events to train on and events that are asked. "auto" is files where
+            `test` names a file, random where there is no order, global_time where there are times,
+            and leave_last_out where there is only an order.
+        ordered: False if the order of a user's interactions means nothing: then a user has an item
+            once, and is the set of the items taken. None is true, but for a split by files, by
             chance or none of data without times and positions.
-        strict_time: histories leave out the events of the target's own time; without, they hold
-            whatever stands before it, as published figures do. Where a split is by files or by
-            chance, times have to rise from part to part.
+        strict_time: True leaves the events of the target's own time out of histories; False keeps
+            everything that stands before the target, as published figures do. Where a split is by
+            files or by chance, times have to rise from part to part.
     """
 
     path: str | None = None
@@ -127,16 +127,18 @@ class Interactions(TableForm):
     strict_time: bool = False
 
     def __post_init__(self) -> None:
-        if self.behaviour is None and (self.targets or isinstance(self.dislikes, tuple)):
-            name = "targets" if self.targets else "dislikes"
+        disliked = self.dislikes if isinstance(self.dislikes, tuple) else ()
+        targets = self.targets or {}
+        if self.behaviour is None and (targets or isinstance(self.dislikes, tuple)):
+            name = "targets" if targets else "dislikes"
             raise ConfigError(
                 f"data.{name} names behaviours: say which column holds them, data.behaviour=COLUMN"
             )
-        disliked = self.dislikes if isinstance(self.dislikes, tuple) else ()
-        if both := next((name for name in disliked if name in (self.targets or ())), None):
-            raise ConfigError(
-                f"data.targets and data.dislikes both name {both!r}: name it in one of them"
-            )
+        for name in disliked:
+            if name in targets:
+                raise ConfigError(
+                    f"data.targets and data.dislikes both name {name!r}: name it in one of them"
+                )
 
     @classmethod
     def of(cls, data: Any, users: Any = None, items: Any = None, **options: Any) -> Handed:
@@ -153,7 +155,7 @@ class Interactions(TableForm):
         """Return a source with these options that reads objects in place of paths.
 
         Raises:
-            ConfigError: an object and a path for the same.
+            ConfigError: an object and a path for the same table.
         """
         for name, handed in (("path", data), ("users", users), ("items", items)):
             if handed is not None and getattr(self, name) is not None:
@@ -166,23 +168,50 @@ class Interactions(TableForm):
         """Return the timeline; with a folder, its arrays are written there and memory-mapped.
 
         Args:
-            whole: these are all interactions that there are, among which every behaviour that an
-                option names is found.
+            whole: True if these are all interactions that there are; then every behaviour that an
+                option names has to be among them.
 
         Raises:
             ConfigError: no path.
-            DataError: what cannot be read or used, with file, row and column.
+            DataError: data that cannot be read or used, with file, row and column.
         """
         if self.path is None:
             raise ConfigError("data.path is needed: the file or folder of interactions")
-        tables = [_features(path, self.form) for path in (self.users, self.items)]
-        return _timeline(
-            {TRAIN: blocks(Path(self.path), self.form)}, self, folder, *tables, whole=whole
-        )
+        users = _features(self.users, self.form)
+        items = _features(self.items, self.form)
+        events = blocks(Path(self.path), self.form)
+        return _timeline(events, self, folder, users, items, whole=whole)
 
     def role_columns(self, names: Sequence[str], where: str) -> Columns:
-        """Return the columns of every role that a table with these columns has; raises as
-        `RoleTable.columns` does."""
+        """Return the columns of each role, of a table with columns of these names.
+
+        Raises as `RoleTable.columns` does, and DataError or ConfigError for a context that the
+        table lacks, for ratings without an option to read them, and for options without ratings.
+        """
+        self._refuse_context(names, where)
+        of_roles = self._columns_of_roles(names)
+        besides = [name for name in self.context if name not in of_roles]
+        metadata = (*self.metadata, *besides)
+        columns = TABLE.columns(replace(self, metadata=metadata), names, where)
+        if self.context:
+            columns = {**columns, "context": self.context}
+        has_rating = "rating" in columns
+        by_rating = isinstance(self.dislikes, float | int)
+        if has_rating and self.min_rating is None and not by_rating:
+            name = columns["rating"][0]
+            raise DataError(
+                f"{where}: column {name!r} holds ratings, and low ones would train as positives, too: add "
+                f"data.min_rating=NUMBER to take those of at least so much (4 of 1 to 5), data.metadata=[{name}] to take all rows, "
+                f"or data.weight={name} to count rows by their rating"
+            )
+        if not has_rating and self.min_rating is not None:
+            _refuse_without_rating("min_rating", columns, names, where)
+        if not has_rating and by_rating:
+            _refuse_without_rating("dislikes", columns, names, where)
+        return columns
+
+    def _refuse_context(self, names: Sequence[str], where: str) -> None:
+        """Refuse a context that the table lacks, or that has the name of the contexts' numbers."""
         for name in self.context:
             if name not in names:
                 near = did_you_mean(name, names)
@@ -193,37 +222,14 @@ class Interactions(TableForm):
             raise DataError(
                 f"{where}: data.context names the column 'id', as a run calls the numbers of contexts: rename it"
             )
-        of_roles = {
-            name
-            for role in USUAL
-            for name in (getattr(self, role), *TABLE.usual_columns(role, names))
-        }
-        besides = (name for name in self.context if name not in of_roles)
-        columns = TABLE.columns(replace(self, metadata=(*self.metadata, *besides)), names, where)
-        if self.context:
-            columns = {**columns, "context": self.context}
-        by_rating = isinstance(self.dislikes, float | int)
-        if "rating" in columns and self.min_rating is None and not by_rating:
-            name = columns["rating"][0]
-            raise DataError(
-                f"{where}: column {name!r} holds ratings, and low ones would train as positives, too: add "
-                f"data.min_rating=NUMBER to take those of at least so much (4 of 1 to 5), data.metadata=[{name}] to take all rows, "
-                f"or data.weight={name} to count rows by their rating"
-            )
-        needs = "min_rating" if self.min_rating is not None else "dislikes" if by_rating else None
-        if needs is not None and "rating" not in columns:
-            for name in TABLE.usual_columns("rating", names):
-                other = next(
-                    (role for role, of_role in columns.items() if name in of_role), "metadata"
-                )
-                raise ConfigError(
-                    f"{where}: column {name!r} is given as {other}, and data.{needs} needs it as the rating: "
-                    f"leave out data.{needs}, or name another column with data.rating=COLUMN"
-                )
-            near = did_you_mean("rating", names)
-            raise DataError(
-                f"{where} has no column for data.{needs}: name one with data.rating=COLUMN.{near}"
-            )
+
+    def _columns_of_roles(self, names: Sequence[str]) -> set[str | None]:
+        """Return the columns that an option names for a role, or that have a usual name of a
+        role."""
+        columns: set[str | None] = set()
+        for role in USUAL:
+            columns.add(getattr(self, role))
+            columns.update(TABLE.usual_columns(role, names))
         return columns
 
 
@@ -238,12 +244,35 @@ class Handed:
 
     def read(self, folder: Path | None = None, whole: bool = True) -> Timeline:
         """Return the timeline of these objects, as `Interactions.read` does."""
-        sources = ((self.users, self.options.users), (self.items, self.options.items))
-        tables = [
-            _features(path, self.options.form) if table is None else stream(table)
-            for table, path in sources
-        ]
-        return _timeline({TRAIN: stream(self.data)}, self.options, folder, *tables, whole=whole)
+        users = self._features(self.users, self.options.users)
+        items = self._features(self.items, self.options.items)
+        return _timeline(stream(self.data), self.options, folder, users, items, whole=whole)
+
+    def _features(self, table: Any, path: str | None) -> Iterable[TableBlock] | None:
+        """Return a table of features: an object, or else the file of a path."""
+        if table is None:
+            return _features(path, self.options.form)
+        return stream(table)
+
+
+def _refuse_without_rating(
+    option: str, columns: Columns, names: Sequence[str], where: str
+) -> NoReturn:
+    """Refuse an option that needs ratings of a table in which no column is read as the rating."""
+    for name in TABLE.usual_columns("rating", names):
+        taken_by = "metadata"
+        for role, of_role in columns.items():
+            if name in of_role:
+                taken_by = role
+                break
+        raise ConfigError(
+            f"{where}: column {name!r} is given as {taken_by}, and data.{option} needs it as the rating: "
+            f"leave out data.{option}, or name another column with data.rating=COLUMN"
+        )
+    near = did_you_mean("rating", names)
+    raise DataError(
+        f"{where} has no column for data.{option}: name one with data.rating=COLUMN.{near}"
+    )
 
 
 def _features(path: str | None, form: TableForm) -> list[TableBlock] | None:
@@ -255,7 +284,7 @@ def _features(path: str | None, form: TableForm) -> list[TableBlock] | None:
 
 
 def _timeline(
-    read: dict[int, Iterator[TableBlock]],
+    training: Iterator[TableBlock],
     options: Interactions,
     folder: Path | None,
     users: Iterable[TableBlock] | None,
@@ -263,22 +292,126 @@ def _timeline(
     *,
     whole: bool,
 ) -> Timeline:
-    dropped: Counter[str] = Counter()
-    so_far = ColumnsSoFar(options.role_columns)
+    """Return the timeline of the events of all files, with the features of users and items.
+
+    Args:
+        training: the rows of data.path; the files of validation and test are opened here.
+        folder: where the arrays are written, to be mapped.
+        users: the table of the users' features.
+        items: the table of the items' features.
+        whole: see `Interactions.read`.
+    """
     where = options.path or "data"
-    read |= {part: blocks(Path(path), options.form) for part, path in _named(options).items()}
+    dropped: Counter[str] = Counter()
+    read = _read_events(training, options, folder, where, dropped)
+    columns = read.role_options()
+    events = _usable_events(read.events, options, columns, dropped, where, whole)
+    timeline, notes = _arranged(events, read, options, columns, folder)
+    aside = 0 if timeline.aside is None else len(timeline.aside.item)
+    repeated = len(events) - len(timeline) - aside
+    if repeated:
+        dropped[REPEATED] = repeated
+    if folder is not None:
+        for path in folder.glob("events.*.arrow"):
+            path.unlink()
+    if users is not None:
+        column = columns["user"]
+        table = aligned(users, timeline.user_ids, "user", column, USUAL["user"], dropped)
+        timeline = replace(timeline, users=table)
+    if items is not None:
+        column = columns["item"]
+        table = aligned(items, timeline.item_ids, "item", column, USUAL["item"], dropped)
+        timeline = replace(timeline, items=table)
+    decisions = decided(read.of_table, read.so_far.columns, read.so_far.names, read.sessions.made)
+    lines = [decision_table(decisions, f"{where}: interactions"), *read.so_far.notes, *notes]
+    if timeline.aside is not None:
+        lines += _notes_on_aside(timeline.aside, options)
+    if timeline.ordered and not _has_order(columns):
+        lines.append(
+            "no column tells the time: events are taken in the order of the rows (data.ordered=false: without an order)"
+        )
+    for name, features in (("users", timeline.users), ("items", timeline.items)):
+        if features is not None:
+            names = ", ".join(features.column_names) or "ids alone"
+            lines.append(f"{getattr(options, name) or name}: {name}, with {names}")
+    lines += _notes_on_unread(options)
+    return replace(timeline, dropped=dict(dropped), about="\n".join(lines))
+
+
+@dataclass(frozen=True)
+class _ReadEvents:
+    """The events of all files in the order of the rows, with the columns that were read."""
+
+    events: pa.Table
+    so_far: ColumnsSoFar
+    sessions: Sessions
+    of_table: TableProfile  # of the first rows
+
+    def role_options(self) -> dict[str, Any]:
+        """Return the options that choose the columns of the roles, without the context."""
+        columns = dict(self.so_far.columns)
+        columns.pop("context", None)
+        return TABLE.options(columns)
+
+
+def _read_events(
+    training: Iterator[TableBlock],
+    options: Interactions,
+    folder: Path | None,
+    where: str,
+    dropped: Counter[str],
+) -> _ReadEvents:
+    """Return the events of the training file and of the files that options name, one for each item
+    of a row."""
+    files = {TRAIN: training}
+    for part, path in _named_files(options).items():
+        files[part] = blocks(Path(path), options.form)
     sessions = Sessions(TABLE, vars(options), dropped)
-    times = EventTimes(options.missing_time, options.time_format)
     named = [*TABLE.chosen(vars(options)), *options.context]
-    flat: dict[int, Iterator[TableBlock]] = {
-        part: (sessions.flat(with_paths(block, named)) for block in each)
-        for part, each in read.items()
-    }
-    of_table, flat[TRAIN] = _looked_at(flat[TRAIN], where)
-    tables = (
-        _of_part(
-            part,
-            events_of(
+    rows = {part: _flat_rows(file, sessions, named) for part, file in files.items()}
+    of_table, rows[TRAIN] = _profile_ahead(rows[TRAIN], where)
+    so_far = ColumnsSoFar(options.role_columns)
+    events = gathered(
+        _events_of_parts(rows, so_far, options, dropped),
+        f"{where}: the files hold one column with different types",
+        folder,
+        "events",
+    )
+    return _ReadEvents(events, so_far, sessions, of_table)
+
+
+def _flat_rows(
+    file: Iterable[TableBlock], sessions: Sessions, named: Sequence[str]
+) -> Iterator[TableBlock]:
+    """Yield the blocks of a file with one row for each item, and nested columns that are named."""
+    for block in file:
+        yield sessions.flat(with_paths(block, named))
+
+
+def _profile_ahead(
+    rows: Iterator[TableBlock], where: str
+) -> tuple[TableProfile, Iterator[TableBlock]]:
+    """Return the profile of the first rows, and all blocks again."""
+    first: list[TableBlock] = []
+    for block in rows:
+        first.append(block)
+        if len(block.table):
+            break
+    table = first[-1].table if first else pa.table({})
+    return profile(table, where), chain(first, rows)
+
+
+def _events_of_parts(
+    rows: Mapping[int, Iterable[TableBlock]],
+    so_far: ColumnsSoFar,
+    options: Interactions,
+    dropped: Counter[str],
+) -> Iterator[pa.Table]:
+    """Yield the events of each block, with a column of their part if there are several parts."""
+    times = EventTimes(options.missing_time, options.time_format)
+    for part, part_rows in rows.items():
+        for block in so_far.of(part_rows):
+            events = events_of(
                 block,
                 so_far.columns,
                 dropped,
@@ -287,177 +420,27 @@ def _timeline(
                 options.dislikes,
                 options.missing_id,
                 options.below_min_rating,
-            ),
-            len(read) > 1,
-        )
-        for part, each in flat.items()
-        for block in so_far.of(each)
-    )
-    events = gathered(
-        tables, f"{where}: the files hold one column with different types", folder, "events"
-    )
-    columns = TABLE.options(
-        {role: names for role, names in so_far.columns.items() if role != "context"}
-    )
+            )
+            if len(rows) > 1:
+                parts = np.full(len(events), part, np.uint8)
+                events = events.append_column("part", pa.array(parts))
+            yield events
+
+
+def _usable_events(
+    events: pa.Table,
+    options: Interactions,
+    columns: Mapping[str, str],
+    dropped: Counter[str],
+    where: str,
+    whole: bool,
+) -> pa.Table:
+    """Return the events without useless dislikes; refuse unknown behaviours and unusable events."""
     if whole:
-        listed = options.dislikes if isinstance(options.dislikes, tuple) else ()
-        refuse_unknown(
-            events, {"data.targets": options.targets or (), "data.dislikes": listed}, where
-        )
+        disliked = options.dislikes if isinstance(options.dislikes, tuple) else ()
+        named = {"data.targets": options.targets or (), "data.dislikes": disliked}
+        refuse_unknown_behaviours(events, named, where)
     events = usable_aside(events, dropped, whole)
-    _refuse_unusable(events, columns, dropped, where)
-    events, contexts = with_contexts(aimed(events, options.targets))
-    ordered = _ordered(options, columns)
-    if options.strict_time and not (ordered and "time" in columns):
-        raise ConfigError(
-            "data.strict_time=true leaves out events of the same time, but "
-            + (
-                "data.ordered is false"
-                if "time" in columns
-                else f"{where} has no times: name their column with data.time"
-            )
-        )
-    source = replace(options, **columns, ordered=ordered)
-    fields = {
-        "source": source,
-        "strict_time": options.strict_time,
-        "contexts": contexts,
-        "anonymous": sessions.anonymous,
-        "dated": "time" in columns and pa.types.is_timestamp(events["time"].type),
-    }
-    apart = {"time", "position"} & {*columns}
-    if sessions.placed:  # rows and their items are in order as they are read
-        apart -= {"position"}
-        events = events.rename_columns(
-            ["within" if name == "position" else name for name in events.column_names]
-        )
-    drops = options.repeated == "drop" or (options.repeated == "auto" and bool(apart))
-    timeline = timeline_of(events, folder, drops, ordered, **fields)
-    if isinstance(options.split, Fitting):
-        timeline = replace(timeline, source=replace(source, split=options.split.choice(timeline)))
-    notes = list[str]()
-    if not drops and options.repeated == "auto" and (repeats := timeline.repeats).any():
-        if timeline.is_copied(repeats):
-            timeline = timeline.kept(~repeats)
-            notes.append(
-                "every row has a copy, so that repeated rows are left out (data.repeated=keep keeps them)"
-            )
-        else:
-            notes.append(
-                f"{int(repeats.sum()):,} rows repeat a user and an item, and are kept (data.repeated=drop leaves them out)"
-            )
-    aside = 0 if timeline.aside is None else len(timeline.aside.item)
-    if len(timeline) + aside < len(events):
-        dropped[REPEATED] = len(events) - len(timeline) - aside
-    if folder is not None:
-        for path in folder.glob("events.*.arrow"):
-            path.unlink()
-    ids = {"user": timeline.user_ids, "item": timeline.item_ids}
-    features = {
-        f"{role}s": aligned(table, ids[role], role, columns[role], USUAL[role], dropped)
-        for role, table in (("user", users), ("item", items))
-        if table is not None
-    }
-    if timeline.aside is not None:
-        notes += _set_aside(timeline.aside, options)
-    decisions = decided(of_table, so_far.columns, so_far.names, sessions.made)
-    table = decision_table(decisions, f"{where}: interactions")
-    if ordered and not {"time", "position"} & {*columns}:
-        notes.append(
-            "no column tells the time: events are taken in the order of the rows (data.ordered=false: without an order)"
-        )
-    notes += [
-        f"{getattr(options, name) or name}: {name}, with {', '.join(each.column_names) or 'ids alone'}"
-        for name, each in features.items()
-    ]
-    notes += _not_read(options)
-    about = "\n".join([table, *so_far.notes, *notes])
-    return replace(timeline, **features, dropped=dict(dropped), about=about)
-
-
-def _looked_at(flat: Iterator[TableBlock], where: str) -> tuple[TableProfile, Iterator[TableBlock]]:
-    """Return the profile of the first rows, and all blocks again."""
-    first = list[TableBlock]()
-    for block in flat:
-        first.append(block)
-        if len(block.table):
-            break
-    rows = first[-1].table if first else pa.table({})
-    return profile(rows, where), chain(first, flat)
-
-
-def _not_read(options: Interactions) -> list[str]:
-    """Return a line on the tables that lie beside those of interactions and features, and are not
-    read."""
-    besides = [options.users, options.items, options.validation, options.test]
-    if options.path is None or Path(options.path).is_dir():
-        return []
-    home = Path(options.path).parent
-    if not any(name is not None and Path(name).parent == home for name in besides):
-        return []
-    known = [*files_of(Path(options.path)), *(Path(name) for name in besides if name is not None)]
-    others = [
-        file.name
-        for file in sorted(home.iterdir())
-        if file.is_file() and is_table(file) and file not in known
-    ]
-    return [f"not read in {home}: {', '.join(others)}"] if others else []
-
-
-def _set_aside(aside: Aside, options: Interactions) -> list[str]:
-    """Return the notes on dislikes and items rated low."""
-    notes = []
-    disliked = int(aside.disliked.sum())
-    if disliked:
-        notes.append(f"{disliked:,} dislikes are no interactions")
-    if low := len(aside.item) - disliked:
-        notes.append(
-            f"{low:,} rows rated below {options.min_rating:g} train nothing, and their items count as "
-            "seen (data.below_min_rating=forget forgets them)"
-        )
-    return notes
-
-
-def _named(options: Interactions) -> dict[int, str]:
-    """Return the files of validation and test."""
-    files = {
-        part: path
-        for part, path in ((VALIDATION, options.validation), (TEST, options.test))
-        if path is not None
-    }
-    if (TEST in files) != isinstance(options.split, NamedFiles) and not isinstance(
-        options.split, Fitting
-    ):
-        raise ConfigError("data.split=files and data.test=FILE go together: give both, or neither")
-    if VALIDATION in files and TEST not in files:
-        raise ConfigError(
-            "data.validation names a file, and data.test does not: name one there, too"
-        )
-    return files
-
-
-def _of_part(part: int, events: pa.Table, several: bool) -> pa.Table:
-    """Return events with a column of their part, if there are several."""
-    return (
-        events.append_column("part", pa.array(np.full(len(events), part, np.uint8)))
-        if several
-        else events
-    )
-
-
-def _ordered(options: Interactions, columns: Mapping[str, str]) -> bool:
-    """Return whether the order of a user's interactions means anything."""
-    by_order = not (options.test or isinstance(options.split, NamedFiles | AtRandom | Undivided))
-    return (
-        options.ordered
-        if options.ordered is not None
-        else by_order or bool({"time", "position"} & {*columns})
-    )
-
-
-def _refuse_unusable(
-    events: pa.Table, columns: Mapping[str, str], dropped: Counter[str], where: str
-) -> None:
     for name, column in zip(events.column_names, events.columns):
         if column.null_count and not name.startswith(in_context("")):
             raise DataError(
@@ -470,3 +453,132 @@ def _refuse_unusable(
         raise DataError(
             f"{where}: column {columns['weight']!r} is 0 in every row: give other weights"
         )
+    return events
+
+
+def _arranged(
+    events: pa.Table,
+    read: _ReadEvents,
+    options: Interactions,
+    columns: Mapping[str, Any],
+    folder: Path | None,
+) -> tuple[Timeline, list[str]]:
+    """Return the events in the order in which they happened, with notes on repeated rows.
+
+    Args:
+        events: usable events in the order of the rows.
+        columns: the column of each role.
+    """
+    events, contexts = with_contexts(with_targets(events, options.targets))
+    ordered = _is_ordered(options, columns)
+    _refuse_strict_time(options, ordered, columns)
+    told_apart = _has_order(columns)
+    if read.sessions.placed:
+        # Places within rows order the items of one row, but do not tell rows apart.
+        told_apart = "time" in columns
+        names = ["within" if name == "position" else name for name in events.column_names]
+        events = events.rename_columns(names)
+    drops = options.repeated == "drop" or (options.repeated == "auto" and told_apart)
+    dated = "time" in columns and pa.types.is_timestamp(events["time"].type)
+    timeline = timeline_of(events, folder, drops, ordered, options.strict_time)
+    source = replace(options, **columns, ordered=ordered)
+    timeline = replace(
+        timeline,
+        source=source,
+        contexts=contexts,
+        anonymous=read.sessions.anonymous,
+        dated=dated,
+    )
+    if isinstance(options.split, Fitting):
+        source = replace(source, split=options.split.choice(timeline))
+        timeline = replace(timeline, source=source)
+    if drops or options.repeated != "auto":
+        return timeline, []
+    return _without_copies(timeline)
+
+
+def _without_copies(timeline: Timeline) -> tuple[Timeline, list[str]]:
+    """Return the timeline without repeated rows if every row has a copy, else as it is, with a note
+    on the repeated rows."""
+    repeats = timeline.repeats
+    if not repeats.any():
+        return timeline, []
+    if timeline.is_copied(repeats):
+        note = "every row has a copy, so that repeated rows are left out (data.repeated=keep keeps them)"
+        return timeline.kept(~repeats), [note]
+    note = f"{int(repeats.sum()):,} rows repeat a user and an item, and are kept (data.repeated=drop leaves them out)"
+    return timeline, [note]
+
+
+def _notes_on_unread(options: Interactions) -> list[str]:
+    """Return a line on the tables that are not read although they lie in the folder of the
+    interactions and of a further table that is read."""
+    further = [options.users, options.items, options.validation, options.test]
+    paths = [Path(name) for name in further if name is not None]
+    if options.path is None or Path(options.path).is_dir():
+        return []
+    home = Path(options.path).parent
+    if not any(path.parent == home for path in paths):
+        return []
+    known = [*files_of(Path(options.path)), *paths]
+    tables = [file for file in sorted(home.iterdir()) if file.is_file() and is_table(file)]
+    unread = [file.name for file in tables if file not in known]
+    if not unread:
+        return []
+    return [f"not read in {home}: {', '.join(unread)}"]
+
+
+def _notes_on_aside(aside: Aside, options: Interactions) -> list[str]:
+    """Return the notes on dislikes and items rated low."""
+    notes = []
+    disliked = int(aside.disliked.sum())
+    if disliked:
+        notes.append(f"{disliked:,} dislikes are no interactions")
+    low = len(aside.item) - disliked
+    if low:
+        notes.append(
+            f"{low:,} rows rated below {options.min_rating:g} train nothing, and their items count as "
+            "seen (data.below_min_rating=forget forgets them)"
+        )
+    return notes
+
+
+def _named_files(options: Interactions) -> dict[int, str]:
+    """Return the files of validation and test."""
+    files = {}
+    if options.validation is not None:
+        files[VALIDATION] = options.validation
+    if options.test is not None:
+        files[TEST] = options.test
+    by_files = isinstance(options.split, NamedFiles)
+    if (TEST in files) != by_files and not isinstance(options.split, Fitting):
+        raise ConfigError("data.split=files and data.test=FILE go together: give both, or neither")
+    if VALIDATION in files and TEST not in files:
+        raise ConfigError(
+            "data.validation names a file, and data.test does not: name one there, too"
+        )
+    return files
+
+
+def _has_order(columns: Mapping[str, str]) -> bool:
+    """Return True if a column of times or positions orders the events."""
+    return "time" in columns or "position" in columns
+
+
+def _is_ordered(options: Interactions, columns: Mapping[str, str]) -> bool:
+    """Return True if the order of a user's interactions means anything."""
+    if options.ordered is not None:
+        return options.ordered
+    if _has_order(columns):
+        return True
+    return not (options.test or isinstance(options.split, NamedFiles | AtRandom | Undivided))
+
+
+def _refuse_strict_time(options: Interactions, ordered: bool, columns: Mapping[str, str]) -> None:
+    """Refuse data.strict_time of events without times or without an order."""
+    if not options.strict_time or (ordered and "time" in columns):
+        return
+    reason = f"{options.path or 'data'} has no times: name their column with data.time"
+    if "time" in columns:
+        reason = "data.ordered is false"
+    raise ConfigError(f"data.strict_time=true leaves out events of the same time, but {reason}")

@@ -5,7 +5,7 @@ Letters in shapes: e events, u users, i items.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,68 +19,76 @@ from numpy.typing import NDArray
 from ...tables.arrays import reserved
 from .aside import ASIDE, DISLIKED, TAKEN, Aside
 
-USERS, ITEMS, HISTORIES = (
-    "model/users.parquet",
-    "model/items.parquet",
-    "histories.parquet",
-)  # of a run's folder
+# Files of a run's folder.
+USERS = "model/users.parquet"
+ITEMS = "model/items.parquet"
+HISTORIES = "histories.parquet"
 CONTEXTS = "model/contexts.parquet"
-REPEATED = "repeated interactions"  # a reason for which some are left out
+REPEATED = "repeated interactions"  # reason for which interactions are left out
 Events = NDArray[np.int64]  # positions of events in a timeline
-_ROWS = 1 << 20  # events that are sorted at once, and more only where one user has them
+_ROWS = 1 << 20  # most events that are sorted at once, unless one user has more
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Hold events user after user: event k is of item `item[k]`; user j's are `offsets[j]` to
-    `offsets[j + 1]`, the earliest first.
+    """Hold events user after user: event k is of item `item[k]`; the events of user j are
+    `offsets[j]` to `offsets[j + 1]`, the earliest first.
 
-    Events of a user are in the order of their times, those of one time in the order of their
-    positions, and what is left equal as it was read. Users and items are numbered in the rising
-    order of their ids, so that numbers do not depend on the order of rows. Arrays may lie in mapped
-    files.
+    Events of a user are in the order of their times, events of one time in the order of their
+    positions, and events of one position in the order of the rows. Users and items are numbered in
+    the rising order of their ids, so that numbers do not depend on the order of rows. Arrays may
+    lie in mapped files.
+
+    Args:
+        user_ids: ids as the data hold them, [u].
+        item_ids: ids as the data hold them, [i].
+        offsets: positions at which the events of users begin and end, [u + 1].
+        item: number of the item of each event, [e].
+        time: of each event as the data hold it, or microseconds since 1970, [e]; None: order only.
+        weight: of each event in the loss, [e].
+        users: features, [u]; nulls for users without a row.
+        items: features, [i]; nulls for items without a row.
+        dropped: counts of rows that were left out, by reason.
+        source: the source of the events, with the roles of its columns decided.
+        about: a table of the columns that were read, and further lines.
+        strict_time: True if events of an event's own time are no history of it.
+        part: 0 trains, 1 validates, 2 tests; rising for each user, [e]; None: no parts.
+        place: rank of each event before parts were put one after the other, [e]; None: as it
+            stands.
+        ordered: False if the order of a user's events means nothing; then there are parts.
+        context: row of `contexts` of each event, [e].
+        contexts: the distinct circumstances of events, such as device and price.
+        target: 0 stands in histories only, 1 trains, 2 is evaluated, too, [e]; None: all are 2.
+        anonymous: True if users are rows of the data, whom no other data know.
+        aside: dislikes and items rated low, beside the events.
+        dated: True if times were dates, and are microseconds since 1970 (UTC).
 
     >>> timeline = Timeline.of(["b", "a", "b"], ["x", "x", "y"], time=[9, 5, 3])
     >>> timeline.user_ids.to_pylist(), timeline.offsets.tolist(), timeline.item.tolist(), timeline.time.tolist()
     (['a', 'b'], [0, 1, 3], [0, 1, 0], [5, 3, 9])
     """
 
-    user_ids: pa.Array  # [u] as they were given
-    item_ids: pa.Array  # [i]
-    offsets: Events  # [u + 1]
-    item: NDArray[np.int32]  # [e]
-    time: NDArray[np.int64] | NDArray[np.float64] | None = (
-        None  # [e] as given, or microseconds since 1970; None: order only
-    )
-    weight: NDArray[np.float32] | None = None  # [e]
-    users: pa.Table | None = None  # features, [u]; nulls where there was no row
-    items: pa.Table | None = None  # [i]
-    dropped: Mapping[str, int] = field(
-        default_factory=dict
-    )  # what was left out on the way, by reason
-    source: Any = None  # where it is from, with the roles of its columns decided
-    about: str = ""  # a table of the columns that were read, and further lines
-    strict_time: bool = False  # whether what carries an event's own time is no history of it
-    part: NDArray[np.uint8] | None = (
-        None  # [e] rising for each user: 0 trains, 1 validates, 2 tests; None: no parts
-    )
-    place: Events | None = (
-        # [e] rank of each event before parts were put one after the other; None: as they stand
-        None
-    )
-    ordered: bool = (
-        True  # whether the order of a user's events means anything; without, there are parts
-    )
-    context: NDArray[np.int32] | None = None  # [e] row of `contexts` that each event happened in
-    contexts: pa.Table | None = (
-        None  # the distinct circumstances of events, such as device and price
-    )
-    target: NDArray[np.uint8] | None = (
-        None  # [e] 0 stands in histories only, 1 trains, 2 is evaluated, too; None: all are 2
-    )
-    anonymous: bool = False  # whether users are rows of the data, and nobody whom other data know
-    aside: Aside | None = None  # dislikes and items rated low, beside the events
-    dated: bool = False  # whether times were dates, and are microseconds since 1970 (UTC)
+    user_ids: pa.Array
+    item_ids: pa.Array
+    offsets: Events
+    item: NDArray[np.int32]
+    time: NDArray[np.int64] | NDArray[np.float64] | None = None
+    weight: NDArray[np.float32] | None = None
+    users: pa.Table | None = None
+    items: pa.Table | None = None
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    source: Any = None
+    about: str = ""
+    strict_time: bool = False
+    part: NDArray[np.uint8] | None = None
+    place: Events | None = None
+    ordered: bool = True
+    context: NDArray[np.int32] | None = None
+    contexts: pa.Table | None = None
+    target: NDArray[np.uint8] | None = None
+    anonymous: bool = False
+    aside: Aside | None = None
+    dated: bool = False
 
     @classmethod
     def of(
@@ -90,18 +98,20 @@ class Timeline:
         time: Sequence[Any] | None = None,
         weight: Sequence[float] | None = None,
     ) -> Timeline:
-        """Return a timeline from events in any order."""
-        columns: dict[str, Any] = {"user": user, "item": item, "time": time, "weight": weight}
-        return timeline_of(
-            pa.table({name: value for name, value in columns.items() if value is not None})
-        )
+        """Return the timeline of events in any order."""
+        columns: dict[str, Any] = {"user": user, "item": item}
+        if time is not None:
+            columns["time"] = time
+        if weight is not None:
+            columns["weight"] = weight
+        return timeline_of(pa.table(columns))
 
     def __len__(self) -> int:
         return len(self.item)
 
     @property
     def lengths(self) -> Events:
-        """Events of each user, [u]."""
+        """Number of events of each user, [u]."""
         return np.diff(self.offsets)
 
     def user_of(self, events: Events) -> Events:
@@ -109,32 +119,36 @@ class Timeline:
         user: Events = np.searchsorted(self.offsets, events, side="right") - 1
         return user
 
-    def kept(self, left: NDArray[np.bool_]) -> Timeline:
-        """Return the timeline of some of the events, [e], and of the users who have one of them."""
-        offsets = np.concatenate([[0], np.cumsum(left)])[self.offsets]
-        stay = np.diff(offsets) > 0
-        columns: dict[str, Any] = {name: values[left] for name, values in self.columns.items()}
-        return replace(
-            self,
-            user_ids=self.user_ids.filter(pa.array(stay)),
-            offsets=np.concatenate([[0], offsets[1:][stay]]),
-            **columns,
-            users=None if self.users is None else self.users.filter(pa.array(stay)),
-            aside=None if self.aside is None else self.aside.kept(left, stay),
-        )
+    def kept(self, chosen: NDArray[np.bool_]) -> Timeline:
+        """Return the timeline of the chosen events, [e], and of the users who have one of them."""
+        offsets = np.concatenate([[0], np.cumsum(chosen)])[self.offsets]
+        stays = np.diff(offsets) > 0  # [u]
+        columns = {name: values[chosen] for name, values in self.columns.items()}
+        columns["user_ids"] = self.user_ids.filter(pa.array(stays))
+        columns["offsets"] = np.concatenate([[0], offsets[1:][stays]])
+        if self.users is not None:
+            columns["users"] = self.users.filter(pa.array(stays))
+        if self.aside is not None:
+            columns["aside"] = self.aside.kept(chosen, stays)
+        return replace(self, **columns)
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Everything that is known of each event, by name."""
-        columns = {
-            name: getattr(self, name)
-            for name in ("item", "time", "weight", "part", "place", "context", "target")
-        }
-        return {name: values for name, values in columns.items() if values is not None}
+        """Every array with a value for each event, [e], by name."""
+        columns = {}
+        for name in ("item", "time", "weight", "part", "place", "context", "target"):
+            values = getattr(self, name)
+            if values is not None:
+                columns[name] = values
+        return columns
 
     def without(self, aside: NDArray[np.uint8]) -> Timeline:
-        """Return the timeline of the events that users have taken, [e], with the others beside
-        it."""
+        """Return the timeline of the events that users have taken, with the events set aside beside
+        it.
+
+        Args:
+            aside: TAKEN, LOW or DISLIKED for each event, [e].
+        """
         here = np.flatnonzero(aside != TAKEN)
         if not len(here):
             return self
@@ -149,30 +163,29 @@ class Timeline:
         return replace(self, aside=beside).kept(aside == TAKEN)
 
     def arranged(self, part: NDArray[np.uint8]) -> Timeline:
-        """Return the timeline with these parts of its events, [e], which every user then has one
-        after the other."""
+        """Return the timeline with these parts of its events, [e], each user's parts one after the
+        other."""
         place = np.arange(len(self)) if self.place is None else self.place
-        return replace(self, part=part, place=place)._sorted(place, part)
+        return replace(self, part=part, place=place)._sorted([place, part])
 
     @property
     def chronological(self) -> Timeline:
-        """Return the timeline with the events of each user as they happened, by time if there are
-        times, whatever their parts."""
+        """The timeline with the events of each user as they happened, by time if there are times,
+        whatever their parts."""
         if self.part is None or not self.ordered:
             return self
-        return self._sorted(*(keys for keys in (self.place, self.time) if keys is not None))
+        return self._sorted([keys for keys in (self.place, self.time) if keys is not None])
 
-    def _sorted(self, *keys: NDArray[Any]) -> Timeline:
-        """Return the timeline with the events of each user by the last of these keys, then by those
-        before it."""
+    def _sorted(self, keys: Sequence[NDArray[Any]]) -> Timeline:
+        """Return the timeline with the events of each user sorted by the last of these keys, equal
+        events by the key before it."""
         order = np.lexsort((*keys, self.user_of(np.arange(len(self)))))
         columns: dict[str, Any] = {name: values[order] for name, values in self.columns.items()}
         return replace(self, **columns)
 
     @property
     def rises(self) -> bool:
-        """Return whether no time of a user falls from one event to the next, which times of parts
-        may do."""
+        """True if no time of a user falls from one event to the next; times of parts may fall."""
         if self.time is None:
             return True
         falls = np.flatnonzero(self.time[1:] < self.time[:-1]) + 1
@@ -181,28 +194,32 @@ class Timeline:
     @property
     def judged(self) -> Events:
         """Events that may be evaluated, in rising order."""
-        return np.arange(len(self)) if self.target is None else np.flatnonzero(self.target == 2)
+        if self.target is None:
+            return np.arange(len(self))
+        return np.flatnonzero(self.target == 2)
 
     @cached_property
     def ends(self) -> Events:
         """Position at which each part of each user's events ends, [u, 3]."""
         assert self.part is not None
-        before = [np.concatenate([[0], np.cumsum(self.part <= part)]) for part in range(3)]
-        ends: Events = np.stack(
-            [self.offsets[:-1] + np.diff(each[self.offsets]) for each in before], 1
-        )
+        ends = np.empty((len(self.user_ids), 3), np.int64)
+        for part in range(3):
+            up_to_part = np.concatenate([[0], np.cumsum(self.part <= part)])
+            ends[:, part] = self.offsets[:-1] + np.diff(up_to_part[self.offsets])
         return ends
 
     @property
     def repeats(self) -> NDArray[np.bool_]:
-        """Return which events have the user and the item of one before, [e]."""
+        """True for each event that has the user and the item of an earlier event, [e]."""
         return _repeats(self.offsets, [self.item])
 
     def is_copied(self, repeats: NDArray[np.bool_]) -> bool:
-        """Return whether every event has another of the same user and item; `repeats` are those
-        that have one before.
+        """Return True if every event has another event of the same user and item.
 
         Fewer than ten items are too few to tell.
+
+        Args:
+            repeats: the property `repeats`, [e].
         """
         if len(self) - repeats.sum() < 10:
             return False
@@ -213,9 +230,10 @@ class Timeline:
         """Return the start of the history of each event, and its end (exclusive), which is the
         event itself.
 
-        With `strict_time` it stops at the first event of the same user and time. Where there are
-        parts, whose times are to rise from one to the next, it holds events of earlier parts only;
-        without an order, that of a training event is all training events of its user, with itself.
+        With `strict_time` a history stops at the first event of the same user and time. Where there
+        are parts, whose times have to rise from part to part, a history holds events of earlier
+        parts only. Without an order, the history of a training event is all training events of its
+        user, with the event itself.
 
         >>> timeline = Timeline.of([1, 1, 1, 2], ["x", "y", "z", "x"], time=[5, 7, 7, 1])
         >>> [ends.tolist() for ends in timeline.histories(np.arange(4))]
@@ -226,20 +244,21 @@ class Timeline:
         stop = events
         if self.part is not None:
             part = self.part[events]
-            known = self.ends[user, np.maximum(part, 1) - 1]
-            stop = np.where(part == 0, events, known) if self.ordered else known
+            stop = self.ends[user, np.maximum(part, 1) - 1]
+            if self.ordered:
+                stop = np.where(part == 0, events, stop)
         if self.strict_time and self.time is not None:
             stop = _first_not_below(self.time, begin, stop, self.time[events])
         return begin, stop
 
     def has_history(self, events: Events) -> NDArray[np.bool_]:
-        """Return True for each event that has a history, [e], without which nothing is asked."""
+        """Return True for each event that has a history, [e]; other events are not asked."""
         begin, stop = self.histories(events)
         return begin < stop
 
     def taken(self, events: Events) -> tuple[NDArray[np.int32], Events, Events]:
-        """Return the items of all targets, and where among them those of the history of each event
-        start and end."""
+        """Return the items of all targets, and the start and end (exclusive) of each event's
+        history among these items."""
         start, stop = self.histories(events)
         if self.target is None:
             return self.item, start, stop
@@ -247,14 +266,15 @@ class Timeline:
         return self.item[chosen], np.searchsorted(chosen, start), np.searchsorted(chosen, stop)
 
     def aside_of(self, events: Events) -> tuple[NDArray[np.int32], Events, Events] | None:
-        """Return the items of all events set aside, and where among them those that each event's
-        user had met before it start and end; None if there are none.
+        """Return the items of all events set aside, and the start and end (exclusive) among them of
+        the items that the user of each event had met before; None if nothing is set aside.
 
-        Of files these are the rows of earlier parts. Where the order means something they stand
-        before the event, by time if `strict_time` asks for it or the events lie in parts. Without
-        an order there is no before, and all of the user's count.
+        Where events lie in files, these are the rows of earlier parts. Where the order means
+        something, they stand before the event, by time if `strict_time` asks for it or the events
+        lie in parts. Without an order, they are all rows of the user.
         """
-        if (aside := self.aside) is None:
+        aside = self.aside
+        if aside is None:
             return None
         user = self.user_of(events)
         start: Events = aside.offsets[user]
@@ -269,11 +289,11 @@ class Timeline:
         return aside.item, start, stop
 
     def answers(self, events: Events) -> Events:
-        """Return the end (exclusive) of what is to be found for each event: itself, and the rest of
-        its part."""
-        return (
-            events + 1 if self.part is None else self.ends[self.user_of(events), self.part[events]]
-        )
+        """Return the end (exclusive) of the events to be found for each event: the event itself,
+        and the rest of its part."""
+        if self.part is None:
+            return events + 1
+        return self.ends[self.user_of(events), self.part[events]]
 
 
 def timeline_of(
@@ -281,10 +301,10 @@ def timeline_of(
     folder: Path | None = None,
     drop_repeats: bool = False,
     ordered: bool = True,
-    **about: Any,
+    strict_time: bool = False,
 ) -> Timeline:
-    """Return a timeline from columns user, item and, where there are any, part, time, position,
-    weight, context, target, aside.
+    """Return the timeline of a table with the columns user, item and, where there are any, part,
+    time, position, weight, context, target, aside.
 
     A column within tells apart rows of one time, as position does, but does not order them.
 
@@ -292,13 +312,13 @@ def timeline_of(
     the result is that of the users' and items' numbers and of some rows.
 
     Args:
-        events: rows in any order, without nulls; it may be memory-mapped.
+        events: rows in any order, without nulls; the table may be memory-mapped.
         folder: where the arrays are written, to be mapped; None keeps them in memory.
-        drop_repeats: whether a row of the same user, item and, where there are any, time and
-            position as one before is left out.
-        ordered: without, a user has an item once: rows of the same user and item as one before are
-            left out.
-        about: further fields of the timeline.
+        drop_repeats: True leaves out a row of the same user, item and, where there are any, time
+            and position as an earlier row.
+        ordered: False if the order means nothing; then a user has an item once, and further rows of
+            the same user and item are left out.
+        strict_time: True if events of an event's own time are no history of it.
     """
     user_ids, users = numbered(events["user"])
     item_ids, items = numbered(events["item"])
@@ -306,37 +326,48 @@ def timeline_of(
     for part in users:
         counts += np.bincount(part, minlength=len(counts))
     offsets = np.concatenate([[0], counts.cumsum()])
-    parts: dict[str, Iterable[NDArray[Any]]] = {"item": items}
+    columns: dict[str, Any] = {"item": _by_user(users, offsets, items, "item", folder)}
     for name in ("part", "time", "position", "within", "weight", "context", "target", ASIDE):
         if name in events.column_names:
-            parts[name] = map(_numbers, _chunks(events[name]))
-    columns: dict[str, Any] = {
-        name: _by_user(users, offsets, values, name, folder) for name, values in parts.items()
-    }
+            values = map(_numbers, _chunks(events[name]))
+            columns[name] = _by_user(users, offsets, values, name, folder)
     _order(offsets, columns)
-    apart = [ASIDE, *(("time", "position", "context") if ordered else ())]
-    apart += ["within"] if "time" in columns and ordered else []
-    alike = ["item", *(name for name in apart if name in columns)]
-    drops = drop_repeats or not ordered
-    if drops and (repeats := _repeats(offsets, [columns[name] for name in alike])).any():
-        offsets = np.concatenate([[0], np.cumsum(~repeats)])[offsets]
-        columns = {name: _compacted(values, ~repeats) for name, values in columns.items()}
-    aside, _, _ = (columns.pop(name, None) for name in (ASIDE, "position", "within"))
-    timeline = Timeline(user_ids, item_ids, offsets, **columns, ordered=ordered, **about)
-    return timeline if aside is None else timeline.without(aside)
+    if drop_repeats or not ordered:
+        repeats = _repeats(offsets, _columns_that_tell_apart(columns, ordered))
+        if repeats.any():
+            offsets = np.concatenate([[0], np.cumsum(~repeats)])[offsets]
+            columns = {name: _compacted(values, ~repeats) for name, values in columns.items()}
+    aside = columns.pop(ASIDE, None)
+    columns.pop("position", None)
+    columns.pop("within", None)
+    timeline = Timeline(
+        user_ids, item_ids, offsets, **columns, ordered=ordered, strict_time=strict_time
+    )
+    if aside is None:
+        return timeline
+    return timeline.without(aside)
+
+
+def _columns_that_tell_apart(columns: Mapping[str, Any], ordered: bool) -> list[NDArray[Any]]:
+    """Return the columns in which rows of one user differ unless they are repeated."""
+    names = ["item", ASIDE]
+    if ordered:
+        names += ["time", "position", "context"]
+        if "time" in columns:
+            names.append("within")
+    return [columns[name] for name in names if name in columns]
 
 
 def _first_not_below(values: NDArray[Any], low: Events, stop: Events, bound: Any) -> Events:
     """Return the first place from `low` to `stop` (exclusive) whose value reaches a bound, [n];
-    `stop` where none does. Values rise from `low` to `stop`."""
-    while (low < stop).any():  # halved until none is left, all rows at once
+    `stop` if no value does. Values rise from `low` to `stop`."""
+    # A binary search of all rows at once.
+    while (low < stop).any():
         middle = (low + stop) // 2
         inside = low < stop
         below = values[np.where(inside, middle, 0)] < bound
-        low, stop = (
-            np.where(below & inside, middle + 1, low),
-            np.where(below | ~inside, stop, middle),
-        )
+        low = np.where(below & inside, middle + 1, low)
+        stop = np.where(below | ~inside, stop, middle)
     return stop
 
 
@@ -358,8 +389,8 @@ def numbered(ids: pa.ChunkedArray) -> tuple[pa.Array, list[NDArray[np.int32]]]:
 
 
 def _chunks(column: pa.ChunkedArray) -> list[pa.Array]:
-    """Return pieces of a column of limited length: the same rows for all columns of a table,
-    whatever chunks each has."""
+    """Return pieces of a column of limited length: the same rows for all columns of a table, also
+    if their chunks differ."""
     return [column.slice(start, _ROWS).combine_chunks() for start in range(0, len(column), _ROWS)]
 
 
@@ -377,10 +408,17 @@ def _by_user(
     name: str,
     folder: Path | None,
 ) -> NDArray[Any]:
-    """Return a column with its rows gathered user by user, in the order in which they were read,
-    [e]: a counting sort."""
+    """Return a column with its rows gathered user by user, in the order of the rows, [e].
+
+    The rows are sorted by counting, piece by piece.
+
+    Args:
+        users: the user of each row, in pieces.
+        parts: the values of the same rows, in the same pieces.
+        name: of the column and its file.
+    """
     out: NDArray[Any] | None = None
-    free = offsets[:-1].copy()
+    free = offsets[:-1].copy()  # [u] next place of each user
     for user, values in zip(users, parts, strict=True):
         if out is None:
             out = _array(name, int(offsets[-1]), values.dtype, folder)
@@ -388,7 +426,8 @@ def _by_user(
         user = user[order]
         first = np.flatnonzero(np.diff(user, prepend=-1))
         counts = np.diff(first, append=len(user))
-        out[np.repeat(free[user[first]] - first, counts) + np.arange(len(user))] = values[order]
+        shift = np.repeat(free[user[first]] - first, counts)
+        out[shift + np.arange(len(user))] = values[order]
         free[user[first]] += counts
     assert out is not None
     return out
@@ -402,24 +441,23 @@ def _array(name: str, length: int, dtype: Any, folder: Path | None) -> NDArray[A
 
 
 def _order(offsets: Events, columns: dict[str, NDArray[Any]]) -> None:
-    """Sort the events of each user by part, by time, then by position, in place; equal ones stay as
-    they are."""
-    keys = [columns[name] for name in ("position", "time", "part") if name in columns]
-    for first, last in _runs(offsets) if keys else ():
-        span = slice(int(offsets[first]), int(offsets[last]))
-        user = np.repeat(np.arange(first, last), np.diff(offsets[first : last + 1]))
-        order = np.lexsort((*(key[span] for key in keys), user))
+    """Sort the events of each user by part, by time, then by position, in place; equal events stay
+    in their order."""
+    names = [name for name in ("position", "time", "part") if name in columns]
+    if not names:
+        return
+    for span, user in _runs(offsets):
+        keys = [columns[name][span] for name in names]
+        order = np.lexsort((*keys, user))
         if not np.array_equal(order, np.arange(len(order))):
             for values in columns.values():
                 values[span] = values[span][order]
 
 
 def _repeats(offsets: Events, columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
-    """Return which events have the user and all values of one before, [e]."""
+    """Return True for each event that has the user and all values of an earlier event, [e]."""
     repeats = np.zeros(int(offsets[-1]), bool)
-    for first, last in _runs(offsets):
-        span = slice(int(offsets[first]), int(offsets[last]))
-        user = np.repeat(np.arange(first, last), np.diff(offsets[first : last + 1]))
+    for span, user in _runs(offsets):
         keys = [user, *(values[span] for values in columns)]
         order = np.lexsort(keys)
         same = np.logical_and.reduce([key[order[1:]] == key[order[:-1]] for key in keys])
@@ -427,19 +465,20 @@ def _repeats(offsets: Events, columns: Sequence[NDArray[Any]]) -> NDArray[np.boo
     return repeats
 
 
-def _compacted(values: NDArray[Any], left: NDArray[np.bool_]) -> NDArray[Any]:
-    """Return some values at the beginning of their own array, which may be a mapped file."""
-    out = values[: int(left.sum())]
-    out[:] = values[left]
+def _compacted(values: NDArray[Any], chosen: NDArray[np.bool_]) -> NDArray[Any]:
+    """Return the chosen values at the beginning of their own array, which may be a mapped file."""
+    out = values[: int(chosen.sum())]
+    out[:] = values[chosen]
     return out
 
 
-def _runs(offsets: Events) -> Iterable[tuple[int, int]]:
-    """Yield groups of consecutive users with a limited number of events, or one user who has
-    more."""
+def _runs(offsets: Events) -> Iterator[tuple[slice, Events]]:
+    """Yield the events of consecutive users, a limited number at once unless one user has more:
+    their positions, and the user of each event."""
     first = 0
     while first < len(offsets) - 1:
         last = int(np.searchsorted(offsets, offsets[first] + _ROWS, side="right")) - 1
         last = max(last, first + 1)
-        yield first, last
+        user = np.repeat(np.arange(first, last), np.diff(offsets[first : last + 1]))
+        yield slice(int(offsets[first]), int(offsets[last])), user
         first = last

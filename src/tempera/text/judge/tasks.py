@@ -303,7 +303,7 @@ def read_task(data: Any, split: str = "test", roles: Roles | None = None) -> Ret
         tables = [block.table for block in (blocks(Path(data)) if is_path else stream(data))]
         whole = joined(tables, f"{where}: a column changes its type on the way")
         return Graded.table(name, whole, columns, where)
-    chosen = (roles or UNTRAINED).told_by_content(first.column_names)
+    chosen = (roles or UNTRAINED).without_usual_ids(first.column_names)
     if is_path:
         return RetrievalTask.pairs(data, chosen)
     known = {each.name: getattr(chosen, each.name) for each in fields(Given)}

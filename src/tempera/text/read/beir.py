@@ -24,7 +24,9 @@ from .pairs import distinct
 from .set_files import Part, SetFiles, part_blocks
 
 UNNAMED = "queries that the split does not name"
-_UNKNOWN, _BLANK = -1, -2  # in place of the row of a text that is not there, or is empty
+# In place of the row of a text.
+_UNKNOWN = -1  # no text has the id
+_BLANK = -2  # the text is empty
 _TEXT = pa.large_string()
 
 
@@ -43,29 +45,32 @@ class Beir:
     doc: NDArray[np.int64]  # [r] rows of `corpus`
     grade: NDArray[np.float64]  # [r] from 0
     every_query: pa.Table  # id, title, text of the queries of all splits
-    unused: dict[str, int]  # what the files hold that is not part of the above, by its kind
+    unused: dict[str, int]  # counts of texts and judgements that are left out, by their kind
     blank: Mapping[Part, pa.Array] = field(default_factory=dict)  # ids without a text
 
     def itself(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the queries that are a document of the corpus, and that document, [e] each; one
-        that is judged to be relevant to its query is not among them.
+        """Return the queries that are a document of the corpus, and these documents, [e] each.
 
-        The sets of which queries are documents (ArguAna) give both the same id. Ids that are equal
-        by chance, such as numbers from 1, are told by the texts: most documents have to hold the
-        query that has their id.
+        A document that is judged to be relevant to the query of its id is not among them. Sets
+        whose queries are documents (ArguAna) give a query and its document the same id. Ids may be
+        equal by chance, as numbers from 1 are. The texts decide: most documents have to hold the
+        query of their id.
         """
         at = pc.index_in(self.queries["id"].cast(_TEXT), self.corpus["id"].combine_chunks())
         query = np.flatnonzero(at.is_valid().to_numpy(zero_copy_only=False))
         doc = at.drop_null().to_numpy().astype(np.int64)
         queries = self.queries["text"].take(pa.array(query)).to_pylist()
-        texts = self.corpus["text"].take(pa.array(doc)).to_pylist()
-        held = [_words(one) in _words(other) for one, other in zip(queries, texts, strict=True)]
-        if 2 * sum(held) <= len(held):
-            query, doc = query[:0], doc[:0]
+        docs = self.corpus["text"].take(pa.array(doc)).to_pylist()
+        held = sum(
+            _words(query_text) in _words(doc_text)
+            for query_text, doc_text in zip(queries, docs, strict=True)
+        )
+        if 2 * held <= len(queries):
+            return query[:0], doc[:0]
         right = self.grade > 0
         judged = self.query[right] * len(self.corpus) + self.doc[right]
-        other = ~np.isin(query * len(self.corpus) + doc, judged)
-        return query[other], doc[other]
+        unjudged = ~np.isin(query * len(self.corpus) + doc, judged)
+        return query[unjudged], doc[unjudged]
 
 
 def _words(text: str) -> str:
@@ -77,12 +82,11 @@ def read_beir(folder: str | Path, split: str = "test", other: Beir | None = None
     """Read the corpus, the queries and the judgements of a split, from tables of any kind.
 
     A document's text is its title, a space, and its text. Rows are counted from 1, without blank
-    lines and headers. Left out and counted are texts that are empty, with their judgements,
-    judgements of unknown texts, and of two grades of one pair the lower one; a grade below 0 counts
-    as not relevant.
+    lines and headers. Left out and counted are empty texts with their judgements, judgements of
+    unknown texts, and the lower of two grades of one pair. A grade below 0 counts as not relevant.
 
     Args:
-        other: another split of the folder, whose texts are not read again.
+        other: a split of the folder that is read already; its texts are not read again.
 
     Raises:
         DataError: a missing file or split; by file and row: broken UTF-8 or JSON, a row without id,
@@ -94,10 +98,8 @@ def read_beir(folder: str | Path, split: str = "test", other: Beir | None = None
         raise DataError(f"no such folder: {folder}")
     files = files_of_set(folder)
     if other is None:
-        corpus, queries = (
-            _read_texts(folder, files, "corpus"),
-            _read_texts(folder, files, "queries"),
-        )
+        corpus = _read_texts(folder, files, "corpus")
+        queries = _read_texts(folder, files, "queries")
     else:
         corpus = _Texts(other.corpus, other.blank["corpus"])
         queries = _Texts(other.every_query, other.blank["queries"])
@@ -113,7 +115,8 @@ def read_beir(folder: str | Path, split: str = "test", other: Beir | None = None
         raise DataError(
             f"{paths[0]} names no relevant document: give judgements with grades above 0"
         )
-    used, named = kept & np.isin(query, answered), np.unique(query)
+    used = kept & np.isin(query, answered)
+    named = np.unique(query)
     blank: dict[Part, pa.Array] = {"corpus": corpus.blank, "queries": queries.blank}
     unused = {
         UNNAMED: len(queries.table) - len(named),
@@ -123,23 +126,23 @@ def read_beir(folder: str | Path, split: str = "test", other: Beir | None = None
     }
     faults = {
         "lower ones of two grades of a pair": judged.unused["lower"],
-        # Told once, of the first split that is read.
+        # Reported once, with the first split that is read.
         "documents without a text": 0 if other else len(corpus.blank),
         "queries without a text": 0 if other else len(queries.blank),
         "judgements of a document or query without a text": judged.unused["blank"],
         "judgements of an unknown query or document": judged.unused["unknown"],
         "judgements below 0, which count as not relevant": judged.unused["negative"],
     }
-    place = np.searchsorted(answered, query[used])
+    unused |= {kind: count for kind, count in faults.items() if count}
     return Beir(
-        corpus.table,
-        queries.table.take(pa.array(answered)),
-        place,
-        doc[used],
-        grade[used],
-        queries.table,
-        unused | {kind: count for kind, count in faults.items() if count},
-        blank,
+        corpus=corpus.table,
+        queries=queries.table.take(pa.array(answered)),
+        query=np.searchsorted(answered, query[used]),
+        doc=doc[used],
+        grade=grade[used],
+        every_query=queries.table,
+        unused=unused,
+        blank=blank,
     )
 
 
@@ -152,9 +155,10 @@ def write_beir(
     """Write a folder that `read_beir` reads.
 
     Args:
-        corpus: texts by id; `queries` likewise.
-        judged: of each split, queries, documents that answer them, by id, and grades, [r] each; a
-            pair may stand there twice.
+        corpus: texts by id.
+        queries: texts by id.
+        judged: judgements of each split: ids of queries, ids of documents, and grades, [r] each; of
+            a pair that is judged twice, the last grade counts.
 
     Raises:
         DataError: an id that holds a tab or the end of a line, which divide the rows of judgements.
@@ -167,19 +171,20 @@ def write_beir(
     for name, texts in (("corpus", corpus), ("queries", queries)):
         with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
             for key, text in texts.items():
-                file.write(
-                    json.dumps({"_id": key, "title": "", "text": text}, ensure_ascii=False) + "\n"
-                )
+                row = {"_id": key, "title": "", "text": text}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
     (folder / "qrels").mkdir()
-    for split, sides in judged.items():
-        grades = {(query, doc): grade for query, doc, grade in zip(*sides, strict=True)}
-        lines = (f"{query}\t{doc}\t{grade:.15g}" for (query, doc), grade in grades.items())
-        rows = ["query-id\tcorpus-id\tscore", *lines]
-        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    for split, (query_ids, doc_ids, grades) in judged.items():
+        last_grade = {}
+        for query, doc, grade in zip(query_ids, doc_ids, grades, strict=True):
+            last_grade[query, doc] = grade
+        lines = ["query-id\tcorpus-id\tscore"]
+        lines += [f"{query}\t{doc}\t{grade:.15g}" for (query, doc), grade in last_grade.items()]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def is_beir(path: str | Path) -> bool:
-    """Return whether a folder holds a retrieval set: a corpus, and queries or judgements."""
+    """Return True if a folder holds a retrieval set: a corpus, and queries or judgements."""
     return SetFiles.of(Path(path)) is not None
 
 
@@ -189,7 +194,7 @@ def split_names(folder: Path) -> list[str]:
 
 
 def files_of_set(folder: Path) -> SetFiles:
-    """Return the files of a retrieval set; raises DataError for a folder that is none."""
+    """Return the files of a retrieval set; raises DataError for any other folder."""
     files = SetFiles.of(folder)
     if files is None:
         raise DataError(
@@ -199,20 +204,22 @@ def files_of_set(folder: Path) -> SetFiles:
 
 
 def texts_of(folder: Path, part: Part) -> pa.Table:
-    """Read columns id, title and text, its title included, of the corpus or the queries; all ids
-    differ, no text is blank."""
+    """Return columns id, title and text of the corpus or the queries; a text begins with its title.
+
+    All ids differ, and no text is blank.
+    """
     return _read_texts(folder, files_of_set(folder), part).table
 
 
 class _Texts(NamedTuple):
-    """The texts of a corpus or of queries, and the ids of those that are blank."""
+    """The texts of a corpus or of queries, and the ids of blank texts."""
 
     table: pa.Table  # id, title, text
     blank: pa.Array  # [b] large_string
 
 
 class _Judged(NamedTuple):
-    """Judgements of known texts, [r], and the number of others and of changed ones."""
+    """Judgements of known texts, [r], and counts of left out and of changed judgements."""
 
     query: NDArray[np.int64]
     doc: NDArray[np.int64]
@@ -238,17 +245,17 @@ def _read_texts(folder: Path, files: SetFiles, part: Part) -> _Texts:
             f"{folder} holds a retrieval set without {part}, in {names}: add a table of {part}, such as {part}.jsonl, or give "
             "one file of pairs by its own name"
         )
-    tables, rows = list[pa.Table](), list[tuple[Path, int]]()
+    blocks: list[_ReadTexts] = []
     for path in paths:
         for block, columns in part_blocks(path, part):
-            tables.append(_texts_of(BlockReader(block, columns, Counter())))
-            rows.append((path, block.first))
-    if not tables:
+            texts = _texts_of(BlockReader(block, columns, Counter()))
+            blocks.append(_ReadTexts(texts, path, block.first))
+    if not blocks:
         raise DataError(f"{paths[0]} holds no rows")
-    table = joined(tables, str(paths[0]))
+    table = joined([block.texts for block in blocks], str(paths[0]))
     first, which = distinct(table["id"].combine_chunks().dictionary_encode().indices.to_numpy())
     if len(first) < len(table):
-        _refuse_repeated(table, first[which], tables, rows)
+        _refuse_repeated(table, first[which], blocks)
         table = table.take(pa.array(first))
     blank = pc.equal(table["text"], "")
     ids = table["id"].filter(blank).combine_chunks()
@@ -257,41 +264,55 @@ def _read_texts(folder: Path, files: SetFiles, part: Part) -> _Texts:
             f"{paths[0]}: {len(ids):,} of its {quantity(len(table), 'rows')} have no text: check that the text is in a "
             "column of this name"
         )
-    return _Texts(table.filter(pc.invert(blank)) if len(ids) else table, ids)
+    if len(ids):
+        table = table.filter(pc.invert(blank))
+    return _Texts(table, ids)
+
+
+class _ReadTexts(NamedTuple):
+    """Texts of consecutive rows of a file."""
+
+    texts: pa.Table  # id, title, text
+    path: Path
+    first: int  # number of the first row, counted from 1
 
 
 def _refuse_repeated(
-    table: pa.Table,
-    first: NDArray[np.int64],
-    tables: Sequence[pa.Table],
-    blocks: Sequence[tuple[Path, int]],
+    table: pa.Table, first: NDArray[np.int64], blocks: Sequence[_ReadTexts]
 ) -> None:
     """Refuse an id that two texts have; files of several splits may repeat a text with its id.
 
     Args:
-        table: all rows; `tables` are its parts, each with its file and the number of its first row.
-        first: the first row with the id of each, [n].
+        table: the rows of all blocks.
+        first: the first row that has the id of each row, [n].
     """
-    starts = np.cumsum([0, *map(len, tables)])
-
-    def place(row: int) -> tuple[Path, int]:
-        at = int(np.searchsorted(starts, row, side="right")) - 1
-        path, number = blocks[at]
-        return path, number + row - int(starts[at])
-
+    starts = np.cumsum([0, *(len(block.texts) for block in blocks)])
     texts = table["text"].to_pylist() if len(blocks) > 1 else []
     for row in np.flatnonzero(first != np.arange(len(table))).tolist():
-        (path, number), (other, earlier) = place(row), place(int(first[row]))
-        if path == other or texts[row] != texts[first[row]]:
-            where = "" if path == other else f" of {other}"
-            raise DataError(
-                f"{path}, row {number}: the id {table['id'][row].as_py()!r} repeats row {earlier}{where}; give every row "
-                "its own id"
-            )
+        earlier_row = int(first[row])
+        path, number = _place(row, blocks, starts)
+        earlier_path, earlier_number = _place(earlier_row, blocks, starts)
+        if path == earlier_path:
+            where = ""
+        elif texts[row] != texts[earlier_row]:
+            where = f" of {earlier_path}"
+        else:
+            continue
+        raise DataError(
+            f"{path}, row {number}: the id {table['id'][row].as_py()!r} repeats row {earlier_number}{where}; give every row "
+            "its own id"
+        )
+
+
+def _place(row: int, blocks: Sequence[_ReadTexts], starts: NDArray[np.int64]) -> tuple[Path, int]:
+    """Return the file of a row of all blocks, and its number in the file; `starts` are the first
+    rows of the blocks."""
+    at = int(np.searchsorted(starts, row, side="right")) - 1
+    return blocks[at].path, blocks[at].first + row - int(starts[at])
 
 
 def _texts_of(reader: BlockReader) -> pa.Table:
-    """Return columns id, title and text of a block; a text that is missing is empty."""
+    """Return columns id, title and text of a block; a missing text is empty."""
     ids = reader.ids("id").cast(_TEXT)
     texts = {}
     for role in ("title", "text"):
@@ -306,7 +327,7 @@ def _texts_of(reader: BlockReader) -> pa.Table:
 
 
 def _column(reader: BlockReader, role: str) -> pa.Array:
-    """Return a column of texts, [r]; one that is missing is empty."""
+    """Return a column of texts, [r]; a missing text is empty."""
     values = reader.column(role)
     if not (is_text(values.type) or pa.types.is_null(values.type)):
         reader.refuse_type(reader.columns[role][0], values.type, "texts")
@@ -317,25 +338,30 @@ def _judgements(paths: Sequence[Path], texts: Mapping[str, _Texts]) -> _Judged:
     """Read the judgements of known texts.
 
     Raises:
-        DataError: most of them name an unknown query or document.
+        DataError: most judgements name an unknown query or document.
     """
-    parts, unused, total = list[list[NDArray[Any]]](), Counter[str](), 0
-    unknown: tuple[BlockReader, str, NDArray[np.bool_]] | None = None
+    parts: list[list[NDArray[Any]]] = []
+    unused = Counter[str]()
+    total = 0
+    unknown: tuple[BlockReader, str, NDArray[np.bool_]] | None = None  # the first, for the message
     for reader in _readers(paths):
         rows = {}
         for role, known in texts.items():
             rows[role] = _rows_of(reader, role, known)
             if unknown is None and (rows[role] == _UNKNOWN).any():
                 unknown = reader, role, rows[role] == _UNKNOWN
-        count = len(reader.keep)
-        grades = reader.numbers("score") if "score" in reader.columns else np.ones(count)
-        known_rows = (rows["query"] >= 0) & (rows["document"] >= 0)
-        is_unknown = (rows["query"] == _UNKNOWN) | (rows["document"] == _UNKNOWN)
-        total += count
+        query = rows["query"]
+        doc = rows["document"]
+        grade = np.ones(len(reader.keep))
+        if "score" in reader.columns:
+            grade = reader.numbers("score")
+        is_known = (query >= 0) & (doc >= 0)
+        is_unknown = (query == _UNKNOWN) | (doc == _UNKNOWN)
+        total += len(grade)
         unused["unknown"] += int(is_unknown.sum())
-        unused["blank"] += int((~known_rows & ~is_unknown).sum())
-        unused["negative"] += int((grades[known_rows] < 0).sum())
-        parts.append([column[known_rows] for column in (rows["query"], rows["document"], grades)])
+        unused["blank"] += int((~is_known & ~is_unknown).sum())
+        unused["negative"] += int((grade[is_known] < 0).sum())
+        parts.append([query[is_known], doc[is_known], grade[is_known]])
     if not parts:
         raise DataError(f"{paths[0]} holds no rows")
     if unknown is not None and 2 * unused["unknown"] > total:
@@ -368,14 +394,16 @@ def _rows_of(reader: BlockReader, role: str, texts: _Texts) -> NDArray[np.int64]
 
 
 def _highest(judged: _Judged) -> NDArray[np.bool_]:
-    """Return which judgements are the first of the highest grade of their query and document, [r],
-    and count those of a lower grade."""
+    """Return True for the first judgement of the highest grade of each query and document, [r], and
+    count the judgements of a lower grade."""
     order = np.lexsort((-judged.grade, judged.doc, judged.query))
-    query, doc, grade = judged.query[order], judged.doc[order], judged.grade[order]
-    new = np.ones(len(order), bool)
-    new[1:] = (query[1:] != query[:-1]) | (doc[1:] != doc[:-1])
-    best = grade[np.flatnonzero(new)[np.cumsum(new) - 1]] if len(order) else grade
+    query = judged.query[order]
+    doc = judged.doc[order]
+    grade = judged.grade[order]
+    is_first = np.ones(len(order), bool)  # of its pair
+    is_first[1:] = (query[1:] != query[:-1]) | (doc[1:] != doc[:-1])
+    best = grade[is_first][np.cumsum(is_first) - 1]
     judged.unused["lower"] = int((grade < best).sum())
     kept = np.zeros(len(order), bool)
-    kept[order[new]] = True
+    kept[order[is_first]] = True
     return kept

@@ -1,10 +1,10 @@
 """Pairs of docstrings and code from the installed Python, which every machine has.
 
 Files are read as texts and never imported. The query is a docstring's first paragraph; the document
-is the signature and body of the function or class without docstrings. Of functions without a
-docstring, rows are made that training begins with: the name, or the comments, ask for the code;
-those of folders that a user names are searched, too. Parsing is shared out to worker processes; run
-as a module, this file is such a worker: it reads paths from standard input and writes an Arrow
+is the signature and body of the function or class without docstrings. Training begins with rows
+made of functions without a docstring: the name, or the comments, ask for the code. In folders that
+a user names, functions without a docstring are searched, too. Worker processes share the parsing;
+run as a module, this file is a worker: it reads paths from standard input and writes an Arrow
 stream to standard output.
 """
 
@@ -48,15 +48,17 @@ File = tuple[str, str]  # the root and the path
 _MAYBE_DOCSTRING = re.compile(r":[ \t]*(?:#[^\n]*)?\s*\n\s*[rRuU]?[\"']")
 _TEXTS = ("query", "doc", "name", "place", "root")
 _SCHEMA = pa.schema([*((name, pa.large_string()) for name in _TEXTS), ("kind", pa.string())])
+# Kinds of rows.
 _KINDS = {
     "pairs": PythonSource.pairs,
     "made": PythonSource.made,
     "unasked": PythonSource.unasked,
-}  # of rows
-_UNREAD, _CANNOT = "unread", "Python files that cannot be read"
+}
+_UNREAD = "unread"  # the kind of a row that stands for a file that cannot be read
+_CANNOT = "Python files that cannot be read"
 _FILES_A_BATCH = 100
-_MOST_MADE = 2  # rows for each pair
-_FEW_MADE = 1 << 15  # rows that are kept however few pairs there are
+_MOST_MADE = 2  # most made rows for each pair
+_FEW_MADE = 1 << 15  # made rows that are kept however few pairs there are
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,10 @@ class InstalledPython:
     """Functions and classes with a docstring, from the standard library and from site-packages.
 
     Args:
-        roots: folders of Python files to read instead; evaluation then asks from all of them, and
+        roots: folders of Python files to read instead; evaluation then asks from all folders, and
             functions without a docstring are ranked and searched, too.
-        workers: processes that parse; None is one a core.
-        max_characters: longer documents are cut there.
+        workers: number of processes that parse; None is one process a core.
+        max_characters: most characters of a document; longer documents are cut.
     """
 
     roots: tuple[str, ...] = ()
@@ -76,16 +78,18 @@ class InstalledPython:
 
     @property
     def folders(self) -> list[Path]:
-        """Return `roots`, or else the folders of the installed Python."""
-        return [Path(root).resolve() for root in self.roots] or installed_roots()
+        """The folders of `roots`, or else of the installed Python."""
+        if not self.roots:
+            return installed_roots()
+        return [Path(root).resolve() for root in self.roots]
 
     @property
     def foreword(self) -> str | None:
-        """Return what a run says before it reads where nobody has named data; None where `roots`
-        are named."""
+        """The line that a run begins with if no data are named; None where `roots` are named."""
+        if self.roots:
+            return None
         where = " and ".join(map(str, self.folders))
-        text = f"reading the code of the installed Python, {where}: tempera train FILE trains on your own pairs"
-        return None if self.roots else text
+        return f"reading the code of the installed Python, {where}: tempera train FILE trains on your own pairs"
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return all pairs; evaluation takes queries from the standard library, or from every root
@@ -94,83 +98,101 @@ class InstalledPython:
         for root in roots:
             if not root.is_dir():
                 raise DataError(f"data.roots: no such folder: {root}")
-        files = [
-            (str(root), str(path)) for root in roots for path in python_files(root, others=roots)
-        ]
+        files: list[File] = []
+        for root in roots:
+            files += [(str(root), str(path)) for path in python_files(root, others=roots)]
         if not files:
             raise DataError(f"no Python files under {', '.join(map(str, roots))}")
-        wanted = [kind for kind in _KINDS if self.roots or kind != "unasked"]
-        table = _parse_all(files, self.workers or os.cpu_count() or 1, wanted)
-        # Workers finish in any order; the order of roots and places makes the result the same on
-        # every run.
-        rank = pc.index_in(
-            table["root"], pa.array([str(root) for root in roots], pa.large_string())
-        )
-        order = [(name, "ascending") for name in ("rank", "place", "kind", "query")]
-        table = table.append_column("rank", rank).sort_by(order)
-        table = table.set_column(
-            _TEXTS.index("doc"),
-            "doc",
-            pc.utf8_slice_codeunits(table["doc"], 0, self.max_characters),
-        )
-        kinds = {kind: table.filter(pc.equal(table["kind"], kind)) for kind in _KINDS}
-        lost = Counter({_CANNOT: pc.sum(pc.equal(table["kind"], _UNREAD)).as_py() or 0})
-        if not len(kinds["pairs"]):
-            and_lost = f"; of them {lost[_CANNOT]} cannot be read" if lost[_CANNOT] else ""
+        table = self._rows(files, roots)
+        unread_files = pc.sum(pc.equal(table["kind"], _UNREAD)).as_py() or 0
+        pairs = _pairs_of_kind(table, "pairs")
+        if not len(pairs):
+            and_unread = f"; of them {unread_files} cannot be read" if unread_files else ""
             raise DataError(
-                f"no function or class with a docstring in the {len(files)} files under {roots[0]}{and_lost}"
+                f"no function or class with a docstring in the {len(files)} files under {roots[0]}{and_unread}"
             )
-        pairs, unasked = _pairs(kinds["pairs"]), replace(_pairs(kinds["unasked"]), dropped={})
         most = max(_MOST_MADE * len(pairs), _FEW_MADE)
-        chosen = np.sort(np.random.default_rng(0).permutation(len(kinds["made"]))[:most])
-        made = _pairs(kinds["made"].take(pa.array(chosen)))
-        pairs = joined({TRAIN: pairs, RANKED: unasked} if len(unasked) else {TRAIN: pairs})
-        hold = "hold" if len(roots) > 1 else "holds"
-        others = +lost
-        for own in map(Path, self.roots):
-            others += unread(own, [file for file in visible_files(own) if file.suffix == ".py"])
-        about = f"{' and '.join(map(str, roots))} {hold} {quantity(len(files), 'Python files')}: query = docstring, doc = code"
-        pairs = replace(pairs, made=made, about=about, dropped={**pairs.dropped, **others})
-        return pairs, _asked(pairs, roots if self.roots else roots[:1], roots)
+        made = _pairs_of_kind(table, "made", most)
+        parts = {TRAIN: pairs}
+        unasked = _pairs_of_kind(table, "unasked")
+        if len(unasked):
+            parts[RANKED] = replace(unasked, dropped={})
+        pairs = joined(parts)
+        dropped = dict(pairs.dropped)
+        if unread_files:
+            dropped[_CANNOT] = unread_files
+        other_files = Counter[str]()
+        for root in map(Path, self.roots):
+            read = [file for file in visible_files(root) if file.suffix == ".py"]
+            other_files += unread(root, read)
+        dropped |= other_files
+        holds = "hold" if len(roots) > 1 else "holds"
+        about = f"{' and '.join(map(str, roots))} {holds} {quantity(len(files), 'Python files')}: query = docstring, doc = code"
+        pairs = replace(pairs, made=made, about=about, dropped=dropped)
+        asked_roots = roots if self.roots else roots[:1]
+        return pairs, _is_function_of(asked_roots, pairs, roots)
+
+    def _rows(self, files: Sequence[File], roots: Sequence[Path]) -> pa.Table:
+        """Return the rows of all kinds from files, in the order of roots and places."""
+        kinds = [kind for kind in _KINDS if self.roots or kind != "unasked"]
+        table = _parse_all(files, self.workers or os.cpu_count() or 1, kinds)
+        # Workers finish in any order; the sorted rows are the same on every run.
+        names = pa.array([str(root) for root in roots], pa.large_string())
+        table = table.append_column("rank", pc.index_in(table["root"], names))
+        table = table.sort_by([(name, "ascending") for name in ("rank", "place", "kind", "query")])
+        docs = pc.utf8_slice_codeunits(table["doc"], 0, self.max_characters)
+        return table.set_column(_TEXTS.index("doc"), "doc", docs)
 
 
-def _pairs(table: pa.Table) -> Pairs:
-    return Pairs.of(table["query"], table["doc"], table["name"], table["place"])
+def _pairs_of_kind(table: pa.Table, kind: str, most: int | None = None) -> Pairs:
+    """Return the rows of a kind as pairs; if there are more than `most`, so many that are drawn."""
+    rows = table.filter(pc.equal(table["kind"], kind))
+    if most is not None:
+        drawn = np.random.default_rng(0).permutation(len(rows))[:most]
+        rows = rows.take(pa.array(np.sort(drawn)))
+    return Pairs.of(rows["query"], rows["doc"], rows["name"], rows["place"])
 
 
-def _asked(pairs: Pairs, own: Sequence[Path], roots: Sequence[Path]) -> NDArray[np.bool_]:
-    """Return which functions have one of `own` as their innermost root."""
-    place, doc = pairs.table["place"], pairs.table["doc"]
-    best, length = np.zeros(len(pairs), dtype=bool), np.zeros(len(pairs), dtype=np.int64)
+def _is_function_of(
+    chosen: Sequence[Path], pairs: Pairs, roots: Sequence[Path]
+) -> NDArray[np.bool_]:
+    """Return True for each function whose innermost root is one of the chosen roots, [n]."""
+    is_chosen = np.zeros(len(pairs), dtype=bool)
+    length = np.zeros(len(pairs), dtype=np.int64)  # of the innermost root so far
     for root in roots:
-        inside = pc.starts_with(place, pattern=f"{root}{os.sep}").to_numpy() & (
-            len(str(root)) > length
-        )
-        best[inside], length[inside] = root in own, len(str(root))
-    is_class: NDArray[np.bool_] = pc.match_substring_regex(doc, r"^class\b").to_numpy()
-    return best & ~is_class
+        inside = pc.starts_with(pairs.table["place"], pattern=f"{root}{os.sep}").to_numpy()
+        inside = inside & (len(str(root)) > length)
+        is_chosen[inside] = root in chosen
+        length[inside] = len(str(root))
+    is_class: NDArray[np.bool_]
+    is_class = pc.match_substring_regex(pairs.table["doc"], r"^class\b").to_numpy()
+    return is_chosen & ~is_class
 
 
 def installed_roots() -> list[Path]:
     """Return the folder of the standard library, then site-packages."""
     paths = sysconfig.get_paths()
-    return list(
-        dict.fromkeys(Path(paths[key]).resolve() for key in ("stdlib", "purelib", "platlib"))
-    )
+    roots = [Path(paths[key]).resolve() for key in ("stdlib", "purelib", "platlib")]
+    return list(dict.fromkeys(roots))
 
 
 def python_files(root: Path, others: Sequence[Path] = ()) -> Iterator[Path]:
-    """Return Python files below a folder in a fixed order: none hidden, below another root, or in a
-    site-packages of its own."""
-    skip = {other.resolve() for other in others} - {root.resolve()}
+    """Yield the Python files below a folder in a fixed order, without hidden files and folders,
+    other roots, and folders of site-packages."""
+    skipped = {other.resolve() for other in others} - {root.resolve()}
     for folder, folders, files in os.walk(root):
-        apart = ("site-packages", "dist-packages", "__pycache__")
-        inner = {name for name in folders if name in apart or name.startswith(".")}
+        # os.walk goes on with the folders that are left in its list.
         folders[:] = sorted(
-            n for n in folders if n not in inner and Path(folder, n).resolve() not in skip
+            name
+            for name in folders
+            if name not in ("site-packages", "dist-packages", "__pycache__")
+            and not name.startswith(".")
+            and Path(folder, name).resolve() not in skipped
         )
-        own = (name for name in sorted(files) if name.endswith(".py") and not name.startswith("."))
-        yield from (path for name in own if (path := Path(folder, name)).is_file())
+        for name in sorted(files):
+            path = Path(folder, name)
+            if name.endswith(".py") and not name.startswith(".") and path.is_file():
+                yield path
 
 
 def _parse_all(files: Sequence[File], workers: int, kinds: Sequence[str]) -> pa.Table:
@@ -194,40 +216,30 @@ def _parse_all(files: Sequence[File], workers: int, kinds: Sequence[str]) -> pa.
 
 def _worker(share: Sequence[File], kinds: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield rows as a worker process sends them."""
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        __name__,
-        *kinds,
-    ]  # -P: nothing in the current folder can pose as a module
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-    }
-    whole = False
+    # -P: nothing in the current folder can pose as a module.
+    command = [sys.executable, "-P", "-m", __name__, *kinds]
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    names = "\0".join(f"{root}\0{path}" for root, path in share)
+    is_complete = False
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
     ) as process:
         assert process.stdin is not None and process.stdout is not None
         with suppress(OSError, pa.ArrowException):  # of a worker that ended early
             with process.stdin as stdin:
-                stdin.write(
-                    "\0".join(part for file in share for part in file).encode(
-                        "utf-8", "surrogateescape"
-                    )
-                )
+                stdin.write(names.encode("utf-8", "surrogateescape"))
             with pa.ipc.open_stream(process.stdout) as stream:
                 yield from stream
-            whole = True
-    if process.returncode or not whole:
+            is_complete = True
+    if process.returncode or not is_complete:
         raise DataError(
             f"a process that parses Python files stopped with exit code {process.returncode}"
         )
 
 
 def _work(stdin: BinaryIO, stdout: BinaryIO, kinds: Sequence[str]) -> None:
-    """Parse, as one worker, the files named on standard input, a batch of rows for every
+    """Parse the files named on standard input, as one worker, and write a batch of rows for every
     `_FILES_A_BATCH` files."""
     warnings.simplefilter("ignore")  # invalid escapes in other people's files
     gc.disable()  # syntax trees hold no cycles, and the collector took a third of the time
@@ -235,47 +247,44 @@ def _work(stdin: BinaryIO, stdout: BinaryIO, kinds: Sequence[str]) -> None:
     files = list(zip(parts[::2], parts[1::2], strict=True))
     with pa.ipc.new_stream(stdout, _SCHEMA) as stream:
         for start in range(0, len(files), _FILES_A_BATCH):
-            rows = [
-                row
-                for root, path in files[start : start + _FILES_A_BATCH]
-                for row in _rows(root, path, kinds)
-            ]
-            columns = list(zip(*rows, strict=True)) or [()] * len(_SCHEMA)
-            arrays = [
-                pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)
-            ]
+            rows: list[tuple[str, ...]] = []
+            for root, path in files[start : start + _FILES_A_BATCH]:
+                rows += _rows_of_file(root, path, kinds)
+            arrays = []
+            for position, field in enumerate(_SCHEMA):
+                arrays.append(pa.array([row[position] for row in rows], field.type))
             stream.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
 
 
-def _rows(root: str, path: str, kinds: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def _rows_of_file(root: str, path: str, kinds: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the rows of a file, each with the columns of `_SCHEMA`.
+
+    A file that cannot be read is a row of its own where the user has named the folder; of other
+    people's files nothing is reported.
+    """
+    rows: list[tuple[str, ...]] = []
     try:
         with tokenize.open(path) as file:
-            source = file.read()
-        if not _MAYBE_DOCSTRING.search(source) and "unasked" not in kinds:
-            return
-        module = (
-            os.path.splitext(path.removeprefix(os.path.join(root, "")))[0]
-            .replace(os.sep, ".")
-            .removesuffix(".__init__")
-        )
-        read, empty = PythonSource(source), True
+            text = file.read()
+        if not _MAYBE_DOCSTRING.search(text) and "unasked" not in kinds:
+            return rows
+        stem, _ = os.path.splitext(path.removeprefix(os.path.join(root, "")))
+        module = stem.replace(os.sep, ".").removesuffix(".__init__")
+        source = PythonSource(text)
         for kind in kinds:
-            for name, query, code, line in _KINDS[kind](read):
-                empty = False
-                yield (
-                    *map(encodable, (query, code, f"{module}.{name}", f"{path}:{line}", root)),
-                    kind,
-                )
-        if empty and "unasked" in kinds:
-            compile(source, path, "exec", ast.PyCF_ONLY_AST)  # tells why nothing was read
+            for name, query, code, line in _KINDS[kind](source):
+                texts = (query, code, f"{module}.{name}", f"{path}:{line}", root)
+                rows.append((*map(encodable, texts), kind))
+        if not rows and "unasked" in kinds:
+            compile(text, path, "exec", ast.PyCF_ONLY_AST)  # raises if the file is no Python
     except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError, OSError):
-        # Not Python of this version, or unreadable; of other people's files nobody is told.
+        # Not Python of this version, or unreadable.
         if "unasked" in kinds:
-            yield "", "", "", encodable(path), root, _UNREAD
+            rows.append(("", "", "", encodable(path), root, _UNREAD))
+    return rows
 
 
 if __name__ == "__main__":
-    signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # Ctrl-C ends a worker without a word; its parent tells
+    # Ctrl-C ends a worker without a word; its parent reports.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     _work(sys.stdin.buffer, sys.stdout.buffer, sys.argv[1:])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -40,26 +40,40 @@ _LABEL = 200  # letters of a document that has no name
 class Pairs:
     """Row i pairs `query[i]` with `doc[i]`; equal ids are the same content, or the same given id.
 
-    Columns of the table: query, doc, query_id, doc_id, name (what to call the document), place
-    (where it stands); where the source has them also given_query_id and given_doc_id (as the source
-    has them, of which the ids are hashes), query_form and doc_form (ids of the forms of texts
-    before their prompts), weight, negatives with their ids and given ids (lists), source (its
-    position in a mixture), grade (how relevant the document is; empty is 1), made_of (the id of the
-    document that this one is made of, which the index of a run holds in its place), and part
-    (TRAIN, VALIDATION or TEST, where a user has named files for them; RANKED for a document without
-    a query, which is only searched).
+    Every table has these columns:
+
+    - query, doc: the texts.
+    - query_id, doc_id: ids of the content, or hashes of the ids that the source gives.
+    - name: a name of the document, or empty.
+    - place: file and row of the document.
+
+    A table may have further columns:
+
+    - given_query_id, given_doc_id: ids as the source has them.
+    - query_form, doc_form: ids of the forms of texts before their prompts.
+    - weight: of the row in the loss.
+    - negatives, negative_ids, given_negative_ids, negative_forms: lists.
+    - source: position of the source in a mixture.
+    - grade: relevance of the document; empty is 1.
+    - made_of: id of the whole document that the document is made of; the index of a run holds the
+      whole one.
+    - part: TRAIN, VALIDATION or TEST, where a user has named files for them; RANKED for a document
+      without a query, which is only searched.
+
+    Args:
+        dropped: counts of rows and texts that were left out, by reason.
+        source: the source of the pairs, in which every option is decided.
+        about: a sentence on the files that were read.
+        paired: False where the rows to train on are any two texts.
+        made: rows of documents that no query asks for; training begins with them.
     """
 
     table: pa.Table
-    dropped: Mapping[str, int] = field(
-        default_factory=dict
-    )  # what was left out on the way, by reason
-    source: Source | None = None  # where it is from, with what its options left open decided
-    about: str = ""  # a sentence on what was read
-    paired: bool = True  # False where the rows to train on are any two texts
-    made: Pairs | None = (
-        None  # rows of documents that no query asks for, which training begins with
-    )
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    source: Source | None = None
+    about: str = ""
+    paired: bool = True
+    made: Pairs | None = None
 
     @classmethod
     def of(
@@ -75,13 +89,16 @@ class Pairs:
         >>> len(Pairs.of(["a", "a", "b"], ["x", "x ", "x"]))
         2
         """
-        texts = {"query": query, "doc": doc, "name": name, "place": place}
+        empty = [""] * len(query)
         columns = {
-            key: [""] * len(query) if value is None else value for key, value in texts.items()
+            "query": query,
+            "doc": doc,
+            "name": empty if name is None else name,
+            "place": empty if place is None else place,
         }
-        table = pa.table(columns, schema=pa.schema([(key, pa.large_string()) for key in columns]))
-        for role in ("query", "doc"):
-            table = table.append_column(f"{role}_id", pa.array(content_ids(table[role])))
+        table = pa.table(columns, schema=pa.schema([(key, KIND) for key in columns]))
+        for role in TEXTS:
+            table = table.append_column(IDS[role], pa.array(content_ids(table[role])))
         if made_of is not None:
             table = table.append_column(MADE_OF, pa.array(made_of, pa.int64()))
         return cls.distinct_of([table])
@@ -97,15 +114,12 @@ class Pairs:
         """Keep the first of every repeated row: same query, document and set of negatives.
 
         Args:
-            tables: rows with their ids, some at a time; a column that only some have is empty in
-                the others.
-            folder: where the rows are written, to be memory-mapped from then on; None keeps them in
-                memory.
+            tables: blocks of rows with their ids; a column that a block lacks is empty in its rows.
+            folder: where the rows are written and then memory-mapped; None keeps them in memory.
             dropped: counts to which the repeated rows are added.
         """
-        table = named_alike(gathered(tables, "the source", folder))
-        keys = row_keys(table)
-        first = np.sort(np.unique(keys, return_index=True)[1])
+        table = with_shared_ids(gathered(tables, "the source", folder))
+        _, first = np.unique(row_keys(table), return_index=True)
         counts = Counter(dropped or {})
         if len(first) < len(table):
             counts[REPEATED] += len(table) - len(first)
@@ -118,17 +132,16 @@ class Pairs:
         return len(self.table)
 
     def grades(self, rows: Rows) -> NDArray[np.float64]:
-        """Return how relevant the documents of some rows are to their queries, [n]."""
+        """Return the relevance of the documents of some rows to their queries, [n]."""
         if GRADE not in self.table.column_names:
             return np.ones(len(rows))
-        grades: NDArray[np.float64] = (
-            self.table[GRADE].take(pa.array(rows)).fill_null(1.0).to_numpy()
-        )
+        column = self.table[GRADE].take(pa.array(rows))
+        grades: NDArray[np.float64] = column.fill_null(1.0).to_numpy()
         return grades
 
     def ids(self, role: Text) -> Ids:
-        """Return ids of the queries or documents, [n]."""
-        ids: Ids = self.table[f"{role}_id"].to_numpy()
+        """Return the ids of the queries or documents, [n]."""
+        ids: Ids = self.table[IDS[role]].to_numpy()
         return ids
 
     def texts(self, role: str, rows: Rows | None = None) -> list[str]:
@@ -137,11 +150,12 @@ class Pairs:
 
     @cached_property
     def forms(self) -> dict[str, Ids]:
-        """Return the ids of the forms of all texts as they are read, by role: equal ids are the
-        same text.
+        """Ids of the forms of all texts, by role; texts of equal form have equal ids.
 
-        Of several texts with one id the first is read. Roles are query, doc, whole, [n], and
-        negatives, [m]. The whole is what a document is made of, or the document itself.
+        The form of a text is the text in lower case, with single spaces and without its prompt.
+        Texts that share an id all have the form of the first text of that id, because only the
+        first text is read. The roles are query, doc and whole, [n], and negatives, [m]. The whole
+        of a document is the document that it is made of, or the document itself.
 
         >>> pairs = Pairs.of(["A  b"], ["x"], made_of=[content_id("of x")])
         >>> bool(pairs.forms["query"][0] == content_id("a b"))
@@ -149,22 +163,27 @@ class Pairs:
         >>> pairs.forms["whole"].tolist() == pairs.forms["doc"].tolist()
         True
         """
-        forms = {role: self._forms(role) for role in FORM}
-        if GIVEN["query"] in self.table.column_names:
+        column_names = self.table.column_names
+        forms = {role: self._own_forms(role) for role in FORM}
+        if GIVEN["query"] in column_names:
             forms["query"] = _of_first(self.ids("query"), forms["query"])
-        if {GIVEN["doc"], GIVEN["negatives"]} & {*self.table.column_names}:
-            ids = np.concatenate([self.ids("doc"), self.negatives[0]])
+        if GIVEN["doc"] in column_names or GIVEN["negatives"] in column_names:
+            # Documents and negatives share their ids.
+            negative_ids, _ = self.negatives
+            ids = np.concatenate([self.ids("doc"), negative_ids])
             read = _of_first(ids, np.concatenate([forms["doc"], forms["negatives"]]))
-            forms["doc"], forms["negatives"] = np.split(read, [len(self)])
+            forms["doc"] = read[: len(self)]
+            forms["negatives"] = read[len(self) :]
         forms["whole"] = forms["doc"]
-        if MADE_OF in self.table.column_names:
+        if MADE_OF in column_names:
             at = places(self._whole_ids.to_numpy(), self.ids("doc"))
             forms["whole"] = np.where(at < 0, forms["doc"], forms["doc"][at])
         return forms
 
-    def _forms(self, role: str) -> Ids:
+    def _own_forms(self, role: str) -> Ids:
         """Return the ids of the forms of a role's texts without their prompts, row after row."""
-        ids, column = form_ids(self.side(role)[2]), FORM[role]
+        ids = form_ids(self.side(role).texts)
+        column = FORM[role]
         if column not in self.table.column_names:
             return ids
         own = self.table[column]
@@ -174,30 +193,33 @@ class Pairs:
         return forms
 
     def holding(self, forms: Ids) -> NDArray[np.bool_]:
-        """Return which rows hold one of some texts as their query, their document or what that is
-        made of, [n]; their negatives are left out one by one."""
+        """Return True for each row whose query, document or whole document has one of these forms,
+        [n]; negatives do not count."""
         holding = np.zeros(len(self), bool)
         for role in ("query", "doc", "whole"):
             holding |= np.isin(self.forms[role], forms)
         return holding
 
     def contents(self, role: Text, rows: Rows) -> Ids:
-        """Return the ids of the contents of some rows' texts, [r], whatever ids were given to
-        them."""
+        """Return the ids of the contents of some rows' texts, [r], also where the source gives the
+        texts ids."""
         return content_ids(self.view(role, rows))
 
     def without(self, forms: Ids) -> Pairs:
-        """Return the rows that hold none of some texts, by the ids of their forms."""
+        """Return the rows of which no query, document or whole document has one of these forms."""
         return Pairs(self.table.filter(pa.array(~self.holding(forms))))
 
     def labels(self, rows: Rows) -> list[str]:
-        """Return the name of each row's document, or the beginning of its text where it has none.
+        """Return the name of each row's document; a document without a name is called by the
+        beginning of its text.
 
         >>> Pairs.of(["a", "b"], ["one\\n text", "x = 1"], name=["", "x"]).labels(np.arange(2))
         ['one text', 'x']
         """
-        texts = zip(self.texts("name", rows), self.texts("doc", rows), strict=True)
-        return [name or " ".join(doc.split())[:_LABEL] for name, doc in texts]
+        labels = []
+        for name, doc in zip(self.texts("name", rows), self.texts("doc", rows), strict=True):
+            labels.append(name or " ".join(doc.split())[:_LABEL])
+        return labels
 
     def view(self, role: str, rows: Rows | None = None) -> Texts:
         """Return a view of a column of texts, each read from the table when it is used."""
@@ -205,12 +227,12 @@ class Pairs:
 
     def distinct(self, role: Text) -> tuple[Rows, Rows]:
         """Return the first row of each distinct text, [u], and the position of each row's text
-        among them, [n]."""
+        among the distinct texts, [n]."""
         return distinct(self.ids(role))
 
     @property
     def part(self) -> NDArray[np.uint8]:
-        """Part that each row is named for, [n]; TRAIN by default."""
+        """Part of each row as a user has named it, [n]; TRAIN by default."""
         if "part" not in self.table.column_names:
             return np.full(len(self), TRAIN, np.uint8)
         part: NDArray[np.uint8] = pc.fill_null(self.table["part"], TRAIN).to_numpy()
@@ -218,32 +240,32 @@ class Pairs:
 
     @property
     def searched(self) -> NDArray[np.bool_]:
-        """Return True for each document that the index of a run holds, [n]; for the others it holds
-        what they are made of."""
+        """True for each document that the index of a run holds, [n]; in place of the rest the index
+        holds the whole documents."""
         if MADE_OF not in self.table.column_names:
             return np.ones(len(self), bool)
         searched: NDArray[np.bool_] = self.table[MADE_OF].is_null().to_numpy()
         return searched
 
     def whole(self, rows: NDArray[np.bool_]) -> Pairs:
-        """Return some rows, with the ids of the documents that the index of a run holds."""
-        table = self.table.set_column(
-            self.table.column_names.index("doc_id"), "doc_id", self._whole_ids
-        )
+        """Return some rows, in which each document has the id of its whole document."""
+        position = self.table.column_names.index("doc_id")
+        table = self.table.set_column(position, "doc_id", self._whole_ids)
         return Pairs(table.filter(pa.array(rows)))
 
     @property
     def _whole_ids(self) -> pa.ChunkedArray:
-        """Ids of the documents, or of what they are made of, [n]."""
-        own, made_of = self.table["doc_id"], MADE_OF in self.table.column_names
-        return pc.coalesce(self.table[MADE_OF], own) if made_of else own
+        """Id of the whole document of each row, [n]."""
+        own = self.table["doc_id"]
+        if MADE_OF not in self.table.column_names:
+            return own
+        return pc.coalesce(self.table[MADE_OF], own)
 
     @property
     def unasked(self) -> NDArray[np.bool_]:
-        """Return True for each row of a document that no query asks for, in training or held out,
-        [n]."""
+        """True for each row of a document that no query asks for, in training or held out, [n]."""
         unasked: NDArray[np.bool_] = self.part == RANKED
-        if unasked.any():  # else nothing need be looked for among all documents
+        if unasked.any():  # else the search among all documents is spared
             unasked &= ~np.isin(self.ids("doc"), self._whole_ids.to_numpy()[~unasked])
         return unasked
 
@@ -252,34 +274,40 @@ class Pairs:
         """Ids of all negatives, row after row, [m], and the offsets of the rows, [n + 1]."""
         if "negatives" not in self.table.column_names:
             return np.empty(0, np.int64), np.zeros(len(self) + 1, np.int64)
-        lists = self.table["negative_ids"]
-        ids = [chunk.flatten().to_numpy() for chunk in lists.chunks]
-        lengths = [np.diff(chunk.offsets.to_numpy()) for chunk in lists.chunks]
-        return np.concatenate(ids), np.concatenate([[0], *lengths]).cumsum()
+        ids = []
+        lengths = [np.zeros(1, np.int64)]
+        for chunk in self.table["negative_ids"].chunks:
+            ids.append(chunk.flatten().to_numpy())
+            lengths.append(np.diff(chunk.offsets.to_numpy()))
+        return np.concatenate(ids), np.concatenate(lengths).cumsum()
 
-    def side(self, role: str) -> tuple[Ids, pa.ChunkedArray, pa.ChunkedArray]:
-        """Return the ids of a role's texts, their ids as the source has them, and the texts, row
-        after row, [n] or [m]."""
+    def side(self, role: str) -> PairSide:
+        """Return the texts of a role with their ids, row after row, [n] or [m]."""
         if role == "negatives":
-            return self.negatives[0], self.negative_given, self.negative_texts
-        return self.table[IDS[role]].to_numpy(), self.given(role), self.table[role]
+            ids, _ = self.negatives
+            return PairSide(ids, self.negative_given, self.negative_texts)
+        return PairSide(self.table[IDS[role]].to_numpy(), self.given(role), self.table[role])
 
-    def renamed(self, role: str, ids: Ids, own: pa.ChunkedArray) -> Pairs:
-        """Return the rows with other ids of a role's texts and, where there are any, as the source
-        has them, row after row."""
-        table, columns = self.table, {IDS[role]: pa.chunked_array([ids])}
-        if GIVEN[role] in table.column_names or own.null_count < len(own):
-            columns[GIVEN[role]] = own
+    def with_ids(self, role: str, ids: Ids, source_ids: pa.ChunkedArray) -> Pairs:
+        """Return the rows with other ids of a role's texts.
+
+        Args:
+            ids: of all texts of the role, row after row, [n] or [m].
+            source_ids: ids as the source has them, of the same texts, or nulls.
+        """
+        table = self.table
+        columns = {IDS[role]: pa.chunked_array([ids])}
+        if GIVEN[role] in table.column_names or source_ids.null_count < len(source_ids):
+            columns[GIVEN[role]] = source_ids
         for name, column in columns.items():
             values = column.combine_chunks()
             if role == "negatives":
-                values = pa.LargeListArray.from_arrays(pa.array(self.negatives[1]), values)
-            known = name in table.column_names
-            table = (
-                table.set_column(table.column_names.index(name), name, values)
-                if known
-                else table.append_column(name, values)
-            )
+                _, offsets = self.negatives
+                values = pa.LargeListArray.from_arrays(pa.array(offsets), values)
+            if name in table.column_names:
+                table = table.set_column(table.column_names.index(name), name, values)
+            else:
+                table = table.append_column(name, values)
         return replace(self, table=table)
 
     @property
@@ -290,40 +318,54 @@ class Pairs:
         return pa.chunked_array([chunk.flatten() for chunk in self.table["negatives"].chunks], KIND)
 
     def given(self, role: str) -> pa.ChunkedArray:
-        """Return the ids of the queries or documents as the source has them, [n]; null for one that
-        has none."""
+        """Return the ids of the queries or documents as the source has them, [n]; null for a text
+        without an id."""
         column = GIVEN[role]
-        return self.table[column] if column in self.table.column_names else _nulls(len(self))
+        if column not in self.table.column_names:
+            return _nulls(len(self))
+        return self.table[column]
 
     @property
     def negative_given(self) -> pa.ChunkedArray:
-        """Ids of all negatives as the source has them, row after row, [m]; null for one that has
-        none."""
+        """Ids of all negatives as the source has them, row after row, [m]; null for a negative
+        without an id."""
         column = GIVEN["negatives"]
         if column not in self.table.column_names:
-            return _nulls(len(self.negatives[0]))
+            ids, _ = self.negatives
+            return _nulls(len(ids))
         return self._by_negative(column, KIND)
 
     def _by_negative(self, column: str, kind: pa.DataType) -> pa.ChunkedArray:
-        """Return a column of lists that some rows lack, row after row, [m]; null for negatives of
-        those rows."""
-        known = np.repeat(self.table[column].is_valid().to_numpy(), np.diff(self.negatives[1]))
+        """Return the values of a column of lists, row after row, [m]; null for each negative of a
+        row that lacks a list."""
+        _, offsets = self.negatives
+        known = np.repeat(self.table[column].is_valid().to_numpy(), np.diff(offsets))
         values = pa.chunked_array([chunk.flatten() for chunk in self.table[column].chunks], kind)
         return values.take(pa.array(known.cumsum() - 1, mask=~known))
 
     def shown_ids(self, role: Text, rows: Rows) -> pa.ChunkedArray:
-        """Return ids of some queries or documents as a user knows them: those that the source has,
-        else those of their content.
+        """Return ids of some queries or documents as a user knows them: the ids of the source, or
+        else of the content.
 
         >>> Pairs.of(["a"], ["x"]).shown_ids("doc", np.array([0])).to_pylist() == [str(content_id("x"))]
         True
         """
         at = pa.array(rows)
-        return pc.coalesce(self.given(role).take(at), self.table[f"{role}_id"].take(at).cast(KIND))
+        source_ids = self.given(role).take(at)
+        own = self.table[IDS[role]].take(at).cast(KIND)
+        return pc.coalesce(source_ids, own)
+
+
+class PairSide(NamedTuple):
+    """Hold all texts of a role, row after row, with their ids, [k]."""
+
+    ids: Ids
+    source_ids: pa.ChunkedArray  # ids as the source has them; null for a text without an id
+    texts: pa.ChunkedArray
 
 
 def _of_first(ids: Ids, values: Ids) -> Ids:
-    """Return for each id the value of its first occurrence, [n]."""
+    """Return the value of the first occurrence of each id, [n]."""
     first, which = distinct(ids)
     return values[first[which]]
 
@@ -334,7 +376,7 @@ def _nulls(count: int) -> pa.ChunkedArray:
 
 def distinct(ids: Ids) -> tuple[Rows, Rows]:
     """Return the first position of each distinct id, [u], in rising order, and the index of each id
-    among them, [n].
+    among the distinct ids, [n].
 
     >>> distinct(np.array([7, 5, 7, 9]))
     (array([0, 1, 3]), array([0, 1, 0, 2]))
@@ -346,35 +388,34 @@ def distinct(ids: Ids) -> tuple[Rows, Rows]:
     return first[order], place[inverse]
 
 
-def named_alike(table: pa.Table) -> pa.Table:
-    """Return rows in which a text that the source gives no id has the id of an equal text that it
-    gives one.
+def with_shared_ids(table: pa.Table) -> pa.Table:
+    """Return the rows in which equal texts share the id that the source gives to one of them.
 
-    A document and a negative are named alike, too.
+    A text without an id takes the id of an equal text that has one. Documents and negatives share
+    their ids.
     """
     pairs = Pairs(table)
     for roles in (("query",), ("doc", "negatives")):
         sides = [pairs.side(role) for role in roles]
-        own = pa.chunked_array(
-            [chunk for _, own, _ in sides for chunk in own.cast(KIND).chunks], KIND
-        )
-        known: NDArray[np.bool_] = own.is_valid().to_numpy()
+        chunks: list[pa.Array] = []
+        for side in sides:
+            chunks += side.source_ids.cast(KIND).chunks
+        source_ids = pa.chunked_array(chunks, KIND)
+        known: NDArray[np.bool_] = source_ids.is_valid().to_numpy()
         if known.all() or not known.any():
             continue
-        contents = np.concatenate([content_ids(texts) for _, _, texts in sides])
+        contents = np.concatenate([content_ids(side.texts) for side in sides])
         named, first = np.unique(contents[known], return_index=True)
         place = np.searchsorted(named, contents).clip(max=len(named) - 1)
-        alike = ~known & (named[place] == contents)
-        taken = np.where(alike, np.flatnonzero(known)[first[place]], np.arange(len(known)))
-        ids, own, start = (
-            np.concatenate([ids for ids, _, _ in sides])[taken],
-            own.take(pa.array(taken)),
-            0,
-        )
-        for role, (before, _, _) in zip(roles, sides, strict=True):
-            rows = slice(start, start + len(before))
-            if alike[rows].any():
-                pairs = pairs.renamed(role, ids[rows], own[rows])
+        takes_id = ~known & (named[place] == contents)
+        giver = np.where(takes_id, np.flatnonzero(known)[first[place]], np.arange(len(known)))
+        ids = np.concatenate([side.ids for side in sides])[giver]
+        source_ids = source_ids.take(pa.array(giver))
+        start = 0
+        for role, side in zip(roles, sides, strict=True):
+            rows = slice(start, start + len(side.ids))
+            if takes_id[rows].any():
+                pairs = pairs.with_ids(role, ids[rows], source_ids[rows])
             start = rows.stop
     return pairs.table
 
@@ -383,37 +424,42 @@ def row_keys(table: pa.Table) -> Ids:
     """Return one key for each row: of its query, its document, the set of its negatives and its
     part, [n]."""
     keys = mixed(table["doc_id"].to_numpy(), table["query_id"].to_numpy())
+    pairs = Pairs(table)
     if "part" in table.column_names:
-        keys = mixed(keys, Pairs(table).part.astype(np.int64))
-    negatives, offsets = Pairs(table).negatives
+        keys = mixed(keys, pairs.part.astype(np.int64))
+    negatives, offsets = pairs.negatives
     if len(negatives):
-        sums = np.concatenate(
-            [[0], mixed(negatives, 1).cumsum()]
-        )  # wraps around, which a difference undoes
+        # The running sum may wrap around; a difference of two sums undoes that.
+        sums = np.concatenate([[0], mixed(negatives, 1).cumsum()])
         keys = mixed(keys, sums[offsets[1:]] - sums[offsets[:-1]])
     return keys
 
 
 def _filtered(table: pa.Table, keep: NDArray[np.bool_], folder: Path | None) -> pa.Table:
-    """Return some rows; with a folder, they are written there in place of all."""
+    """Return some rows; with a folder, the rows are written there in place of all rows."""
     if folder is None:
         return table.filter(pa.array(keep))
-    starts = np.cumsum([0, *(len(batch) for batch in table.to_batches())])
-    parts = (
-        pa.Table.from_batches([batch.filter(pa.array(keep[start : start + len(batch)]))])
-        for batch, start in zip(table.to_batches(), starts)
-    )
-    written = gathered(parts, "pairs", folder, "pairs")
+    written = gathered(_filtered_batches(table, keep), "pairs", folder, "pairs")
     for path in folder.glob("rows.*.arrow"):
         path.unlink()
     return written
+
+
+def _filtered_batches(table: pa.Table, keep: NDArray[np.bool_]) -> Iterator[pa.Table]:
+    """Return some rows of a table, batch after batch."""
+    start = 0
+    for batch in table.to_batches():
+        stop = start + len(batch)
+        yield pa.Table.from_batches([batch.filter(pa.array(keep[start:stop]))])
+        start = stop
 
 
 class Source(Protocol):
     """A source of pairs."""
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """Return all pairs, and a mask of those whose query and document evaluation may use.
+        """Return all pairs, and True for each pair whose query and document evaluation may use,
+        [n].
 
-        Large sources write their rows into `folder`, if given, and map them.
+        Large sources write their rows into `folder`, if given, and map the written files.
         """

@@ -13,7 +13,7 @@ import pyarrow as pa
 from ...errors import DataError
 from ...tables.saved_sets import PART_NAMES
 from ...tables.streams import data_sets
-from .pairs import TEST, TRAIN, VALIDATION, Pairs, named_alike
+from .pairs import TEST, TRAIN, VALIDATION, Pairs, with_shared_ids
 
 
 class Named(Protocol):
@@ -31,7 +31,7 @@ class Named(Protocol):
 def named_parts(
     source: Named, train: str, folder: Path | None
 ) -> Iterator[tuple[int, str, Path | None]]:
-    """Return each part that is named, its name, and the folder of its rows; `train` names the
+    """Yield each part that is named, its name, and the folder of its rows; `train` names the
     training rows."""
     yield TRAIN, train, folder
     for part, name in ((VALIDATION, source.validation), (TEST, source.test)):
@@ -40,20 +40,22 @@ def named_parts(
 
 
 def parts_in_memory(data: Any, folder: Path | None) -> Iterator[tuple[int, Any, Path | None]]:
-    """Return each part of an object, and the folder of its rows: of a DatasetDict its splits, by
-    their names; of another object itself, as training rows.
+    """Yield each part of an object, and the folder of its rows.
+
+    The parts of a DatasetDict are its splits, by their names. Any other object is training rows.
 
     Raises:
         DataError: several splits, none of which is called train.
     """
     splits = data_sets(data)
     if len(splits) <= 1:
-        yield TRAIN, next(iter(splits.values()), data), folder
+        rows = [*splits.values(), data]
+        yield TRAIN, rows[0], folder
         return
-    for part, called in ((TRAIN, "train"), (VALIDATION, "validation"), (TEST, "test")):
-        name = next((name for name in PART_NAMES[called] if name in splits), None)
-        if name is not None:
-            yield part, splits[name], folder and folder / f"part.{part}"
+    for part, part_name in ((TRAIN, "train"), (VALIDATION, "validation"), (TEST, "test")):
+        names = [name for name in PART_NAMES[part_name] if name in splits]
+        if names:
+            yield part, splits[names[0]], folder and folder / f"part.{part}"
         elif part == TRAIN:
             raise DataError(
                 f"data holds the splits {', '.join(splits)}, none of which is called train: hand over one of them"
@@ -61,19 +63,19 @@ def parts_in_memory(data: Any, folder: Path | None) -> Iterator[tuple[int, Any, 
 
 
 def joined(parts: Mapping[int, Pairs]) -> Pairs:
-    """Return the rows of all parts, with a column `part`; rows that were dropped are added up.
+    """Return the rows of all parts, with a column `part` and the sums of dropped rows.
 
     A single part is returned as it is.
     """
     if len(parts) == 1:
-        return next(iter(parts.values()))
-    tables = [
-        pairs.table.append_column("part", pa.array(np.full(len(pairs), part, np.uint8)))
-        for part, pairs in parts.items()
-    ]
+        (alone,) = parts.values()
+        return alone
+    tables = []
     dropped: Counter[str] = Counter()
-    for pairs in parts.values():
+    for part, pairs in parts.items():
+        column = pa.array(np.full(len(pairs), part, np.uint8))
+        tables.append(pairs.table.append_column("part", column))
         dropped.update(pairs.dropped)
     about = "\n".join(dict.fromkeys(pairs.about for pairs in parts.values()))
-    table = named_alike(pa.concat_tables(tables, promote_options="default"))
+    table = with_shared_ids(pa.concat_tables(tables, promote_options="default"))
     return Pairs(table, dict(dropped), about=about)

@@ -17,27 +17,33 @@ from ...tables.table_form import TableForm
 # Usual names of the two roles that every table has.
 QUERY_NAMES = ("query", "anchor", "question", "premise", "sentence1", "text1")
 DOC_NAMES = (
-    *(
-        "doc",
-        "document",
-        "positive",
-        "positives",
-        "pos",
-        "answer",
-        "passage",
-        "context",
-        "hypothesis",
-    ),
-    *("sentence2", "text2", "positive_passages", "positive_ctxs"),
+    "doc",
+    "document",
+    "positive",
+    "positives",
+    "pos",
+    "answer",
+    "passage",
+    "context",
+    "hypothesis",
+    "sentence2",
+    "text2",
+    "positive_passages",
+    "positive_ctxs",
 )
-# And of those that a table may have. A negatives column may be one of several, negative_1 ...
-# negative_n.
+# Usual names of every role. Negatives may stand in several columns, negative_1 ... negative_n.
 USUAL: dict[str, tuple[str, ...]] = {
     "query": QUERY_NAMES,
     "doc": DOC_NAMES,
     "negatives": (
-        *("negatives", "negative", "neg", "hard_negatives", "negative_passages"),
-        *("hard_negative_ctxs", "negative_ctxs", "rejected"),
+        "negatives",
+        "negative",
+        "neg",
+        "hard_negatives",
+        "negative_passages",
+        "hard_negative_ctxs",
+        "negative_ctxs",
+        "rejected",
     ),
     "query_id": ("query_id", "query-id", "qid"),
     "doc_id": (
@@ -52,18 +58,20 @@ USUAL: dict[str, tuple[str, ...]] = {
     "negative_ids": ("negative_ids", "neg_id", "neg_ids"),
     "weight": ("weight", "weights"),
     "score": (
-        *(
-            "score",
-            "scores",
-            "label",
-            "labels",
-            "relevance",
-            "relevant",
-            "grade",
-            "grades",
-            "similarity",
-        ),
-        *("is_duplicate", "gold_label", "similarity_score", "relatedness_score", "is_relevant"),
+        "score",
+        "scores",
+        "label",
+        "labels",
+        "relevance",
+        "relevant",
+        "grade",
+        "grades",
+        "similarity",
+        "is_duplicate",
+        "gold_label",
+        "similarity_score",
+        "relatedness_score",
+        "is_relevant",
     ),
     "positive_scores": ("positive_scores", "pos_scores"),
     "negative_scores": ("negative_scores", "neg_scores"),
@@ -79,10 +87,12 @@ TABLE = RoleTable(
 
 
 def _as_word(label: object) -> object:
-    """Return a label as a text: YAML reads 0 and true as a number and a truth."""
+    """Return a label as a text: YAML reads 0 as a number and true as a truth."""
     if isinstance(label, bool):
         return str(label).lower()
-    return f"{label:g}" if isinstance(label, int | float) else label
+    if isinstance(label, int | float):
+        return f"{label:g}"
+    return label
 
 
 Label = Annotated[str, BeforeValidator(_as_word)]
@@ -90,37 +100,37 @@ Label = Annotated[str, BeforeValidator(_as_word)]
 
 @dataclass(frozen=True, kw_only=True)
 class Roles(TableForm):
-    """Name the column of every role; a role without a name takes a usual one, and a column without
-    role is an error.
+    """Name the column of every role. A role without a name takes a column of a usual name, and a
+    column without a role is an error.
 
-    A document or negatives column holds a text or a list of texts (also of Tevatron's objects
-    docid, title, text) in each row: every positive trains, as a pair of its own with all negatives
-    of its row.
+    A column of documents or negatives holds a text or a list of texts (also of Tevatron's objects
+    docid, title, text) in each row. Every document is a pair of its own, with all negatives of its
+    row.
 
     Args:
         query: column of the queries.
-        doc: column of the documents that answer.
-        negatives: columns of documents that do not; their number may differ from row to row, and an
-            empty cell is none.
+        doc: column of the documents that answer the query.
+        negatives: columns of documents that do not answer the query. The number of negatives may
+            differ from row to row, and an empty cell is no negative.
         query_id: column of ids, text or integer, to tell queries apart in place of their content.
-        doc_id: likewise of the documents, a list where doc holds lists.
-        negative_ids: likewise of the negatives, in their order.
-        weight: column of how much a row counts in the loss.
-        score: column of labels, or of how well the document answers; needs min_score or
-            positive_labels. Where doc holds lists, a list, and texts below min_score are negatives.
+        doc_id: column of ids of the documents, of lists where doc holds lists.
+        negative_ids: column of ids of the negatives, in the order of the negatives.
+        weight: column of the weight of each row in the loss.
+        score: column of labels or of scores of the document; needs min_score or positive_labels.
+            Where doc holds lists, the column holds lists, and texts below min_score are negatives.
         positive_scores: column of scores of the documents; used by negative_margin.
-        negative_scores: likewise of the negatives.
-        prompt: column of instructions to put before the row's query.
-        metadata: columns that are not read; ["*"] is all without a role.
-        min_score: rows of a lower score are left out, and counted.
+        negative_scores: column of scores of the negatives; used by negative_margin.
+        prompt: column of instructions to put before the query of the row.
+        metadata: columns that are not read; ["*"] names all columns without a role.
+        min_score: least score of a pair; rows of a lower score are left out and counted.
         positive_labels: values of the score column, such as entailment, whose rows are pairs; rows
-            of others are left out, and counted.
-        negative_margin: negatives that score above the row's best positive less this are left out,
-            and counted.
-        identical: what to do with a document that equals its query: drop leaves it out, and counts
-            it.
-        missing_text: what to do with a row whose query or document is missing or blank: drop leaves
-            it out, and counts it.
+            of further values are left out and counted.
+        negative_margin: negatives are left out and counted if their score is above the best score
+            of the row's documents less the margin.
+        identical: treatment of a document that equals its query; drop leaves the document out and
+            counts the pair.
+        missing_text: treatment of a row whose query or document is missing or blank; drop leaves
+            the row out and counts the row.
         query_prompt: put before every query of this source.
         doc_prompt: put before every document of this source.
     """
@@ -146,8 +156,11 @@ class Roles(TableForm):
     doc_prompt: str = ""
 
     def role_columns(self, names: Sequence[str], where: str) -> Columns:
-        """Return the columns of every role that a table with these columns has; raises as
-        `RoleTable.columns` does."""
+        """Return the columns of each role, of a table with columns of these names.
+
+        Raises as `RoleTable.columns` does, and UnsaidScoreError for a column of scores if no option
+        says which scores are those of pairs.
+        """
         columns = TABLE.columns(self, names, where)
         if "score" in columns and not self.says_labels:
             name = columns["score"][0]
@@ -159,37 +172,36 @@ class Roles(TableForm):
 
     @property
     def says_labels(self) -> bool:
-        """Return whether options say which scores or labels are those of pairs."""
+        """Return True if the options say which scores or labels are those of pairs."""
         return self.min_score is not None or self.positive_labels is not None
 
-    def told_by_content(self, names: Sequence[str]) -> Self:
-        """Return roles that read no ids and no column without a role of a table with these columns,
-        but those that are named.
+    def without_usual_ids(self, names: Sequence[str]) -> Self:
+        """Return roles that read columns of ids only where an option names the column, so that
+        content tells texts apart; columns without a role are not read either.
 
-        >>> Roles(doc_id="url").told_by_content(["query", "doc", "qid", "url", "year"]).metadata
+        >>> Roles(doc_id="url").without_usual_ids(["query", "doc", "qid", "url", "year"]).metadata
         ('qid', '*')
         """
-        ids = [
-            name
-            for role in IDS
-            if getattr(self, role) is None
-            for name in TABLE.usual_columns(role, names)
-        ]
-        return replace(self, metadata=(*self.metadata, *ids, "*"))
+        unread = list(self.metadata)
+        for role in IDS:
+            if getattr(self, role) is None:
+                unread += TABLE.usual_columns(role, names)
+        return replace(self, metadata=(*unread, "*"))
 
 
 class UnsaidScoreError(DataError):
     """A table has scores or labels, and no option says which of its rows belong together."""
 
 
-# Of tables that nothing is trained on: there, a query that is its own document is no fault, nor is
-# a column without a role.
+# Roles of tables that nothing is trained on: there, a query that is its own document is no fault,
+# nor is a column without a role.
 UNTRAINED = Roles(identical="keep", metadata=("*",))
-WHOLE = Roles(identical="keep", missing_text="refuse")  # of columns of which no row may be left out
+# Roles of columns of which no row may be left out.
+WHOLE = Roles(identical="keep", missing_text="refuse")
 
 
 def refuse_roles(path: object, roles: Roles | None) -> None:
-    """Refuse options that would not be read."""
+    """Refuse options of roles beside a BEIR folder, which does not read them."""
     if roles is not None:
         raise ConfigError(
             f"{path} is a BEIR folder, whose columns are fixed: remove the options data.ROLE"

@@ -7,7 +7,9 @@ Letters in shapes: r rows of the block, k texts of one role in all of them.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,13 +26,22 @@ from .roles import WHOLE, Roles
 
 # Fields of the ids of texts in records, as Tevatron and DPR call them.
 _OWN_IDS = ("docid", "psg_id", "passage_id")
-_TELLING = 10  # of them are no chance
-_NOTHING, _SPACE = (pa.scalar(text, KIND) for text in ("", " "))
+_TELLING = 10  # lists in brackets, of as many texts, are no chance
+_NOTHING = pa.scalar("", KIND)
+_SPACE = pa.scalar(" ", KIND)
+
+
+class ColumnTexts(NamedTuple):
+    """The texts of one column or more, with the blank ones, and the row of the block of each."""
+
+    texts: pa.Array  # [k] large_string; empty where a text is missing
+    rows: Rows  # [k]
+    ids: pa.Array | None  # [k] ids that the column holds in its records
 
 
 @dataclass(frozen=True)
 class RoleTexts:
-    """The texts of one role, and the row of the block that each belongs to."""
+    """The texts of one role, and the row of the block that each text belongs to."""
 
     texts: pa.Array  # [k] large_string
     rows: Rows  # [k] in rising order
@@ -42,13 +53,19 @@ class RoleTexts:
     forms: Rows | None = None
 
     def __getitem__(self, keep: Mask) -> RoleTexts:
-        scores = None if self.scores is None else self.scores[keep]
-        own_ids = None if self.own_ids is None else self.own_ids.filter(pa.array(keep))
-        texts = self.texts.filter(pa.array(keep))
-        forms = None if self.forms is None else self.forms[keep]
-        return RoleTexts(
-            texts, self.rows[keep], self.ids[keep], self.content[keep], scores, own_ids, forms
+        kept = RoleTexts(
+            self.texts.filter(pa.array(keep)),
+            self.rows[keep],
+            self.ids[keep],
+            self.content[keep],
         )
+        if self.scores is not None:
+            kept = replace(kept, scores=self.scores[keep])
+        if self.own_ids is not None:
+            kept = replace(kept, own_ids=self.own_ids.filter(pa.array(keep)))
+        if self.forms is not None:
+            kept = replace(kept, forms=self.forms[keep])
+        return kept
 
     def at(self, rows: Rows) -> Rows:
         """Return the position of the first text of each of these rows."""
@@ -56,12 +73,12 @@ class RoleTexts:
 
 
 def rows_of(block: TableBlock, roles: Roles, columns: Columns, dropped: Counter[str]) -> pa.Table:
-    """Return the pairs of a block: query, doc, query_id, doc_id, name, place; if any, given ids,
-    weight and negatives.
+    """Return the pairs of a block, with the columns that `Pairs` has: query, doc, query_id, doc_id,
+    name, place; if any, given ids, weight and negatives.
 
     Args:
         columns: the columns of each role.
-        dropped: what is left out is added to these counts, by reason.
+        dropped: counts by reason, to which the rows and texts that are left out are added.
 
     Raises:
         DataError: a value that cannot be used, by file, row and column.
@@ -70,13 +87,15 @@ def rows_of(block: TableBlock, roles: Roles, columns: Columns, dropped: Counter[
 
 
 def docs_of(block: TableBlock, columns: Columns) -> tuple[pa.Array, pa.Array]:
-    """Return the texts of a column of documents, or of lists of them, and their ids, null if there
-    are none.
+    """Return the texts of a column of documents, or of lists of documents, and their ids, null
+    where the table holds no ids.
 
     Raises as `rows_of` does.
     """
-    side = PairReader(block, WHOLE, columns, Counter()).side("doc", "doc_id", "")
-    return side.texts, pa.nulls(len(side.texts), KIND) if side.own_ids is None else side.own_ids
+    docs = PairReader(block, WHOLE, columns, Counter()).side("doc", "doc_id", "")
+    if docs.own_ids is None:
+        return docs.texts, pa.nulls(len(docs.texts), KIND)
+    return docs.texts, docs.own_ids
 
 
 class PairReader(BlockReader):
@@ -86,10 +105,11 @@ class PairReader(BlockReader):
         self, block: TableBlock, roles: Roles, columns: Columns, dropped: Counter[str]
     ) -> None:
         super().__init__(block, columns, dropped)
-        self.roles, self.remedy = roles, ""
+        self.roles = roles
+        self.remedy = ""
 
     def read(self) -> pa.Table:
-        """Return the pairs that are kept, each row's one after the other."""
+        """Return the pairs that are kept, in the order of their rows."""
         self.remedy = ": set data.missing_text=drop to leave such rows out"
         listed = "score" in self.columns and is_list(self.column("score").type)
         if not listed:
@@ -100,16 +120,27 @@ class PairReader(BlockReader):
         doc = self.side("doc", "doc_id", self.roles.doc_prompt, scores)
         wrong = None
         if listed:
-            doc, wrong = self.judged(doc)
+            doc, wrong = self.divide_by_score(doc)
         self.refuse_empty("doc", doc)
         self.refuse("query", self.per_row(query) > 1, "has several texts; expected one")
         doc = doc[self.keep[doc.rows]]
-        doc = doc[self.not_itself(query, doc)]
-        queries, rows = query.at(doc.rows), pa.array(doc.rows)
-        pairs = {
+        doc = doc[self.differs_from_query(query, doc)]
+        pairs = self.pair_columns(query, doc)
+        if "weight" in self.columns:
+            pairs["weight"] = self.weights()[doc.rows]
+        if "negatives" in self.columns or wrong is not None:
+            negatives = self.negatives(query, doc, wrong)
+            for name, lists in self.negative_columns(negatives).items():
+                pairs[name] = lists.take(pa.array(doc.rows))
+        return pa.table(pairs)
+
+    def pair_columns(self, query: RoleTexts, doc: RoleTexts) -> dict[str, pa.Array | Rows]:
+        """Return the columns of a pair for each document, [k]: texts, ids, name and place."""
+        queries = query.at(doc.rows)
+        pairs: dict[str, pa.Array | Rows] = {
             "query": query.texts.take(pa.array(queries)),
             "doc": doc.texts,
-            "name": pa.nulls(len(rows), pa.large_string()).fill_null(""),
+            "name": pa.nulls(len(doc.rows), KIND).fill_null(""),
             "place": self.places(doc),
             "query_id": query.ids[queries],
             "doc_id": doc.ids,
@@ -122,16 +153,12 @@ class PairReader(BlockReader):
             pairs[FORM["query"]] = query.forms[queries]
         if doc.forms is not None:
             pairs[FORM["doc"]] = doc.forms
-        if "weight" in self.columns:
-            pairs["weight"] = self.weights()[doc.rows]
-        if "negatives" in self.columns or wrong is not None:
-            negatives = self.lists(self.negatives(query, doc, wrong))
-            pairs |= {name: lists.take(rows) for name, lists in negatives.items()}
-        return pa.table(pairs)
+        return pairs
 
     def leave_out_other_labels(self) -> None:
         """Leave out the rows whose score or label says that their texts do not belong together."""
-        wanted, least = self.roles.positive_labels, self.roles.min_score
+        wanted = self.roles.positive_labels
+        least = self.roles.min_score
         if least == -np.inf or "score" not in self.columns:
             return
         if wanted is None:
@@ -145,74 +172,75 @@ class PairReader(BlockReader):
         right = pc.is_in(labels, value_set=as_labels(pa.array([str(each) for each in wanted])))
         self.leave_out("rows of other labels", ~right.to_numpy(zero_copy_only=False))
 
-    def judged(self, docs: RoleTexts) -> tuple[RoleTexts, RoleTexts]:
-        """Return the texts that answer their row's query, and those that do not, of lists of texts
-        with a score for each."""
+    def divide_by_score(self, docs: RoleTexts) -> tuple[RoleTexts, RoleTexts]:
+        """Return the documents that answer the query of their row, and the documents that do not,
+        by their scores.
+
+        Rows are left out if they have documents and none of them answers.
+        """
         assert docs.scores is not None
         least = -np.inf if self.roles.min_score is None else self.roles.min_score
-        right, unscored = docs.scores >= least, replace(docs, scores=None)
-        answers, wrong = unscored[right], unscored[~right]
-        some = np.bincount(docs.rows, minlength=len(self.keep)) > 0
-        self.leave_out("rows without a relevant text", (self.per_row(answers) == 0) & some)
-        return answers, wrong
+        right = docs.scores >= least
+        unscored = replace(docs, scores=None)
+        answers = unscored[right]
+        has_docs = self.per_row(docs) > 0
+        self.leave_out("rows without a relevant text", (self.per_row(answers) == 0) & has_docs)
+        return answers, unscored[~right]
 
     def places(self, side: RoleTexts) -> pa.Array:
-        """Return where each text stands, [k], with its id where the table holds one."""
-        places = pa.array([self.block.place(row) for row in side.rows.tolist()], pa.large_string())
+        """Return the file and row of each text, [k], with the id that the table holds, if any."""
+        places = pa.array([self.block.place(row) for row in side.rows.tolist()], KIND)
         if side.own_ids is None:
             return places
-        return pc.binary_join_element_wise(places, side.own_ids, pa.scalar(", ", places.type))
+        return pc.binary_join_element_wise(places, side.own_ids, pa.scalar(", ", KIND))
 
     def refuse_empty(self, role: str, side: RoleTexts) -> None:
-        """Refuse rows in which no text of a role is left, or leave them out."""
+        """Refuse the rows without a text of a role, or leave them out."""
         empty = self.per_row(side) == 0
         if self.roles.missing_text == "drop":
             self.leave_out("rows without a text", empty)
         self.refuse(role, empty, f"has no text{self.remedy}")
 
     def per_row(self, side: RoleTexts) -> Rows:
-        """Count the texts of each row, [r]."""
+        """Return the number of texts of each row, [r]."""
         return np.bincount(side.rows, minlength=len(self.keep))
 
     def side(self, role: str, ids: str, prompt: str, scores: str = "") -> RoleTexts:
-        """Return the texts of a role, each behind its prompt, with ids that the table holds, or
-        else of the content."""
-        names = [name for name in self.columns[role] if name in self.block.table.column_names]
-        parts = [self.texts(role, name) for name in names]
-        texts = (
-            pa.concat_arrays([text for text, _, _ in parts])
-            if parts
-            else pa.array([], pa.large_string())
-        )
-        rows = np.concatenate([row for _, row, _ in parts]) if parts else np.empty(0, np.int64)
-        order = np.argsort(rows, kind="stable")
-        texts, rows = texts.take(pa.array(order)), rows[order]
-        every, kept = (
-            rows,
-            ~_blank(texts),
-        )  # an empty cell is no negative, and a blank text is none of any role
-        texts, rows = texts.filter(pa.array(kept)), rows[kept]
-        content, own = content_ids(texts), [part for _, _, part in parts if part is not None]
+        """Return the texts of a role behind their prompts, with the ids that the table holds, or
+        else ids of the content.
+
+        Args:
+            ids: the role of the column of ids.
+            prompt: of every text of the role.
+            scores: the role of the column of scores, if there may be one.
+        """
+        every = self.texts_of_columns(role, with_ids=ids not in self.columns)
+        # A blank text counts as none: a row of blank texts is empty, a blank cell is no negative.
+        kept = ~_blank(every.texts)
+        texts = every.texts.filter(pa.array(kept))
+        rows = every.rows[kept]
+        content = content_ids(texts)
         prompts = self.prompts(role, prompt, rows)
         own_ids = None
         if ids in self.columns:
-            own_ids = self.ids(ids, self.flat(ids, rows, every, kept), rows)
-        elif own and len(own) == len(parts):
-            if len({part.type for part in own}) > 1:
-                own = [part.cast(pa.large_string()) for part in own]
-            own_ids = self.ids(role, pa.concat_arrays(own).take(pa.array(order[kept])), rows)
+            own_ids = self.ids(ids, self.value_of_each_text(ids, every.rows, kept), rows)
+        elif every.ids is not None:
+            own_ids = self.ids(role, every.ids.filter(pa.array(kept)), rows)
         if own_ids is not None:
-            own_ids = own_ids.cast(pa.large_string()).fill_null("")
+            own_ids = own_ids.cast(KIND).fill_null("")
             keys = given_ids(own_ids)
+        elif prompts is not None:
+            keys = mixed(content, content_ids(prompts))
         else:
-            keys = content if prompts is None else mixed(content, content_ids(prompts))
+            keys = content
         forms = None
         if prompts is not None:
             forms = form_ids(texts)
             texts = pc.binary_join_element_wise(prompts, texts, _NOTHING)
         numbers = None
         if scores in self.columns:
-            numbers = self.numbers(scores, self.flat(scores, rows, every, kept), rows)
+            values = self.value_of_each_text(scores, every.rows, kept)
+            numbers = self.numbers(scores, values, rows)
         return RoleTexts(texts, rows, keys, content, numbers, own_ids, forms)
 
     def prompts(self, role: str, prompt: str, rows: Rows) -> pa.Array | None:
@@ -221,32 +249,46 @@ class PairReader(BlockReader):
             own = self.column("prompt")
             if not (is_text(own.type) or pa.types.is_null(own.type)):
                 self.refuse_type(self.columns["prompt"][0], own.type, "texts")
-            own = own.cast(pa.large_string()).fill_null("").take(pa.array(rows))
-            return pc.binary_join_element_wise(pa.scalar(prompt, pa.large_string()), own, _NOTHING)
-        return pa.array([prompt] * len(rows), pa.large_string()) if prompt else None
+            own = own.cast(KIND).fill_null("").take(pa.array(rows))
+            return pc.binary_join_element_wise(pa.scalar(prompt, KIND), own, _NOTHING)
+        if not prompt:
+            return None
+        return pa.array([prompt] * len(rows), KIND)
 
-    def texts(self, role: str, name: str) -> tuple[pa.Array, Rows, pa.Array | None]:
-        """Return the texts of a column, the row of each, and the ids that the column itself
-        holds."""
-        column = values = self.column(role, name)
-        values, rows = _flattened(column)
+    def texts_of_columns(self, role: str, with_ids: bool) -> ColumnTexts:
+        """Return the texts of all columns of a role, in the order of their rows.
+
+        Args:
+            with_ids: True for the ids that every one of the columns holds in its records, if so.
+        """
+        names = [name for name in self.columns[role] if name in self.block.table.column_names]
+        if not names:
+            return ColumnTexts(pa.array([], KIND), np.empty(0, np.int64), None)
+        columns = [self.texts(role, name) for name in names]
+        rows = np.concatenate([column.rows for column in columns])
+        order = np.argsort(rows, kind="stable")
+        in_order = pa.array(order)
+        texts = pa.concat_arrays([column.texts for column in columns]).take(in_order)
+        ids = [column.ids for column in columns if column.ids is not None]
+        if not with_ids or len(ids) < len(columns):
+            return ColumnTexts(texts, rows[order], None)
+        if len({part.type for part in ids}) > 1:
+            ids = [part.cast(KIND) for part in ids]
+        return ColumnTexts(texts, rows[order], pa.concat_arrays(ids).take(in_order))
+
+    def texts(self, role: str, name: str) -> ColumnTexts:
+        """Return the texts of a column of texts, of lists of texts, or of records with a text."""
+        values, rows = _flattened(self.column(role, name))
         ids = None
         if pa.types.is_struct(values.type):
             fields = {field.name: values.field(i) for i, field in enumerate(values.type)}
             if "text" not in fields:
-                fields_of = ", ".join(f"{name}.{field}" for field in fields)
-                self.refuse_type(name, values.type, f"texts: name a field, data.{role}={fields_of}")
-            values = fields["text"]
-            ids = next((fields[name] for name in _OWN_IDS if name in fields), None)
-            if ids is not None and missing(ids).any():
-                ids = None
-            if "title" in fields:
-                title = fields["title"].cast(pa.large_string()).fill_null("")
-                values = pc.utf8_trim_whitespace(
-                    pc.binary_join_element_wise(title, values.cast(pa.large_string()), _SPACE)
-                )
+                paths = ", ".join(f"{name}.{field}" for field in fields)
+                self.refuse_type(name, values.type, f"texts: name a field, data.{role}={paths}")
+            values = _text_of_records(fields)
+            ids = _ids_of_records(fields)
         if pa.types.is_null(values.type):
-            values = values.cast(pa.large_string())
+            values = values.cast(KIND)
         if not is_text(values.type):
             self.refuse_type(name, values.type, "texts")
         if _are_lists(values):
@@ -260,31 +302,36 @@ class PairReader(BlockReader):
             if role == "negatives":
                 blank &= values.is_valid().to_numpy(zero_copy_only=False)
             self.refuse(role, blank, f"has no text{self.remedy}", rows, name)
-        return values.cast(pa.large_string()).fill_null(""), rows, ids
+        return ColumnTexts(values.cast(KIND).fill_null(""), rows, ids)
 
-    def flat(self, role: str, rows: Rows, every: Rows, kept: Mask) -> pa.Array:
-        """Return a column of as many values in each row as there are texts, [k]; a block without
-        texts may lack it.
+    def value_of_each_text(self, role: str, rows: Rows, kept: Mask) -> pa.Array:
+        """Return the value of a column for each text that is kept, [k]; a block without texts may
+        lack the column.
+
+        A row holds as many values as texts, with or without values for its blank texts.
 
         Args:
-            every: rows of all texts, with blank ones, which may have values, too.
-            kept: which of them are not blank.
+            role: of the column, such as positive_scores.
+            rows: of all texts, with the blank ones.
+            kept: False for the blank texts.
         """
-        if not len(rows) and self.columns[role][0] not in self.block.table.column_names:
+        name = self.columns[role][0]
+        rows_kept = rows[kept]
+        if not len(rows_kept) and name not in self.block.table.column_names:
             return pa.nulls(0)
-        values, own = _flattened(self.column(role))
-        if np.array_equal(own, every):
+        values, rows_of_values = _flattened(self.column(role))
+        if np.array_equal(rows_of_values, rows):
             return values.filter(pa.array(kept))
-        if not np.array_equal(own, rows):
-            counts, texts = (np.bincount(x, minlength=len(self.keep)) for x in (own, rows))
+        if not np.array_equal(rows_of_values, rows_kept):
+            counts = np.bincount(rows_of_values, minlength=len(self.keep))
+            texts = np.bincount(rows_kept, minlength=len(self.keep))
             row = int((counts != texts).argmax())
-            self.fail(
-                self.columns[role][0], row, f"has {counts[row]} values for {texts[row]} texts"
-            )
+            self.fail(name, row, f"has {counts[row]} values for {texts[row]} texts")
         return values
 
-    def not_itself(self, query: RoleTexts, doc: RoleTexts) -> Mask:
-        """Return which documents are not their own query, [k]."""
+    def differs_from_query(self, query: RoleTexts, doc: RoleTexts) -> Mask:
+        """Return True for each document that is kept, [k]: documents that equal their query are
+        left out, unless data.identical=keep."""
         same: Mask = query.content[query.at(doc.rows)] == doc.content
         if self.roles.identical == "keep":
             return np.ones(len(same), bool)
@@ -299,19 +346,18 @@ class PairReader(BlockReader):
         """Return the negatives that are neither the query nor a document that answers it.
 
         Args:
-            wrong: further ones, of the documents' own lists.
+            wrong: documents of the rows' own lists that do not answer, which are negatives, too.
         """
         items = wrong
         if "negatives" in self.columns:
             items = self.side("negatives", "negative_ids", self.roles.doc_prompt, "negative_scores")
             if wrong is not None:
-                items = both(wrong, items)
+                items = concatenated(wrong, items)
         assert items is not None
         items = items[self.keep[items.rows]]
         answers = np.isin(mixed(items.ids, items.rows), mixed(doc.ids, doc.rows))
-        answers |= np.isin(
-            mixed(items.content, items.rows), mixed(doc.content, doc.rows)
-        )  # whatever their ids
+        # An answer in words counts as the answer, whatever its id.
+        answers |= np.isin(mixed(items.content, items.rows), mixed(doc.content, doc.rows))
         answers |= query.content[query.at(items.rows)] == items.content
         self.count("negatives that are a query or answer of the same row", answers)
         items = items[~answers]
@@ -329,39 +375,57 @@ class PairReader(BlockReader):
         self.count("negatives within negative_margin", close)
         return items[~close]
 
-    def lists(self, items: RoleTexts) -> dict[str, pa.Array]:
-        """Return the negatives of each row as lists, [r]."""
-        offsets = pa.array(np.concatenate([[0], self.per_row(items).cumsum()]), pa.int64())
+    def negative_columns(self, items: RoleTexts) -> dict[str, pa.Array]:
+        """Return the columns of the negatives of each row, as lists, [r]."""
         columns = {"negatives": items.texts, "negative_ids": pa.array(items.ids)}
         if items.own_ids is not None:
             columns[GIVEN["negatives"]] = items.own_ids
         if items.forms is not None:
             columns[FORM["negatives"]] = pa.array(items.forms)
-        return {
-            name: pa.LargeListArray.from_arrays(offsets, values) for name, values in columns.items()
-        }
+        offsets = pa.array(np.concatenate([[0], self.per_row(items).cumsum()]), pa.int64())
+        for name, values in columns.items():
+            columns[name] = pa.LargeListArray.from_arrays(offsets, values)
+        return columns
+
+
+def _text_of_records(fields: Mapping[str, pa.Array]) -> pa.Array:
+    """Return the text of each record behind its title, if the records have titles."""
+    texts = fields["text"]
+    if "title" not in fields:
+        return texts
+    titles = fields["title"].cast(KIND).fill_null("")
+    return pc.utf8_trim_whitespace(pc.binary_join_element_wise(titles, texts.cast(KIND), _SPACE))
+
+
+def _ids_of_records(fields: Mapping[str, pa.Array]) -> pa.Array | None:
+    """Return the id of each record; None if there is no field of ids or a record lacks its id."""
+    for name in _OWN_IDS:
+        if name in fields:
+            return None if missing(fields[name]).any() else fields[name]
+    return None
 
 
 def _blank(texts: pa.Array) -> Mask:
-    """Return which texts are missing, or nothing but white space, [k]."""
-    blank: Mask = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), True).to_numpy(
-        zero_copy_only=False
-    )
+    """Return True for each text that is missing or nothing but white space, [k]."""
+    empty = pc.equal(pc.utf8_trim_whitespace(texts), "")
+    blank: Mask = pc.fill_null(empty, True).to_numpy(zero_copy_only=False)
     return blank
 
 
-def both(first: RoleTexts, second: RoleTexts) -> RoleTexts:
-    """Return the texts of two sides as one, in the order of their rows; scores and ids of the
-    source only where both have them."""
+def concatenated(first: RoleTexts, second: RoleTexts) -> RoleTexts:
+    """Return the texts of two sides in the order of their rows; scores and ids of the source only
+    if both sides have them."""
     rows = np.concatenate([first.rows, second.rows])
     order = np.argsort(rows, kind="stable")
-    own_ids, scores = None, None
+    in_order = pa.array(order)
+    own_ids = None
     if first.own_ids is not None and second.own_ids is not None:
-        own_ids = pa.concat_arrays([first.own_ids, second.own_ids]).take(pa.array(order))
+        own_ids = pa.concat_arrays([first.own_ids, second.own_ids]).take(in_order)
+    scores = None
     if first.scores is not None and second.scores is not None:
         scores = np.concatenate([first.scores, second.scores])[order]
     return RoleTexts(
-        pa.concat_arrays([first.texts, second.texts]).take(pa.array(order)),
+        pa.concat_arrays([first.texts, second.texts]).take(in_order),
         rows[order],
         np.concatenate([first.ids, second.ids])[order],
         np.concatenate([first.content, second.content])[order],
@@ -371,35 +435,36 @@ def both(first: RoleTexts, second: RoleTexts) -> RoleTexts:
 
 
 def as_labels(values: pa.Array) -> pa.Array:
-    """Return labels as texts that are compared: in lower case, and numbers as 1 whether they are
-    written so or as 1.0.
+    """Return labels as texts to be compared: in lower case, and whole numbers without decimals.
 
     >>> as_labels(pa.array(["Yes ", "1.0", "-1", None])).to_pylist(), as_labels(pa.array([True])).to_pylist()
     (['yes', '1', '-1', None], ['true'])
     """
-    texts = pc.utf8_lower(pc.utf8_trim_whitespace(values.cast(pa.large_string())))
+    texts = pc.utf8_lower(pc.utf8_trim_whitespace(values.cast(KIND)))
     return pc.replace_substring_regex(texts, r"^([-+]?\d+)\.0+$", r"\1")
 
 
 def _are_lists(texts: pa.Array) -> bool:
-    """Return True if every text that is there, of ten or more, is a list in brackets, as pandas,
-    JSON and DuckDB write them to CSV: with quotes or commas in one of them, or empty.
+    """Return True if a column of texts holds lists, as pandas, JSON and DuckDB write lists to CSV.
+
+    Of ten or more texts, every one is then in brackets, and one at least has quotes or commas, or
+    is an empty list.
 
     >>> _are_lists(pa.array(["['a', 'b']", '["c", null]'] * 5)), _are_lists(pa.array(["['a', 'b']", "c"] * 5))
     (True, False)
     >>> _are_lists(pa.array(["['a']"] * 9 + ["[]"])), _are_lists(pa.array(["[a text, another]"] * 10))
     (True, True)
     """
-    whole = texts.drop_null()
-    if len(whole) < _TELLING:
+    present = texts.drop_null()
+    if len(present) < _TELLING:
         return False
-    listed = pc.match_substring_regex(whole, r"(?s)^\s*\[.*\]\s*$")
-    signs = pc.match_substring_regex(whole, r"""['",]|\[\s*\]""")
+    listed = pc.match_substring_regex(present, r"(?s)^\s*\[.*\]\s*$")
+    signs = pc.match_substring_regex(present, r"""['",]|\[\s*\]""")
     return bool(pc.all(listed).as_py() and pc.any(signs).as_py())
 
 
 def _flattened(column: pa.Array) -> tuple[pa.Array, Rows]:
-    """Return the values of a column of lists, or of single values, and the row of each."""
+    """Return the values of a column of lists, or of single values, and the row of each value."""
     if not is_list(column.type):
         return column, np.arange(len(column))
     return pc.list_flatten(column), pc.list_parent_indices(column).to_numpy().astype(np.int64)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -67,14 +67,15 @@ _TEXTS = pa.schema([(name, pa.string()) for name in ("_id", "title", "text")])
 _TEXT = ("text",)
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 _JUDGED = (".txt", ".qrels", ".qrel")  # further ends of the names of judgements
-_FIRST = 1 << 24  # bytes of a first line
-_LINES, _LONGEST = 50, 1 << 12  # lines, and their bytes, that tell judgements
-_ALL = "all"  # the split of judgements that name none
+_FIRST = 1 << 24  # most bytes of a first line
+_LINES = 50  # first lines, by which judgements are known
+_LONGEST = 1 << 12  # most bytes of each of these lines
+_ALL = "all"  # the split of judgements whose file names no split
 
 
 @dataclass(frozen=True)
 class SetFiles:
-    """Hold the files of each part of a retrieval set, those of judgements by their split."""
+    """Hold the files of each part of a retrieval set, the files of judgements by their split."""
 
     corpus: tuple[Path, ...] = ()
     queries: tuple[Path, ...] = ()
@@ -85,77 +86,65 @@ class SetFiles:
     def of(cls, folder: Path) -> SetFiles | None:
         """Return the files of a folder; None if it holds no retrieval set.
 
-        A folder of corpus.jsonl is one, whatever lies beside it. Any other one has tables whose
-        names tell a corpus and queries or judgements, and whose columns do not speak against it.
+        A folder with corpus.jsonl is a retrieval set, whatever lies beside it. A folder without is
+        a set if it has tables with names of a corpus and of queries or judgements, and their
+        columns do not speak against it.
 
         Raises:
             DataError: the folder holds several sets.
         """
         if not folder.is_dir():
             return None
-        beir = tuple(
-            path for end in ("", ".gz") if (path := folder / f"corpus.jsonl{end}").is_file()
-        )[:1]
         files: dict[Part, list[Path]] = {"corpus": [], "queries": [], "qrels": []}
-        unnamed = list[Path]()
+        unnamed: list[Path] = []
         for path in sorted(visible_files(folder)):
             part = _part_of(path.relative_to(folder))
             if part is not None and (is_table(path) or (part == "qrels" and _is_judged(path))):
                 files[part].append(path)
             elif is_table(path):
                 unnamed.append(path)
-        if not beir and not (files["corpus"] and (files["queries"] or files["qrels"])):
-            return None
-        if not beir and not all(suits(paths[0], part) for part, paths in files.items() if paths):
-            return None
-        if not beir:
+        corpus = _beir_file(folder, "corpus")
+        if corpus is not None:
+            queries = _beir_file(folder, "queries")
+            files["corpus"] = [corpus]
+            if queries is not None and queries in files["queries"]:
+                files["queries"] = [queries]
+        else:
+            if not files["corpus"] or not (files["queries"] or files["qrels"]):
+                return None
+            if not all(suits(paths[0], part) for part, paths in files.items() if paths):
+                return None
             _refuse_several(folder, files["corpus"])
-        judged = [path for path in unnamed if not files["qrels"] and suits(path, "qrels")]
-        return cls(
-            beir or tuple(files["corpus"]),
-            _alike(folder, "queries", files["queries"]) if beir else tuple(files["queries"]),
-            _by_split(folder, files["qrels"] or judged),
-            tuple(path for path in unnamed if path not in judged),
-        )
+        judged = files["qrels"]
+        if not judged:
+            judged = [path for path in unnamed if suits(path, "qrels")]
+        others = tuple(path for path in unnamed if path not in judged)
+        return cls(tuple(files["corpus"]), tuple(files["queries"]), _by_split(judged), others)
 
 
 def part_blocks(path: Path, part: Part) -> Iterator[tuple[TableBlock, Columns]]:
     """Read a file of a retrieval set a block at a time, with the columns of its roles.
 
     Raises:
-        DataError: as `io.tables.blocks_of` does, and for columns that are not of this part.
+        DataError: as `tables.blocks_of` does, and for columns that are not of this part.
     """
     if path.is_file() and path.stat().st_size == 0:
         raise DataError(f"{path} is empty")
     names = _names(path)
     if part != "qrels" and _is_lines(path) and _columns(names, part).get("text", _TEXT) == _TEXT:
-        read = blocks_of(path, partial(json_tables, schema=_TEXTS))
-        for block in read:
-            yield block, {name.removeprefix("_"): (name,) for name in _TEXTS.names}
+        text_columns = {name.removeprefix("_"): (name,) for name in _TEXTS.names}
+        for block in blocks_of(path, partial(json_tables, schema=_TEXTS)):
+            yield block, text_columns
         return
     if _is_separated(path) and any(names) and not _has_names(names, part):
-        unnamed = _UNNAMED[part].get(len(names))
-        if unnamed is None:
-            many = " or ".join(map(str, _UNNAMED[part]))
-            raise DataError(
-                f"{path} has no line of names and {len(names)} columns; expected {many} for {part}, "
-                f"or a first line such as {_first_line(part)}"
-            )
-        spaced = "\t" not in first_text(path)
-        parse = (
-            partial(_spaced, names=unnamed)
-            if spaced
-            else partial(csv_tables, names=unnamed, sign="\t", quoted=False)
-        )
-        read = blocks_of(path, parse)
+        read = _blocks_without_names(path, part, len(names))
     elif part == "qrels" and ".tsv" in ending(path):
         read = blocks_of(path, partial(csv_tables, sign="\t", quoted=False))
     else:
         read = blocks_of(path)
     for block in read:
         columns = _columns(block.table.column_names, part)
-        missing = [role for role in _NEEDED[part] if role not in columns]
-        if missing:
+        if not all(role in columns for role in _NEEDED[part]):
             raise DataError(
                 f"{path} has the columns {', '.join(block.table.column_names)}; expected those of {part}, "
                 f"such as {_first_line(part)}"
@@ -163,21 +152,36 @@ def part_blocks(path: Path, part: Part) -> Iterator[tuple[TableBlock, Columns]]:
         yield block, columns
 
 
+def _blocks_without_names(path: Path, part: Part, width: int) -> Iterator[TableBlock]:
+    """Read separated values without a line of names, of so many columns."""
+    names = _UNNAMED[part].get(width)
+    if names is None:
+        expected = " or ".join(map(str, _UNNAMED[part]))
+        raise DataError(
+            f"{path} has no line of names and {width} columns; expected {expected} for {part}, "
+            f"or a first line such as {_first_line(part)}"
+        )
+    if "\t" in first_text(path):
+        return blocks_of(path, partial(csv_tables, names=names, sign="\t", quoted=False))
+    return blocks_of(path, partial(_spaced, names=names))
+
+
 def _part_of(path: Path) -> Part | None:
-    """Return the part that the name of a file tells, or else that of the nearest folder."""
-    for name in (path.name.partition(".")[0] + _ends(path), *map(str, path.parts[-2::-1])):
+    """Return the part that the name of a file tells, or else the name of the nearest folder."""
+    folders = reversed(path.parts[:-1])
+    for name in (_name_without_ending(path), *folders):
         words = re.split(r"[^a-z]+", name.lower())
         for part, usual in _WORDS.items():
-            if {*usual} & {*words}:
+            if not set(usual).isdisjoint(words):
                 return part
     return None
 
 
-def _ends(path: Path) -> str:
-    """Return what stands between the name of a file and its extension: `queries.train.tsv`."""
-    whole = path.name.lower()
-    stem = whole.removesuffix(ending(path))
-    return stem.removeprefix(whole.partition(".")[0])
+def _name_without_ending(path: Path) -> str:
+    """Return the name of a file without its ending: `queries.train` of `queries.train.tsv`."""
+    name = path.name.lower()
+    first = name.partition(".")[0]
+    return first + name.removesuffix(ending(path)).removeprefix(first)
 
 
 def _is_judged(path: Path) -> bool:
@@ -193,40 +197,48 @@ def _is_separated(path: Path) -> bool:
 
 
 def first_text(path: Path) -> str:
-    """Return the first line of a file that is not blank; nothing of a file that is damaged, which
-    its reader tells."""
+    """Return the first line of a file that is not blank; nothing of a damaged file, which its
+    reader reports."""
     with suppress(OSError, EOFError, zlib.error), opened(path) as file:
-        while line := file.readline(_FIRST):
-            if text := line.decode("utf-8", "replace").removeprefix("\ufeff").strip("\r\n"):
+        line = file.readline(_FIRST)
+        while line:
+            text = line.decode("utf-8", "replace").removeprefix("\ufeff").strip("\r\n")
+            if text:
                 return text
+            line = file.readline(_FIRST)
     return ""
 
 
 def _names(path: Path) -> list[str]:
     """Return the names of a table's columns; of separated values, the cells of the first line."""
-    first = first_text(path) if _is_separated(path) or _is_lines(path) else ""
     if _is_lines(path):
         with suppress(ValueError, RecursionError):
-            row = parsed(first)
+            row = parsed(first_text(path))
             return list(row) if isinstance(row, dict) else []
-        return []  # the reader tells the fault by its row
+        return []  # the reader reports the fault by its row
     if _is_separated(path):
-        sign = "\t" if "\t" in first else ("," if ".csv" in ending(path) else None)
+        first = first_text(path)
+        sign = None  # white space
+        if "\t" in first:
+            sign = "\t"
+        elif ".csv" in ending(path):
+            sign = ","
         return [cell.strip().strip('"') for cell in first.split(sign)]
-    first_block = next(blocks_of(path), None)
-    return [] if first_block is None else list(first_block.table.column_names)
+    for block in blocks_of(path):
+        return list(block.table.column_names)
+    return []
 
 
 def _has_names(names: list[str], part: Part) -> bool:
-    """Return whether the cells of a first line are names of columns.
+    """Return True if the cells of a first line are names of columns.
 
-    Two of them are usual, for a word such as `text` may be a query's own.
+    Two cells have to be usual names, since a single word such as `text` may be a query.
     """
     return len(_columns(names, part)) > 1
 
 
 def _columns(names: list[str], part: Part) -> Columns:
-    """Return the column of each role that usual names tell."""
+    """Return the column of each role that has a usual name."""
     columns: dict[str, tuple[str, ...]] = {}
     for role, usual in _USUAL[part].items():
         for word in usual:
@@ -237,7 +249,7 @@ def _columns(names: list[str], part: Part) -> Columns:
 
 
 def suits(path: Path, part: Part) -> bool:
-    """Return whether the columns of a table do not speak against a part."""
+    """Return True if the columns of a table do not speak against a part."""
     names = _names(path)
     columns = _columns(names, part)
     if all(role in columns for role in _NEEDED[part]):
@@ -249,41 +261,46 @@ def suits(path: Path, part: Part) -> bool:
 
 
 def are_judgements(path: Path) -> bool:
-    """Return whether the first lines of a file are judgements as TREC writes them: a query, a
+    """Return True if the first lines of a file are judgements as TREC writes them: a query, a
     column of 0 or Q0, a document, and a small grade."""
     with suppress(OSError, EOFError, zlib.error), opened(path) as file:
         lines = [file.readline(_LONGEST).decode("utf-8", "replace").split() for _ in range(_LINES)]
         rows = [line for line in lines if line]
-        return bool(rows) and all(
-            len(row) == 4 and row[1] in ("0", "Q0") and re.fullmatch(r"-?\d", row[3])
-            for row in rows
-        )
+        return bool(rows) and all(map(_is_judgement, rows))
     return False
+
+
+def _is_judgement(row: Sequence[str]) -> bool:
+    """Return True if a row is a judgement as TREC writes it."""
+    if len(row) != 4:
+        return False
+    _, iteration, _, grade = row
+    return iteration in ("0", "Q0") and re.fullmatch(r"-?\d", grade) is not None
 
 
 def _first_line(part: Part) -> str:
     return ", ".join(usual[0] for usual in _USUAL[part].values())
 
 
-def _alike(folder: Path, name: str, paths: list[Path]) -> tuple[Path, ...]:
-    """Return the one file that BEIR's layout names, if it is there, else all of them."""
-    own = [
-        path for path in paths if path in (folder / f"{name}.jsonl", folder / f"{name}.jsonl.gz")
-    ]
-    return tuple(own[:1] or paths)
+def _beir_file(folder: Path, part: Part) -> Path | None:
+    """Return the file of a part that BEIR's layout names; None if the folder has none."""
+    for name in (f"{part}.jsonl", f"{part}.jsonl.gz"):
+        if (folder / name).is_file():
+            return folder / name
+    return None
 
 
-def _by_split(folder: Path, paths: list[Path]) -> dict[str, tuple[Path, ...]]:
-    """Return the files of judgements by the name of their split; of several kinds of file for one
-    split, the first counts."""
+def _by_split(paths: list[Path]) -> dict[str, tuple[Path, ...]]:
+    """Return the files of judgements by the name of their split; if a split has files of several
+    kinds, the files of the first kind."""
     splits = defaultdict[str, list[Path]](list)
     for path in paths:
         splits[_split_of(path)].append(path)
-    kinds = {split: min(ending(path) for path in of_split) for split, of_split in splits.items()}
-    return {
-        split: tuple(path for path in of_split if ending(path) == kinds[split])
-        for split, of_split in sorted(splits.items())
-    }
+    files = {}
+    for split, of_split in sorted(splits.items()):
+        kind = min(ending(path) for path in of_split)
+        files[split] = tuple(path for path in of_split if ending(path) == kind)
+    return files
 
 
 def _split_of(path: Path) -> str:
@@ -311,9 +328,8 @@ def _refuse_several(folder: Path, corpora: list[Path]) -> None:
 def _spaced(path: Path, names: tuple[str, ...]) -> Iterator[pa.Table]:
     """Read values that spaces divide, as TREC writes judgements."""
     with opened(path) as file:
-        rows = [
-            line.split() for line in file.read().decode("utf-8-sig").splitlines() if line.strip()
-        ]
+        lines = file.read().decode("utf-8-sig").splitlines()
+    rows = [line.split() for line in lines if line.strip()]
     for number, row in enumerate(rows, 1):
         if len(row) != len(names):
             raise DataError(

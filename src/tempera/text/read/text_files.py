@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -22,32 +22,34 @@ from .pairs import Pairs
 _HTML = (".html", ".htm")
 _SUFFIXES = (".txt", ".md", ".markdown", *_HTML)
 _CODE = (
-    *(
-        ".py",
-        ".js",
-        ".ts",
-        ".java",
-        ".kt",
-        ".go",
-        ".rs",
-        ".c",
-        ".h",
-        ".cc",
-        ".cpp",
-        ".hpp",
-        ".cs",
-        ".rb",
-        ".php",
-    ),
-    *(".swift", ".scala", ".sh", ".sql", ".r", ".jl", ".lua"),
+    ".py",
+    ".js",
+    ".ts",
+    ".java",
+    ".kt",
+    ".go",
+    ".rs",
+    ".c",
+    ".h",
+    ".cc",
+    ".cpp",
+    ".hpp",
+    ".cs",
+    ".rb",
+    ".php",
+    ".swift",
+    ".scala",
+    ".sh",
+    ".sql",
+    ".r",
+    ".jl",
+    ".lua",
 )
-_ENDINGS = 5  # that are named
-_HEADING = re.compile(
-    r"#{1,6}[ \t]+(.*?)(?:(?:(?<=[ \t])|[ \t]+)#+)?[ \t]*"
-)  # signs at the end stand behind a space
-_FENCE = re.compile(
-    r"[ \t]*(`{3,}(?=[^`]*\Z)|~{3,})"
-)  # opens a block; what it holds in its own line is no block
+_ENDINGS = 5  # most endings that a message names
+# Closing signs of a heading stand behind a space.
+_HEADING = re.compile(r"#{1,6}[ \t]+(.*?)(?:(?:(?<=[ \t])|[ \t]+)#+)?[ \t]*")
+# The line that opens a block of code; code between fences of one line is no block.
+_FENCE = re.compile(r"[ \t]*(`{3,}(?=[^`]*\Z)|~{3,})")
 # Sentences of Chinese and Japanese end without a space behind them; of Hindi, with a danda before
 # one.
 _SENTENCE = re.compile(
@@ -73,17 +75,16 @@ _DIVIDERS = (
     (re.compile(r"\s+"), " "),
 )
 
-# How pairs are made of texts, as a run tells it.
+# The making of pairs, as a run reports it.
 HEADING_ASKS = "query = heading or first sentence, doc = what follows it"
 _NOT_UTF8 = "files that are not UTF-8"
 UNDIVIDED = "parts of files, such as a heading alone, of which no pair can be made"
 
 
 class Section(NamedTuple):
-    """A text of a file, its heading with that of the page before it, empty without one, and its
-    line."""
+    """A text of a file with its heading and its line."""
 
-    heading: str
+    heading: str  # behind the heading of the page; empty for a text without a heading
     text: str
     line: int
 
@@ -93,11 +94,11 @@ class TextFiles:
     """Sections of .txt, .md and .html files: a heading, or else the first sentence, is the query of
     the text that follows it.
 
-    A heading stands behind the first one of its page. Long sections are divided between paragraphs,
-    and the later parts are asked for by their first sentence.
+    A heading stands behind the first heading of its page. Long sections are divided between
+    paragraphs, and the later parts are asked for by their first sentence.
 
     Args:
-        path: a file, or a folder of them.
+        path: a file, or a folder of files.
         max_characters: a longer section is divided.
     """
 
@@ -105,39 +106,43 @@ class TextFiles:
     max_characters: Annotated[int, Field(gt=0)] = 2000
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """Return all pairs; evaluation may use every one of them.
+        """Return all pairs; evaluation may use every pair.
 
         Raises:
             DataError: no such file, or no text of two sentences.
         """
-        files, rows = files_of(Path(self.path), is_text_file), []
+        files = files_of(Path(self.path), is_text_file)
         dropped = unread(Path(self.path), files)
+        queries: list[str] = []
+        docs: list[str] = []
+        places: list[str] = []
         for heading, text, place in passages(files, self.max_characters, dropped):
-            if pair := pair_of(heading, text):
-                rows.append((*pair, pair[0], place))
-            else:
+            pair = pair_of(heading, text)
+            if pair is None:
                 dropped[UNDIVIDED] += 1
-        if not rows:
-            raise DataError(
-                f"{self.path} holds no text of two sentences, or of a heading and a sentence"
-                + "".join(
-                    f", and {quantity(count, what)}"
-                    for what, count in dropped.items()
-                    if what != UNDIVIDED
-                )
-                + (": save them as UTF-8" if dropped.keys() == {_NOT_UTF8} else ": give more text")
-            )
-        pairs = Pairs.of(*zip(*rows, strict=True))
+                continue
+            query, doc = pair
+            queries.append(query)
+            docs.append(doc)
+            places.append(place)
+        if not queries:
+            fault = f"{self.path} holds no text of two sentences, or of a heading and a sentence"
+            for reason, count in dropped.items():
+                if reason != UNDIVIDED:
+                    fault += f", and {quantity(count, reason)}"
+            only_encoding = dropped.keys() == {_NOT_UTF8}
+            remedy = "save them as UTF-8" if only_encoding else "give more text"
+            raise DataError(f"{fault}: {remedy}")
+        pairs = Pairs.of(queries, docs, name=queries, place=places)
         about = f"{self.path} holds {quantity(len(files), 'text files')}, of which pairs are made: {HEADING_ASKS}"
-        return replace(pairs, dropped={**dropped, **pairs.dropped}, about=about), np.ones(
-            len(pairs), bool
-        )
+        pairs = replace(pairs, dropped={**dropped, **pairs.dropped}, about=about)
+        return pairs, np.ones(len(pairs), bool)
 
 
 def passages(
     files: Iterable[Path], most: int, dropped: Counter[str]
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the heading, which may be empty, the text and the place of each part of files; those
+    """Yield the heading, which may be empty, the text and the place of each part of files; files
     that are not UTF-8 are counted."""
     for file in files:
         try:
@@ -145,23 +150,28 @@ def passages(
         except UnicodeDecodeError:
             dropped[_NOT_UTF8] += 1
             continue
-        text = markdown(text) if file.suffix.lower() in _HTML else text
-        for section in [Section("", text.strip("\n"), 1)] if is_code(file) else sections(text):
-            yield from ((*part, f"{file}:{section.line}") for part in parts_of(section, most))
+        if file.suffix.lower() in _HTML:
+            text = markdown(text)
+        file_sections: Iterable[Section] = sections(text)
+        if is_code(file):
+            file_sections = [Section("", text.strip("\n"), 1)]
+        for section in file_sections:
+            for heading, part in parts_of(section, most):
+                yield heading, part, f"{file}:{section.line}"
 
 
 def is_text_file(path: Path) -> bool:
-    """Return whether a file is plain text or Markdown, by its extension."""
+    """Return True if a file is plain text, Markdown or HTML, by its extension."""
     return path.suffix.lower() in _SUFFIXES
 
 
 def is_code(path: Path) -> bool:
-    """Return whether a file is source code, by its extension."""
+    """Return True if a file is source code, by its extension."""
     return path.suffix.lower() in _CODE
 
 
 def sections(text: str) -> Iterator[Section]:
-    r"""Yield what stands below each heading of Markdown, and what stands before the first.
+    r"""Yield the text before the first heading of Markdown, and the text below each heading.
 
     Front matter and comments are left out; a title in front matter is the first heading.
 
@@ -169,54 +179,76 @@ def sections(text: str) -> Iterator[Section]:
     [('', '', 1), ('Tea', '', 1), ('Tea: Green', 'Steep it.', 3)]
     """
     text, page = _without_matter(text)
-    heading, start, lines, fence = page, 1, list[str](), ""
+    heading = page
+    start = 1
+    lines: list[str] = []
+    fence = ""  # the signs that opened a block of code
     for number, line in enumerate(text.split("\n"), 1):
         if fence:
-            fence = (
-                fence if set(mark := line.strip()) != {fence[0]} or len(mark) < len(fence) else ""
-            )
-        elif opening := _FENCE.match(line):
-            fence = opening[1]
-        title = None if fence else _HEADING.fullmatch(line)
-        if title is None:
+            mark = line.strip()
+            if set(mark) == {fence[0]} and len(mark) >= len(fence):
+                fence = ""
+        else:
+            opening = _FENCE.match(line)
+            if opening is not None:
+                fence = opening[1]
+        match = None if fence else _HEADING.fullmatch(line)
+        if match is None:
             lines.append(line)
             continue
         yield Section(heading, "\n".join(lines).strip(), start)
-        apart = page and title[1] not in ("", page)
-        heading, start, lines = f"{page}: {title[1]}" if apart else title[1] or page, number, []
-        page = page or title[1]
+        title = match[1]
+        heading = title or page
+        if page and title not in ("", page):
+            heading = f"{page}: {title}"
+        start = number
+        lines = []
+        page = page or title
     yield Section(heading, "\n".join(lines).strip(), start)
 
 
 def _without_matter(text: str) -> tuple[str, str]:
-    """Return Markdown with empty lines for its front matter (the YAML before it) and its comments,
-    and the title that it gives."""
+    """Return Markdown with empty lines in place of its front matter (the YAML before it) and its
+    comments, and the title in the front matter, or an empty text."""
+    title = ""
     matter = _MATTER.match(text)
-    title = matter and _TITLED.search(matter[1])
-    for each in (_MATTER, _COMMENT):
-        text = each.sub(lambda match: "\n" * match[0].count("\n"), text)
-    return text, title[1].strip("\"'") if title else ""
+    titled = matter and _TITLED.search(matter[1])
+    if titled:
+        title = titled[1].strip("\"'")
+    for pattern in (_MATTER, _COMMENT):
+        text = pattern.sub(lambda match: "\n" * match[0].count("\n"), text)
+    return text, title
 
 
 def parts_of(section: Section, most: int) -> Iterator[tuple[str, str]]:
-    """Yield the parts of a section, divided between paragraphs, the first of them with the
-    heading."""
-    for i, part in enumerate(filter(None, _divided(section.text, most, *_DIVIDERS))):
-        yield ("" if i else section.heading), part
+    """Yield the parts of a section, divided between paragraphs, with their headings: the heading of
+    the section for the first part, none for the further parts."""
+    heading = section.heading
+    for part in _divided(section.text, most, _DIVIDERS):
+        if part:
+            yield heading, part
+            heading = ""
 
 
-def _divided(text: str, most: int, *dividers: tuple[re.Pattern[str], str]) -> list[str]:
-    """Return parts of at most so many characters, divided where the first divider is; longer pieces
-    by the next ones."""
+def _divided(text: str, most: int, dividers: Sequence[tuple[re.Pattern[str], str]]) -> list[str]:
+    """Return parts of a text.
+
+    Args:
+        most: most characters of a part.
+        dividers: patterns between pieces, with the signs that join pieces to a part; a piece that
+            is too long is divided by the next divider.
+    """
     if not dividers:
         return [text[i : i + most] for i in range(0, len(text), most)]
-    (between, sign), *finer = dividers
-    parts = list[str]()
+    between, sign = dividers[0]
+    parts: list[str] = []
     for piece in between.split(text):
         if parts and len(parts[-1]) + len(sign) + len(piece) <= most:
             parts[-1] += sign + piece
+        elif len(piece) <= most:
+            parts.append(piece)
         else:
-            parts += [piece] if len(piece) <= most else _divided(piece, most, *finer)
+            parts += _divided(piece, most, dividers[1:])
     return parts
 
 
@@ -226,7 +258,7 @@ def pair_of(heading: str, text: str) -> tuple[str, str] | None:
     The query is the heading, or else a title in a line of its own, or else the first sentence.
 
     Args:
-        heading: of the text; may be empty.
+        heading: the heading of the text, or an empty text.
         text: the text.
 
     >>> pair_of("", "Steep it. Then wait."), pair_of("Green", "Steep it."), pair_of("", "Steep it.")
@@ -242,18 +274,27 @@ def pair_of(heading: str, text: str) -> tuple[str, str] | None:
 
 
 def unread(path: Path, files: Collection[Path]) -> Counter[str]:
-    """Return the number of a folder's other files, as a reason that names their endings, the most
-    frequent first."""
-    others = Counter(
-        f.suffix.lower() or "none" for f in {*visible_files(path)} - {*files} if f.is_file()
-    )
-    endings = sorted(others, key=lambda end: (-others[end], end))
-    named = ", ".join(endings[:_ENDINGS] + ["..."] * (len(endings) > _ENDINGS))
-    return Counter({f"files with other endings ({named})": others.total()} if others else {})
+    """Return the number of files of a folder that are not read, by a reason that names their
+    endings, the most frequent first.
+
+    Args:
+        files: the files that are read.
+    """
+    counts = Counter[str]()
+    for file in set(visible_files(path)).difference(files):
+        if file.is_file():
+            counts[file.suffix.lower() or "none"] += 1
+    if not counts:
+        return Counter()
+    endings = sorted(counts, key=lambda ending: (-counts[ending], ending))
+    named = ", ".join(endings[:_ENDINGS])
+    if len(endings) > _ENDINGS:
+        named += ", ..."
+    return Counter({f"files with other endings ({named})": counts.total()})
 
 
 def files_of(path: Path, wanted: Callable[[Path], bool]) -> list[Path]:
-    """Return the files of a folder that are wanted, in order; of anything else, the path itself.
+    """Return the wanted files of a folder, in order; of a file, the path itself.
 
     Raises:
         DataError: no such file.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +25,13 @@ SPEAKERS = {
     "user": ("user", "human", "prompter"),
     "assistant": ("assistant", "gpt", "bot", "model"),
 }
-_SPEAKER, _WORDS = ("role", "from", "speaker"), ("content", "value", "text")
-FIRST, REST = "0", "1:"  # the steps to the first element of a list, and to the others
-_DEEPEST = 4  # records inside one another that are looked into
+# Fields of the rounds of a chat: the speaker, and the words.
+_SPEAKER = ("role", "from", "speaker")
+_WORDS = ("content", "value", "text")
+# Steps of paths to the first element of a list, and to the further elements.
+FIRST = "0"
+REST = "1:"
+_DEEPEST = 4  # most levels of records inside one another
 _RANGE = re.compile(r"(\d+):")
 
 
@@ -35,8 +40,8 @@ class Unfolding:
     """The columns of a table that are divided, in order.
 
     Args:
-        repeated: columns of lists of records, of which each is made a row.
-        paths: columns that are added, by their paths.
+        repeated: columns of lists of records; every record becomes a row.
+        paths: paths of columns that are added.
     """
 
     repeated: tuple[str, ...] = ()
@@ -51,25 +56,29 @@ class Unfolding:
         query_names: Sequence[str],
         whole: bool,
     ) -> Unfolding:
-        """Return how to unfold a table.
+        """Return the unfolding of a table.
 
         Args:
-            table: its first rows.
-            named: columns that options name, among them paths.
-            query: the column of the queries, if options name one.
-            query_names: usual names of queries, which tell lists of records that are rows, as those
-                of SQuAD's questions are.
-            whole: whether to look into all records, lists of texts and chats, where no column is a
+            table: the first rows of the table.
+            named: columns that options name, some of them by paths.
+            query: the column of the queries, if an option names the column.
+            query_names: usual names of queries; a list of records with queries, as the questions of
+                SQuAD are, is divided into rows.
+            whole: True to look into all records, lists of texts and chats, where no column is a
                 query or a document by its name.
         """
-        repeated = list[str]()
-        top = any(name.lower() in query_names for name in table.column_names)
-        while (name := _records(table, query_names)) is not None:
-            inside = _is_inside(query, name) if query is not None else whole and not top
-            if not inside:
+        repeated: list[str] = []
+        has_query = any(name.lower() in query_names for name in table.column_names)
+        name = _records(table, query_names)
+        while name is not None:
+            holds_query = whole and not has_query
+            if query is not None:
+                holds_query = _is_inside(query, name)
+            if not holds_query:
                 break
             repeated.append(name)
-            table = _exploded(table, name)[0]
+            table, _ = _exploded(table, name)
+            name = _records(table, query_names)
         paths = [name for name in named if name not in table.column_names and "." in name]
         if whole:
             for field in table.schema:
@@ -77,12 +86,13 @@ class Unfolding:
         return cls(tuple(repeated), tuple(dict.fromkeys(paths)))
 
     def used(self, columns: Sequence[str]) -> Unfolding:
-        """Return the unfolding that adds no other paths than those of some columns."""
+        """Return the unfolding that adds only the paths among some columns."""
         return replace(self, paths=tuple(path for path in self.paths if path in columns))
 
     def __call__(self, block: TableBlock) -> TableBlock:
-        """Return a block with its columns divided; paths that it does not have are left out."""
-        table, rows = block.table, np.arange(len(block.table))
+        """Return a block with its columns divided; paths that the block lacks are left out."""
+        table = block.table
+        rows = np.arange(len(table))
         for name in self.repeated:
             if name in table.column_names:
                 table, parents = _exploded(table, name)
@@ -98,10 +108,11 @@ class Unfolding:
 
 
 def column_at(table: pa.Table, path: str) -> pa.ChunkedArray | None:
-    """Return the values at a path, [r]; None if the table has nothing there.
+    """Return the values at a path, [r]; None if the table has no such path.
 
-    A path is one of `io.nested`, or ends with a number and a colon for the elements from there on,
-    or with user or assistant for the first question of a chat and the answer to it.
+    A path is a path of `tables.nested`, or ends with a number and a colon for the elements of a
+    list from that number on, or with user or assistant for the first question of a chat and the
+    answer to the question.
 
     >>> chats = [[{"role": "user", "content": "why?"}, {"role": "assistant", "content": "so"}]]
     >>> table = pa.table({"messages": chats, "data": [{"title": "a"}], "set": [["x", "y", "z"]]})
@@ -121,65 +132,112 @@ def column_at(table: pa.Table, path: str) -> pa.ChunkedArray | None:
     column = at_path(table, head)
     if column is None or not is_list(column.type):
         return None
-    lists = _whole(column)
+    lists = _one_array(column)
     counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy().astype(np.int64)
-    starts = np.concatenate([[0], counts.cumsum()])
     inside = pc.list_flatten(lists)
-    if begin := _RANGE.fullmatch(step):
-        kept = np.arange(len(inside)) - np.repeat(starts[:-1], counts) >= int(begin[1])
-        rest = np.maximum(counts - int(begin[1]), 0)
-        offsets = pa.array(np.concatenate([[0], rest.cumsum()]))
-        values = inside.filter(pa.array(kept))
-        return pa.chunked_array([pa.LargeListArray.from_arrays(offsets, values)])
-    said = _rounds(inside.type) if pa.types.is_struct(inside.type) else None
-    return None if said is None else pa.chunked_array([_spoken(step, inside, counts, *said)])
+    begin = _RANGE.fullmatch(step)
+    if begin is not None:
+        return pa.chunked_array([_elements_from(int(begin[1]), inside, counts)])
+    if not pa.types.is_struct(inside.type):
+        return None
+    fields = _chat_fields(inside.type)
+    if fields is None:
+        return None
+    return pa.chunked_array([_first_words(step, inside, counts, fields)])
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
     """Return a column as one array."""
     values = column.combine_chunks()
-    return pa.concat_arrays(values.chunks) if isinstance(values, pa.ChunkedArray) else values
+    if isinstance(values, pa.ChunkedArray):
+        return pa.concat_arrays(values.chunks)
+    return values
 
 
-def _rounds(kind: pa.DataType) -> tuple[str, str] | None:
-    """Return the fields of who speaks and of what is said in the records of a chat; None if they
+def _elements_from(begin: int, elements: pa.Array, counts: NDArray[np.int64]) -> pa.Array:
+    """Return lists of the elements from a position on, [r].
+
+    Args:
+        elements: of all lists, one after the other, [e].
+        counts: number of elements of each list, [r].
+    """
+    starts = counts.cumsum() - counts
+    position = np.arange(len(elements)) - np.repeat(starts, counts)  # [e] inside its list
+    values = elements.filter(pa.array(position >= begin))
+    left = np.maximum(counts - begin, 0)
+    offsets = pa.array(np.concatenate([[0], left.cumsum()]))
+    return pa.LargeListArray.from_arrays(offsets, values)
+
+
+class _ChatFields(NamedTuple):
+    """The fields of the rounds of a chat."""
+
+    speaker: str
+    words: str
+
+
+def _chat_fields(kind: pa.DataType) -> _ChatFields | None:
+    """Return the fields of the speaker and the words in the records of a chat; None if the records
     are no chat."""
     names = [field.name for field in kind]
-    who = next((name for name in _SPEAKER if name in names), None)
-    what = next((name for name in _WORDS if name in names), None)
-    if who is None or what is None or not is_text(kind.field(what).type):
+    speakers = [name for name in _SPEAKER if name in names]
+    words = [name for name in _WORDS if name in names]
+    if not speakers or not words:
         return None
-    return (who, what) if is_text(kind.field(who).type) else None
+    fields = _ChatFields(speakers[0], words[0])
+    if not all(is_text(kind.field(name).type) for name in fields):
+        return None
+    return fields
 
 
-def _spoken(
-    step: str, rounds: pa.Array, counts: NDArray[np.int64], who: str, what: str
+def _first_words(
+    speaker: str, rounds: pa.Array, counts: NDArray[np.int64], fields: _ChatFields
 ) -> pa.Array:
-    """Return the first text of a user in each chat, or of the assistant after it, [r]."""
-    speakers = pc.utf8_lower(pc.struct_field(rounds, [who]))
-    texts, row_of = pc.struct_field(rounds, [what]), np.repeat(np.arange(len(counts)), counts)
+    """Return the first words of the user in each chat, or of the assistant after them, [r].
 
-    def first(speaker: str, after: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the position of the first round of a speaker after others, [r]; e if there is
-        none."""
-        said = pc.is_in(speakers, value_set=pa.array(SPEAKERS[speaker], speakers.type))
-        at = np.flatnonzero(said.to_numpy(zero_copy_only=False))
-        at = at[at > after[row_of[at]]]
-        place = np.full(len(counts), len(rounds))
-        rows, head = np.unique(row_of[at], return_index=True)
-        place[rows] = at[head]
-        return place
+    Args:
+        speaker: user or assistant.
+        rounds: of all chats, one after the other, [e].
+        counts: number of rounds of each chat, [r].
+    """
+    speakers = pc.utf8_lower(pc.struct_field(rounds, [fields.speaker]))
+    words = pc.struct_field(rounds, [fields.words])
+    place = _first_round("user", speakers, counts, np.full(len(counts), -1))
+    if speaker == "assistant":
+        place = _first_round("assistant", speakers, counts, place)
+    return words.take(pa.array(place, mask=place == len(rounds)))
 
-    place = first("user", np.full(len(counts), -1))
-    if step == "assistant":
-        place = first("assistant", place)
-    return texts.take(pa.array(place, mask=place == len(rounds)))
+
+def _first_round(
+    speaker: str, speakers: pa.Array, counts: NDArray[np.int64], after: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the position of the first round of a speaker in each chat after an earlier round, [r];
+    e for a chat without such a round.
+
+    Args:
+        speaker: user or assistant.
+        speakers: the speaker of each round, [e].
+        counts: number of rounds of each chat, [r].
+        after: position of the earlier round, [r].
+    """
+    chat_of = np.repeat(np.arange(len(counts)), counts)
+    speaks = pc.is_in(speakers, value_set=pa.array(SPEAKERS[speaker], speakers.type))
+    at = np.flatnonzero(speaks.to_numpy(zero_copy_only=False))
+    at = at[at > after[chat_of[at]]]
+    place = np.full(len(counts), len(speakers))
+    chats, first = np.unique(chat_of[at], return_index=True)
+    place[chats] = at[first]
+    return place
 
 
 def _is_inside(path: str, lists: str) -> bool:
-    """Return whether a path leads into every record of a column of lists, and not into one."""
+    """Return True if a path leads into every record of a column of lists, not into a single
+    record."""
     head, _, rest = path.partition(f"{lists}.")
-    return not head and bool(rest) and re.fullmatch(r"-?\d+:?", rest.partition(".")[0]) is None
+    if head or not rest:
+        return False
+    step = rest.partition(".")[0]
+    return re.fullmatch(r"-?\d+:?", step) is None
 
 
 def _records(table: pa.Table, query_names: Sequence[str]) -> str | None:
@@ -191,21 +249,28 @@ def _records(table: pa.Table, query_names: Sequence[str]) -> str | None:
 
 
 def _holds_queries(kind: pa.DataType, names: Sequence[str], depth: int) -> bool:
-    if not pa.types.is_struct(kind) or not depth or _rounds(kind) is not None:
+    """Return True if records have a text of a usual name of queries, or hold lists of records that
+    have."""
+    if not pa.types.is_struct(kind) or not depth or _chat_fields(kind) is not None:
         return False
-    inner = (field.type.value_type for field in kind if is_list(field.type))
-    return any(field.name.lower() in names and is_text(field.type) for field in kind) or any(
-        _holds_queries(each, names, depth - 1) for each in inner
-    )
+    for field in kind:
+        if field.name.lower() in names and is_text(field.type):
+            return True
+        if is_list(field.type) and _holds_queries(field.type.value_type, names, depth - 1):
+            return True
+    return False
 
 
 def _exploded(table: pa.Table, name: str) -> tuple[pa.Table, NDArray[np.int64]]:
-    """Return a table with a row for each record of a column of lists, and the row that each is of,
+    """Return a table with a row for each record of a column of lists, and the row of each record,
     [e]; the fields are columns called by their paths."""
-    lists = _whole(table[name])
+    lists = _one_array(table[name])
     rows = pc.list_parent_indices(lists).to_numpy().astype(np.int64)
-    records, at = pc.list_flatten(lists), pa.array(rows)
-    columns = {other: table[other].take(at) for other in table.column_names if other != name}
+    records = pc.list_flatten(lists)
+    columns = {}
+    for other in table.column_names:
+        if other != name:
+            columns[other] = table[other].take(pa.array(rows))
     for field in records.type:
         columns[f"{name}.{field.name}"] = pc.struct_field(records, [field.name])
     return pa.table(columns), rows
@@ -223,18 +288,18 @@ def _paths_in(name: str, kind: pa.DataType, depth: int) -> list[str]:
                 paths.append(path)
             paths += _paths_in(path, field.type, depth - 1)
     elif is_list(kind) and pa.types.is_struct(kind.value_type):
-        if _rounds(kind.value_type) is not None:
+        fields = list(kind.value_type)
+        if _chat_fields(kind.value_type) is not None:
             paths += [f"{name}.{speaker}" for speaker in SPEAKERS]
-        elif "text" not in [field.name for field in kind.value_type]:
-            plain = [field.name for field in kind.value_type if _is_plain(field.type)]
-            paths += [f"{name}.{field}" for field in plain]
+        elif "text" not in [field.name for field in fields]:
+            paths += [f"{name}.{field.name}" for field in fields if _is_plain(field.type)]
     elif is_list(kind) and is_text(kind.value_type):
         paths += [f"{name}.{FIRST}", f"{name}.{REST}"]
     return paths
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Return whether values are texts, numbers, or lists of them."""
+    """Return True if values are texts, numbers, or lists of texts or numbers."""
     if is_list(kind):
         return _is_plain(kind.value_type)
     return is_text(kind) or not (pa.types.is_nested(kind) or pa.types.is_null(kind))

@@ -118,7 +118,7 @@ def _apart(pairs: Pairs, earlier: Sequence[Pairs], salt: int) -> Pairs:
             if len(ids):  # of negatives, there may be none
                 twice = np.isin(ids, others)
                 unshared = pc.if_else(pa.array(twice), None, shown.combine_chunks())
-                pairs = pairs.renamed(
+                pairs = pairs.with_ids(
                     role, np.where(twice, mixed(ids, salt), ids), pa.chunked_array([unshared])
                 )
     return pairs
