@@ -207,7 +207,7 @@ def test_no_row_learns_a_held_out_document_as_a_negative(
     whole = Catalogue.of(pairs)
     catalogue = Catalogue.of(pairs, split.withheld)
     assert catalogue.doc_ids.tolist() == whole.doc_ids.tolist(), "they are searched, and ranked"
-    assert whole.negatives.values[catalogue.listed].tolist() == catalogue.negatives.values.tolist()
+    assert whole.negatives.values[~split.withheld].tolist() == catalogue.negatives.values.tolist()
     assert (
         len(catalogue.negatives) == 40
         and np.isin(whole.doc_ids[catalogue.negatives.values], ids[~want]).all()
