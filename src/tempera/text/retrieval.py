@@ -150,7 +150,7 @@ class TextTask:
         return len(self.data.texts.split.extended(part).train)
 
     def _untrained(self, config: Config, texts: TextData) -> TextTask:
-        """Return a run on texts whose tower is the one of this run before its training."""
+        """Return a run on texts with the tower of this run before training."""
         sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
         tower = config.tower.again(self.data.tower)
         return TextTask(config, texts, sampler, tower, self.store)

@@ -26,7 +26,7 @@ _TOKENIZER_TEXTS = 500_000  # texts in memory for a tokenizer, which samples the
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The distinct queries, [p], and documents, [u]: first those that answer, then those that are
+    """The distinct queries, [p], and documents, [u]: first the answers, then documents that are
     only negatives."""
 
     pairs: Pairs
@@ -42,7 +42,8 @@ class Catalogue:
         """Return the distinct texts of pairs by their ids.
 
         Args:
-            withheld: negatives that no row has, though they are documents, [m]; None are none.
+            withheld: True for negatives that no row has, though they are documents, [m]; None
+                withholds nothing.
 
         >>> catalogue = Catalogue.of(Pairs.of(["a", "b", "a"], ["x", "x", "y"]))
         >>> catalogue.queries[:], catalogue.docs[:], catalogue.doc_of.tolist()

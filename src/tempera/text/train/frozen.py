@@ -1,4 +1,4 @@
-"""Sides of a retriever that keep their vectors: a tower whose features are rows of a matrix.
+"""Untrained sides of a retriever: towers whose features are rows of a matrix of vectors.
 
 Letters in shapes: n rows, m vectors, c documents of an index, D width.
 """
@@ -74,9 +74,9 @@ class Frozen(Tower):
 def _keys(file: VectorFile, is_stamped: bool) -> list[NDArray[np.int64]]:
     """Return the keys that find the documents of a file, [c] each, the first to be tried first.
 
-    The index of a run has keys. Otherwise the keys are hashes of the ids. In a file that Tempera
-    has stamped, ids that are all integers may be hashes already, as in the index of a run on texts
-    without ids, or integers of a recommender's items: they are tried first.
+    The index of a run has keys. In other files, hashes of the ids are the keys. In a file stamped by
+    Tempera, ids that are all integers are tried before their hashes: in the index of a run on texts
+    without ids, the integers are hashes already, and items of a recommender may have integer ids.
     """
     if file.keys is not None:
         return [file.keys]
@@ -163,8 +163,7 @@ class HeadTower(ModelSide):
 
 
 class IndexSide(Frozen):
-    """The vectors of an index, whatever model made them, by the id of the document or else by its
-    content.
+    """The vectors of an index of any model, by the id of the document or else by the content.
 
     Raises:
         DataError: an id of two vectors, or a vector that is not finite.

@@ -28,8 +28,8 @@ Floats = NDArray[np.float32]
 class KnownVectors:
     """Vectors of a run's distinct texts; the same weights compute each vector once.
 
-    Until a saved model is trained, its vectors are kept in a store, by the tokens of their texts.
-    All runs that begin with this model and these options share the store.
+    Until a saved model is trained, vectors are kept in a store, by the tokens of the texts. All runs
+    that begin with this model and these options share the store.
 
     Args:
         tower: the tower before its training.

@@ -209,7 +209,7 @@ class NoDuplicates:
         return True
 
     def sharing(self, rows: Rows) -> Rows:
-        """Return all rows that share a key with any of some rows, which are among them."""
+        """Return all rows that share a key with any of the given rows, and the given rows."""
         codes, offsets = self.codes
         own = np.zeros(int(codes.max()) + 1, bool)
         own[np.concatenate([codes[offsets[row] : offsets[row + 1]] for row in rows])] = True

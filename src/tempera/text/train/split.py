@@ -120,8 +120,8 @@ class Split:
         return _with_training(self, self.test[:0], (TRAIN, VALIDATION, TEST))
 
     def lines(self) -> list[str]:
-        """Return the first lines of a run, which say how the pairs are divided; `dropped` counts
-        the pairs that this costs."""
+        """Return the first lines of a run, about the division of the pairs; `dropped` counts the
+        lost pairs."""
         first = (
             f"{quantity(self.count, 'pairs')}: {len(self.train):,} for training, {self.held_out} against "
             f"{quantity(len(self.corpus), 'documents')}"
@@ -236,8 +236,8 @@ def _known_note(pairs: Pairs, known: _Mask) -> str:
 
 
 def _texts_of(pairs: Pairs, rows: Rows, known: _Mask) -> tuple[Ids, Ids]:
-    """Return the ids of the forms of the texts that some rows hold out: of their queries, and of
-    their unknown documents, with the whole documents that these are parts of."""
+    """Return the ids of the forms of the held-out texts of some rows: of the queries, and of the
+    unknown documents, with the whole documents of which parts are ranked."""
     unknown = rows[~known[rows]]
     docs = np.concatenate([pairs.forms["doc"][unknown], pairs.forms["whole"][unknown]])
     return pairs.forms["query"][rows], docs
@@ -248,8 +248,8 @@ def _with_training(
 ) -> Split:
     """Return a split that trains on the rows of some parts, without rows that hold a held-out text.
 
-    Held-out texts are no negatives either: training would push them away from queries, and bring
-    them near to none.
+    Held-out texts are no negatives either: training would push such a text away from queries, and
+    bring it near to none.
 
     Args:
         held: rows that are held out.
@@ -378,7 +378,7 @@ def _groups(pairs: Pairs, rows: Rows, known: _Mask) -> Ids:
     """Return the group of each row, [r]: rows of one group are connected by shared texts, in
     whatever role.
 
-    A document that counts as known connects no rows, unless it is a query of one of them.
+    A document that counts as known connects no rows, unless it is also a query.
     """
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components  # a quarter of a second
@@ -432,7 +432,7 @@ def _is_of_part(pairs: Pairs, candidates: _Mask, code: int, queries: Ids) -> _Ma
 
 
 def _drawn_notes(drawn: Mapping[int, _Drawn]) -> list[str]:
-    """Return sentences about queries that are held out in groups, or one by one although they share
+    """Return sentences about queries that are held out in groups, or one by one in spite of shared
     texts."""
     notes = list[str]()
     moved = sum(each.moved for each in drawn.values())

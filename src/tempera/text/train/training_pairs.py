@@ -122,8 +122,7 @@ class TrainingPairs:
         return vectors
 
     def remembered(self, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
-        """Return the same vectors, computing only the ones that the current weights have not
-        computed yet."""
+        """Return the same vectors, without computing a vector twice by the same weights."""
         return self.known(rows, role, self.vectors)
 
     @property

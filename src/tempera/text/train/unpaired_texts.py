@@ -46,7 +46,7 @@ _PARTS = {VALIDATION: ("validation", "valid", "val", "dev"), TEST: ("test",)}
 
 
 class Document(NamedTuple):
-    """A text with its title, which may be empty, and its place."""
+    """A text with its place and its title, or an empty title."""
 
     title: str
     text: str
@@ -78,11 +78,11 @@ class Unpaired:
 class Documents:
     """Texts without pairs: a teacher compares any two of them, or `rule` makes a pair of each.
 
-    Without a rule, each text is in one row of training, whose first text is a query of the log
-    where there is one, else a document. Where no real queries are given for validation or test,
-    they are made of a tenth of the documents: the title, or else the first sentence, asks for the
-    rest, which is ranked in place of the whole. Of single sentences none can be made, and nothing
-    is evaluated. The index holds all documents as they are.
+    Without a rule, each text is in one training row, with queries of the log as first texts before
+    documents. Where the data have no real queries for validation or test, queries are made of a
+    tenth of the documents: the title, or else the first sentence, asks for the rest, and the rest
+    is ranked in place of the whole document. Single sentences make no queries, and nothing is
+    evaluated. The index holds all documents unchanged.
 
     Args:
         path: a folder of .txt, .md, .html and source files, of which long sections are divided; a
@@ -123,8 +123,8 @@ class Documents:
         return _schedule if self.rule is None else None
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """Return rows of training, validation and test, and all documents, ranked but for those of
-        which a query is made.
+        """Return rows of training, validation and test, and all documents, with True for each row
+        that evaluation may use.
 
         Raises:
             DataError: no texts, or files that cannot be read.
@@ -409,11 +409,10 @@ def _parts_of(rows: Sequence[tuple[str, str, Document]]) -> Pairs:
 def _any_two(
     log: Sequence[str], divided: Sequence[Document], whole: Sequence[Document]
 ) -> tuple[Pairs, Sequence[Document]]:
-    """Return rows of any two texts, and the whole documents that are first texts of rows: no row
-    ranks them.
+    """Return rows of any two texts, and the whole documents among the first texts.
 
-    Queries and divided documents are first texts, so that these documents are not ranked as a
-    whole.
+    No row ranks its first text. Queries and divided documents are always first texts: a divided
+    document is not ranked as a whole.
     """
     fixed = len(log) + len(divided)
     half = max((fixed + len(whole) + 1) // 2, fixed)
