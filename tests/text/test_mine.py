@@ -88,7 +88,7 @@ def test_a_stopped_run_goes_on(
     pairs: tuple[list[str], list[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("text.mine", "mining.hard_negatives"):
+    for name in ("text.train.mine", "mining.hard_negatives"):
         monkeypatch.setattr(f"tempera.{name}.BLOCK", 7)
     task, options, model = MiningTask.of(*pairs), Mining(3, relative_margin=0.0), tiny_run / "model"
     whole = mine(model, task, tmp_path / "whole.parquet", options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -26,33 +26,16 @@ from ..towers.pair import Tower
 from ..towers.saved import model_folder
 from .judge.held_out import HeldOutQueries
 from .judge.text_showcase import TextShowcase
-from .read.pairs import TEST, VALIDATION, Pairs
+from .read.pairs import TEST, VALIDATION, Pairs, Text
 from .train.catalogue import Catalogue, stored
 from .train.frozen import IndexSide
 from .train.made_rows import SourceRows, takes_source
-from .train.split import Split, hold_out
+from .train.split import hold_out
 from .train.training_pairs import TextData, TrainingPairs, sampler_of
 
 
-def _read_by(
-    store: Path,
-    half: bool,
-    device: str,
-    model: Path,
-    role: Role,
-    texts: Sequence[str],
-    progress: str | None = None,
-) -> StoredEmbeddings:
-    """Return vectors of texts by a saved model, which are computed once for all runs that share the
-    store."""
-    return embed_by(
-        model_folder(model), role, texts, store, progress=progress, half=half, device=device
-    )
-
-
 class TextTask:
-    """Hold the parts of one run on texts: training pairs, held-out queries, and what is shown of
-    it."""
+    """Hold the parts of one run on texts: training pairs, held-out queries, and the showcase."""
 
     def __init__(
         self,
@@ -76,11 +59,15 @@ class TextTask:
         store: Path,
         phases: Phases | None = None,
     ) -> TextTask:
-        """Read and divide the texts of a source, once, as tokens that are mapped in `cache`.
+        """Read and divide the texts of a source, and keep their tokens in memory-mapped files in
+        `cache`.
 
         Args:
             store: folder for the vectors of guides, shared by the runs beside this one.
-            phases: counts the time for tokens.
+            phases: clock that counts the time for tokens.
+
+        Raises:
+            ConfigError: a limit of the training pairs beside a training on the held-out pairs.
         """
         if config.train.max_pairs is not None and config.train.refit not in ("none", "auto"):
             raise ConfigError(
@@ -91,15 +78,21 @@ class TextTask:
         split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
         catalogue = Catalogue.of(pairs, split.withheld)
         config = config.settled(len(split.train), config.train.large_pays)
-        sampler = sampler_of(
-            config.data, catalogue, split, config.train
-        )  # refuses before texts are read
+        # A batch that is too large is refused here, before texts are read.
+        sampler = sampler_of(config.data, catalogue, split, config.train)
+        half = config.train.mixed_precision == "bf16"
+        device = config.train.device
+
+        def embed(
+            model: Path, role: Role, part: Sequence[str], progress: str | None = None
+        ) -> StoredEmbeddings:
+            """Embed texts by a saved model, once for all runs that share the store."""
+            folder = model_folder(model)
+            return embed_by(folder, role, part, store, progress=progress, half=half, device=device)
+
         with (phases or Phases())("tokenise"):
-            reads = partial(
-                _read_by, store, config.train.mixed_precision == "bf16", config.train.device
-            )
-            tower: Tower = config.tower.build(catalogue.trained(split.train), reads)
-            own = tower.normalised
+            tower: Tower = config.tower.build(catalogue.trained(split.train), embed)
+            saved_by_cosine = tower.normalised
             queries = stored(
                 lambda part: tower.features(part, "reading queries", "query"),
                 catalogue.queries,
@@ -108,17 +101,18 @@ class TextTask:
             docs = _documents(tower, catalogue, cache / "tokens.1")
             made = None
             if pairs.made is not None and takes_source(config, len(split.train)):
-                rows = pairs.made.without(split.held_texts)
-                made = _source_rows(tower, rows, cache)
+                made = _source_rows(tower, pairs.made.without(split.held_texts), cache)
         texts = TextData(split, catalogue, queries, docs, made)
         task = cls(config, texts, sampler, tower, store)
-        if tower.normalised != own:
-            logger.warning(_compared_anew(own))
+        if tower.normalised != saved_by_cosine:
+            logger.warning(_similarity_warning(saved_by_cosine))
         return task
 
     def race(self, config: Config) -> Race:
-        """Return the settings that the tower tries on so many pairs."""
-        race: Race = config.tower.race(len(self.data.texts.split.train), self.data.spans.length)
+        """Return the settings that the tower tries, by the number of pairs and the length of
+        documents."""
+        data = self.data
+        race: Race = config.tower.race(len(data.texts.split.train), data.spans.length)
         return race
 
     @cached_property
@@ -146,47 +140,54 @@ class TextTask:
             return self._extended_run(config, part)
         texts = self.data.texts
         config = config.settled(len(texts.split.train), config.train.large_pays)
-        sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
-        return TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store)
+        return self._untrained(config, texts)
 
     @property
     def refits(self) -> RefitPlan:
         """The parts that a training again may learn, and the pairs that it then has."""
-        return RefitPlan(self._auto_parts, lambda part: len(self._extended(part).train))
+        split = self.data.texts.split
+        return RefitPlan(self._auto_parts, lambda part: len(split.extended(part).train))
 
     @property
     def _auto_parts(self) -> tuple[Part, ...]:
-        """The test, after its evaluation, and all before it; validation alone where the user has
-        named the test.
+        """Parts that may join the training after their evaluation.
 
-        Nothing is learned that the user has named for validation, nor beyond `train.max_pairs`; and
-        two texts are no pair.
+        The test brings validation with it; validation joins alone where the user has named the
+        test. Nothing joins where the user has named the validation, where `train.max_pairs` limits
+        the training, or where a row is any two texts and no pair.
         """
         pairs = self.data.texts.split.pairs
         if self.limited or not pairs.paired or (pairs.part == VALIDATION).any():
             return ()
-        return ("validation",) if (pairs.part == TEST).any() else ("test",)
+        if (pairs.part == TEST).any():
+            return ("validation",)
+        return ("test",)
 
     def _extended_run(self, config: Config, part: Part) -> TextTask:
-        """Return a run that trains on the pairs of a part, too, with the same tokens, evaluated as
-        this one."""
-        split, catalogue = self._extended(part), self.data.texts.catalogue
-        if len(split.withheld):  # else no row has a negative
+        """Return a run on the same tokens that trains also on the pairs of a part, evaluated as
+        this run is."""
+        split = self.data.texts.split.extended(part)
+        catalogue = self.data.texts.catalogue
+        if len(split.withheld):  # the data have negatives, of which fewer are withheld now
             catalogue = Catalogue.of(split.pairs, split.withheld)
         texts = replace(self.data.texts, split=split, catalogue=catalogue)
-        sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
-        task = TextTask(config, texts, sampler, config.tower.again(self.data.tower), self.store)
+        task = self._untrained(config, texts)
         task.held_out.follow(self.held_out)
         return task
 
-    def _extended(self, part: Part) -> Split:
-        return self.data.texts.split.extended(part)
+    def _untrained(self, config: Config, texts: TextData) -> TextTask:
+        """Return a run on texts with the tower of this run before training."""
+        sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
+        tower = config.tower.again(self.data.tower)
+        return TextTask(config, texts, sampler, tower, self.store)
 
 
-def _compared_anew(by_cosine: bool) -> str:
-    """Return that training, and all that follows it, compares by another similarity than the model
-    was saved with."""
-    before, after = ("cosine", "dot") if by_cosine else ("dot", "cosine")
+def _similarity_warning(saved_by_cosine: bool) -> str:
+    """Return a warning that the run compares by another similarity than the model was saved
+    with."""
+    before, after = "dot", "cosine"
+    if saved_by_cosine:
+        before, after = "cosine", "dot"
     return (
         f"the pretrained model compares by {before}, and this run trains, judges, saves and searches by {after}: set "
         f"objective.similarity={before} to keep the model's own"
@@ -194,16 +195,20 @@ def _compared_anew(by_cosine: bool) -> str:
 
 
 def _source_rows(tower: Tower, rows: Pairs, cache: Path) -> SourceRows:
-    """Read rows that a source has made."""
-    reads = partial(tower.features, progress="reading made rows")
-    queries = stored(partial(reads, role="query"), rows.view("query"), cache / "made.0")
-    docs = stored(partial(reads, role="doc"), rows.view("doc"), cache / "made.1")
+    """Return the tokens and ids of rows that a source has made."""
+
+    def tokens(role: Text, path: Path) -> Ragged:
+        return stored(
+            lambda part: tower.features(part, "reading made rows", role), rows.view(role), path
+        )
+
+    queries = tokens("query", cache / "made.0")
+    docs = tokens("doc", cache / "made.1")
     return SourceRows(queries, docs, torch.tensor(rows.ids("query")), torch.tensor(rows.ids("doc")))
 
 
 def _documents(tower: Tower, catalogue: Catalogue, path: Path) -> Ragged:
-    """Return the documents as the tower reads them: their places in an index, or features of their
-    texts."""
+    """Return the documents as the tower reads them: rows of an index, or features of texts."""
     doc = tower.of("doc")
     if isinstance(doc, IndexSide):
         return doc.named(catalogue.doc_ids, catalogue.docs)

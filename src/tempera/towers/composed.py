@@ -79,7 +79,7 @@ def write_routed(query: Write, doc: Write, folder: Path) -> None:
         doc_folder = Path(temporary) / "doc"
         doc(doc_folder)
         doc_model = open_model(str(doc_folder))
-    router = Router.for_query_document(_whole(query_model), _whole(doc_model))  # type: ignore[arg-type]
+    router = Router.for_query_document(_whole(query_model), _whole(doc_model))
     settings = _settings(query_model)
     settings["prompts"] = {
         "query": prompt_of(query_model, "query") or "",

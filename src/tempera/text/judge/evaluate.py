@@ -1,5 +1,4 @@
-"""Evaluation of one or two models, and BM25, on any number of tasks, with tests of their
-differences."""
+"""Evaluation of one or two models, and of BM25, on tasks, with tests of the differences."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ _COPIES = 0.05  # share of documents that have the text of another, above which 
 
 
 class PerQuery(Protocol):
-    """A finding with a table of scores."""
+    """A result with a table of scores."""
 
     def per_query(self) -> pa.Table:
         """Return the columns task, query, system, metric and value."""
@@ -44,63 +43,68 @@ class Finding:
 
     task: RetrievalTask | Graded
     systems: dict[str, TaskScores]
-    trained: Mapping[str, int] = field(
-        default_factory=dict
-    )  # queries that a run was trained on, by run
+    # Queries of the task that a run was trained on, by run.
+    trained: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def comparisons(self) -> dict[str, dict[str, Comparison]]:
-        """Comparisons of the first system with each other one, by metric."""
+        """Comparisons of the first system with every other system, by metric."""
         (_, first), *others = self.systems.items()
         return {name: first.against(other) for name, other in others}
 
     def json(self) -> dict[str, Any]:
         """Return a JSON object."""
+        kind, words = "retrieval", None
+        if isinstance(self.task, Graded):
+            kind = "sts"
+        elif BM25 in self.systems:
+            words = self.task.about_words
+        systems: dict[str, dict[str, Any]] = {}
+        for name, system in self.systems.items():
+            intervals = system.intervals()
+            systems[name] = {metric: asdict(interval) for metric, interval in intervals.items()}
+        comparisons: dict[str, dict[str, Any]] = {}
+        for name, metrics in self.comparisons.items():
+            comparisons[name] = {metric: each.json() for metric, each in metrics.items()}
         return {
             "task": self.task.name,
-            "kind": "sts" if isinstance(self.task, Graded) else "retrieval",
+            "kind": kind,
             "counts": self.task.counts,
-            "bm25": self.task.about_words
-            if isinstance(self.task, RetrievalTask) and BM25 in self.systems
-            else None,
-            "systems": {
-                name: {metric: asdict(interval) for metric, interval in system.intervals().items()}
-                for name, system in self.systems.items()
-            },
-            "comparisons": {
-                other: {metric: comparison.json() for metric, comparison in metrics.items()}
-                for other, metrics in self.comparisons.items()
-            },
+            "bm25": words,
+            "systems": systems,
+            "comparisons": comparisons,
             "verdicts": self.verdicts(),
             "cautions": self.cautions(),
         }
 
     def __repr__(self) -> str:
-        """Return the table of the scores, and what they show."""
+        """Return the table of the scores, the cautions and the verdicts."""
         scores = [system.intervals() for system in self.systems.values()]
-        lines = [["metric", *self.systems]]
+        rows = [["metric", *self.systems]]
         for metric in scores[0]:
-            cells = (
-                f"{each[metric].mean:.4f} [{each[metric].low:.3f}, {each[metric].high:.3f}]"
-                for each in scores
-            )
-            lines.append([metric, *cells])
-        said = [*(f"caution: {text}" for text in self.cautions()), *self.verdicts()]
-        return "\n".join([self.task.name, aligned(lines, str.ljust), *said])
+            row = [metric]
+            for intervals in scores:
+                interval = intervals[metric]
+                row.append(f"{interval.mean:.4f} [{interval.low:.3f}, {interval.high:.3f}]")
+            rows.append(row)
+        lines = [self.task.name, aligned(rows, str.ljust)]
+        lines += [f"caution: {text}" for text in self.cautions()]
+        lines += self.verdicts()
+        return "\n".join(lines)
 
     def verdicts(self) -> list[str]:
         """Return every comparison in plain words."""
         first = next(iter(self.systems))
-        return [
-            comparison.sentence(first, other, metric)
-            for other, metrics in self.comparisons.items()
-            for metric, comparison in metrics.items()
-        ]
+        sentences = list[str]()
+        for other, metrics in self.comparisons.items():
+            for metric, comparison in metrics.items():
+                sentences.append(comparison.sentence(first, other, metric))
+        return sentences
 
     def cautions(self) -> list[str]:
-        """Return sentences about what makes the scores misleading: queries that were trained on,
-        documents that are equal."""
-        total, sentences = self.task.counts.get("queries", 0), list[str]()
+        """Return the reasons why the scores mislead: equal documents, and queries that a model was
+        trained on."""
+        sentences = list[str]()
         if isinstance(self.task, RetrievalTask):
             documents = len(self.task.corpus)
             counts = self.task.corpus["text"].value_counts().field("counts").to_numpy()
@@ -111,14 +115,16 @@ class Finding:
                     f"({quantity(len(counts), 'different texts')} in all); equal ones are ranked by their ids, so that an "
                     "answer may lose to its copy: leave copies out, or judge all of them"
                 )
-        return sentences + [
-            f"{run} was trained on {count:,} of these {total:,} queries, so its scores here, and what compares them, "
-            f"are too good: {self._remedy(Path(run))}"
-            for run, count in self.trained.items()
-        ]
+        total = self.task.counts.get("queries", 0)
+        for run, count in self.trained.items():
+            sentences.append(
+                f"{run} was trained on {count:,} of these {total:,} queries, so its scores here, and what compares them, "
+                f"are too good: {self._remedy(Path(run))}"
+            )
+        return sentences
 
     def _remedy(self, run: Path) -> str:
-        """Return what to do instead of judging a run by queries that it was trained on."""
+        """Return advice for a run that is evaluated on queries of its training."""
         judged = run_of(run) / EVALUATED
         assert isinstance(self.task, RetrievalTask)
         if self.task.kept is not None:
@@ -132,20 +138,19 @@ class Finding:
 
     def per_query(self) -> pa.Table:
         """Return columns task, query, system, metric, value; for graded pairs, query is the row and
-        the metric its similarity."""
+        value is the similarity of its texts."""
         tables = []
         for name, system in self.systems.items():
             for metric, values in system.per_query.items():
-                said = {
-                    "task": self.task.name,
-                    "query": self.task.ids,
-                    "system": name,
-                    "metric": metric,
-                }
+                count = len(values)
                 columns = {
-                    key: [v] * len(values) if isinstance(v, str) else v for key, v in said.items()
+                    "task": [self.task.name] * count,
+                    "query": self.task.ids,
+                    "system": [name] * count,
+                    "metric": [metric] * count,
+                    "value": pa.array(values, pa.float64()),
                 }
-                tables.append(pa.table({**columns, "value": pa.array(values, pa.float64())}))
+                tables.append(pa.table(columns))
         return pa.concat_tables(tables)
 
 
@@ -170,10 +175,10 @@ def evaluate(
         against: another model, compared query by query.
         bm25: rank retrieval tasks by BM25, and by the model and BM25 together, as well.
         split: of BEIR folders.
-        metrics: names with a depth, such as ndcg@10, or without one, to be taken at every `k`.
-        k: depths; without metrics, every metric at each of them.
-        exclude_self: leave out a document with the query's own text unless it is judged relevant.
-        roles: of the columns of the tables, all of which are then tables of pairs.
+        metrics: names with a depth, such as ndcg@10, or without a depth, to be taken at every `k`.
+        k: depths; without metrics, every metric at each depth.
+        exclude_self: leave out a document with the query's own text unless judged relevant.
+        roles: roles of the tables' columns; all tables are then tables of pairs.
         mixed_precision: "auto" reads texts in bf16 where the processor multiplies it fast; rankings
             are computed in float32.
 
@@ -198,59 +203,83 @@ def evaluate(
             )
     refuse_other_kinds(evaluate, locals())
     names = resolved(metrics, k)
-    if (
-        against is not None
-        and model_folder(Path(against)).resolve() == model_folder(Path(model)).resolve()
-    ):
+    if against is not None and _is_one_model(against, model):
         raise ConfigError(f"cannot compare {model} with itself; give another model")
-    models = [Model(str(path), half) for path in (model, against) if path is not None]
+    first = Model(str(model), half)
+    second = None if against is None else Model(str(against), half)
     if split != "test" and not any(isinstance(task, str | Path) and is_beir(task) for task in data):
         raise DataError(f"the split {split!r} is of a BEIR folder, and none is given: drop it")
-    tasks = [
-        task if isinstance(task, RetrievalTask | Graded) else read_task(task, split, roles)
-        for task in data
-    ]
-    idle = {"metrics": metrics, "k": k, "exclude_self": exclude_self}
-    if any(idle.values()) and all(isinstance(task, Graded) for task in tasks):
-        name = next(name for name, value in idle.items() if value)
-        raise ConfigError(
-            f"{name} is for rankings, and {tasks[0].name} holds graded pairs of sentences: drop it"
-        )
-    findings = []
+    tasks = list[RetrievalTask | Graded]()
+    for task in data:
+        if not isinstance(task, RetrievalTask | Graded):
+            task = read_task(task, split, roles)
+        tasks.append(task)
+    if all(isinstance(task, Graded) for task in tasks):
+        for name, value in (("metrics", metrics), ("k", k), ("exclude_self", exclude_self)):
+            if value:
+                raise ConfigError(
+                    f"{name} is for rankings, and {tasks[0].name} holds graded pairs of sentences: drop it"
+                )
+    findings = list[Finding]()
     for task in tasks:
         if isinstance(task, Graded):
-            findings.append(Finding(task, {each.path: task.judge(each) for each in models}))
-            continue
-        systems: dict[str, TaskScores] = {}
-        trained = {each.path: each.trained_on(task.queries["text"]) for each in models}
-        ranked = replace(task, exclude_self=exclude_self)
-        vectors = ranked.vectors(models[0])
-        systems[models[0].path] = ranked.by_vectors(vectors, names)
-        systems |= {
-            each.path: ranked.by_vectors(ranked.vectors(each), names) for each in models[1:]
-        }
-        if bm25:
-            words, fused = ranked.by_words(vectors, weight_of(Path(model)), names)
-            systems |= {BM25: words, f"{model} + BM25": fused}
-        findings.append(
-            Finding(ranked, systems, {run: count for run, count in trained.items() if count})
-        )
+            findings.append(_evaluate_graded(task, first, second))
+        else:
+            task = replace(task, exclude_self=exclude_self)
+            findings.append(_evaluate_retrieval(task, first, second, bm25, names))
     return findings
 
 
+def _is_one_model(first: str | Path, second: str | Path) -> bool:
+    """Return True if two paths, of models or of runs, lead to one model."""
+    return model_folder(Path(first)).resolve() == model_folder(Path(second)).resolve()
+
+
+def _evaluate_graded(task: Graded, model: Model, against: Model | None) -> Finding:
+    """Return the correlations of one or two models with the grades of pairs."""
+    systems: dict[str, TaskScores] = {model.path: task.judge(model)}
+    if against is not None:
+        systems[against.path] = task.judge(against)
+    return Finding(task, systems)
+
+
+def _evaluate_retrieval(
+    task: RetrievalTask, model: Model, against: Model | None, bm25: bool, metrics: tuple[str, ...]
+) -> Finding:
+    """Return the rankings of a task by one or two models, and by BM25 if asked for."""
+    trained = dict[str, int]()
+    for each in [model] if against is None else [model, against]:
+        count = each.trained_on(task.queries["text"])
+        if count:
+            trained[each.path] = count
+    vectors = task.vectors(model)
+    systems: dict[str, TaskScores] = {model.path: task.by_vectors(vectors, metrics)}
+    if against is not None:
+        systems[against.path] = task.by_vectors(task.vectors(against), metrics)
+    if bm25:
+        weight = weight_of(Path(model.path))
+        words, fused = task.by_words(vectors, weight, metrics)
+        systems[BM25] = words
+        systems[f"{model.path} + BM25"] = fused
+    return Finding(task, systems, trained)
+
+
 def resolved(metrics: str | Sequence[str], k: Sequence[int]) -> tuple[str, ...]:
-    """Return names of metrics with their depths.
+    """Return the names of metrics with their depths.
 
     >>> resolved(["ndcg", "mrr@5"], [1, 10])
     ('ndcg@1', 'ndcg@10', 'mrr@5')
     """
     if not metrics and not k:
         return DEFAULT_METRICS
-    parts = [
-        [name] if name not in KINDS else [f"{name}@{depth}" for depth in k or (10,)]
-        for name in listed(metrics) or KINDS
-    ]
-    return Evaluation(metrics=tuple(dict.fromkeys(name for part in parts for name in part))).metrics
+    names = dict[str, None]()  # as an ordered set
+    for name in listed(metrics) or KINDS:
+        if name not in KINDS:
+            names[name] = None
+            continue
+        for depth in k or (10,):
+            names[f"{name}@{depth}"] = None
+    return Evaluation(metrics=tuple(names)).metrics
 
 
 def refuse_scores(
@@ -264,9 +293,9 @@ def refuse_scores(
 
     Args:
         path: a file of .parquet or .csv.
-        overwrite: replace a file that is there.
+        overwrite: replace an existing file.
         read: the data, which are never replaced.
-        models: what is evaluated, in whose folders nothing is written.
+        models: the evaluated models, in whose folders nothing is written.
     """
     if path.suffix not in (".parquet", ".csv"):
         raise OutputError(

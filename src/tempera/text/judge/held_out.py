@@ -1,5 +1,5 @@
-"""Held-out queries of a run on texts, and the ranking of their answers by a tower, by BM25, and by
-both."""
+"""Evaluation of a run on its held-out queries: answers ranked by the tower, by BM25, and by both
+together."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from ..read.pairs import Rows
 from ..train.split import Split
 from ..train.training_pairs import TrainingPairs
 from .hybrid import scores_of_both
-from .lexical import BM25, Floats, Lexical, best
+from .lexical import BM25, Floats, Ints, Lexical, best
 from .other_data import InTraining, judged, read_tasks
 
 HELD_OUT = "held_out"  # in metrics.json: the digest of what a run has held out
 BY_TEXT = "held_out_by_text"  # in metrics.json: True, since texts are held out in whatever role
 TUNING_QUERIES = 500  # of training for BM25, and of validation for its weight beside the tower
-_SHARE = 1 / 8  # of the documents that training embeds: what the looks on the way may cost
-_FREE = 1e11  # multiplications that the looks may cost in any case, a few seconds of a CPU
+_SHARE = 1 / 8  # cost of all evaluations during training, of the cost of the training
+_FREE = 1e11  # multiplications of these evaluations that are always allowed, seconds of a CPU
 
 
 @dataclass
@@ -54,8 +54,7 @@ class Questions:
 
     @classmethod
     def of(cls, split: Split, query_of: Rows, doc_of: Rows, rows: Rows) -> Questions:
-        """Return each distinct query of `rows` once; its answers are the documents it is paired
-        with there."""
+        """Return each distinct query of `rows` once; the documents of its rows are its answers."""
         distinct, first, inverse = np.unique(query_of[rows], return_index=True, return_inverse=True)
         place = np.full(int(doc_of.max()) + 1, -1)
         place[doc_of[split.corpus]] = np.arange(len(split.corpus))
@@ -66,7 +65,7 @@ class Questions:
 
     @cached_property
     def queries(self) -> list[str]:
-        """Texts, [q]: of several texts with one id the first, which alone is read."""
+        """Texts of the queries, [q]. Of several texts with one id, only the first is read."""
         first, _ = self.split.pairs.distinct("query")
         return self.split.pairs.texts("query", first[self.query_of[self.rows]])
 
@@ -75,39 +74,35 @@ class HeldOutQueries:
     """Evaluate the current tower of a run, BM25, and both together, on held-out queries."""
 
     def __init__(self, config: Config, data: TrainingPairs) -> None:
-        self.options, self.seed, self.data, self.texts = (
-            config.evaluation,
-            config.train.seed,
-            data,
-            data.texts,
-        )
+        self.options = config.evaluation
+        self.seed = config.train.seed
+        self.widths = config.widths
+        self.data = data
+        self.texts = data.texts
         split = self.texts.split
-        self.questions: dict[Part, Questions] = {"test": self._questions(split.test)}
-        self.questions["validation"] = (
-            self._questions(split.validation) if len(split.validation) else self.questions["test"]
-        )
+        test = self._questions(split.test)
+        validation = self._questions(split.validation) if len(split.validation) else test
+        self.questions: dict[Part, Questions] = {"test": test, "validation": validation}
         self.corpus: int | None
         self.evaluations: int
         self.afford(config)
-        self.sample: Sample | None = None  # of the corpus, once validation has been asked
-        self.widths = config.widths
+        self.sample: Sample | None = None  # of the corpus, after the first ranking of validation
         self.bias: dict[str, float] = {}  # of scores on the sample
         self.first = self  # the run whose validation has chosen settings
 
     def afford(self, config: Config) -> None:
         """Choose how many documents are ranked during training, and how often, by the steps of a
-        run, before its first look."""
+        run, before its first evaluation."""
         corpus = self.options.corpus
-        self.corpus, self.evaluations = (
-            _affordable(config, self.data)
-            if corpus == "auto"
-            else (corpus, config.train.evaluations)
-        )
+        if corpus == "auto":
+            self.corpus, self.evaluations = _affordable(config, self.data)
+        else:
+            self.corpus = corpus
+            self.evaluations = config.train.evaluations
 
     def _questions(self, rows: Rows) -> Questions:
-        return Questions.of(
-            self.texts.split, self.texts.catalogue.query_of, self.texts.catalogue.doc_of, rows
-        )
+        catalogue = self.texts.catalogue
+        return Questions.of(self.texts.split, catalogue.query_of, catalogue.doc_of, rows)
 
     @property
     def chooses(self) -> bool:
@@ -120,19 +115,21 @@ class HeldOutQueries:
         return len(self.questions["validation"].rows) > 0
 
     def follow(self, other: HeldOutQueries) -> None:
-        """Take over what validation has chosen for another run on the same texts, which this one
-        may train on."""
+        """Take over the settings that another run has chosen by validation, since this run may
+        train on validation."""
         self.first = other.first
 
     @cached_property
     def words(self) -> BM25 | None:
-        """The index of the ranked documents' words, tuned; None where nothing is compared with
+        """The tuned index of the ranked documents' words; None if the run is not compared with
         BM25."""
         if self.first is not self:
             return self.first.words
         if not self.options.bm25 or self.options.queries == 0:
             return None
-        return self._tuned() if len(self.questions["test"].rows) else None
+        if not len(self.questions["test"].rows):
+            return None
+        return self._tuned()
 
     @cached_property
     def fusion(self) -> Fusion:
@@ -140,7 +137,9 @@ class HeldOutQueries:
         enough to choose by."""
         if self.first is not self:
             return self.first.fusion
-        return Fusion() if self.words is None or not self.chooses else self._chosen(self.words)
+        if self.words is None or not self.chooses:
+            return Fusion()
+        return self._chosen(self.words)
 
     def begin(self, config: Config, draws: bool) -> Looks:
         """Plan the looks of a training by its steps.
@@ -159,104 +158,98 @@ class HeldOutQueries:
 
         Args:
             part: "validation" to choose by, "test" to report on.
-            whole: rank every document; False ranks the sample of `evaluation.corpus` where there is
-                one. The sample is drawn when validation is first asked, from what the tower then
-                confuses.
+            whole: True ranks every document, False only the sample of `evaluation.corpus` if there
+                is a sample. The first ranking of validation draws the sample from the documents
+                that the tower then confuses.
+
+        Raises:
+            DataError: no queries are held out.
         """
-        options, questions = self.options, self.questions[part]
+        metrics, questions = self.options.metrics, self.questions[part]
         if not len(questions.rows):
             raise DataError(
                 "no queries are held out: raise evaluation.queries or evaluation.validation above 0"
             )
-        sampling = self.corpus is not None and questions is self.questions["validation"]
-        if sampling and not whole and self.sample is None:
-            self.judge(part)
-        sample = None if whole or not sampling else self.sample
+        is_sampled = self.corpus is not None and questions is self.questions["validation"]
+        if is_sampled and not whole and self.sample is None:
+            self.judge(part)  # draws the sample
         queries = self._queries(questions)
         docs, relevant = self.texts.ranked, questions.relevant
-        if sample is not None:
-            docs, relevant = docs[sample.docs], sample.relevant
+        if is_sampled and not whole and self.sample is not None:
+            docs, relevant = docs[self.sample.docs], self.sample.relevant
         corpus = self.data.remembered(docs)
         place = np.empty(len(self.texts.docs), np.int64)
         place[docs] = np.arange(len(docs))
         answers = corpus[place[questions.doc_of[questions.rows]]]
-        ranking = Ranking.by_vectors(queries, corpus, relevant, options.metrics)
-        if sampling and self.corpus is not None and self.sample is None:
+        ranking = Ranking.by_vectors(queries, corpus, relevant, metrics)
+        if is_sampled and self.corpus is not None and self.sample is None:
+            confused = ranking.ranked
             self.sample = sample_corpus(
-                relevant, len(corpus), self.corpus, ranking.ranked, seed=self.seed
+                relevant, len(corpus), self.corpus, confused, seed=self.seed
             )
-            self.bias = self.sample.bias(queries, corpus, options.metrics, relevant)
-        unit = self.data.tower.normalised
-        cosines = (queries, answers) if unit else (normalised(queries), normalised(answers))
-        verdict = Verdict(ranking, spread(*cosines))
-        if part != "test" or not options.also:
+            self.bias = self.sample.bias(queries, corpus, metrics, relevant)
+        if not self.data.tower.normalised:
+            queries, answers = normalised(queries), normalised(answers)
+        verdict = Verdict(ranking, spread(queries, answers))
+        also = self.options.also
+        if part != "test" or not also:
             return verdict
-        others = judged(InTraining(self.data.known), read_tasks(options.also), options.metrics)
+        others = judged(InTraining(self.data.known), read_tasks(also), metrics)
         return replace(verdict, others=others)
 
     def _queries(self, questions: Questions) -> Floats:
         return self.data.remembered(questions.query_of[questions.rows], "query")
 
     def vectors(self) -> NDArray[np.float32]:
-        """Return the vectors of the documents that are searched; what the same weights have just
-        ranked is not embedded again."""
+        """Return the vectors of the searched documents; documents that the same weights have just
+        ranked are not embedded again."""
         return self.data.remembered(self.texts.catalogue.searched)
 
     def baselines(self) -> dict[str, SystemScores]:
-        """Rank by the teacher if there is one; by BM25, and by the tower and BM25 together, if
-        evaluation.bm25 asks for it."""
-        teacher = self._teacher()
+        """Rank the test by the teacher if the run has a teacher; and with evaluation.bm25 by BM25,
+        and by the tower and BM25 together."""
+        test, metrics = self.questions["test"], self.options.metrics
+        systems: dict[str, SystemScores] = {}
+        teacher = self.data.rows.teacher
+        if teacher is not None and len(test.rows):
+            queries = teacher("query", torch.from_numpy(test.query_of[test.rows])).numpy()
+            docs = teacher("doc", torch.from_numpy(self.texts.ranked)).numpy()
+            systems[TEACHER] = Ranking.by_vectors(queries, docs, test.relevant, metrics)
         index = self.words
         if index is None:
-            return teacher
-        test, names, depth, ranked = (
-            self.questions["test"],
-            self.options.metrics,
-            depth_of(self.options.metrics),
-            [],
-        )
+            return systems
+        depth = depth_of(metrics)
+        by_words = list[Ints]()
 
         def scores() -> Iterator[tuple[Floats, Floats]]:
-            for vectors, words in self._scores(test, index):
-                ranked.append(best(words, depth))
-                yield vectors, words
+            # Scores of all documents are computed once, for both rankings.
+            for of_vectors, of_words in self._scores(test, index):
+                by_words.append(best(of_words, depth))
+                yield of_vectors, of_words
 
         (fused,) = rank_by_weight(scores(), [self.fusion.weight], depth)
-        rankings = {"bm25": np.concatenate(ranked), FUSED: fused}
-        return {
-            **teacher,
-            **{system: Ranking.of(each, test.relevant, names) for system, each in rankings.items()},
-        }
-
-    def _teacher(self) -> dict[str, SystemScores]:
-        """Rank by the vectors of the teacher, if there is one."""
-        vectors, test = self.data.rows.teacher, self.questions["test"]
-        if vectors is None or not len(test.rows):
-            return {}
-        queries, docs = (
-            torch.from_numpy(test.query_of[test.rows]),
-            torch.from_numpy(self.texts.ranked),
-        )
-        ranked = (vectors("query", queries).numpy(), vectors("doc", docs).numpy())
-        return {TEACHER: Ranking.by_vectors(*ranked, test.relevant, self.options.metrics)}
+        systems["bm25"] = Ranking.of(np.concatenate(by_words), test.relevant, metrics)
+        systems[FUSED] = Ranking.of(fused, test.relevant, metrics)
+        return systems
 
     def _scores(self, questions: Questions, words: BM25) -> Iterator[tuple[Floats, Floats]]:
         """Yield the scores of the tower and of BM25 for some queries at a time."""
         return scores_of_both(self._queries(questions), self.data.corpus, questions.queries, words)
 
     def _tuned(self) -> BM25:
-        """Return the index of the ranked documents' words, tuned on training queries that they
+        """Return the index of the ranked documents' words, tuned on training queries with a ranked
         answer, else on validation.
 
-        Training queries that are made of documents are not asked: the whole documents, which are
-            ranked, hold them.
+        Training queries that are made of documents tune nothing: the whole documents, which are
+        ranked, hold the words of these queries.
         """
-        split, test = self.texts.split, self.questions["test"]
-        inside = (
-            np.isin(test.doc_of[split.train], test.doc_of[split.corpus])
-            & split.pairs.searched[split.train]
-        )
-        rows = split.train[inside] if split.pairs.paired and inside.any() else split.validation
+        split, doc_of = self.texts.split, self.texts.catalogue.doc_of
+        rows = split.validation
+        if split.pairs.paired:
+            has_ranked = np.isin(doc_of[split.train], doc_of[split.corpus])
+            suited = split.train[has_ranked & split.pairs.searched[split.train]]
+            if len(suited):
+                rows = suited
         chosen = np.random.default_rng(self.seed).permutation(len(rows))[:TUNING_QUERIES]
         lexical = Lexical(split.pairs.texts("doc", split.corpus))
         if len(chosen):
@@ -265,24 +258,21 @@ class HeldOutQueries:
         return lexical.index()
 
     def _chosen(self, words: BM25) -> Fusion:
-        """Return the weight of the tower that is best on some validation queries."""
+        """Return the weight of the tower beside BM25 that is best on some validation queries."""
         rows = self.texts.split.validation
-        of = self.texts.catalogue.query_of[rows]
-        some = np.random.default_rng(self.seed).permutation(np.unique(of))[:TUNING_QUERIES]
-        questions, metric = (
-            self._questions(rows[np.isin(of, some)]),
-            main_metric(self.options.metrics),
-        )
-        ranked = rank_by_weight(self._scores(questions, words), WEIGHTS, parsed(metric)[1])
-        return Fusion.chosen(
-            {
-                w: evaluate(each, questions.relevant, [metric])[metric]
-                for w, each in zip(WEIGHTS, ranked, strict=True)
-            }
-        )
+        query = self.texts.catalogue.query_of[rows]
+        drawn = np.random.default_rng(self.seed).permutation(np.unique(query))[:TUNING_QUERIES]
+        questions = self._questions(rows[np.isin(query, drawn)])
+        metric = main_metric(self.options.metrics)
+        _, depth = parsed(metric)
+        rankings = rank_by_weight(self._scores(questions, words), WEIGHTS, depth)
+        values = {}
+        for weight, ranking in zip(WEIGHTS, rankings, strict=True):
+            values[weight] = evaluate(ranking, questions.relevant, [metric])[metric]
+        return Fusion.chosen(values)
 
     def words_of_all(self) -> BM25 | None:
-        """Return the index of the words of the documents that are searched; None without BM25."""
+        """Return the index of the searched documents' words; None without BM25."""
         catalogue, ranked = self.texts.catalogue, self.texts.ranked
         if self.words is None:
             return None
@@ -291,12 +281,18 @@ class HeldOutQueries:
         return Lexical(catalogue.docs.take(catalogue.searched)).index(self.words.settings)
 
     def about(self) -> dict[str, Any]:
-        """Return what is held out, how BM25 and its weight were chosen, bias on the way, and the
-        metrics of smaller vectors."""
-        about: dict[str, Any] = {HELD_OUT: self.texts.split.digest, BY_TEXT: True}
-        about |= {"bm25": None, "hybrid": None}
+        """Return the facts of the evaluation for metrics.json: the digest of the held-out texts,
+        the settings of BM25 and its weight, the bias of the sample, the metrics of smaller
+        vectors."""
+        about: dict[str, Any] = {
+            HELD_OUT: self.texts.split.digest,
+            BY_TEXT: True,
+            "bm25": None,
+            "hybrid": None,
+        }
         if self.words is not None:
-            about |= {"bm25": asdict(self.words.settings), "hybrid": asdict(self.fusion)}
+            about["bm25"] = asdict(self.words.settings)
+            about["hybrid"] = asdict(self.fusion)
         if self.sample is not None:
             about["sample"] = {
                 "corpus": len(self.sample.docs),
@@ -310,14 +306,16 @@ class HeldOutQueries:
         return about
 
     def learned_by(self, run: Path) -> int | None:
-        """Return how many queries of the test a run was trained on, in whatever role; None for a
-        folder that does not say."""
-        if (known := trained_on(run)) is None:
+        """Return the number of test queries that are training texts of a run, in whatever role;
+        None for a folder without a record of them."""
+        trained = trained_on(run)
+        if trained is None:
             return None
         queries = pa.array(self.questions["test"].queries, pa.large_string())
-        return int(among_trained(pa.chunked_array([queries]), known).sum())
+        return int(among_trained(pa.chunked_array([queries]), trained).sum())
 
     def _precisions(self) -> dict[str, Any]:
+        """Return the metrics of the test by vectors of fewer dimensions and coarser numbers."""
         test, corpus = self.questions["test"], self.data.corpus
         widths = widths_of(corpus.shape[1], self.widths)
         return by_precision(
@@ -326,52 +324,45 @@ class HeldOutQueries:
 
 
 def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
-    """Return how many documents are ranked during training, and how often on the way, so that this
-    costs little beside training.
+    """Return the number of documents ranked during training, None for all, and the number of
+    evaluations on the way, so that these cost little beside the training.
 
-    None stands for all documents. A training row is counted as three documents: the backward pass
-    costs twice the forward pass. The numbers depend on options and data alone, so that a resumed
-    run and one on another machine take the same looks.
+    A training row is counted as three documents: the backward pass costs twice the forward pass.
+    Both numbers depend on options and data alone, so that a resumed run and a run on another
+    machine evaluate alike.
     """
     options, texts = config.train, data.texts
-    tokens = len(texts.docs.values) / len(texts.docs)  # of a document
+    doc_tokens = len(texts.docs.values) / len(texts.docs)  # mean length
     doc: Any = data.tower.of("doc")
-    each, wanted = _multiplications(doc) * tokens, options.evaluations
-    if each == 0:  # looking up vectors costs nothing beside ranking
-        return None, wanted
-    rows = (
-        options.steps(data.sampler.batches_per_epoch)
-        * options.gradient_accumulation_steps
-        * options.size
-    )
-    most = max(3 * _SHARE * rows, _FREE / each)  # documents of all looks
+    doc_cost = _multiplications(doc) * doc_tokens
+    if doc_cost == 0:  # looking up vectors costs nothing beside ranking
+        return None, options.evaluations
+    steps = options.steps(data.sampler.batches_per_epoch)
+    rows = steps * options.gradient_accumulation_steps * options.size
+    most = max(3 * _SHARE * rows, _FREE / doc_cost)  # documents of all evaluations together
     held = texts.split.validation
-    queries = (
-        len(np.unique(texts.catalogue.query_of[held]))
-        * len(texts.queries.values)
-        / len(texts.queries)
-        / tokens
-    )
+    # Queries are counted as documents of their length.
+    query_tokens = len(np.unique(texts.catalogue.query_of[held])) * len(texts.queries.values)
+    queries = query_tokens / len(texts.queries) / doc_tokens
     least = 2 * len(np.unique(texts.catalogue.doc_of[held]))
-    looks = min(
-        wanted, max(0, int(most / (least + queries + 1)) - 1)
-    )  # the first one ranks vectors that are known
-    size = max(least, int(most / (looks + 1) - queries))
-    if not looks or size >= len(
-        texts.ranked
-    ):  # the last look of all documents serves the run's index, too
-        return None, looks
-    return size, looks
+    # The first evaluation embeds nothing: it ranks vectors that are known.
+    possible = max(0, int(most / (least + queries + 1)) - 1)
+    evaluations = min(options.evaluations, possible)
+    size = max(least, int(most / (evaluations + 1) - queries))
+    # Where all documents are ranked, the last evaluation also embeds them for the run's index.
+    if not evaluations or size >= len(texts.ranked):
+        return None, evaluations
+    return size, evaluations
 
 
 def _multiplications(tower: nn.Module) -> int:
     """Return the multiplications of one token in a forward pass: the weights that are not looked up
     in a table."""
-    modules = (
-        module
-        for module in tower.modules()
-        if not isinstance(module, Table | nn.Embedding | nn.EmbeddingBag)
-    )
-    return sum(
-        p.numel() for module in modules for p in module.parameters(recurse=False) if p.ndim > 1
-    )
+    count = 0
+    for module in tower.modules():
+        if isinstance(module, Table | nn.Embedding | nn.EmbeddingBag):
+            continue
+        for parameter in module.parameters(recurse=False):
+            if parameter.ndim > 1:
+                count += parameter.numel()
+    return count

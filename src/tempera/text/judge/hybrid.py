@@ -1,5 +1,4 @@
-"""Words and vectors together: BM25 and a tower fused, as they are judged and as a saved run
-searches.
+"""BM25 and a tower fused, in evaluation and in the search of a saved run.
 
 Letters in shapes: q queries, c documents, D width.
 """
@@ -28,7 +27,7 @@ from .lexical import BM25, Floats, Lexical, OtherStems, stemming
 
 WORDS = "words.parquet"  # of a run: the index of its documents' words
 BEGINNING = 400  # letters of a document that an index keeps
-_ROOM = 4  # arrays of scores that are held together
+_ROOM = 4  # arrays of scores that are in memory together
 
 
 def scores_of_both(
@@ -40,7 +39,7 @@ def scores_of_both(
     Args:
         queries: [q, D].
         docs: [c, D].
-        texts: of the queries, [q].
+        texts: texts of the queries, [q].
         words: index of the same documents.
     """
     for part in blocks(len(texts), _ROOM * len(docs)):
@@ -48,15 +47,16 @@ def scores_of_both(
 
 
 def weight_of(run: Path) -> float:
-    """Return the weight of the vectors that a run has chosen, also for a model in it; the usual one
-    where there is no choice.
+    """Return the weight of the vectors that a run has chosen, also for the model of a run; the
+    usual weight where no run has chosen.
 
     Raises:
-        DataError: metrics.json cannot be read, or holds a weight that is none.
+        DataError: metrics.json cannot be read, or holds an impossible weight.
     """
-    path, place = run / "metrics.json", run.resolve()
-    if place.name in (MODEL, EVALUATED) and not path.exists():
-        path = place.parent / "metrics.json"
+    path = run / "metrics.json"
+    folder = run.resolve()
+    if folder.name in (MODEL, EVALUATED) and not path.exists():
+        path = folder.parent / "metrics.json"
     try:
         document: Any = read_json(path)
         weight = float((document.get("hybrid") or {}).get("weight", USUAL))
@@ -70,15 +70,16 @@ def weight_of(run: Path) -> float:
 
 
 def open_words(run: Path, beginnings: pa.ChunkedArray, model: str) -> BM25:
-    """Return a run's index of words; one of the documents' beginnings, with the usual settings, if
-    the run has none.
+    """Return a run's index of words; without one, an index of the documents' beginnings with the
+    usual settings.
 
     Args:
+        beginnings: the beginnings of the documents that the run's index keeps.
         model: fingerprint of the run's model.
 
     Raises:
-        DataError: the index is damaged, is one of another run or of other documents, or has words
-            that this version of the stemmer would not find.
+        DataError: the index is damaged, is of another run or of other documents, or has words that
+            this version of the stemmer would not find.
     """
     path = run / WORDS
     refuse_damaged(path)
@@ -110,19 +111,18 @@ def open_words(run: Path, beginnings: pa.ChunkedArray, model: str) -> BM25:
 
 
 def _stemmed_again(path: Path, other: OtherStems, beginnings: pa.ChunkedArray) -> BM25:
-    """Return the index of words made anew, where the beginnings of all documents are the whole of
-    them.
+    """Return a new index of words, if the beginnings of all documents are whole documents.
 
     Raises:
-        DataError: they are not, so that words would be lost.
+        DataError: a document is longer than its beginning, so that words would be lost.
     """
     now = stemming()["version"]
-    what = f"{path} has words that PyStemmer {other.version} has stemmed, and PyStemmer {now} stems otherwise"
+    cause = f"{path} has words that PyStemmer {other.version} has stemmed, and PyStemmer {now} stems otherwise"
     longest = pc.max(pc.utf8_length(beginnings)).as_py() or 0
     if longest >= BEGINNING:
         raise DataError(
-            f"{what}, so that some would not be found: install pystemmer=={other.version}, train again, or "
+            f"{cause}, so that some would not be found: install pystemmer=={other.version}, train again, or "
             "search by vectors alone"
         )
-    logger.info(f"{what}: they are indexed anew")
+    logger.info(f"{cause}: they are indexed anew")
     return Lexical(beginnings.to_pylist()).index(other.settings)

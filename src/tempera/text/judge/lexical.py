@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,9 +33,8 @@ from ...towers.word_ids import CASE_CHANGE
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
-_ASCII = "".join(
-    chr(i) if chr(i).isalnum() else " " for i in range(128)
-)  # what else separates words
+# A table for `str.translate`: signs that are neither letters nor digits separate words.
+_ASCII = "".join(chr(i) if chr(i).isalnum() else " " for i in range(128))
 _CASE_CHANGE = re.compile(CASE_CHANGE)
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 # Scripts without spaces between words: Thai and Lao, Burmese, Khmer, Japanese and Chinese.
@@ -68,42 +67,49 @@ _ENDINGS = (
 
 @cache
 def _marked() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns of runs and of words in which marks stand, such as vowel signs of Hindi and
-    accents of their own."""
-    # Those of the first plane alone, which a pattern finds by one look into a table.
-    marks = [
-        chr(code)
-        for code in range(0x300, 0x10000)
-        if unicodedata.category(chr(code)).startswith("M")
-    ]
+    """Return patterns of runs and of words with combining marks, such as vowel signs of Hindi and
+    separate accents."""
+    # Only marks of the first plane, which a pattern finds by one look into a table.
+    characters = map(chr, range(0x300, 0x10000))
+    marks = [each for each in characters if unicodedata.category(each).startswith("M")]
     following = f"[{''.join(marks)}]*"
     return re.compile(rf"(?:[^\W_]+{following})+"), re.compile(rf"\d+|(?:[^\W\d_]+{following})+")
 
 
 def _runs(text: str) -> list[str]:
     """Return the runs of letters, their marks, and digits."""
-    return text.translate(_ASCII).split() if text.isascii() else _marked()[0].findall(text)
+    if text.isascii():
+        return text.translate(_ASCII).split()
+    runs, _ = _marked()
+    return runs.findall(text)
 
 
 def words(text: str) -> list[str]:
     """Return lower-case words, with identifiers split at underscores, digits and changes of case.
 
-    Of scripts without spaces between words, such as Chinese, these are all pairs of neighbouring
-    characters, as of Lucene.
+    In scripts without spaces between words, such as Chinese, all pairs of neighbouring characters
+    count as words, as in Lucene.
 
     >>> words("parseHTTPDate(raw_text2)")
     ['parse', 'http', 'date', 'raw', 'text', '2']
     >>> words("\u5317\u4eac\u5e02 map"), words("\u0939\u093f\u0928\u094d\u0926\u0940")
     (['\u5317\u4eac', '\u4eac\u5e02', 'map'], ['\u0939\u093f\u0928\u094d\u0926\u0940'])
     """
-    return [word for run in _runs(text) for word in _words(_CASE_CHANGE.sub(" ", run).lower())]
+    every = list[str]()
+    for run in _runs(text):
+        every += _words(_CASE_CHANGE.sub(" ", run).lower())
+    return every
 
 
 def _words(run: str) -> list[str]:
     if run.isascii():
         return _WORD.findall(run)
+    _, pattern = _marked()
     spaced = _UNSPACED.sub(lambda part: f" {' '.join(_neighbours(part[0]))} ", run)
-    return [word for part in spaced.split() for word in _marked()[1].findall(part)]
+    every = list[str]()
+    for part in spaced.split():
+        every += pattern.findall(part)
+    return every
 
 
 def _neighbours(run: str) -> list[str]:
@@ -121,8 +127,8 @@ def stemmer() -> Any:
 
 @cache
 def stemming() -> dict[str, str]:
-    """Return what an index of stemmed words needs of the stemmer: a checksum of the stems of some
-    words, and the version that made them.
+    """Return the checksum of the stems of some words, and the version of the stemmer: an index of
+    stemmed words needs both.
 
     >>> sorted(stemming())
     ['stems', 'version']
@@ -147,8 +153,8 @@ class OtherStems(Exception):
     """An index of words was stemmed by another version of PyStemmer.
 
     Args:
-        version: which.
-        settings: of the index.
+        version: the version of PyStemmer that stemmed the words.
+        settings: settings of the index.
     """
 
     def __init__(self, version: str, settings: Settings) -> None:
@@ -158,8 +164,7 @@ class OtherStems(Exception):
 
 @dataclass(frozen=True)
 class WordCounts:
-    """Numbers of times that each word stands in each document, word by word and then by
-    document."""
+    """Counts of each word in each document, word by word and then by document."""
 
     words: list[str]  # [v]
     offsets: Ints  # [v + 1] of each word's postings
@@ -175,21 +180,30 @@ class WordCounts:
         >>> counts.words, counts.offsets.tolist(), counts.docs.tolist(), counts.counts.tolist()
         (['a', 'b'], [0, 1, 3], [0, 0, 1], [2.0, 1.0, 1.0])
         """
-        # Runs of letters and digits are counted first, and each distinct one is split once: a
-        # corpus has few of them.
-        runs = defaultdict[str, int](count().__next__)
-        parts = [_counted(docs[i : i + _BLOCK], runs, i) for i in range(0, len(docs), _BLOCK)]
-        run, doc, counts = (np.concatenate(part) for part in zip(*parts, strict=True))
-        split, number = [words(text) for text in runs], defaultdict[str, int](count().__next__)
-        sizes = np.array([len(part) for part in split], np.int64)
-        of_run = np.fromiter(
-            (number[each] for part in split for each in part), np.int64, int(sizes.sum())
-        )
+        # Runs of letters and digits are counted first, and each distinct run is split into words
+        # once: a corpus has few distinct runs.
+        number_of_run = defaultdict[str, int](
+            count().__next__
+        )  # numbers a run at its first look-up
+        parts = [
+            _count_runs(docs[start : start + _BLOCK], number_of_run, start)
+            for start in range(0, len(docs), _BLOCK)
+        ]
+        run = np.concatenate([part.runs for part in parts])
+        doc = np.concatenate([part.docs for part in parts])
+        counts = np.concatenate([part.counts for part in parts])
+        number_of_word = defaultdict[str, int](count().__next__)
+        words_of_runs = array("q")
+        ends = array("q")
+        for text in number_of_run:
+            words_of_runs.extend(number_of_word[word] for word in words(text))
+            ends.append(len(words_of_runs))
+        sizes = np.diff(np.frombuffer(ends, np.int64), prepend=0)  # words of each distinct run
         times = sizes[run]
-        word = of_run[spread((sizes.cumsum() - sizes)[run], times)]
+        word = np.frombuffer(words_of_runs, np.int64)[spread((sizes.cumsum() - sizes)[run], times)]
         lengths = np.bincount(doc, counts * times, len(docs)).astype(np.int64)
-        return cls._gathered(
-            list(number),
+        return cls._summed(
+            list(number_of_word),
             word,
             np.repeat(doc, times),
             np.repeat(counts, times),
@@ -197,7 +211,7 @@ class WordCounts:
         )
 
     @classmethod
-    def _gathered(
+    def _summed(
         cls, names: list[str], word: Ints, doc: Ints, counts: Ints | Floats, lengths: Ints
     ) -> WordCounts:
         """Add up the counts of each word in each document."""
@@ -212,37 +226,43 @@ class WordCounts:
         """The counts of the words' stems."""
         stems = stemmer().stemWords(self.words)
         number = {stem: i for i, stem in enumerate(dict.fromkeys(stems))}
-        of_word = np.array([number[stem] for stem in stems], np.int64)
-        word = np.repeat(of_word, np.diff(self.offsets))
-        return self._gathered(list(number), word, self.docs, self.counts, self.lengths)
+        stem_of_word = np.array([number[stem] for stem in stems], np.int64)
+        stem = np.repeat(stem_of_word, np.diff(self.offsets))
+        return self._summed(list(number), stem, self.docs, self.counts, self.lengths)
 
 
-def _counted(docs: Sequence[str], number: Mapping[str, int], first: int) -> tuple[Ints, Ints, Ints]:
-    """Return the number, the document and the count of each distinct run of letters and digits in
-    each document."""
+class _RunCounts(NamedTuple):
+    """Counts of each distinct run of letters and digits in each document, [m] each."""
+
+    runs: Ints
+    docs: Ints
+    counts: Ints
+
+
+def _count_runs(docs: Sequence[str], number: Mapping[str, int], first: int) -> _RunCounts:
+    """Count the runs of documents, of which the first is document `first` of the corpus."""
     runs, ends = array("q"), []
     for text in docs:
         runs.extend(map(number.__getitem__, _runs(text)))
         ends.append(len(runs))
-    keys = np.frombuffer(runs, np.int64) * len(docs) + np.repeat(
-        np.arange(len(docs)), np.diff(ends, prepend=0)
-    )
+    doc_of_run = np.repeat(np.arange(len(docs)), np.diff(ends, prepend=0))
+    keys = np.frombuffer(runs, np.int64) * len(docs) + doc_of_run
     distinct, counts = np.unique(keys, return_counts=True)
     run, doc = np.divmod(distinct, len(docs))
-    return run, doc + first, counts
+    return _RunCounts(run, doc + first, counts)
 
 
 @dataclass(frozen=True)
 class BM25:
-    """A corpus indexed for BM25: the documents of each word, and what the word adds to their
-    scores.
+    """A corpus indexed for BM25: the documents of each word, and the score that the word adds to
+    each of these documents.
 
     A document's score is the sum over the query's words of
 
         log(1 + (c - n + 0.5) / (n + 0.5)) * f / (f + k1 (1 - b + b l / mean l))
 
-    for a word that stands in n documents, f times in this one of l words, as Lucene has it
-    (Kamphuis et al. 2020). The bits are those of bm25s (Lù 2024).
+    for a word in n of c documents that stands f times in a document of l words, as in Lucene
+    (Kamphuis et al. 2020). The bits equal those of bm25s (Lù 2024).
     """
 
     settings: Settings
@@ -255,17 +275,19 @@ class BM25:
     @classmethod
     def of(cls, counts: WordCounts, settings: Settings) -> BM25:
         """Index a corpus by the counts of its words, not yet stemmed."""
-        counts = counts.stemmed if settings.stem else counts
-        size, mean, holding = len(counts.lengths), counts.lengths.mean(), np.diff(counts.offsets)
+        if settings.stem:
+            counts = counts.stemmed
+        c = len(counts.lengths)
+        holding = np.diff(counts.offsets)  # [v] documents that hold each word
         idf = np.array(
-            [math.log(1 + (size - n + 0.5) / (n + 0.5)) for n in holding.tolist()], np.float32
+            [math.log(1 + (c - n + 0.5) / (n + 0.5)) for n in holding.tolist()], np.float32
         )
+        mean = counts.lengths.mean()
         saturation = settings.k1 * ((1 - settings.b) + settings.b * counts.lengths / mean)
-        parts = np.repeat(idf, holding) * (
-            counts.counts / (saturation[counts.docs] + counts.counts)
-        )
+        f = counts.counts
+        parts = np.repeat(idf, holding) * (f / (saturation[counts.docs] + f))
         number = {word: i for i, word in enumerate(counts.words)}
-        return cls(settings, number, counts.offsets, counts.docs, parts.astype(np.float32), size)
+        return cls(settings, number, counts.offsets, counts.docs, parts.astype(np.float32), c)
 
     def ordered(self, places: Ints) -> BM25:
         """Return the index of the same documents in another order, by the place of each, [c].
@@ -282,12 +304,15 @@ class BM25:
         return replace(self, docs=docs[order], parts=self.parts[order])
 
     def scores(self, queries: Sequence[str]) -> Floats:
-        """Return the score of every document, [q, c]; 0 for those without a common word."""
+        """Return the score of every document, [q, c]; 0 for documents without a common word."""
         scores = np.zeros((len(queries), self.size), np.float32)
         for row, query in zip(scores, queries, strict=True):
-            named = words(query)
-            for word in stemmer().stemWords(named) if self.settings.stem else named:
-                if (i := self.number.get(word)) is not None:
+            terms = words(query)
+            if self.settings.stem:
+                terms = stemmer().stemWords(terms)
+            for term in terms:
+                i = self.number.get(term)
+                if i is not None:
                     part = slice(self.offsets[i], self.offsets[i + 1])
                     row[self.docs[part]] += self.parts[part]
         return scores
@@ -301,25 +326,25 @@ class BM25:
     def table(self) -> pa.Table:
         """Return the index as a table with a row for each word, and the settings in its
         metadata."""
-        docs, parts = (
-            pa.LargeListArray.from_arrays(pa.array(self.offsets, pa.int64()), pa.array(values))
-            for values in (self.docs.astype(np.int32), self.parts)
-        )
-        about = {"documents": self.size, **asdict(self.settings)}
+        offsets = pa.array(self.offsets, pa.int64())
+        docs = pa.array(self.docs.astype(np.int32))
+        columns = {
+            "word": pa.array(self.number),
+            "docs": pa.LargeListArray.from_arrays(offsets, docs),
+            "scores": pa.LargeListArray.from_arrays(offsets, pa.array(self.parts)),
+        }
+        about = {"documents": self.size} | asdict(self.settings)
         if self.settings.stem:
             about["stemming"] = stemming()
-        return pa.table(
-            {"word": pa.array(self.number), "docs": docs, "scores": parts}
-        ).replace_schema_metadata({_KEY: json.dumps(about).encode()})
+        return pa.table(columns).replace_schema_metadata({_KEY: json.dumps(about).encode()})
 
     @classmethod
     def read(cls, table: pa.Table) -> BM25:
-        """Return the index that `table` has written.
+        """Return the index of a table that `BM25.table` returned.
 
         Raises:
-            OtherStems: its words were stemmed otherwise than queries would be.
-            ValueError, KeyError, TypeError, pyarrow.ArrowException: another table, or a damaged
-                one.
+            OtherStems: the words were stemmed otherwise than queries would be.
+            ValueError, KeyError, TypeError, pyarrow.ArrowException: another or a damaged table.
         """
         about = parsed((table.schema.metadata or {})[_KEY])
         size = int(about.pop("documents"))
@@ -327,11 +352,10 @@ class BM25:
         if made_by is not None and made_by["stems"] != stemming()["stems"]:
             raise OtherStems(str(made_by["version"]), Settings(**about))
         table.validate(full=True)
-        docs, parts = (table[name].combine_chunks() for name in ("docs", "scores"))
-        offsets, positions = (
-            docs.offsets.to_numpy().astype(np.int64),
-            docs.values.to_numpy().astype(np.int64),
-        )
+        docs = table["docs"].combine_chunks()
+        parts = table["scores"].combine_chunks()
+        offsets = docs.offsets.to_numpy().astype(np.int64)
+        positions = docs.values.to_numpy().astype(np.int64)
         values = parts.values.to_numpy()
         if not np.array_equal(offsets, parts.offsets.to_numpy()) or values.dtype != np.float32:
             raise ValueError("its documents and scores do not belong together")
@@ -342,21 +366,21 @@ class BM25:
 
 
 def best(scores: Floats, k: int) -> Ints:
-    """Return positions of the k highest scores, best first, [q, c] -> [q, k]; -1 in place of those
-    that are not above 0."""
+    """Return positions of the k highest scores, best first, [q, c] -> [q, k]; -1 in place of a
+    document whose score is not above 0."""
     values, positions = top_of(scores, k)
     return np.where(values > 0, positions, -1)
 
 
 class Lexical:
-    """BM25 over a corpus, with settings tuned one after the other on queries of their own."""
+    """BM25 over a corpus, with settings that are tuned one after the other on separate queries."""
 
     def __init__(self, docs: Sequence[str]) -> None:
         self.counts = WordCounts.of(docs)
         self.settings = Settings()
 
     def index(self, settings: Settings | None = None) -> BM25:
-        """Return the index for some settings, or for those that were tuned."""
+        """Return the index for some settings; for the tuned settings if none are given."""
         return BM25.of(self.counts, settings or self.settings)
 
     def rank(self, queries: Sequence[str], k: int, settings: Settings | None = None) -> Ints:
@@ -364,19 +388,17 @@ class Lexical:
         return self.index(settings).rank(queries, k)
 
     def tune(self, queries: Sequence[str], relevant: Relevant) -> None:
-        """Take the b, then the k1, then the stemming with the highest nDCG@10 for these queries.
+        """Choose the b, then the k1, then the stemming with the highest nDCG@10 for these queries.
 
-        The queries must not be those of the comparison.
+        The comparison that follows must ask other queries.
         """
 
         def score(settings: Settings) -> float:
             bar.update()
-            return float(
-                evaluate(self.rank(queries, 10, settings), relevant, ["ndcg@10"])["ndcg@10"].mean()
-            )
+            ranked = self.rank(queries, 10, settings)
+            return float(evaluate(ranked, relevant, ["ndcg@10"])["ndcg@10"].mean())
 
         with progress_bar("tuning BM25", sum(map(len, _GRID.values())), "setting") as bar:
             for option, values in _GRID.items():
-                self.settings = max(
-                    (replace(self.settings, **{option: value}) for value in values), key=score
-                )
+                choices = [replace(self.settings, **{option: value}) for value in values]
+                self.settings = max(choices, key=score)

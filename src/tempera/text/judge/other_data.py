@@ -1,4 +1,4 @@
-"""Evaluation of a model, in training or merged, on data that it was not trained on."""
+"""Evaluation of a model, in training or merged, on data beside its training data."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ Task = RetrievalTask | Graded
 
 @dataclass(frozen=True)
 class InTraining:
-    """Embed texts by a tower as it is now; those that the untrained one has read are not embedded
-    again."""
+    """Embed texts by a tower as it is now; vectors of the untrained tower are computed once."""
 
     known: KnownVectors
 
@@ -53,8 +52,7 @@ def read_tasks(paths: Sequence[str]) -> dict[str, Task]:
     """Read each task once, by its path.
 
     Raises:
-        DataError: a fault in a task, or a table with labels, of which no option can say what they
-            mean.
+        DataError: a fault in a task, or a table with labels, since no option gives their meaning.
     """
     return {path: _read(path) for path in paths}
 
@@ -70,24 +68,26 @@ def _read(path: str) -> Task:
 
 
 def among(tasks: Mapping[str, Task], trained: NDArray[np.int64]) -> dict[str, tuple[int, int]]:
-    """Return how many queries of each task are among texts that a run is trained on, and of how
-    many, for tasks that hold any."""
-    queries = {
-        name: task.queries["text"]
-        for name, task in tasks.items()
-        if isinstance(task, RetrievalTask)
-    }
-    counts = {name: int(among_trained(texts, trained).sum()) for name, texts in queries.items()}
-    return {name: (count, len(queries[name])) for name, count in counts.items() if count}
+    """Return the number of queries among training texts, and the number of all queries, for each
+    task with such queries."""
+    counts = dict[str, tuple[int, int]]()
+    for name, task in tasks.items():
+        if isinstance(task, RetrievalTask):
+            texts = task.queries["text"]
+            count = int(among_trained(texts, trained).sum())
+            if count:
+                counts[name] = count, len(texts)
+    return counts
 
 
 def judged(
     model: Embedder, tasks: Mapping[str, Task], metrics: tuple[str, ...]
 ) -> dict[str, TaskScores]:
     """Evaluate a model on tasks, by the metrics or, where people graded pairs, by correlation."""
-    return {
-        name: task.judge(model)
-        if isinstance(task, Graded)
-        else task.by_vectors(task.vectors(model), metrics)
-        for name, task in tasks.items()
-    }
+    scores = dict[str, TaskScores]()
+    for name, task in tasks.items():
+        if isinstance(task, Graded):
+            scores[name] = task.judge(model)
+        else:
+            scores[name] = task.by_vectors(task.vectors(model), metrics)
+    return scores

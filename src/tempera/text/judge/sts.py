@@ -1,4 +1,4 @@
-"""Semantic textual similarity: correlation of similarities with the grades that people gave."""
+"""Semantic textual similarity: correlation of similarities with the grades of people."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def spearman(a: Floats, b: Floats) -> float:
     return pearson(ranks(a), ranks(b))
 
 
-_DRAWS = 1000  # of the bootstrap, and of the systems that change places
+_DRAWS = 1000  # of the bootstrap, and of the permutation test
 _MEASURES: dict[str, Callable[[Floats, Floats], float]] = {"spearman": spearman, "pearson": pearson}
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Similarities of pairs, [n], and the grades that people gave them, [n].
+    """Similarities of pairs, [n], and people's grades of these pairs, [n].
 
     Args:
-        called: the name of the similarity.
+        called: name of the similarity.
     """
 
     similarities: Floats
@@ -67,37 +67,45 @@ class Agreement:
         }
 
     def against(self, other: Agreement, draws: int = _DRAWS) -> dict[str, Comparison]:
-        """Return the correlations less those of another system on the same pairs."""
+        """Return the differences between the correlations and another system's correlations on the
+        same pairs."""
         comparisons = {}
         for name, measure in _MEASURES.items():
-            mean = measure(self.similarities, self.grades) - measure(
-                other.similarities, other.grades
+            mine = measure(self.similarities, self.grades)
+            theirs = measure(other.similarities, other.grades)
+            # Both systems are drawn on the same resamples.
+            deltas = self._draws(measure, draws) - other._draws(measure, draws)
+            p = _p_value(
+                _scaled(self.similarities, name),
+                _scaled(other.similarities, name),
+                _scaled(self.grades, name),
+                draws,
             )
-            deltas = self._draws(measure, draws) - other._draws(
-                measure, draws
-            )  # of the same resamples
-            p = _swapped(*self._scaled(name), other._scaled(name)[0], draws)
-            comparisons[name] = Comparison(interval(mean, deltas), p, len(self.grades))
+            comparisons[name] = Comparison(interval(mine - theirs, deltas), p, len(self.grades))
         return comparisons
 
     def _draws(self, measure: Callable[[Floats, Floats], float], draws: int) -> Floats:
+        """Return the correlation of each bootstrap resample of the pairs."""
         generator, n = np.random.default_rng(0), len(self.grades)
-        rows = (generator.integers(0, n, n) for _ in range(draws))
-        return np.array([measure(self.similarities[row], self.grades[row]) for row in rows])
-
-    def _scaled(self, name: str) -> tuple[Floats, Floats]:
-        """Return similarities and grades, or their ranks, with mean 0 and deviation 1, so that two
-        systems may exchange them."""
-        sides = (
-            ranks(side) if name == "spearman" else side for side in (self.similarities, self.grades)
-        )
-        similarities, grades = ((side - side.mean()) / (side.std() or 1.0) for side in sides)
-        return similarities, grades
+        values = np.empty(draws)
+        for draw in range(draws):
+            rows = generator.integers(0, n, n)
+            values[draw] = measure(self.similarities[rows], self.grades[rows])
+        return values
 
 
-def _swapped(a: Floats, grades: Floats, b: Floats, draws: int) -> float:
-    """Return the two-sided p-value of the difference in correlation when the systems change places,
-    pair by pair, at random."""
+def _scaled(side: Floats, name: str) -> Floats:
+    """Return similarities or grades, or for Spearman their ranks, with mean 0 and deviation 1, so
+    that two systems may exchange their similarities."""
+    if name == "spearman":
+        side = ranks(side)
+    scaled: Floats = (side - side.mean()) / (side.std() or 1.0)
+    return scaled
+
+
+def _p_value(a: Floats, b: Floats, grades: Floats, draws: int) -> float:
+    """Return the two-sided p-value of the difference in correlation, by a permutation test that
+    exchanges the systems at random, pair by pair."""
     generator = np.random.default_rng(0)
     least = abs(pearson(a, grades) - pearson(b, grades)) * (1 - 1e-9)
     extreme = 0

@@ -6,6 +6,7 @@ Letters in shapes: q queries, c documents, r judgements, n graded pairs, D width
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +30,7 @@ from ...tables.streams import stream
 from ...tables.tables import TableBlock, blocks, joined
 from ..read.beir import is_beir, read_beir
 from ..read.labels import is_scale_of_labels
-from ..read.pairs import TEXTS, Pairs
+from ..read.pairs import Pairs, Text
 from ..read.proposed_roles import log_proposed
 from ..read.roles import UNTRAINED, WHOLE, Roles, refuse_roles
 from ..read.rows import PairReader
@@ -42,10 +43,15 @@ Ints = NDArray[np.int64]
 
 # Usual names of two texts of which neither asks for the other.
 _SENTENCES = (
-    *(("sentence1", "sentence2"), ("sentence_a", "sentence_b"), ("text1", "text2")),
-    *(("sentence_1", "sentence_2"), ("sent1", "sent2"), ("s1", "s2"), ("text_a", "text_b")),
+    ("sentence1", "sentence2"),
+    ("sentence_a", "sentence_b"),
+    ("text1", "text2"),
+    ("sentence_1", "sentence_2"),
+    ("sent1", "sent2"),
+    ("s1", "s2"),
+    ("text_a", "text_b"),
 )
-_GRADED = "score"  # the name of grades, whatever they are
+_GRADED = "score"  # the name of a column of grades on any scale
 
 
 @dataclass(frozen=True)
@@ -61,15 +67,14 @@ class RetrievalTask:
     corpus: pa.Table  # id, text
     relevant: Relevant
     counts: dict[str, int]
-    # whether a document with the query's own text is left out unless it is judged relevant
+    # True leaves out a document with the query's own text unless it is judged relevant.
     exclude_self: bool = False
-    # Of the documents, [c, D], where queries are asked of an index and no model embeds documents.
+    # Vectors of the documents, [c, D], where an index is searched and no model embeds documents.
     kept: Vectors | None = None
-    words: Settings | None = (
-        None  # of BM25, as a run has tuned them on other queries; None are the usual ones
-    )
-    # Pairs of a query and the document that it is, by their common id, [e], each as query * c +
-    # document: always left out.
+    # Settings of BM25 that a run has tuned on other queries; None are the usual settings.
+    words: Settings | None = None
+    # Pairs of a query and a document of one id, which are always left out, [e], each as query * c +
+    # document.
     itself: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
     @classmethod
@@ -81,7 +86,7 @@ class RetrievalTask:
         relevant: Relevant,
         unused: dict[str, int],
     ) -> RetrievalTask:
-        """Put the corpus in order; `relevant` counts documents as they are given."""
+        """Return a task with the corpus in order; `relevant` has positions in the given order."""
         order = falling(corpus["id"])
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
@@ -89,67 +94,48 @@ class RetrievalTask:
             "queries": len(queries),
             "documents": len(corpus),
             "judgements": len(relevant.doc),
-            **unused,
         }
-        task = cls(
-            name,
-            queries,
-            corpus.take(pa.array(order)),
-            replace(relevant, doc=place[relevant.doc]),
-            counts,
-        )
-        return replace(
-            task,
-            counts={
-                **counts,
-                "queries that are a document": len(np.unique(task.own // len(corpus))),
-            },
-        )
+        counts.update(unused)
+        ordered = corpus.take(pa.array(order))
+        task = cls(name, queries, ordered, replace(relevant, doc=place[relevant.doc]), counts)
+        counts = dict(counts)
+        counts["queries that are a document"] = len(np.unique(task.own // len(corpus)))
+        return replace(task, counts=counts)
 
     @classmethod
     def beir(cls, folder: str | Path, split: str = "test") -> RetrievalTask:
         """Read a BEIR folder; grades of 0 are not relevant."""
-        folder_rows = read_beir(folder, split)
-        right = folder_rows.grade > 0
+        rows = read_beir(folder, split)
+        right = rows.grade > 0
         relevant = Relevant(
-            len(folder_rows.queries),
-            folder_rows.query[right],
-            folder_rows.doc[right],
-            folder_rows.grade[right],
+            len(rows.queries), rows.query[right], rows.doc[right], rows.grade[right]
         )
-        query, doc = folder_rows.itself()
-        unused = dict(folder_rows.unused)
+        query, doc = rows.itself()
+        unused = dict(rows.unused)
         if len(query):
             unused["queries that are a document of their id, which is left out"] = len(query)
-        task = cls.of(
-            f"{Path(folder).name}/{split}",
-            folder_rows.queries,
-            folder_rows.corpus,
-            relevant,
-            unused,
-        )
-        place = np.argsort(falling(folder_rows.corpus["id"]))
-        return replace(task, itself=query * len(task.corpus) + place[doc])
+        name = f"{Path(folder).name}/{split}"
+        task = cls.of(name, rows.queries, rows.corpus, relevant, unused)
+        place = np.argsort(falling(rows.corpus["id"]))
+        return replace(task, itself=query * len(rows.corpus) + place[doc])
 
     @classmethod
     def pairs(cls, path: str | Path, roles: Roles = UNTRAINED) -> RetrievalTask:
-        """Read a table of pairs: each distinct query ranks every distinct document; ids that the
-        table lacks are row numbers."""
-        pairs, _ = PairsFile(**{**vars(roles), "path": str(path)}).read()
+        """Read a table of pairs: each distinct query ranks every distinct document; missing ids
+        are row numbers."""
+        options = dict(vars(roles))
+        options["path"] = str(path)
+        pairs, _ = PairsFile(**options).read()
         return cls.of_pairs(Path(path).name, pairs)
 
     @classmethod
     def of_pairs(cls, name: str, pairs: Pairs) -> RetrievalTask:
-        """Return the task of pairs that have been read."""
+        """Return the task of pairs."""
         log_proposed(pairs.about)
-        sides, at = {}, {}
-        for role in TEXTS:
-            first, at[role] = pairs.distinct(role)
-            numbers = pa.array(first + 1).cast(pa.large_string())
-            ids = pc.coalesce(pairs.given(role).take(pa.array(first)), numbers)
-            sides[role] = pa.table({"id": ids, "text": pairs.texts(role, first)})
-        relevant = Relevant.of_pairs(len(sides["query"]), at["query"], at["doc"])
-        return cls.of(name, sides["query"], sides["doc"], relevant, dict(pairs.dropped))
+        queries, query_of = _distinct(pairs, "query")
+        docs, doc_of = _distinct(pairs, "doc")
+        relevant = Relevant.of_pairs(len(queries), query_of, doc_of)
+        return cls.of(name, queries, docs, relevant, dict(pairs.dropped))
 
     @property
     def ids(self) -> list[str]:
@@ -161,65 +147,78 @@ class RetrievalTask:
     def own(self) -> Ints:
         """Pairs of a query and a document with its text that is not relevant to it, [e], each as
         query * c + document."""
-        c, rows = len(self.corpus), defaultdict[int, list[int]](list)
+        c = len(self.corpus)
+        rows = defaultdict[int, list[int]](list)
         for row, text in enumerate(content_ids(self.corpus["text"]).tolist()):
             rows[text].append(row)
-        texts = content_ids(self.queries["text"]).tolist()
-        equal = np.array(
-            [query * c + row for query, text in enumerate(texts) for row in rows.get(text, ())],
-            np.int64,
-        )
-        return np.setdiff1d(
-            equal, (self.relevant.query * c + self.relevant.doc)[self.relevant.gain > 0]
-        )
+        equal = list[int]()
+        for query, text in enumerate(content_ids(self.queries["text"]).tolist()):
+            equal += [query * c + row for row in rows.get(text, ())]
+        judged = self.relevant.query * c + self.relevant.doc
+        return np.setdiff1d(np.array(equal, np.int64), judged[self.relevant.gain > 0])
 
     @cached_property
     def left_out(self) -> Ints:
-        """Pairs of a query and a document that its ranking leaves out, [e], each as query * c +
-        document."""
-        return np.union1d(self.itself, self.own) if self.exclude_self else self.itself
+        """Pairs of a query and a document that the query's ranking leaves out, [e], each as query *
+        c + document."""
+        if self.exclude_self:
+            return np.union1d(self.itself, self.own)
+        return self.itself
 
     @property
     def about_words(self) -> dict[str, Any]:
-        """Return the settings of BM25, and whether they have been tuned."""
-        return {**asdict(self.words or Settings()), "tuned": self.words is not None}
+        """The settings of BM25, with True for tuned settings."""
+        about: dict[str, Any] = asdict(self.words or Settings())
+        about["tuned"] = self.words is not None
+        return about
 
     def _depth(self, metrics: tuple[str, ...]) -> int:
-        """Return the depth to rank to, with room for what is left out of a ranking."""
+        """Return the depth of rankings, with room for documents that are left out."""
         most = np.bincount(self.left_out // len(self.corpus)).max(initial=0)
         return depth_of(metrics) + int(most)
 
     def vectors(self, model: Embedder) -> tuple[Vectors, Vectors]:
         """Return a model's vectors of the queries, [q, D], and of the corpus, [c, D]."""
         queries = encode_all(model.query, self.queries["text"], "queries")
-        docs = (
-            encode_all(model.doc, self.corpus["text"], "documents")
-            if self.kept is None
-            else self.kept
-        )
-        return queries, docs
+        if self.kept is not None:
+            return queries, self.kept
+        return queries, encode_all(model.doc, self.corpus["text"], "documents")
 
     def by_vectors(self, vectors: tuple[Vectors, Vectors], metrics: tuple[str, ...]) -> Ranking:
         """Rank the whole corpus by the inner products of vectors, which are the model's
         similarity."""
-        return self._judged(nearest(*vectors, self._depth(metrics)), metrics)
+        queries, docs = vectors
+        return self._judged(nearest(queries, docs, self._depth(metrics)), metrics)
 
     def by_words(
         self, vectors: tuple[Vectors, Vectors], weight: float, metrics: tuple[str, ...]
     ) -> tuple[Ranking, Ranking]:
         """Rank by BM25 alone, and by vectors and BM25 together."""
-        texts, depth = self.queries["text"].to_pylist(), self._depth(metrics)
+        texts = self.queries["text"].to_pylist()
+        depth = self._depth(metrics)
         words = Lexical(self.corpus["text"].to_pylist()).index(self.words or Settings())
-        (fused,) = rank_by_weight(scores_of_both(*vectors, texts, words), [weight], depth)
+        queries, docs = vectors
+        (fused,) = rank_by_weight(scores_of_both(queries, docs, texts, words), [weight], depth)
         return self._judged(words.rank(texts, depth), metrics), self._judged(fused, metrics)
 
     def _judged(self, ranked: Ints, metrics: tuple[str, ...]) -> Ranking:
+        """Return a ranking with its metrics, after moving documents that are left out behind all
+        others."""
         if len(self.left_out):
             pairs = np.arange(len(ranked))[:, None] * len(self.corpus) + ranked
             is_own = np.isin(pairs, self.left_out) & (ranked >= 0)
             last = np.argsort(is_own, axis=1, kind="stable")
             ranked = np.take_along_axis(np.where(is_own, -1, ranked), last, 1)
         return Ranking.of(ranked[:, : depth_of(metrics)], self.relevant, metrics)
+
+
+def _distinct(pairs: Pairs, role: Text) -> tuple[pa.Table, Ints]:
+    """Return the ids and texts of distinct texts, and the position of each pair's text among
+    them."""
+    first, position = pairs.distinct(role)
+    numbers = pa.array(first + 1).cast(pa.large_string())
+    ids = pc.coalesce(pairs.given(role).take(pa.array(first)), numbers)
+    return pa.table({"id": ids, "text": pairs.texts(role, first)}), position
 
 
 @dataclass(frozen=True)
@@ -236,45 +235,45 @@ class Graded:
         """Read the rows of a table of graded pairs.
 
         Args:
-            name: of the task.
+            name: name of the task.
             table: all rows.
-            columns: of both texts and of the grade.
-            where: the name of the table in messages.
+            columns: names of the columns of both texts and of the grade.
+            where: name of the table in messages.
         """
         if len(table) < 2:
             raise DataError(
                 f"{where} holds {len(table)} graded pairs; a correlation needs at least 2"
             )
-        roles = {role: (column,) for role, column in zip(("first", "second", "score"), columns)}
+        first, second, score = columns
+        roles = {"first": (first,), "second": (second,), "score": (score,)}
         reader = PairReader(TableBlock(table, where), WHOLE, roles, Counter())
-        sides = {role: reader.texts(role, roles[role][0]) for role in ("first", "second")}
-        for role, (_, rows, _) in sides.items():
-            reader.refuse(
-                role, np.bincount(rows, minlength=len(table)) != 1, "does not hold one text"
-            )
-        first, second = (pa.chunked_array([texts]) for texts, _, _ in sides.values())
+        sides = {"first": reader.texts("first", first), "second": reader.texts("second", second)}
+        texts = list[pa.ChunkedArray]()
+        for role, (side, rows, _) in sides.items():
+            is_not_one = np.bincount(rows, minlength=len(table)) != 1
+            reader.refuse(role, is_not_one, "does not hold one text")
+            texts.append(pa.chunked_array([side]))
         grades = reader.numbers("score")
         if grades.min() == grades.max():
             raise DataError(
                 f"{where}: every score is {grades[0]:g}, and a correlation needs scores that differ"
             )
-        return cls(name, first, second, grades)
+        return cls(name, texts[0], texts[1], grades)
 
     @property
     def ids(self) -> list[str]:
-        """Rows, from 1."""
+        """Numbers of the rows, from 1."""
         return [str(row) for row in range(1, len(self.grades) + 1)]
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the number of pairs."""
+        """The number of pairs."""
         return {"pairs": len(self.grades)}
 
     def judge(self, model: Embedder, metrics: tuple[str, ...] = METRICS) -> Agreement:
         """Compare similarities of both sentences, embedded as documents, with the grades."""
-        first, second = (
-            encode_all(model.doc, column, "sentences") for column in (self.first, self.second)
-        )
+        first = encode_all(model.doc, self.first, "sentences")
+        second = encode_all(model.doc, self.second, "sentences")
         similarities = np.einsum("nd,nd->n", first, second, dtype=np.float64)
         return Agreement(similarities, self.grades, model.similarity)
 
@@ -283,12 +282,12 @@ def read_task(data: Any, split: str = "test", roles: Roles | None = None) -> Ret
     """Read a retrieval set, a table of graded pairs, or a table of pairs (always so with roles).
 
     Args:
-        data: the path of a file or a folder, or a frame: whatever has `__arrow_c_stream__`.
-        split: of a retrieval set.
-        roles: of the columns of a table.
+        data: the path of a file or a folder, or a frame: any object with `__arrow_c_stream__`.
+        split: split of a retrieval set.
+        roles: roles of the columns of a table.
 
     Raises:
-        DataError: none of these, or a fault in it, by row.
+        DataError: other data, or a fault in the data, by row.
         ConfigError: roles for a retrieval set.
     """
     is_path = isinstance(data, str | Path)
@@ -296,26 +295,35 @@ def read_task(data: Any, split: str = "test", roles: Roles | None = None) -> Ret
         refuse_roles(data, roles)
         return RetrievalTask.beir(data, split)
     where = str(data) if is_path else "data"
-    read = blocks(Path(data)) if is_path else stream(data)
-    first = next((block.table for block in read if len(block.table)), pa.table({}))
     name = Path(data).name if is_path else where
-    if roles is None and (columns := graded_columns(first, where)) is not None:
-        tables = [block.table for block in (blocks(Path(data)) if is_path else stream(data))]
+
+    def read() -> Iterable[TableBlock]:
+        return blocks(Path(data)) if is_path else stream(data)
+
+    first = pa.table({})
+    for block in read():
+        if len(block.table):
+            first = block.table
+            break
+    columns = graded_columns(first, where) if roles is None else None
+    if columns is not None:
+        tables = [block.table for block in read()]
         whole = joined(tables, f"{where}: a column changes its type on the way")
         return Graded.table(name, whole, columns, where)
     chosen = (roles or UNTRAINED).without_usual_ids(first.column_names)
     if is_path:
         return RetrievalTask.pairs(data, chosen)
-    known = {each.name: getattr(chosen, each.name) for each in fields(Given)}
-    return RetrievalTask.of_pairs(name, Given.of(data, **known).read()[0])
+    options = {each.name: getattr(chosen, each.name) for each in fields(Given)}
+    pairs, _ = Given.of(data, **options).read()
+    return RetrievalTask.of_pairs(name, pairs)
 
 
 def graded_columns(rows: pa.Table, where: str) -> tuple[str, str, str] | None:
-    """Return the columns of two sentences and of the grade of how similar they are; None if a table
-    has none.
+    """Return the columns of two sentences and of the grade of their similarity; None for a table
+    without them.
 
-    Grades are numbers called score, or a scale of another name: of fractions, or of more than three
-    whole numbers, which labels have at most.
+    Grades are numbers called score, or a scale of another name with fractions or with more than
+    three whole numbers: labels have at most three.
 
     >>> rows = {"sentence1": ["a", "b"], "sentence2": ["c", "d"], "similarity_score": [0.5, 4.75]}
     >>> graded_columns(pa.table(rows), "a.csv")
@@ -323,22 +331,25 @@ def graded_columns(rows: pa.Table, where: str) -> tuple[str, str, str] | None:
     >>> graded_columns(pa.table({**rows, "similarity_score": ["no", "yes"]}), "a.csv")
     """
     called = {plain(name): name for name in rows.column_names}
-    pair = next((pair for pair in _SENTENCES if all(plain(name) in called for name in pair)), None)
-    if pair is None:
+    texts = list[str]()
+    for pair in _SENTENCES:
+        if all(plain(name) in called for name in pair):
+            texts = [called[plain(name)] for name in pair]
+            break
+    if not texts:
         return None
-    texts = [called[plain(name)] for name in pair]
     columns = profile(rows.drop_columns(texts), where).columns
     if plain(_GRADED) in called:
         return texts[0], texts[1], called[plain(_GRADED)]
-    scales = [
-        name
-        for name, column in columns.items()
-        if is_scale_of_labels(column) and column.scale is not None and _is_graded(column)
-    ]
-    return (texts[0], texts[1], scales[0]) if len(scales) == 1 else None
+    scales = [name for name, column in columns.items() if _is_graded(column)]
+    if len(scales) != 1:
+        return None
+    return texts[0], texts[1], scales[0]
 
 
 def _is_graded(column: ColumnProfile) -> bool:
-    """Return whether numbers are more than labels of a few kinds."""
+    """Return True for a scale of numbers with fractions, or with more values than labels have."""
+    if not is_scale_of_labels(column) or column.scale is None:
+        return False
     numbers = {float(value) for value in column.values}
     return len(numbers) > 3 or any(value != int(value) for value in numbers)

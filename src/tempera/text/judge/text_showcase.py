@@ -55,7 +55,7 @@ print(model.similarity(queries, docs))""",
 
 
 def _for_index(kept: Kept, normalised: bool) -> Subject:
-    """Return the words for a model of queries whose documents are the vectors of an index."""
+    """Return the words for a model of queries beside the vectors of an index."""
     as_compared = ", normalize_embeddings=True" if normalised else ""
     maker = f", which the model {kept.model} has made" if kept.model else ""
     return replace(
@@ -80,36 +80,23 @@ class TextShowcase:
             self.subject = _for_index(doc.kept, data.tower.normalised)
 
     def facts(self) -> DataFacts:
-        """Return counts of the data, and its source with the roles of its columns written down."""
-        split = self.texts.split
-        counts = {
+        """Return the counts and notes of the data, and the source with the roles of its columns."""
+        split, made = self.texts.split, self.data.made
+        counts: dict[str, Any] = {
             "pairs": split.count,
             "dropped": self.data.dropped,
             "train": len(split.train),
             "validation": split.queries(split.validation),
             "queries": split.queries(split.test),
             "corpus": len(split.corpus),
-            **({"shared_documents": split.shared} if split.shared else {}),
-            **({"held_out": [*split.notes]} if split.notes else {}),
         }
-        made, (first, *notes) = self.data.made, split.lines()
-        notes += [note] if (note := made.note()) else []
-        asked_for = split.pairs.part != RANKED  # others have no query
-        queries = np.unique(self.texts.catalogue.query_of[asked_for])
-        tokens = {
-            "queries": self.texts.queries.lengths[queries],
-            "documents": self.texts.docs.lengths,
-        }
-        unread = {name: int((lengths == 0).sum()) for name, lengths in tokens.items()}
-        if any(unread.values()):
-            named = " and ".join(quantity(count, name) for name, count in unread.items() if count)
-            notes.append(
-                f"the tower reads no word of {named}: nothing is learned from them, and what they find is chance"
-            )
-        if only := int((self.texts.catalogue.doc_first >= len(split.pairs)).sum()):
-            notes.append(
-                f"{only:,} of the documents are negatives alone: they are searched, but no evaluation ranks them"
-            )
+        if split.shared:
+            counts["shared_documents"] = split.shared
+        if split.notes:
+            counts["held_out"] = list(split.notes)
+        first, *notes = split.lines()
+        notes += [made.note(), self._unread(), self._unranked()]
+        notes = [note for note in notes if note]
         return DataFacts(
             split.pairs.source,
             first,
@@ -122,13 +109,35 @@ class TextShowcase:
             made.beside if made.count else 0,
         )
 
+    def _unread(self) -> str:
+        """Return a sentence about texts without a token; "" if every text has tokens."""
+        has_query = self.texts.split.pairs.part != RANKED
+        queries = np.unique(self.texts.catalogue.query_of[has_query])
+        empty_queries = int((self.texts.queries.lengths[queries] == 0).sum())
+        empty_docs = int((self.texts.docs.lengths == 0).sum())
+        texts = list[str]()
+        if empty_queries:
+            texts.append(quantity(empty_queries, "queries"))
+        if empty_docs:
+            texts.append(quantity(empty_docs, "documents"))
+        if not texts:
+            return ""
+        return f"the tower reads no word of {' and '.join(texts)}: nothing is learned from them, and what they find is chance"
+
+    def _unranked(self) -> str:
+        """Return a sentence about documents that are only negatives; "" if there are none."""
+        count = int((self.texts.catalogue.doc_first >= len(self.texts.split.pairs)).sum())
+        if not count:
+            return ""
+        return f"{count:,} of the documents are negatives alone: they are searched, but no evaluation ranks them"
+
     def preview(self) -> dict[str, Any]:
         """Return three rows, lengths, repeats, and negatives of a query."""
         texts = self.texts
         return summary(texts.catalogue, texts.split.train, texts.queries, texts.docs)
 
     def searched(self) -> Searched:
-        """Return every document that is searched with its vector."""
+        """Return the searched documents with their vectors and the index of their words."""
         words = self.held_out.words_of_all()
         tables = {} if words is None else {WORDS: words.table()}
         vectors, documents = self.held_out.vectors(), self.texts.catalogue.table()
@@ -139,11 +148,13 @@ class TextShowcase:
         return {TRAINED: self.texts.split.trained_texts}
 
     def reopened(self, folder: Path) -> float:
-        """Save the tower and open it as a user would; return the largest difference in any number
-        of its vectors."""
+        """Save the tower, open it as a user would, and return the largest difference in any number
+        of the vectors."""
         tower, catalogue = self.data.tower, self.texts.catalogue
-        role: Role = "query" if tower.guarded else "doc"  # an index has no model of documents
-        every = catalogue.queries if role == "query" else catalogue.docs
+        role: Role = "doc"
+        every = catalogue.docs
+        if tower.guarded:  # an index has no model of documents
+            role, every = "query", catalogue.queries
         texts = every[: min(8, len(every))]
         tower.save(folder)
         here = tower.encode(tower.features(texts, None, role), role).numpy()
@@ -153,34 +164,31 @@ class TextShowcase:
         self, systems: Mapping[str, SystemScores], count: int = 10, shown: int = 5
     ) -> list[Example]:
         """Return held-out queries at random, with the documents that the trained model returns."""
-        questions, pairs, corpus = (
-            self.held_out.questions["test"],
-            self.texts.split.pairs,
-            self.texts.split.corpus,
-        )
+        questions = self.held_out.questions["test"]
+        pairs, corpus = self.texts.split.pairs, self.texts.split.corpus
+        relevant = questions.relevant
         trained, bm25 = systems["trained"], systems.get("bm25")
         assert isinstance(trained, Ranking) and isinstance(bm25, Ranking | None)
-        rank = trained.first_right(questions.relevant)
-        other = bm25.first_right(questions.relevant) if bm25 is not None else np.zeros_like(rank)
-        right = questions.relevant.gains(trained.ranked) > 0
+        rank = trained.first_right(relevant)  # 0 for none
+        baseline_rank = np.zeros_like(rank) if bm25 is None else bm25.first_right(relevant)
+        is_right = relevant.gains(trained.ranked) > 0
         queries = np.random.default_rng(self.held_out.seed).permutation(len(questions.rows))[:count]
         scores = self._scores(queries, trained.ranked[queries, :shown])
-        examples = []
+        examples = list[Example]()
         for i, query in enumerate(queries):
             top = corpus[trained.ranked[query, :shown]]
-            labels, places = pairs.labels(top), pairs.texts("place", top)
-            answers = corpus[questions.relevant.doc[questions.relevant.query == query]]
+            labels = pairs.labels(top)
+            places = pairs.texts("place", top)
+            hits = list[Hit]()
+            for j, (label, place) in enumerate(zip(labels, places, strict=True)):
+                hits.append(Hit(label, place, float(scores[i, j]), bool(is_right[query, j])))
+            answers = corpus[relevant.doc[relevant.query == query]]
             examples.append(
                 Example(
                     query=questions.queries[query],
                     answers=tuple(pairs.labels(answers)),
-                    hits=tuple(
-                        Hit(label, place, float(score), bool(good))
-                        for label, place, score, good in zip(
-                            labels, places, scores[i], right[query]
-                        )
-                    ),
-                    baseline_rank=int(other[query]) or None,
+                    hits=tuple(hits),
+                    baseline_rank=int(baseline_rank[query]) or None,
                     rank=int(rank[query]) or None,
                 )
             )

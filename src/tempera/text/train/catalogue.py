@@ -1,5 +1,4 @@
-"""The distinct texts of the pairs, each once, as towers read them and an index holds them, with
-their positions by row."""
+"""The distinct texts of the pairs, and the positions of each row's texts among them."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from ...arithmetic.ragged import Ragged
 from ...engine.batches import Draws, Examples
 from ...io.ids import Ids, content_ids
 from ...io.texts import Texts
-from ..read.pairs import GIVEN, TEXTS, Pairs, Rows, Text, distinct
+from ..read.pairs import GIVEN, Pairs, Rows, Text, distinct
 from .samplers import keys_of
 
 _BLOCK = 100_000  # texts whose features are in memory at once
@@ -27,7 +26,7 @@ _TOKENIZER_TEXTS = 500_000  # texts in memory for a tokenizer, which samples the
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The distinct queries, [p], and documents, [u]: first those that answer, then those that are
+    """The distinct queries, [p], and documents, [u]: first the answers, then documents that are
     only negatives."""
 
     pairs: Pairs
@@ -43,67 +42,73 @@ class Catalogue:
         """Return the distinct texts of pairs by their ids.
 
         Args:
-            withheld: negatives that no row has, though they are documents, [m]; None are none.
+            withheld: True for negatives that no row has, though they are documents, [m]; None
+                withholds nothing.
 
         >>> catalogue = Catalogue.of(Pairs.of(["a", "b", "a"], ["x", "x", "y"]))
         >>> catalogue.queries[:], catalogue.docs[:], catalogue.doc_of.tolist()
         (['a', 'b'], ['x', 'y'], [0, 0, 1])
         """
         ids, offsets = pairs.negatives
-        first, which = distinct(
-            np.concatenate([pairs.ids("doc"), ids]) if len(ids) else pairs.ids("doc")
-        )
-        # Where the negatives of all pairs stand that a row has.
-        listed = np.arange(len(ids))
+        docs = pairs.ids("doc")
+        if len(ids):
+            docs = np.concatenate([docs, ids])
+        doc_first, position = distinct(docs)
+        query_rows, query_of = pairs.distinct("query")
+        kept = np.arange(len(ids))  # negatives that a row has
         if withheld is not None and len(withheld):
-            listed = np.flatnonzero(~withheld)
-        offsets = np.searchsorted(listed, offsets)
-        negatives = Ragged(torch.from_numpy(which[len(pairs) :][listed]), torch.from_numpy(offsets))
-        return cls(pairs, *pairs.distinct("query"), first, which[: len(pairs)], negatives)
+            kept = np.flatnonzero(~withheld)
+        negatives = Ragged(
+            torch.from_numpy(position[len(pairs) :][kept]),
+            torch.from_numpy(np.searchsorted(kept, offsets)),
+        )
+        return cls(pairs, query_rows, query_of, doc_first, position[: len(pairs)], negatives)
 
     @cached_property
     def contents(self) -> dict[Text, Ids]:
-        """Return the ids of the contents of the distinct queries, [p], and documents, [u], whatever
-        ids were given to them."""
-        return {
-            role: content_ids(self.distinct(role)[1])
-            if self._named(role)
-            else self.distinct(role)[0]
-            for role in TEXTS
-        }
+        """The ids of the contents of the distinct queries, [p], and documents, [u], whatever ids
+        the data have."""
+        return {"query": self._contents("query"), "doc": self._contents("doc")}
 
-    def _named(self, role: Text) -> bool:
-        """Return whether the data give a text of a role its id; others have that of their
-        content."""
-        own = [self.pairs.given(role), *([self.pairs.negative_given] if role == "doc" else [])]
-        return any(each.null_count < len(each) for each in own)
+    def _contents(self, role: Text) -> Ids:
+        ids, texts = self.distinct(role)
+        if self._has_own_ids(role):
+            return content_ids(texts)
+        return ids  # made of the content already
+
+    def _has_own_ids(self, role: Text) -> bool:
+        """Return True if the data have an id for a text of a role; a text without an id has the id
+        of its content."""
+        columns = [self.pairs.given(role)]
+        if role == "doc":
+            columns.append(self.pairs.negative_given)
+        return any(each.null_count < len(each) for each in columns)
 
     @cached_property
     def alike(self) -> dict[Text, Rows]:
-        """Return the first query of the text of each query, [p], and the first document of the text
-        of each document, [u].
+        """The first query of the text of each query, [p], and the first document of the text of
+        each document, [u].
 
-        Data may give equal texts several ids. No tower tells them apart, so that in training they
-        are one, and what answers one of them is no negative of another.
+        Data may have several ids for equal texts. No tower tells equal texts apart, so that they
+        are one text in training, and an answer to one of them is no negative of another.
         """
         return {"query": self._alike("query"), "doc": self._alike("doc")}
 
     def _alike(self, role: Text) -> Rows:
-        if not self._named(role):
-            return np.arange(len(self.contents[role]))
-        first, which = distinct(self.contents[role])
-        return first[which]
+        contents = self.contents[role]
+        if not self._has_own_ids(role):
+            return np.arange(len(contents))
+        first, position = distinct(contents)
+        return first[position]
 
     def trained_on(self, rows: Rows) -> tuple[Rows, Rows, Ragged]:
-        """Return the query of each of these pairs, its document, and its negatives; equal texts are
-        one."""
-        negatives, doc = self.negatives[torch.from_numpy(rows)], self.alike["doc"]
-        values = torch.from_numpy(doc[negatives.values.numpy()])
-        return (
-            self.alike["query"][self.query_of[rows]],
-            doc[self.doc_of[rows]],
-            Ragged(values, negatives.offsets),
-        )
+        """Return the query, the document and the negatives of each pair; equal texts count as one
+        text."""
+        query = self.alike["query"][self.query_of[rows]]
+        doc = self.alike["doc"][self.doc_of[rows]]
+        negatives = self.negatives[torch.from_numpy(rows)]
+        values = self.alike["doc"][negatives.values.numpy()]
+        return query, doc, Ragged(torch.from_numpy(values), negatives.offsets)
 
     @property
     def queries(self) -> Texts:
@@ -129,35 +134,36 @@ class Catalogue:
         return self.doc_ids, self.docs
 
     def trained(self, rows: Rows) -> list[str]:
-        """Return the distinct texts of the training rows, and documents that nothing asks for, for
-        a tokenizer; a sample of many.
-
-        It sees nothing that is held out.
-        """
-        docs = np.concatenate(
-            [self.doc_of[rows], self.negatives[torch.from_numpy(rows)].values.numpy()]
-        )
+        """Return texts for a tokenizer: of the training rows, and documents without a query; a
+        sample of many texts, and no held-out text."""
+        negatives = self.negatives[torch.from_numpy(rows)].values.numpy()
+        docs = np.concatenate([self.doc_of[rows], negatives])
         if self.pairs.paired:  # else any two texts are a row
             docs = np.concatenate([docs, self.doc_of[self.pairs.unasked]])
-        sides = [(self.queries, np.unique(self.query_of[rows])), (self.docs, np.unique(docs))]
-        step = max(1, sum(len(which) for _, which in sides) // _TOKENIZER_TEXTS)
-        return [text for texts, which in sides for text in texts.take(which[::step])]
+        docs = np.unique(docs)
+        queries = np.unique(self.query_of[rows])
+        step = max(1, (len(queries) + len(docs)) // _TOKENIZER_TEXTS)
+        texts = list(self.queries.take(queries[::step]))
+        texts += self.docs.take(docs[::step])
+        return texts
 
     def keys(self, rows: Rows) -> Ragged:
-        """Return the ids of every text of each of these pairs: query, document, negatives; equal
-        texts have one."""
+        """Return the ids of the query, the document and the negatives of each pair; equal texts
+        have one id."""
         query, doc, negatives = self.trained_on(rows)
-        queries, docs = (torch.from_numpy(self.distinct(role)[0]) for role in TEXTS)
-        return keys_of(queries[query], docs[doc], negatives, docs)
+        query_ids = torch.from_numpy(self.distinct("query")[0])
+        doc_ids = torch.from_numpy(self.doc_ids)
+        return keys_of(query_ids[query], doc_ids[doc], negatives, doc_ids)
 
     def examples(self, rows: Rows, queries: Ragged, docs: Ragged, draws: Draws) -> Examples:
         """Return the chosen pairs as features of the distinct queries, [p], and documents, [u]."""
-        pairs, weight = self.pairs, None
         query, doc, negatives = self.trained_on(rows)
-        if (
-            "weight" in pairs.table.column_names
-        ):  # sources of a mixture may have none: such a row counts 1
-            weight = torch.from_numpy(pc.fill_null(pairs.table["weight"], 1.0).to_numpy()[rows])
+        has_negatives = len(self.negatives.values) > 0
+        weight = None
+        if "weight" in self.pairs.table.column_names:
+            # A row of a source without weights, in a mixture, counts 1.
+            weights = pc.fill_null(self.pairs.table["weight"], 1.0).to_numpy()
+            weight = torch.from_numpy(weights[rows])
         return Examples(
             queries,
             docs,
@@ -166,51 +172,49 @@ class Catalogue:
             query_ids=torch.from_numpy(self.distinct("query")[0][query]),
             doc_ids=torch.from_numpy(self.doc_ids[doc]),
             draws=draws,
-            negatives=negatives if len(self.negatives.values) else None,
-            all_ids=torch.from_numpy(self.doc_ids) if len(self.negatives.values) else None,
+            negatives=negatives if has_negatives else None,
+            all_ids=torch.from_numpy(self.doc_ids) if has_negatives else None,
             weight=weight,
         )
 
     @cached_property
     def searched(self) -> Rows:
-        """Positions of the documents that the index of a run holds, rising: all but those that are
-        made of others."""
+        """Positions of the documents in the index of a run, rising: all but documents that are made
+        of other documents."""
         held = np.ones(len(self.doc_first), bool)
         held[self.doc_of] = False
         held[self.doc_of[self.pairs.searched]] = True
         return np.flatnonzero(held)
 
     def table(self) -> pa.Table:
-        """Return the documents that are searched as an index describes them: doc_id, name, place,
-        doc; given_doc_id if any has one.
+        """Return the searched documents as an index describes them: name, place, doc, doc_id, and
+        given_doc_id if the data have ids.
 
         A negative has the place of its row.
         """
-        count = int(np.searchsorted(self.doc_first, len(self.pairs)))
-        row = (
-            np.searchsorted(
-                self.pairs.negatives[1], self.doc_first[count:] - len(self.pairs), side="right"
-            )
-            - 1
-        )
-        places = self.pairs.texts("place", np.concatenate([self.doc_first[:count], row]))
-        names = self.pairs.texts("name", self.doc_first[:count]) + [""] * len(row)
+        pairs = self.pairs
+        count = int(np.searchsorted(self.doc_first, len(pairs)))
+        answers = self.doc_first[:count]
+        negatives = self.doc_first[count:] - len(pairs)
+        row = np.searchsorted(pairs.negatives[1], negatives, side="right") - 1
+        names = pairs.texts("name", answers) + [""] * len(row)
+        places = pairs.texts("place", np.concatenate([answers, row]))
         columns = {"name": names, "place": places, "doc": self.docs[:]}
         table = pa.table(
             {name: pa.array(column, pa.large_string()) for name, column in columns.items()}
         )
-        own = pa.chunked_array([*self.pairs.given("doc").chunks, *self.pairs.negative_given.chunks])
-        if own.null_count < len(own):
-            table = table.append_column(GIVEN["doc"], own.take(pa.array(self.doc_first)))
+        own_ids = pa.chunked_array(pairs.given("doc").chunks + pairs.negative_given.chunks)
+        if own_ids.null_count < len(own_ids):
+            table = table.append_column(GIVEN["doc"], own_ids.take(pa.array(self.doc_first)))
         return table.append_column("doc_id", pa.array(self.doc_ids)).take(pa.array(self.searched))
 
 
 def stored(features: Callable[[Sequence[str]], Ragged], texts: Sequence[str], path: Path) -> Ragged:
-    """Return features of texts, written to a file as int32 and memory-mapped, so that only the rows
-    in use take memory.
+    """Return the features of texts from a memory-mapped file of int32: only rows in use take
+    memory.
 
     Args:
-        features: token ids of some texts.
+        features: a function from some texts to their token ids.
         path: the file to write; the ends of the rows stay in memory.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -221,8 +225,8 @@ def stored(features: Callable[[Sequence[str]], Ragged], texts: Sequence[str], pa
             lengths.append(part.lengths)
             file.write(part.values.numpy().astype(np.int32, copy=False).tobytes())
     offsets = torch.cat(lengths).cumsum(0)
-    if not int(offsets[-1]):
+    size = int(offsets[-1])
+    if not size:  # an empty file cannot be mapped
         return Ragged(torch.empty(0, dtype=torch.int32), offsets)
-    return Ragged(
-        torch.from_file(str(path), shared=False, size=int(offsets[-1]), dtype=torch.int32), offsets
-    )
+    values = torch.from_file(str(path), shared=False, size=size, dtype=torch.int32)
+    return Ragged(values, offsets)

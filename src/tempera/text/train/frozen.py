@@ -1,4 +1,4 @@
-"""Sides of a retriever that keep their vectors: a tower whose features are rows of a matrix.
+"""Untrained sides of a retriever: towers whose features are rows of a matrix of vectors.
 
 Letters in shapes: n rows, m vectors, c documents of an index, D width.
 """
@@ -35,10 +35,10 @@ _UNIT = 1e-2  # by which a unit vector's length may differ from 1, in float16 an
 
 
 class Frozen(Tower):
-    """A side that nothing trains: a text is looked up, no model runs, and no graph is kept.
+    """An untrained side: vectors are looked up, no model runs, and no graph is kept.
 
     Args:
-        vectors: [m, D], memory-mapped; row i of the features names one of them.
+        vectors: [m, D], memory-mapped; row i of the features is the position of a vector.
     """
 
     padded = False
@@ -51,7 +51,8 @@ class Frozen(Tower):
 
     def forward(self, features: Ragged) -> Tensor:
         rows = (features.origin or features).values.numpy()
-        return placed(torch.from_numpy(np.asarray(self.vectors[rows], np.float32)), self.like)
+        vectors = np.asarray(self.vectors[rows], np.float32)
+        return placed(torch.from_numpy(vectors), self.like)
 
     @property
     def width(self) -> int:
@@ -60,25 +61,27 @@ class Frozen(Tower):
 
     @torch.no_grad()
     def encode(self, features: Ragged, role: Role = "doc") -> Tensor:
-        """Vectors of rows as they are compared, [n, D]: of length 1 for cosine."""
-        blocks = [
-            features[start : start + _BLOCK] for start in range(0, max(1, len(features)), _BLOCK)
-        ]
-        vectors = torch.cat([self(block).float().cpu() for block in blocks])
-        return F.normalize(vectors, dim=-1) if self.normalised else vectors
+        """Return the vectors of rows as they are compared, [n, D]: of length 1 for cosine."""
+        blocks = list[Tensor]()
+        for start in range(0, max(1, len(features)), _BLOCK):
+            blocks.append(self(features[start : start + _BLOCK]).float().cpu())
+        vectors = torch.cat(blocks)
+        if self.normalised:
+            return F.normalize(vectors, dim=-1)
+        return vectors
 
 
-def _keys(file: VectorFile, stamped: bool) -> list[NDArray[np.int64]]:
-    """Return what the documents of a file are looked for by, [c] each, in this order.
+def _keys(file: VectorFile, is_stamped: bool) -> list[NDArray[np.int64]]:
+    """Return the keys that find the documents of a file, [c] each, the first to be tried first.
 
-    These are the keys of a run's index; without any, hashes of the ids, and before these the ids
-    themselves where they may be hashes: the index of a run on texts without ids has no others, and
-    that of a recommender may have integers.
+    The index of a run has keys. In other files, hashes of the ids are the keys. In a file stamped by
+    Tempera, ids that are all integers are tried before their hashes: in the index of a run on texts
+    without ids, the integers are hashes already, and items of a recommender may have integer ids.
     """
     if file.keys is not None:
         return [file.keys]
     hashes = given_ids(file.ids)
-    if not (stamped and pc.all(pc.match_substring_regex(file.ids, r"^-?\d+$")).as_py()):
+    if not is_stamped or not pc.all(pc.match_substring_regex(file.ids, r"^-?\d+$")).as_py():
         return [hashes]
     try:
         return [file.ids.cast(pa.int64()).to_numpy(), hashes]
@@ -87,7 +90,7 @@ def _keys(file: VectorFile, stamped: bool) -> list[NDArray[np.int64]]:
 
 
 def numbered(rows: NDArray[np.int64]) -> Ragged:
-    """Return positions as features: one for each text."""
+    """Return positions of vectors as features, one for each text."""
     return Ragged(torch.from_numpy(rows.astype(np.int32)), torch.arange(len(rows) + 1))
 
 
@@ -95,21 +98,19 @@ class ModelSide(Frozen):
     """A saved model's vectors of one role, each computed once and kept by content.
 
     Args:
-        texts: queries and then documents, of which the first or else the last is embedded, to know
-            the width.
+        texts: queries and then documents; one text of the role is embedded, to know the width.
     """
 
     def __init__(self, model: Path, role: Role, embed: Embed, texts: Sequence[str]) -> None:
         self.model, self.role, self.embed = model, role, embed
-        super().__init__(
-            embed(model, role, texts[:1] if role == "query" else texts[-1:], None).vectors
-        )
+        example = texts[:1] if role == "query" else texts[-1:]
+        super().__init__(embed(model, role, example, None).vectors)
         self.normalised = similarity_of(model) == "cosine"
 
     def features(
         self, texts: Sequence[str], progress: str | None = None, role: Role = "doc"
     ) -> Ragged:
-        """Return the row of each text's vector, which is computed now unless it is kept already."""
+        """Return the row of each text's vector, after computing the vectors that are missing."""
         stored = self.embed(self.model, self.role, texts, progress)
         self.vectors = stored.vectors
         return numbered(stored.rows)
@@ -121,10 +122,10 @@ class ModelSide(Frozen):
 
 class HeadTower(ModelSide):
     """A frozen model's query vectors x behind a linear residual, x + W x + b, which is the identity
-    before training. It compares by the similarity of its training, whatever the model's own.
+    before training. The head compares by the similarity of its training, not of the model.
 
-    Vectors of another width than the index's D are cut, or filled up with zeros, before W x + b is
-    added.
+    Vectors of another width than the D of the index are cut, or filled up with zeros, before
+    W x + b is added.
     """
 
     def __init__(self, model: Path, embed: Embed, texts: Sequence[str], width: int) -> None:
@@ -153,16 +154,16 @@ class HeadTower(ModelSide):
         return HeadTower(self.model, self.embed, [], self.width)
 
     def save(self, folder: Path) -> None:
-        """Write one model: the frozen one, one linear layer I + W with b, and normalisation where
-        it compares by cosine."""
-        weight, bias = self.residual.weight.detach().cpu(), self.residual.bias.detach().cpu()
+        """Write one model: the frozen model, a linear layer I + W with b, and for cosine a
+        normalisation."""
+        weight = self.residual.weight.detach().cpu()
+        bias = self.residual.bias.detach().cpu()
         similarity: Similarity = "cosine" if self.normalised else "dot"
         write_with_head(self.model, torch.eye(*weight.shape) + weight, bias, folder, similarity)
 
 
 class IndexSide(Frozen):
-    """The vectors of an index, whatever model made them, by the id of the document or else by its
-    content.
+    """The vectors of an index of any model, by the id of the document or else by the content.
 
     Raises:
         DataError: an id of two vectors, or a vector that is not finite.
@@ -175,13 +176,14 @@ class IndexSide(Frozen):
         self.normalised = self.stamp is None or self.stamp.normalised
         if self.stamp is not None and file.exact and not file.compared:
             self.stamp.refuse_changed(file.vectors, path)
-        self.keys = [
-            (keys, np.argsort(keys, kind="stable")) for keys in _keys(file, self.stamp is not None)
-        ]
+        self.keys = list[tuple[NDArray[np.int64], NDArray[np.int64]]]()  # with their rising order
+        for keys in _keys(file, self.stamp is not None):
+            self.keys.append((keys, np.argsort(keys, kind="stable")))
         self.example = file.ids[0].as_py() if len(file.ids) else ""
         keys, order = self.keys[0]
         rising = keys[order]
-        if len(twice := np.flatnonzero(rising[1:] == rising[:-1])):
+        twice = np.flatnonzero(rising[1:] == rising[:-1])
+        if len(twice):
             first, second = order[twice[0] : twice[0] + 2].tolist()
             raise DataError(
                 f"{path} holds the id {file.ids[first].as_py()!r} twice, in rows {first + 1:,} and {second + 1:,}: "
@@ -191,28 +193,25 @@ class IndexSide(Frozen):
         self.bounds = (float(lengths.min()), float(lengths.max())) if len(lengths) else (1.0, 1.0)
 
     def _lengths(self) -> NDArray[np.float32]:
-        blocks = (
-            self.vectors[start : start + _BLOCK]
-            for start in range(0, max(1, len(self.vectors)), _BLOCK)
-        )
-        lengths = np.concatenate(
-            [np.linalg.norm(np.asarray(block, np.float32), axis=1) for block in blocks]
-        )
-        refuse_not_finite(
-            lengths[:, None], f"documents in {self.path}", "embed these documents again"
-        )
+        """Return the length of every vector, [m]."""
+        blocks = list[NDArray[np.float32]]()
+        for start in range(0, max(1, len(self.vectors)), _BLOCK):
+            block = np.asarray(self.vectors[start : start + _BLOCK], np.float32)
+            blocks.append(np.linalg.norm(block, axis=1))
+        lengths = np.concatenate(blocks)
+        texts = f"documents in {self.path}"
+        refuse_not_finite(lengths[:, None], texts, "embed these documents again")
         return lengths
 
     @property
     def kept(self) -> Kept:
-        """Facts that a model which is trained for this index keeps of it."""
-        model, known = (
-            (None, None) if self.stamp is None else (self.stamp.model, self.stamp.checksum)
-        )
-        return Kept(known or checksum(self.vectors), model, len(self.vectors), self.width)
+        """Facts of this index that are saved with the model of its queries."""
+        model = None if self.stamp is None else self.stamp.model
+        digest = None if self.stamp is None else self.stamp.checksum
+        return Kept(digest or checksum(self.vectors), model, len(self.vectors), self.width)
 
     def notes(self) -> list[str]:
-        """Return what a user should know of the vectors."""
+        """Return sentences for the user about unusual vectors."""
         low, high = self.bounds
         notes = []
         if self.vectors.dtype != np.float32:
@@ -227,7 +226,7 @@ class IndexSide(Frozen):
         return notes
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the row of each id, [n]; -1 for an id that the index lacks."""
+        """Return the row of each id, [n]; -1 for an id that is missing in the index."""
         rows = np.full(len(ids), -1)
         for keys, order in self.keys:
             rows = np.where(rows < 0, places(ids, keys, order), rows)
@@ -240,9 +239,11 @@ class IndexSide(Frozen):
             DataError: documents that the index lacks.
         """
         rows = self.find(ids)
-        if len(missing := np.flatnonzero(rows < 0)):
+        missing = np.flatnonzero(rows < 0)
+        if len(missing):
             rows[missing] = self.find(content_ids([texts[i] for i in missing.tolist()]))
-        if len(missing := np.flatnonzero(rows < 0)):
+            missing = np.flatnonzero(rows < 0)
+        if len(missing):
             shown = " ".join(texts[int(missing[0])].split())[:40]
             raise DataError(
                 f"{len(missing):,} of {len(rows):,} documents are not in {self.path}, the first of them {shown!r}: add them "
@@ -263,7 +264,7 @@ class IndexSide(Frozen):
 
 
 class KeptTowers(Towers):
-    """A query side that is trained and documents that are kept; stays untrained where validation
+    """A trained side of queries beside kept documents; the queries stay untrained where validation
     cannot show a gain."""
 
     guarded = True
@@ -282,8 +283,8 @@ class KeptTowers(Towers):
         self.query.compare_by(similarity)
 
     def save(self, folder: Path) -> None:
-        """Write the query model, with a note of its index; or a model with a route for queries and
-        one for documents."""
+        """Write the query model with a note of its index, or a model with a route for queries and a
+        route for documents."""
         if isinstance(self.doc, IndexSide):
             self.query.save(folder)
             self.doc.kept.write(folder)

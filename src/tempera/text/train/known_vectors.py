@@ -1,5 +1,5 @@
-"""Vectors of a run's texts by the weights of now: none is computed twice, and those of an untrained
-model are kept for all runs.
+"""Vectors of a run's texts by the current weights: no vector is computed twice, and vectors of an
+untrained model are kept for all runs.
 
 Letters in shapes: n texts, D width.
 """
@@ -26,39 +26,37 @@ Floats = NDArray[np.float32]
 
 
 class KnownVectors:
-    """Vectors of a run's distinct texts; the weights that have given some give the others
-    only.
+    """Vectors of a run's distinct texts; the same weights compute each vector once.
 
-    While the weights are still those of a saved model, vectors are read from a store and added to
-    it, by the tokens of their texts: all runs that begin with this model and these options share
-    it.
+    Until a saved model is trained, vectors are kept in a store, by the tokens of the texts. All runs
+    that begin with this model and these options share the store.
 
     Args:
-        tower: before its training.
-        features: of the distinct queries and documents.
-        folder: of the store.
+        tower: the tower before its training.
+        features: features of the distinct queries and documents.
+        folder: folder of the store.
     """
 
     def __init__(self, tower: Tower, features: Mapping[Role, Ragged], folder: Path) -> None:
         self.tower, self.features, self.folder = tower, features, folder
         self.blocks: list[tuple[Rows, Floats]] = []  # numbers of texts, and their vectors
-        self.written: list[int] | None = None  # versions of the weights that have given them
+        self.written: list[int] | None = None  # versions of the weights of these vectors
         self.untrained = self.shared = any(self._origin(role) for role in features)
         self.start = digest(self._weights) if self.shared else None
 
     def __call__(self, rows: Rows, role: Role, embed: Callable[[Rows, Role], Floats]) -> Floats:
-        """Return the vectors of chosen queries or documents, [n, D], of which `embed` computes
-        those that are not known."""
-        self._follow()
+        """Return the vectors of chosen queries or documents, [n, D]; `embed` computes the unknown
+        vectors."""
+        self._forget_old()
         numbers = self._numbers[role][rows]
+        known = [numbers[:0]]
         for held, vectors in self.blocks:
             if np.array_equal(held, numbers):
                 return vectors
+            known.append(held)
         distinct, first = np.unique(numbers, return_index=True)
-        missing = ~np.isin(
-            distinct, np.concatenate([numbers[:0], *(held for held, _ in self.blocks)])
-        )
-        new = np.sort(first[missing])
+        is_new = ~np.isin(distinct, np.concatenate(known))
+        new = np.sort(first[is_new])
         if len(new) or not self.blocks:
             computed = self._stored(
                 self.features[role], rows[new], role, lambda chosen: embed(chosen, role)
@@ -69,21 +67,21 @@ class KnownVectors:
         return self._gathered(numbers)
 
     def kept(self, features: Ragged, role: Role, embed: Callable[[Ragged], Floats]) -> Floats:
-        """Return the vectors of other texts, [n, D], which are remembered only for the untrained
-        model."""
-        self._follow()
-        return self._stored(
-            features, np.arange(len(features)), role, lambda chosen: embed(features[chosen])
-        )
+        """Return the vectors of texts of other data, [n, D]; only vectors of the untrained model
+        are kept."""
+        self._forget_old()
+        rows = np.arange(len(features))
+        return self._stored(features, rows, role, lambda chosen: embed(features[chosen]))
 
     def forget(self) -> None:
-        """Free the memory before a step, which may change the weights and leave their versions."""
+        """Free the memory before a step, which may change the weights but not their versions."""
         self.blocks, self.written = [], None
 
     def _gathered(self, numbers: Rows) -> Floats:
-        """Return the vectors of texts that are all known."""
-        vectors = np.empty((len(numbers), self.blocks[0][1].shape[1]), np.float32)
-        place = np.empty(sum(map(len, self.features.values())), np.int64)
+        """Return the known vectors of texts."""
+        width = self.blocks[0][1].shape[1]
+        vectors = np.empty((len(numbers), width), np.float32)
+        place = np.empty(sum(map(len, self.features.values())), np.int64)  # row in a block
         for held, known in self.blocks:
             place[:] = -1
             place[held] = np.arange(len(held))
@@ -94,21 +92,23 @@ class KnownVectors:
     def _stored(
         self, features: Ragged, rows: Rows, role: Role, embed: Callable[[Rows], Floats]
     ) -> Floats:
+        """Return vectors from the store of the untrained model, to which `embed` adds; vectors of
+        other weights are computed."""
         origin = self._origin(role)
-        if not (self.untrained and origin):
+        if not self.untrained or not origin:
             return embed(rows)
         side: Any = self.tower.of(role)
-        device, precision = (
-            next(side.parameters()).device.type,
-            "" if side.reads == torch.float32 else "-bf16-products",
-        )
-        compared = "" if side.normalised else "-dot"
-        store = Store(self.folder, f"untrained-{origin}-{device}{precision}{compared}")
+        name = f"untrained-{origin}-{next(side.parameters()).device.type}"
+        if side.reads != torch.float32:
+            name += "-bf16-products"
+        if not side.normalised:
+            name += "-dot"
+        store = Store(self.folder, name)
         at = store.fill(keys_of_rows(features[rows]), lambda missing: embed(rows[missing]))
         return np.array(store.vectors[at], np.float32)
 
-    def _follow(self) -> None:
-        """Forget what other weights have given."""
+    def _forget_old(self) -> None:
+        """Forget the vectors of earlier weights."""
         written = [tensor._version for tensor in self._weights]
         if written != self.written:
             self.blocks, self.written = [], written
@@ -125,7 +125,8 @@ class KnownVectors:
 
     @cached_property
     def _numbers(self) -> dict[Role, Rows]:
-        """The number of each query and document: texts that one model reads alike have the same."""
+        """The number of each query and document; texts that one model reads alike have one
+        number."""
         queries, docs = self.features["query"], self.features["doc"]
         if self._origin("query") and self.tower.of("query") is self.tower.of("doc"):
             keys = np.concatenate([keys_of_rows(queries), keys_of_rows(docs)])

@@ -25,66 +25,66 @@ from .mixture import Mixture
 from .samplers import Order
 
 LONG = 64  # tokens of the median document that "auto" cuts up: rows of shorter ones do harm
-ENOUGH = 1_000  # training pairs beside which it does so: fewer show nothing
-# pairs above which rows of a source are taken: they brought nothing to 8,300, and 0.011 to 119,000
-# on validation
+ENOUGH = 1_000  # training pairs from which "auto" does so: fewer show no gain
+# Training pairs above which rows of a source are taken: these rows brought nothing to 8,300 pairs,
+# and 0.011 on validation to 119,000.
 MANY = 20_000
 _SPAN = (8, 40)  # tokens of a span, which is never more than half of its document
-# rows of a batch with spans; rows of a source, which are no longer than pairs, double the largest
-# batch
+# Rows of a batch with spans. Rows of a source are no longer than pairs, and may double the largest
+# batch.
 _MOST = 2048
-_STREAM = 1 << 20  # of random numbers, apart from those of samplers with the same seed
+_STREAM = 1 << 20  # a stream of random numbers apart from the samplers of the same seed
 
 
 def obstacle(config: Config) -> str | None:
-    """Return what keeps a run from making rows; None if nothing does."""
-    log_q = any(isinstance(each, LogQ) for each in config.base.corrections)
-    single = isinstance(config.data, Mixture) and config.data.batches == "single"
-    causes = {
-        "only a static tower reads a part of a text's tokens alone": not config.suited_rows,
-        "train.guide has no vectors of them": config.train.guide is not None,
-        "train.teacher has not compared them": config.train.teacher is not None,
-        "log_q counts how often pairs bring a document": log_q,
-        "data.batches=single takes each batch from one source": single,
-    }
-    return next((cause for cause, holds in causes.items() if holds), None)
+    """Return the option that keeps a run from making rows, as a clause; None if a run may."""
+    if not config.suited_rows:
+        return "only a static tower reads a part of a text's tokens alone"
+    if config.train.guide is not None:
+        return "train.guide has no vectors of them"
+    if config.train.teacher is not None:
+        return "train.teacher has not compared them"
+    if any(isinstance(each, LogQ) for each in config.base.corrections):
+        return "log_q counts how often pairs bring a document"
+    if isinstance(config.data, Mixture) and config.data.batches == "single":
+        return "data.batches=single takes each batch from one source"
+    return None
 
 
 def wanted(config: Config) -> bool:
-    """Return whether a run may have made rows."""
+    """Return True if a run may have made rows."""
     return config.train.made_rows != 0 and obstacle(config) is None
 
 
 class Kind(Protocol):
     """A way to make rows."""
 
-    until: float  # share of the training that has them
-    most: int  # rows of a batch with them
-    about: str  # what asks for what
+    until: float  # share of the training with made rows, from its beginning
+    most: int  # rows of a batch, made rows among them
+    about: str  # a clause for the user
 
     def suits(self) -> bool:
-        """Return whether "auto" makes such rows."""
+        """Return True if "auto" makes rows of this kind."""
 
     def choices(self) -> Rows:
-        """Return what rows can be made of, by number."""
+        """Return the numbers of the documents or rows that made rows can be drawn from."""
 
     def made(self, chosen: Rows, number: int) -> tuple[Ragged, Ragged, Tensor, Tensor]:
-        """Return tokens of the queries and of the documents, [r], and their ids, [r], for batch
-        `number`."""
+        """Return the tokens of queries and of documents, [r], the ids of the queries and of the
+        documents, [r], for batch `number`."""
 
 
 @dataclass(frozen=True)
 class Spans:
     """A random span of a document's tokens asks for the others.
 
-    This is the inverse cloze task (Lee et al. 2019) on spans instead of sentences (Izacard et al.
-    2022). Spans have 8 to 40 tokens, at most half of a document. A row has a query id of its own
-    and the id of its document.
+    The task is the inverse cloze task (Lee et al. 2019) on spans instead of sentences (Izacard et
+    al. 2022). Spans have 8 to 40 tokens, at most half of a document. A row has a query id of its
+    own and the id of its document.
 
     Args:
-        tokens: of every document, [u].
-        train: pairs that are trained on; rows are made of those of their documents that have 16
-            tokens or more.
+        tokens: tokens of every document, [u].
+        train: training pairs; rows are made of their documents of at least 16 tokens.
     """
 
     tokens: Ragged
@@ -97,17 +97,17 @@ class Spans:
 
     @cached_property
     def ids(self) -> Tensor:
-        """Ids of every document, [u]; equal texts have one."""
+        """Ids of every document, [u]; equal texts have one id."""
         return torch.from_numpy(self.catalogue.doc_ids[self.catalogue.alike["doc"]])
 
     @cached_property
     def docs(self) -> Rows:
-        """Positions of the documents that are trained on."""
+        """Positions of the documents of the training pairs."""
         return np.unique(self.catalogue.doc_of[self.train])
 
     @property
     def length(self) -> float:
-        """Tokens of the median document that is trained on."""
+        """Tokens of the median document of the training pairs."""
         return float(np.median(self.tokens.lengths.numpy()[self.docs]))
 
     def suits(self) -> bool:
@@ -115,20 +115,22 @@ class Spans:
         return len(self.train) >= ENOUGH and self.length >= LONG
 
     def choices(self) -> Rows:
-        """Return positions of documents."""
+        """Return the positions of documents that are long enough."""
         return self.docs[self.tokens.lengths.numpy()[self.docs] >= 2 * _SPAN[0]]
 
     def made(self, chosen: Rows, number: int) -> tuple[Ragged, Ragged, Tensor, Tensor]:
-        """Return a row of each document."""
+        """Return a row of each chosen document."""
         docs = torch.from_numpy(chosen)
-        spans, rests = cut(self.tokens[docs], np.random.default_rng((self.seed, number, _STREAM)))
-        ids = self.ids[docs]
-        return spans, rests, torch.from_numpy(mixed(ids.numpy(), number + 1)), ids
+        generator = np.random.default_rng((self.seed, number, _STREAM))
+        spans, rests = cut(self.tokens[docs], generator)
+        doc_ids = self.ids[docs]
+        query_ids = torch.from_numpy(mixed(doc_ids.numpy(), number + 1))
+        return spans, rests, query_ids, doc_ids
 
 
 @dataclass(frozen=True)
 class SourceRows:
-    """Rows that the source has made of documents which no query asks for.
+    """Rows that the source has made of documents without a query.
 
     Args:
         queries: tokens, [m].
@@ -146,7 +148,7 @@ class SourceRows:
     about = "the name or the comments of a function without a docstring ask for its code"
 
     def suits(self) -> bool:
-        """Return True: those that a run does not take are not read."""
+        """Return True: a run that takes no rows of its source does not read them."""
         return True
 
     def choices(self) -> Rows:
@@ -161,12 +163,12 @@ class SourceRows:
 
 @dataclass(frozen=True)
 class MadeRows:
-    """Put made rows behind the pairs of the first batches; what they are made of comes in a fresh
-    random order each time.
+    """Put made rows behind the pairs of the first batches; each pass over the documents has a fresh
+    random order.
 
     Args:
-        beside: rows beside each pair; 0 for none. Fewer stand there where a batch would become too
-            large, or there are fewer.
+        beside: made rows beside each pair; 0 for none. A batch has fewer made rows where it would
+            become too large, or where fewer can be made.
         size: pairs of a batch.
     """
 
@@ -177,31 +179,36 @@ class MadeRows:
 
     @classmethod
     def of(cls, config: Config, kind: Kind) -> MadeRows:
-        """Return the rows of a run: as many as its configuration says, or as suit its tower and
-        data."""
+        """Return the made rows of a run: the number in its configuration, or with "auto" the number
+        that suits its tower and data."""
         train = config.train
         if train.made_rows != "auto":
             return cls(kind, train.made_rows, train.size, train.seed)
         made = cls(kind, config.suited_rows, train.size, train.seed)
-        return made if wanted(config) and kind.suits() and made.count else replace(made, beside=0)
+        if wanted(config) and kind.suits() and made.count:
+            return made
+        return replace(made, beside=0)
 
     @cached_property
     def choices(self) -> Rows:
-        """Numbers of what rows can be made of."""
-        return self.kind.choices() if self.beside else np.empty(0, np.int64)
+        """Numbers of the documents or rows that made rows can be drawn from."""
+        if not self.beside:
+            return np.empty(0, np.int64)
+        return self.kind.choices()
 
     @cached_property
     def count(self) -> int:
-        """The most made rows of a batch."""
-        return max(0, min(self.beside * self.size, self.kind.most - self.size, len(self.choices)))
+        """The largest number of made rows of a batch."""
+        room = self.kind.most - self.size
+        return max(0, min(self.beside * self.size, room, len(self.choices)))
 
     @cached_property
     def order(self) -> Order:
-        """The endless sequence of what rows are made of."""
+        """The endless sequence of the choices."""
         return Order(self.choices, (self.seed, _STREAM))
 
     def note(self) -> str:
-        """Return a line on them; "" if there are none."""
+        """Return a line on the made rows; "" for a run without made rows."""
         if not self.beside:
             return ""
         if not self.count:
@@ -214,40 +221,38 @@ class MadeRows:
         )
 
     def batch(self, pairs: Batch[Ragged], number: int, progress: float) -> Batch[Ragged]:
-        """Return batch `number`, [b], followed by made rows, [b + r], none of its own documents, if
-        training has just begun.
+        """Return batch `number`, [b], at the beginning of the training followed by made rows of
+        other documents, [b + r].
 
         Args:
-            progress: of the training, from 0 to 1.
+            progress: progress of the training, from 0 to 1.
         """
         if not self.count or progress >= self.kind.until:
             return pairs
         chosen = np.unique(self.order.take(number * self.count, self.count))
         queries, docs, query_ids, doc_ids = self.kind.made(chosen, number)
-        assert pairs.doc.ids is not None and not isinstance(pairs.known, Shared)
-        rows = torch.from_numpy(np.sort(np.unique(doc_ids.numpy(), return_index=True)[1]))
+        known, weight = pairs.known, pairs.weight
+        assert pairs.doc.ids is not None and not isinstance(known, Shared)
+        # One row of each document, and no document of the batch.
+        _, first = np.unique(doc_ids.numpy(), return_index=True)
+        rows = torch.from_numpy(np.sort(first))
         rows = rows[~torch.isin(doc_ids[rows], pairs.doc.ids)]
-        ids = doc_ids[rows]
-        known = (
-            None
-            if pairs.known is None
-            else Ragged.cat([pairs.known, Ragged(ids, torch.arange(len(ids) + 1))])
+        doc_ids = doc_ids[rows]
+        if known is not None:
+            known = Ragged.cat([known, Ragged(doc_ids, torch.arange(len(rows) + 1))])
+        if weight is not None:  # a made row counts as the mean pair, whatever the unit of weights
+            weight = torch.cat([weight, weight.mean().expand(len(rows))])
+        return replace(
+            pairs,
+            query=_with_rows(pairs.query, queries[rows], query_ids[rows]),
+            doc=_with_rows(pairs.doc, docs[rows], doc_ids),
+            known=known,
+            weight=weight,
         )
-        # Each counts as the mean pair, in whatever unit these are weighed.
-        weight = (
-            None
-            if pairs.weight is None
-            else torch.cat([pairs.weight, pairs.weight.mean().expand(len(ids))])
-        )
-        query, doc = (
-            _side(pairs.query, queries[rows], query_ids[rows]),
-            _side(pairs.doc, docs[rows], ids),
-        )
-        return replace(pairs, query=query, doc=doc, known=known, weight=weight)
 
 
 def takes_source(config: Config, pairs: int) -> bool:
-    """Return whether a run takes the rows that its source has made, beside so many training
+    """Return True if a run takes the rows that its source has made, by the number of training
     pairs."""
     return wanted(config) and pairs > MANY
 
@@ -260,21 +265,21 @@ def cut(rows: Ragged, draw: np.random.Generator) -> tuple[Ragged, Ragged]:
     (10, True)
     """
     lengths = rows.lengths
-    sizes = torch.minimum(
-        torch.from_numpy(draw.integers(_SPAN[0], _SPAN[1] + 1, len(rows))), lengths // 2
-    )
-    start = (
-        torch.from_numpy(draw.random(len(rows))) * (lengths - sizes + 1)
-    ).long() + rows.offsets[:-1]
+    shortest, longest = _SPAN
+    drawn = torch.from_numpy(draw.integers(shortest, longest + 1, len(rows)))
+    sizes = torch.minimum(drawn, lengths // 2)
+    shift = torch.from_numpy(draw.random(len(rows))) * (lengths - sizes + 1)
+    start = shift.long() + rows.offsets[:-1]
     inside = torch.zeros(len(rows.values), dtype=torch.bool)
     inside[spread(start, sizes)] = True
     spans = Ragged(rows.values[inside], from_lengths(sizes))
     return spans, Ragged(rows.values[~inside], from_lengths(lengths - sizes))
 
 
-def _side(side: Side[Ragged], rows: Ragged, ids: Tensor) -> Side[Ragged]:
-    """Return a side with rows behind its own; their logq is read by no part, but a memory holds it
-    for all or for none."""
+def _with_rows(side: Side[Ragged], rows: Ragged, ids: Tensor) -> Side[Ragged]:
+    """Return a side with more rows behind its own."""
     assert side.ids is not None
-    logq = None if side.logq is None else torch.cat([side.logq, side.logq.new_zeros(len(ids))])
+    logq = side.logq
+    if logq is not None:  # no part reads the zeros, but a memory holds logq for all rows or none
+        logq = torch.cat([logq, logq.new_zeros(len(ids))])
     return Side(Ragged.cat([side.rows, rows]), torch.cat([side.ids, ids]), logq)

@@ -48,21 +48,21 @@ def mine(
     mixed_precision: Reading = "no",
     overwrite: bool = False,
 ) -> Report:
-    """Mine hard negatives and write a Parquet file in the layout that training reads: a row a
-    query, with lists.
+    """Mine hard negatives and write a Parquet file in the layout of training data: a row a query,
+    with lists.
 
-    A call that was killed is resumed by the same call: vectors and scores of the cross-encoder are
-    in the cache, finished blocks beside the output.
+    The same call resumes a killed call: vectors and scores of the cross-encoder are in the cache,
+    finished blocks beside the output.
 
     Args:
         model: a model folder or a run folder.
-        pairs: a table of pairs or a BEIR folder; or a task, which has its corpus.
+        pairs: a table of pairs or a BEIR folder; or a task with a corpus.
         output: the Parquet file to write.
         options: number of negatives, ranks and margins; None is `Mining()`.
         corpus: a table or BEIR folder whose documents are candidates too.
         split: split to read from a BEIR folder.
         roles: roles of the table's columns; None goes by usual names.
-        cross_encoder: folder of a cross-encoder that checks what the model has ranked high.
+        cross_encoder: folder of a cross-encoder that checks the documents of high rank.
         faiss: an index factory such as HNSW32; None searches exactly.
         cache: folder of vectors; None is `vectors` beside the output.
         mixed_precision: "auto" reads texts in bf16 where the processor multiplies it fast; the
@@ -70,24 +70,23 @@ def mine(
         overwrite: replace the output.
 
     Raises:
-        DataError: data or a model that cannot be read, or no pairs.
-        OutputError: the output exists, is one of the files that were read, lies in a run or model,
-            is not called .parquet, is written by another process, or cannot be written.
+        DataError: unreadable data, an unreadable model, or no pairs.
+        OutputError: the output exists, is an input, lies in a run or model, is not called .parquet,
+            is written by another process, or cannot be written.
 
     >>> report = mine("runs/first", "pairs.jsonl", "runs/mined.parquet", Mining(negatives=2, relative_margin=0.05))
     >>> report.queries
     100
     """
     refuse_other_kinds(mine, locals())
-    model, output, options = (
-        model_folder(Path(model)),
-        Path(output),
-        Mining() if options is None else options,
-    )
-    more = None if corpus is None else Path(corpus)
-    task = (
-        pairs if isinstance(pairs, MiningTask) else MiningTask.read(Path(pairs), roles, more, split)
-    )
+    model = model_folder(Path(model))
+    output = Path(output)
+    options = options or Mining()
+    if isinstance(pairs, MiningTask):
+        task = pairs
+    else:
+        task = MiningTask.read(Path(pairs), roles, None if corpus is None else Path(corpus), split)
+    cross_encoder = None if cross_encoder is None else Path(cross_encoder)
     models = [model] if cross_encoder is None else [model, cross_encoder]
     refuse_replacing(output, overwrite, *task.read_from, models=models)
     if output.suffix.lower() != ".parquet":
@@ -96,29 +95,35 @@ def mine(
         )
     if not len(task.answers[0]):
         raise DataError("no pairs to mine negatives for")
-    cross_encoder = None if cross_encoder is None else Path(cross_encoder)
     cache = Path(cache or output.parent / "vectors")
     half = in_half(mixed_precision)
     plan = [fingerprint(model), task.key(), asdict(options), faiss, BLOCK, half]
-    plan += [] if similarity_of(model) == "cosine" else ["dot"]
+    if similarity_of(model) != "cosine":
+        plan.append("dot")
     plan.append(None if cross_encoder is None else fingerprint(cross_encoder))
-    parts = output.parent / f".{output.name}.{xxhash.xxh3_64_hexdigest(json.dumps(plan).encode())}"
+    digest = xxhash.xxh3_64_hexdigest(json.dumps(plan).encode())
+    parts = output.parent / f".{output.name}.{digest}"  # a folder of the finished blocks
     busy = f"{output}: another process is writing it; wait for it, or give another --output"
     with as_output_error(output), alone(output.with_name(f".{output.name}.lock"), busy):
         refuse_replacing(output, overwrite)  # another process may have finished in between
-        for number, block in _blocks(
-            model, task, options, cross_encoder, faiss, cache, half, parts
-        ):
-            table = _table(task, block, number * BLOCK)
-            about = {"report": json.dumps(asdict(block.report))}
-            with new_file(_part(parts, number)) as partial:  # makes the folder with the first
-                parquet.write_table(table.replace_schema_metadata(about), partial)
-        report = _joined(parts, output, -(-len(task.queries.ids) // BLOCK), _schema(task))
+        total = -(-len(task.queries.ids) // BLOCK)
+        first = 0  # block that is not written yet
+        while first < total and _part(parts, first).exists():
+            first += 1
+        if first < total:
+            mined = _mined(model, task, options, cross_encoder, faiss, cache, half, first)
+            blocks = progress_bar("mining", total, "block", first, mined)
+            for number, block in enumerate(blocks, first):
+                table = _table(task, block, number * BLOCK)
+                about = {"report": json.dumps(asdict(block.report))}
+                with new_file(_part(parts, number)) as partial:  # makes the folder with the first
+                    parquet.write_table(table.replace_schema_metadata(about), partial)
+        report = _joined(parts, output, total, _schema(task))
         shutil.rmtree(parts)
     return replace(report, left_out=dict(task.left_out))
 
 
-def _blocks(
+def _mined(
     model: Path,
     task: MiningTask,
     options: Mining,
@@ -126,13 +131,9 @@ def _blocks(
     faiss: str | None,
     cache: Path,
     half: bool,
-    parts: Path,
-) -> Iterator[tuple[int, Mined]]:
-    """Yield the blocks that are not written yet, with their numbers."""
-    total = -(-len(task.queries.ids) // BLOCK)
-    first = next((number for number in range(total) if not _part(parts, number).exists()), total)
-    if first == total:
-        return
+    first: int,
+) -> Iterator[Mined]:
+    """Return an iterator over the mined blocks of queries, from block `first` on."""
     queries = embed_by(
         model, "query", task.queries.texts, cache, progress="reading queries", half=half
     )
@@ -142,53 +143,60 @@ def _blocks(
     vectors = docs.vectors[: len(docs)] if in_order else docs.vectors[docs.rows]
     search = None if faiss is None else by_faiss(np.asarray(vectors, np.float32), faiss)
     cross = None if cross_encoder is None else _cross(CrossEncoder.of(cross_encoder, cache), task)
-    mined = mine_blocks(queries, vectors, task.answers, options, task.itself, cross, search, first)
-    yield from enumerate(progress_bar("mining", total, "block", first, mined), first)
+    return mine_blocks(queries, vectors, task.answers, options, task.itself, cross, search, first)
 
 
 def _cross(encoder: CrossEncoder, task: MiningTask) -> Cross:
+    """Return a function from positions of queries and documents to scores of a cross-encoder."""
+
     def score(pairs: Pairs) -> NDArray[np.float32]:
-        texts = [
-            (task.queries.texts[q], task.docs.texts[d])
-            for q, d in zip(*(side.tolist() for side in pairs))
-        ]
+        queries, docs = pairs
+        texts = list[tuple[str, str]]()
+        for query, doc in zip(queries.tolist(), docs.tolist(), strict=True):
+            texts.append((task.queries.texts[query], task.docs.texts[doc]))
         return encoder(texts)
 
     return score
 
 
 def _table(task: MiningTask, block: Mined, start: int) -> pa.Table:
-    """Return the rows of one block of queries, the first of which is query `start`."""
+    """Return the rows of a block of queries that begins with query `start`."""
     count = len(block.positions)
-    of_block = slice(*np.searchsorted(task.answers[0], (start, start + count)))
-    rows, answers = task.answers[0][of_block] - start, task.answers[1][of_block]
-    filled = block.positions >= 0
-    positive = _offsets(np.bincount(rows, minlength=count))
-    negative = _offsets(filled.sum(1))
-    chosen = block.positions[filled]
-    lists = [
-        (positive, task.docs.shown.take(pa.array(answers))),
-        (positive, [task.docs.texts[d] for d in answers]),
-        (positive, block.answer_scores),
-        (negative, task.docs.shown.take(pa.array(chosen))),
-        (negative, [task.docs.texts[d] for d in chosen]),
-        (negative, block.scores[filled]),
-        (negative, block.ranks[filled]),
-    ]
-    schema = _schema(task)
-    columns = [
-        pa.ListArray.from_arrays(offsets, pa.array(values, field.type.value_type))
-        for (offsets, values), field in zip(lists, list(schema)[2:], strict=True)
-    ]
+    query_of, doc_of = task.answers
+    low, high = np.searchsorted(query_of, (start, start + count))
+    answers = doc_of[low:high]
+    is_filled = block.positions >= 0
+    negatives = block.positions[is_filled]
+    positive_columns = {
+        "positive_ids": task.docs.shown.take(pa.array(answers)),
+        "positives": [task.docs.texts[d] for d in answers],
+        "positive_scores": block.answer_scores,
+    }
+    negative_columns = {
+        "negative_ids": task.docs.shown.take(pa.array(negatives)),
+        "negatives": [task.docs.texts[d] for d in negatives],
+        "negative_scores": block.scores[is_filled],
+        "negative_ranks": block.ranks[is_filled],
+    }
+    positives_of = np.bincount(query_of[low:high] - start, minlength=count)
     queries = task.queries.texts[start : start + count]
-    return pa.table(
-        [task.queries.shown.slice(start, count), pa.array(queries, pa.large_string()), *columns],
-        schema,
-    )
+    columns = {
+        "query_id": task.queries.shown.slice(start, count),
+        "query": pa.array(queries, pa.large_string()),
+    }
+    schema = _schema(task)
+    for by_name, counts in (
+        (positive_columns, positives_of),
+        (negative_columns, is_filled.sum(1)),
+    ):
+        for name, values in by_name.items():
+            array = pa.array(values, schema.field(name).type.value_type)
+            columns[name] = pa.ListArray.from_arrays(_offsets(counts), array)
+    return pa.table(columns, schema)
 
 
 def _schema(task: MiningTask) -> pa.Schema:
-    """Return the columns of the file, whose ids are those of the source where it has any."""
+    """Return the columns of the file, with the ids of the source if the source has ids."""
     text, score = pa.large_string(), pa.float32()
     return pa.schema(
         [
@@ -210,7 +218,7 @@ def _offsets(counts: Ints) -> pa.Array:
 
 
 def _joined(parts: Path, output: Path, total: int, schema: pa.Schema) -> Report:
-    """Write all parts as one file, and return the sum of their reports."""
+    """Write all blocks as one file, and return the sum of their reports."""
     report = Report()
     with new_file(output) as partial, parquet.ParquetWriter(partial, schema) as writer:
         for number in range(total):

@@ -1,4 +1,4 @@
-"""Hard negatives that the evaluated model mines before it is trained again, and the check of
+"""Hard negatives, mined by the evaluated model before its second training, and the check of
 negatives by a cross-encoder.
 
 Letters in shapes: n training pairs, q distinct queries and c distinct documents that are trained
@@ -27,9 +27,8 @@ from ...mining.search import Ints, Pairs, by_faiss
 from ...mining.shortfall import Report
 from .catalogue import Catalogue
 
-Read = Callable[
-    [Role, Ints], NDArray[np.float32]
-]  # positions of queries or documents to unit vectors, [.., D]
+# A function from positions of queries or documents to unit vectors, [.., D].
+Read = Callable[[Role, Ints], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -39,16 +38,16 @@ class MiningAgain:
 
     Args:
         again: negatives of a query that the model mines before it is trained again
-            (`train.refit`); that training then goes on from the weights that validation has chosen.
-            Where the data have negatives, something teaches, or the objective does not compare with
-            negatives, nothing is mined; nor does 0 mine.
-        skip: number of best ranks that are left out.
-        depth: last rank that is considered.
-        absolute_margin: at least 0; None applies none.
-        relative_margin: 0.05 keeps what scores at most 95 % of the answer. At most 1; None applies
-            none.
-        cross_encoder: folder of one that judges all negatives, by `cross_margin`; its scores are
-            kept by pair, in vectors/ beside the run.
+            (`train.refit`); the second training then starts from the weights that validation has
+            chosen. Nothing is mined with 0, where the data have negatives, with a
+            teacher, or where the objective does not compare with negatives.
+        skip: number of best ranks to leave out.
+        depth: last rank to consider.
+        absolute_margin: at least 0; None applies no margin.
+        relative_margin: 0.05 keeps documents that score at most 95 % of the answer. At most 1; None
+            applies no margin.
+        cross_encoder: folder of a cross-encoder that judges all negatives, by `cross_margin`; the
+            scores are kept by pair, in vectors/ beside the run.
         cross_margin: relative margin for the scores of the cross-encoder.
         faiss: search by an index, such as HNSW32; None searches exactly.
 
@@ -69,11 +68,11 @@ class MiningAgain:
     faiss: str | None = None
 
     def __post_init__(self) -> None:
-        _ = self.mining  # refuses what is out of range
+        _ = self.mining  # refuses options out of range
 
     @property
     def mining(self) -> Mining:
-        """The options by which negatives are mined: `again` a query, or as many as there are
+        """The options of the mining: `again` negatives a query, or fewer where there are fewer
         ranks."""
         return Mining(
             negatives=max(1, min(self.again, self.depth - self.skip)),
@@ -93,21 +92,21 @@ def with_mined(
     cross: CrossEncoder | None,
     read: Read,
 ) -> tuple[Examples, Report]:
-    """Return pairs with negatives that a model mines among the documents that are trained on, and
-    the report.
+    """Return pairs with negatives that a model mines among the training documents, and the report.
 
     Args:
         examples: the training pairs.
         catalogue: all texts.
         rows: [n] positions of the training pairs in the catalogue.
-        cross: judges the negatives.
-        read: the model.
+        cross: the cross-encoder that judges the negatives, if any.
+        read: the model, as a function.
     """
     query, doc, own = catalogue.trained_on(rows)
-    queries, query = np.unique(query, return_inverse=True)  # [q], [n]
+    queries, query_of = np.unique(query, return_inverse=True)  # [q], [n]
     docs = np.unique(np.concatenate([doc, own.values.numpy()]))  # [c]
-    doc = np.searchsorted(docs, doc)  # [n]
-    answers: Pairs = np.divmod(np.unique(query * len(docs) + doc), len(docs))  # [e] each
+    doc_of = np.searchsorted(docs, doc)  # [n]
+    pairs = np.unique(query_of * len(docs) + doc_of)
+    answers: Pairs = np.divmod(pairs, len(docs))  # [e] each
     # Position of the document with the text of each query, or -1, [q].
     itself = places(catalogue.contents["query"][queries], catalogue.contents["doc"][docs])
 
@@ -117,15 +116,16 @@ def with_mined(
         right = catalogue.docs.take(docs[pairs[1]])
         return cross(list(zip(left, right, strict=True)))
 
-    of_queries = read("query", queries)
-    of_docs = read("doc", docs)
-    search = None if options.faiss is None else by_faiss(of_docs, options.faiss)
+    query_vectors = read("query", queries)
+    doc_vectors = read("doc", docs)
+    search = None if options.faiss is None else by_faiss(doc_vectors, options.faiss)
     judged = None if cross is None else judge
-    mined = mine(of_queries, of_docs, answers, options.mining, itself, judged, search)
-    valid = mined.positions >= 0  # [q, negatives]
-    lengths = torch.from_numpy(valid.sum(1))
-    chosen = torch.from_numpy(docs[mined.positions[valid]])
-    negatives = Ragged(chosen, from_lengths(lengths))[torch.from_numpy(query)]
+    mined = mine(query_vectors, doc_vectors, answers, options.mining, itself, judged, search)
+    is_filled = mined.positions >= 0  # [q, negatives]
+    lengths = torch.from_numpy(is_filled.sum(1))
+    chosen = torch.from_numpy(docs[mined.positions[is_filled]])
+    of_queries = Ragged(chosen, from_lengths(lengths))
+    negatives = of_queries[torch.from_numpy(query_of)]
     ids = torch.from_numpy(catalogue.doc_ids)
     return replace(examples, negatives=negatives, all_ids=ids), mined.report
 
@@ -133,21 +133,24 @@ def with_mined(
 def checked(
     examples: Examples, catalogue: Catalogue, cross: CrossEncoder, margin: float
 ) -> tuple[Examples, int]:
-    """Remove negatives that a cross-encoder scores above their answer less a relative margin;
-    return pairs and count."""
-    assert examples.negatives is not None
-    own, docs = examples.negatives, catalogue.docs
+    """Return the pairs without negatives that a cross-encoder scores above the answer less a
+    relative margin, and the number of removed negatives."""
+    own = examples.negatives
+    assert own is not None
+    docs = catalogue.docs
     texts = docs.take(own.values.numpy())
-    ends = own.offsets.tolist()
     check = check_negatives(
         catalogue.queries.take(examples.query.numpy()),
         [[text] for text in docs.take(examples.doc.numpy())],
-        [texts[start:end] for start, end in pairwise(ends)],
+        [texts[start:end] for start, end in pairwise(own.offsets.tolist())],
         lambda pairs: cross(pairs, "scoring pairs by the cross-encoder"),
         margin,
         "relative",
     )
-    kept = torch.tensor([good for row in check.kept for good in row], dtype=torch.bool)
+    kept = list[bool]()
+    for row in check.kept:
+        kept += row
     lengths = torch.tensor([sum(row) for row in check.kept])
-    negatives = Ragged(own.values[kept], from_lengths(lengths))
+    values = own.values[torch.tensor(kept, dtype=torch.bool)]
+    negatives = Ragged(values, from_lengths(lengths))
     return replace(examples, negatives=negatives), check.dropped

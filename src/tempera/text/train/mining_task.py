@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +38,7 @@ class MiningTask:
     queries: _Distinct
     docs: _Distinct
     answers: Pairs  # by rising query, each pair once
-    itself: Ints  # [q] the document that each query is, -1 for none
+    itself: Ints  # [q] the document with the text of each query, -1 for none
     left_out: Mapping[str, int] = field(default_factory=dict)  # of the rows of the files, by reason
     read_from: tuple[Path, ...] = ()  # the files and folders
 
@@ -45,18 +46,17 @@ class MiningTask:
     def of(
         cls, queries: Sequence[str], docs: Sequence[str], corpus: Sequence[str] = ()
     ) -> MiningTask:
-        """Return a task; row i says that `docs[i]` answers `queries[i]`; the corpus holds more
+        """Return a task in which `docs[i]` answers `queries[i]`; the corpus holds more
         documents."""
         return cls._of(_Read(_Named.of(queries), _Named.of(docs), _Named.of(corpus)))
 
     @classmethod
     def _of(cls, read: _Read) -> MiningTask:
-        query, query_of = _Distinct.of(read.queries)
-        doc, doc_of = _Distinct.of(read.answers + read.others)
-        pairs = np.unique(query_of * len(doc.ids) + doc_of[: len(query_of)])
-        return cls(
-            query, doc, np.divmod(pairs, len(doc.ids)), places(query.ids, doc.ids), read.left_out
-        )
+        queries, query_of = _Distinct.of(read.queries)
+        docs, doc_of = _Distinct.of(read.answers + read.others)
+        pairs = np.unique(query_of * len(docs.ids) + doc_of[: len(query_of)])
+        answers = np.divmod(pairs, len(docs.ids))
+        return cls(queries, docs, answers, places(queries.ids, docs.ids), read.left_out)
 
     @classmethod
     def read(
@@ -66,25 +66,24 @@ class MiningTask:
         corpus: Path | None = None,
         split: str = "train",
     ) -> MiningTask:
-        """Read files: a table of pairs, whose answers and negatives are candidates, or a BEIR
-        folder, all of whose documents are.
+        """Read a table of pairs, whose answers and negatives are candidates, or a BEIR folder,
+        whose documents are all candidates.
 
         Args:
             path: the table or the folder.
-            roles: of the table's columns; texts of equal given id are the first of them.
-            corpus: a table of documents or pairs, or another BEIR folder, whose documents are
-                candidates too; documents that have an id in both are one.
-            split: of BEIR folders.
+            roles: roles of the table's columns; of texts with one id, only the first is used.
+            corpus: a table of documents or pairs, or another BEIR folder, with more candidates;
+                documents of one id in both files are one document.
+            split: split of BEIR folders.
 
         Raises:
-            DataError: what cannot be read, by file, row and column; or a corpus whose ids are those
-                of other documents.
+            DataError: data that cannot be read, by file, row and column; or a corpus whose ids
+                belong to other documents.
             ConfigError: roles for a BEIR folder.
         """
         refuse_other("roles", roles, isinstance(roles, Roles | None), "a Roles or None")
-        if split != "train" and not any(
-            each is not None and is_beir(each) for each in (path, corpus)
-        ):
+        paths = (path,) if corpus is None else (path, corpus)
+        if split != "train" and not any(is_beir(each) for each in paths):
             raise ConfigError(
                 f"the split {split!r} is of a BEIR folder, and none is given: drop it"
             )
@@ -93,7 +92,7 @@ class MiningTask:
             more = _beir(corpus, split).others if is_beir(corpus) else _Named(*documents(corpus))
             _refuse_other_ids(path, read.answers + read.others, corpus, more)
             read = replace(read, others=read.others + more)
-        return replace(cls._of(read), read_from=(path,) if corpus is None else (path, corpus))
+        return replace(cls._of(read), read_from=paths)
 
     def key(self) -> str:
         """Hash of all texts, their ids and pairs."""
@@ -129,8 +128,8 @@ class _Distinct:
     """Distinct texts, [u].
 
     Args:
-        ids: of their content.
-        shown: their ids as the source has them; those of their content for a text that has none.
+        ids: ids of the contents.
+        shown: ids of the source; a text without an id has the id of its content.
     """
 
     texts: list[str]
@@ -142,70 +141,80 @@ class _Distinct:
         """Return distinct texts, in order of first appearance, and the position of each text among
         them, [n].
 
-        Texts are one if their content is, or their id; the first one counts then.
+        Texts of equal content, or of one id, are one text; the first of them is used.
         """
-        known = np.flatnonzero(named.own.is_valid().to_numpy())
-        first = np.arange(len(named.texts))  # text that stands for each
-        if len(known):
-            head, which = distinct(given_ids(named.own.take(pa.array(known))))
-            first[known] = known[head[which]]
-        content = content_ids(named.texts)[first]
-        head, which = distinct(content)
-        ids = content[head]
+        has_id = np.flatnonzero(named.own.is_valid().to_numpy())
+        used = np.arange(len(named.texts))  # [n] the text that is used for each text
+        if len(has_id):
+            head, which = distinct(given_ids(named.own.take(pa.array(has_id))))
+            used[has_id] = has_id[head[which]]
+        contents = content_ids(named.texts)[used]
+        head, which = distinct(contents)
+        ids = contents[head]
         shown = pa.array(ids)
-        if len(known):
-            of, at = np.unique(which[known], return_index=True)
+        if len(has_id):
+            position, first = np.unique(which[has_id], return_index=True)
             row = np.full(len(head), -1)
-            row[of] = known[at]
+            row[position] = has_id[first]
             own = named.own.combine_chunks().take(pa.array(row, mask=row < 0))
             shown = pc.coalesce(own, shown.cast(KIND))
-        return cls([named.texts[i] for i in first[head]], ids, shown), which
+        return cls([named.texts[i] for i in used[head]], ids, shown), which
 
 
 @dataclass(frozen=True)
 class _Read:
+    """Hold the texts of files, with repeats."""
+
     queries: _Named
     answers: _Named  # row i answers query i
-    others: _Named  # documents that may be among them
+    others: _Named  # more documents, some of which may be answers
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 def _beir(path: Path, split: str, roles: Roles | None = None) -> _Read:
+    """Return the texts of a BEIR folder, with the answers of a split."""
     refuse_roles(path, roles)
     beir = read_beir(path, split)
+
+    def named(side: pa.Table) -> _Named:
+        return _Named(side["text"].to_pylist(), side["id"].cast(KIND))
+
     good = np.flatnonzero(beir.grade > 0)
-    queries, answers = (
-        beir.queries.take(pa.array(beir.query[good])),
-        beir.corpus.take(pa.array(beir.doc[good])),
-    )
+    queries = beir.queries.take(pa.array(beir.query[good]))
+    answers = beir.corpus.take(pa.array(beir.doc[good]))
     unused = {reason: count for reason, count in beir.unused.items() if count}
-    query, answer, other = (
-        _Named(side["text"].to_pylist(), side["id"].cast(KIND))
-        for side in (queries, answers, beir.corpus)
-    )
-    return _Read(query, answer, other, unused)
+    return _Read(named(queries), named(answers), named(beir.corpus), unused)
 
 
 def _table(path: Path, roles: Roles) -> _Read:
-    pairs: Table = PairsFile(**{**vars(roles), "path": str(path)}).read()[0]
+    """Return the texts of a table of pairs."""
+    options = dict(vars(roles))
+    options["path"] = str(path)
+    pairs: Table = PairsFile(**options).read()[0]
     log_proposed(pairs.about)
-    sides = map(pairs.side, ("query", "doc", "negatives"))
-    query, answer, other = (_Named(texts.to_pylist(), own) for _, own, texts in sides)
-    return _Read(query, answer, other, pairs.dropped)
+
+    def named(role: Literal["query", "doc", "negatives"]) -> _Named:
+        _, own, texts = pairs.side(role)
+        return _Named(texts.to_pylist(), own)
+
+    return _Read(named("query"), named("doc"), named("negatives"), pairs.dropped)
+
+
+def _contents_by_id(side: _Named) -> tuple[Ints, Ints]:
+    """Return the hashes of the distinct ids of texts, and the content of the first text of each."""
+    has_id = np.flatnonzero(side.own.is_valid().to_numpy())
+    head, _ = distinct(given_ids(side.own.take(pa.array(has_id))))
+    first = has_id[head]
+    return given_ids(side.own.take(pa.array(first))), content_ids(side.texts[i] for i in first)
 
 
 def _refuse_other_ids(path: Path, docs: _Named, corpus: Path, more: _Named) -> None:
-    """Raise DataError where most ids that two sources share name other texts, as numbers do that
-    begin anew in each file."""
-    ids, contents = [], []
-    for side in (docs, more):
-        known = np.flatnonzero(side.own.is_valid().to_numpy())
-        head = known[distinct(given_ids(side.own.take(pa.array(known))))[0]]
-        ids.append(given_ids(side.own.take(pa.array(head))))
-        contents.append(content_ids(side.texts[i] for i in head))
-    at = places(ids[1], ids[0])
+    """Raise DataError if most ids that two sources share have different texts, like row numbers."""
+    ids, contents = _contents_by_id(docs)
+    more_ids, more_contents = _contents_by_id(more)
+    at = places(more_ids, ids)
     shared = at >= 0
-    other = int((contents[1][shared] != contents[0][at[shared]]).sum())
+    other = int((more_contents[shared] != contents[at[shared]]).sum())
     if 2 * other > shared.sum():
         raise DataError(
             f"{corpus}: {other:,} documents have an id that {path} gives to another text: make ids unique across both, or "

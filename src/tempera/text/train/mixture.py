@@ -21,18 +21,19 @@ from ..read.pairs import GIVEN, Pairs, Source, Text
 from .catalogue import Catalogue
 from .samplers import Mixed
 
-_ROWS = 1 << 16  # that are copied at once
+_ROWS = 1 << 16  # rows that are copied at once
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """Mix rows of several sources by weight. A pair of two sources counts for the first of them.
+    """Mix rows of several sources by weight. A pair of two sources counts for the first source.
 
     Args:
-        sources: each with its own options, prompts among them.
-        weights: share of each in the batches, in any unit; None is by rows.
-        batches: "mixed" takes every batch from all sources, "single" each batch from one.
-        temperatures: of each source's batches, which are then single; None is the objective's.
+        sources: sources with options of their own, prompts among them.
+        weights: share of each source in the batches, in any unit; None is by rows.
+        batches: "mixed" takes every batch from all sources, "single" each batch from one source.
+        temperatures: temperature of each source's batches, which are then single; None is the
+            temperature of the objective.
     """
 
     sources: Sequence[Source]
@@ -63,37 +64,41 @@ class Mixture:
             )
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """Return all pairs of all sources; evaluation may use those that it may use of each
-        source."""
-        read = [source.read(folder and folder / str(i)) for i, source in enumerate(self.sources)]
-        for i in range(1, len(read)):
-            if {*GIVEN.values()} & {*read[i][0].table.column_names}:
-                read[i] = _apart(read[i][0], [pairs for pairs, _ in read[:i]], i + 1), read[i][1]
-        if not all(pairs.paired for pairs, _ in read):
+        """Return the pairs of all sources, and True for each pair that its source allows evaluation
+        to use."""
+        parts = list[Pairs]()
+        may_ask = list[NDArray[np.bool_]]()  # of each part
+        for i, source in enumerate(self.sources):
+            pairs, candidates = source.read(folder and folder / str(i))
+            parts.append(pairs)
+            may_ask.append(candidates)
+        for i in range(1, len(parts)):
+            names = parts[i].table.column_names
+            if any(name in names for name in GIVEN.values()):
+                parts[i] = _apart(parts[i], parts[:i], i + 1)
+        if not all(pairs.paired for pairs in parts):
             raise DataError(
                 "documents in a mixture need a rule, which makes pairs of them: give rule: heading"
             )
-        dropped: Counter[str] = Counter()
-        for pairs, _ in read:
+        dropped = Counter[str]()
+        for pairs in parts:
             dropped.update(pairs.dropped)
 
         def tables() -> Iterator[pa.Table]:
-            for i, (pairs, may_ask) in enumerate(read):
+            for i, pairs in enumerate(parts):
                 for start in range(0, len(pairs), _ROWS):
                     table = pairs.table.slice(start, _ROWS)
-                    for name, values in (
-                        ("source", np.full(len(table), i)),
-                        ("asked", may_ask[start : start + _ROWS]),
-                    ):
-                        table = table.append_column(name, pa.array(values))
-                    yield table
+                    candidates = may_ask[i][start : start + _ROWS]
+                    table = table.append_column("source", pa.array(np.full(len(table), i)))
+                    yield table.append_column("asked", pa.array(candidates))
 
-        source = replace(
-            self, sources=[pairs.source or own for own, (pairs, _) in zip(self.sources, read)]
-        )
-        whole = Pairs.distinct_of(tables(), folder and folder / "mixture", dropped, source)
-        made = [pairs.made.table for pairs, _ in read if pairs.made is not None]
-        about = "\n".join(pairs.about for pairs, _ in read)
+        sources = [
+            pairs.source or source for source, pairs in zip(self.sources, parts, strict=True)
+        ]
+        store = folder and folder / "mixture"
+        whole = Pairs.distinct_of(tables(), store, dropped, replace(self, sources=sources))
+        made = [pairs.made.table for pairs in parts if pairs.made is not None]
+        about = "\n".join(pairs.about for pairs in parts)
         whole = replace(whole, about=about, made=Pairs.distinct_of(made) if made else None)
         return whole, whole.table["asked"].to_numpy()
 
@@ -103,32 +108,34 @@ class Mixture:
 
 
 def _apart(pairs: Pairs, earlier: Sequence[Pairs], salt: int) -> Pairs:
-    """Return pairs in which an id that has another text in earlier ones is another id, of a
-    document or a negative, too."""
-    own, catalogues = Catalogue.of(pairs), [Catalogue.of(each) for each in earlier]
-    texts: tuple[tuple[Text, tuple[str, ...]], ...] = (
-        ("query", ("query",)),
-        ("doc", ("doc", "negatives")),
-    )
-    for text, roles in texts:
+    """Return pairs with new ids for queries, documents and negatives whose id has another text in
+    earlier pairs."""
+    own = Catalogue.of(pairs)
+    catalogues = [Catalogue.of(each) for each in earlier]
+    roles: dict[Text, tuple[str, ...]] = {"query": ("query",), "doc": ("doc", "negatives")}
+    for text, sides in roles.items():
         taken = [_with_another_text(own.distinct(text), each.distinct(text)) for each in catalogues]
-        others = np.concatenate([*taken, np.empty(0, np.int64)])
-        for role in roles if len(others) else ():
-            ids, shown, _ = pairs.side(role)
-            if len(ids):  # of negatives, there may be none
-                twice = np.isin(ids, others)
-                unshared = pc.if_else(pa.array(twice), None, shown.combine_chunks())
-                pairs = pairs.with_ids(
-                    role, np.where(twice, mixed(ids, salt), ids), pa.chunked_array([unshared])
-                )
+        taken_ids = np.concatenate([np.empty(0, np.int64), *taken])
+        if not len(taken_ids):
+            continue
+        for side in sides:
+            ids, shown, _ = pairs.side(side)
+            if len(ids):  # there may be no negatives
+                is_taken = np.isin(ids, taken_ids)
+                new_ids = np.where(is_taken, mixed(ids, salt), ids)
+                new_shown = pc.if_else(pa.array(is_taken), None, shown.combine_chunks())
+                pairs = pairs.with_ids(side, new_ids, pa.chunked_array([new_shown]))
     return pairs
 
 
 def _with_another_text(own: tuple[Ids, Texts], other: tuple[Ids, Texts]) -> Ids:
-    """Return the ids that both have, each for another text; distinct ids with their texts."""
-    ids, *places = np.intersect1d(own[0], other[0], assume_unique=True, return_indices=True)
-    contents = [
-        content_ids(texts.take(at)) for (_, texts), at in zip((own, other), places, strict=True)
-    ]
-    shared: Ids = ids[contents[0] != contents[1]]
-    return shared
+    """Return the ids that two sides have for different texts; each side is distinct ids with their
+    texts."""
+    own_ids, own_texts = own
+    other_ids, other_texts = other
+    ids, own_at, other_at = np.intersect1d(
+        own_ids, other_ids, assume_unique=True, return_indices=True
+    )
+    differs = content_ids(own_texts.take(own_at)) != content_ids(other_texts.take(other_at))
+    different: Ids = ids[differs]
+    return different

@@ -20,31 +20,32 @@ def summary(catalogue: Catalogue, rows: Rows, queries: Ragged, docs: Ragged) -> 
     negatives a query.
 
     Args:
-        rows: [n] pairs that are trained on.
-        queries: tokens of the distinct queries, [p], and
-        docs: documents, [u], as the tower reads them.
+        rows: [n] training pairs.
+        queries: tokens of the distinct queries, [p].
+        docs: tokens of the distinct documents, [u].
 
-    A text is at the limit if it has as many tokens as the longest of all and another one has so,
-    too: where a tower cuts its texts, all that it has cut are among them.
+    A text counts as being at the limit if it shares the largest number of tokens with another text:
+    where a tower cuts its texts, all cut texts are at the limit.
     """
-    own = catalogue.negatives[torch.from_numpy(rows)]
+    query = catalogue.query_of[rows]
+    doc = catalogue.doc_of[rows]
+    negatives = catalogue.negatives[torch.from_numpy(rows)]
+    doc_lengths = docs.lengths.numpy()
+    tokens = {
+        "query": quantiles(queries.lengths.numpy()[query]),
+        "doc": quantiles(doc_lengths[doc]),
+    }
+    if len(negatives.values):
+        tokens["negatives"] = quantiles(doc_lengths[negatives.values.numpy()])
     return {
         "unit": "tokens",
         "rows": [_shown(catalogue, int(row), queries, docs) for row in rows[:SHOWN]],
-        "tokens": {
-            "query": quantiles(queries.lengths.numpy()[catalogue.query_of[rows]]),
-            "doc": quantiles(docs.lengths.numpy()[catalogue.doc_of[rows]]),
-            **(
-                {"negatives": quantiles(docs.lengths.numpy()[own.values.numpy()])}
-                if len(own.values)
-                else {}
-            ),
-        },
+        "tokens": tokens,
         "repeated": {
-            "query": 1 - len(np.unique(catalogue.query_of[rows])) / len(rows),
-            "doc": 1 - len(np.unique(catalogue.doc_of[rows])) / len(rows),
+            "query": 1 - len(np.unique(query)) / len(rows),
+            "doc": 1 - len(np.unique(doc)) / len(rows),
         },
-        "negatives": extent("hard negatives per row", own.lengths.numpy()),
+        "negatives": extent("hard negatives per row", negatives.lengths.numpy()),
         "dropped": dict(catalogue.pairs.dropped),
     }
 

@@ -1,7 +1,7 @@
 """Batches in which no two rows share a text, and batches from several sources.
 
-Both are what `Shuffled` is: called with (first, last) they give the rows of these batches of the
-run, and know of nothing but the seed and the step.
+Both samplers are called as `Shuffled` is: (first, last) gives the rows of these batches of the run,
+which depend on the seed and the step alone.
 
 Letters in shapes: n rows, k keys of all rows together, s sources.
 """
@@ -28,7 +28,7 @@ Rows = NDArray[np.int64]
 _GOLDEN = (5**0.5 - 1) / 2  # its multiples modulo 1 are spread evenly (Weyl 1916)
 _STEPS = 1 << 16
 _PASSES = 20  # without a full batch, before it counts as impossible
-_AHEAD = 64  # fresh rows that are looked at beyond those that are missing
+_AHEAD = 64  # fresh rows that a batch looks at beyond its missing rows
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,19 @@ class NoDuplicates:
     """Draw every row once an epoch, in batches of which no two rows share a query, a document or a
     negative.
 
-    Batches of one epoch differ by at most one row, as those of `Shuffled`. Rows with a frequent
-    text are spread evenly over the epoch; a row that shares a text with its batch waits for the
-    next, and one that shares a text with the last takes the place of a row of another batch. Where
-    texts are in so many rows that the last batches cannot be filled so, they draw some rows for a
-    second time, and others are left out of that epoch.
+    The sizes of an epoch's batches differ by at most one row, as with `Shuffled`. Rows with a
+    frequent text are spread evenly over the epoch. A row that shares a text with its batch waits
+    for the next batch; a row that shares a text with the last batch takes the place of a row of an
+    earlier batch, which moves to the last. Where texts are in too many rows for the last batches to
+    be filled in this way, the last batches draw some rows for a second time, and other rows are
+    left out of the epoch.
 
     Args:
-        keys: n rows, the ids of all texts of each.
+        keys: the ids of all texts of each row, n rows.
 
     Raises:
-        ConfigError: a batch that is larger than the data, or than the most rows that share nothing.
+        ConfigError: a batch that is larger than the data, or than any set of rows that share no
+            text.
     """
 
     keys: Ragged
@@ -60,9 +62,8 @@ class NoDuplicates:
     @cached_property
     def codes(self) -> tuple[NDArray[np.int32], Rows]:
         """Keys as small numbers, [k], and the offsets of the rows, [n + 1]."""
-        codes = (
-            pa.array(self.keys.values.numpy()).dictionary_encode().indices
-        )  # by hashing: a third of sorting's time
+        # Hashing takes a third of the time of sorting.
+        codes = pa.array(self.keys.values.numpy()).dictionary_encode().indices
         return codes.to_numpy(), self.keys.offsets.numpy()
 
     @cached_property
@@ -91,21 +92,24 @@ class NoDuplicates:
 
     @cached_property
     def sizes(self) -> Rows:
-        """Rows of each batch of an epoch: of as few batches as hold all rows, if no text is in more
-        rows than there are batches.
+        """Number of rows of each batch of an epoch.
 
-        Otherwise batches are full. With B of them, at most B rows of each text can be placed: the
-        largest B with sum over texts min(count, B) >= B b.
+        All rows fit into n / b batches, rounded up, if no text is in more rows than that. Otherwise
+        batches are full, and B batches can hold at most B rows of each text: B is the largest
+        number with sum over texts min(count, B) >= B b.
         """
-        count = -(-len(self.keys) // self.batch_size)
-        if self.crowd[1].max() <= count:
-            return np.diff(np.arange(count + 1) * len(self.keys) // count)
-        counts = np.bincount(self.crowd[0])
+        key, frequency = self.crowd
+        fewest = -(-len(self.keys) // self.batch_size)
+        if frequency.max() <= fewest:
+            return np.diff(np.arange(fewest + 1) * len(self.keys) // fewest)
+        counts = np.bincount(key)
         low, high = 1, len(self.keys) // self.batch_size
         while low < high:
             middle = (low + high + 1) // 2
-            enough = np.minimum(counts, middle).sum() >= middle * self.batch_size
-            low, high = (middle, high) if enough else (low, middle - 1)
+            if np.minimum(counts, middle).sum() >= middle * self.batch_size:
+                low = middle
+            else:
+                high = middle - 1
         return np.full(low, self.batch_size)
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
@@ -117,20 +121,22 @@ class NoDuplicates:
 
     @cached_property
     def plan(self) -> Callable[[int], list[Rows]]:
-        """Return rows of every batch of an epoch; the latest epoch is cached."""
+        """A function from an epoch to the rows of all its batches; the latest epoch is cached."""
         return lru_cache(maxsize=1)(self._plan)
 
     def _plan(self, epoch: int) -> list[Rows]:
         generator = np.random.default_rng((self.seed, epoch))
         batches: list[Rows] = []
         failed = 0
-        while (missing := self.batches_per_epoch - len(batches)) > 0:
+        while len(batches) < self.batches_per_epoch:
+            missing = self.batches_per_epoch - len(batches)
             drawn = batches if failed < _PASSES // 2 else []
-            batches += (fresh := self.fill(generator, self.sizes[-missing:], drawn))
+            fresh = self.fill(generator, self.sizes[-missing:], drawn)
+            batches += fresh
             failed = 0 if fresh else failed + 1
-            if failed == _PASSES and epoch:
-                return self._plan(0)  # which has been found
             if failed == _PASSES:
+                if epoch:
+                    return self._plan(0)  # exists, since it was made first
                 raise ConfigError(
                     f"train.batch_size is {self.batch_size}, but too many of the {len(self.keys):,} rows share a text: "
                     "give a smaller batch_size, or train.batch_sampler=shuffled, which masks shared texts"
@@ -138,39 +144,39 @@ class NoDuplicates:
         return batches
 
     def fill(self, generator: np.random.Generator, sizes: Rows, drawn: list[Rows]) -> list[Rows]:
-        """Return batches of these sizes from one pass over the rows, drawn ones last, or as many of
-        them as can be filled."""
-        order, waiting = self.spread(generator), np.empty(0, np.int64)
-        old = np.isin(order, np.concatenate([waiting, *drawn]))
-        order = np.concatenate([order[~old], order[old]])
+        """Return batches of these sizes from one pass over the rows, or as many batches as can be
+        filled; rows of `drawn` come last in the pass."""
+        none = np.empty(0, np.int64)
+        order = self.spread(generator)
+        is_drawn = np.isin(order, np.concatenate([none, *drawn]))
+        order = np.concatenate([order[~is_drawn], order[is_drawn]])
         taken = np.full(int(self.codes[0].max()) + 1, -1, np.int64)
         first = np.empty(len(taken), np.int64)
-        position, batches = 0, list[Rows]()
+        batches = list[Rows]()
+        waiting = none
+        position = 0
         for number, room in enumerate(sizes.tolist()):
-            batch: list[Rows] = []
-            left: list[Rows] = []
-            # Those that have waited longest come first; while fresh rows last, a batch looks at
-            # some of them only.
-            queue, rest = (
-                (waiting, waiting[:0])
-                if position >= len(order)
-                else np.split(waiting, [self.batch_size])
-            )
+            batch = [none]
+            left = list[Rows]()
+            # Rows that have waited longest come first. While fresh rows last, a batch looks at only
+            # some of the waiting rows.
+            queue, rest = waiting, none
+            if position < len(order):
+                queue, rest = np.split(waiting, [self.batch_size])
             while room:
                 if not len(queue):
-                    queue, position = (
-                        order[position : position + room + _AHEAD],
-                        position + room + _AHEAD,
-                    )
+                    end = position + room + _AHEAD
+                    queue = order[position:end]
+                    position = end
                     if not len(queue):
                         break
-                part, queue = queue[: self.batch_size], queue[self.batch_size :]
+                part, queue = np.split(queue, [self.batch_size])
                 free = self.apart(part, taken, first, number, room)
                 batch.append(part[free])
                 left.append(part[~free])
                 room -= int(free.sum())
+            batches.append(np.concatenate(batch))
             waiting = np.concatenate([*left, queue, rest])
-            batches.append(np.concatenate([*batch, waiting[:0]]))
             missing, waiting = np.split(waiting, [room])
             if room and (len(missing) < room or not self.exchanged(batches, missing)):
                 batches.pop()
@@ -178,31 +184,32 @@ class NoDuplicates:
         return [generator.permutation(batch) for batch in batches]
 
     def exchanged(self, batches: list[Rows], waiting: Rows) -> bool:
-        """Put rows into earlier batches, in place, and rows of these into the last one instead;
-        False if that fails."""
-        *others, last = batches
+        """Put rows into earlier batches, in place, and rows of these batches into the last batch
+        instead; return False if that fails."""
+        others, last = batches[:-1], batches[-1]
         batch_of = np.full(len(self.keys), -1)
         for number, batch in enumerate(others):
             batch_of[batch] = number
         free = batch_of >= 0  # rows that the last batch can take
         free[self.sharing(last)] = False
         for row in waiting:
-            closed = np.zeros(
-                len(batches), bool
-            )  # batches that cannot take the row; -1 stands for the last
-            closed[batch_of[self.sharing(np.array([row]))]] = True
-            if not (fits := free & ~closed[batch_of]).any():
+            closed = np.zeros(len(batches), bool)  # batches that share a text with the row
+            closed[batch_of[self.sharing(np.array([row]))]] = True  # -1 stands for the last batch
+            fits = free & ~closed[batch_of]
+            if not fits.any():
                 return False
             moved = int(fits.argmax())
-            number, batch_of[moved] = batch_of[moved], -1
+            number = batch_of[moved]
             others[number] = np.append(others[number][others[number] != moved], row)
-            batch_of[row], last = number, np.append(last, moved)
+            batch_of[row] = number
+            last = np.append(last, moved)
+            batch_of[moved] = -1
             free[self.sharing(np.array([moved]))] = False
         batches[:] = [*others, last]
         return True
 
     def sharing(self, rows: Rows) -> Rows:
-        """Return all rows that share a key with any of these, themselves included."""
+        """Return all rows that share a key with any of the given rows, and the given rows."""
         codes, offsets = self.codes
         own = np.zeros(int(codes.max()) + 1, bool)
         own[np.concatenate([codes[offsets[row] : offsets[row + 1]] for row in rows])] = True
@@ -211,8 +218,8 @@ class NoDuplicates:
     def apart(
         self, rows: Rows, taken: Rows, first: Rows, number: int, room: int
     ) -> NDArray[np.bool_]:
-        """Return the first `room` rows that share no key with batch `number` or with each other,
-        and record their keys."""
+        """Return True for the first `room` rows that share no key with batch `number` or with each
+        other, and record their keys."""
         codes, offsets = self.codes
         starts, lengths = offsets[rows], offsets[rows + 1] - offsets[rows]
         ends = lengths.cumsum()
@@ -227,7 +234,7 @@ class NoDuplicates:
         return free
 
     def spread(self, generator: np.random.Generator) -> Rows:
-        """Return all rows in random order, those with the same most frequent key at equal
+        """Return all rows in random order, with rows of the same most frequent key at equal
         distances."""
         key = self.crowd[0]
         shuffled = generator.permutation(len(key))
@@ -241,36 +248,40 @@ class NoDuplicates:
 def keys_of(
     query_ids: Tensor, doc_ids: Tensor, negatives: Ragged | None = None, ids: Tensor | None = None
 ) -> Ragged:
-    """Return the ids of every text of each row: its query, its document, its negatives.
+    """Return the ids of the query, the document and the negatives of each row.
 
     >>> keys_of(torch.tensor([1, 2]), torch.tensor([3, 4]), Ragged.of([[0], []]), torch.tensor([9])).values.tolist()
     [1, 3, 9, 2, 4]
     """
-    own = torch.stack([query_ids, doc_ids], dim=1)  # [n, 2]
     if negatives is None or ids is None:
+        own = torch.stack([query_ids, doc_ids], dim=1)  # [n, 2]
         return Ragged(own.ravel(), torch.arange(len(own) + 1) * 2)
     offsets = from_lengths(negatives.lengths + 2)
     values = torch.empty(int(offsets[-1]), dtype=torch.int64)
-    values[offsets[:-1]], values[offsets[:-1] + 1] = own[:, 0], own[:, 1]
-    rest = torch.ones(len(values), dtype=torch.bool)
-    rest[offsets[:-1]] = rest[offsets[:-1] + 1] = False
-    values[rest] = ids[negatives.values]
+    at_query = offsets[:-1]
+    at_doc = at_query + 1
+    values[at_query] = query_ids
+    values[at_doc] = doc_ids
+    is_negative = torch.ones(len(values), dtype=torch.bool)
+    is_negative[at_query] = False
+    is_negative[at_doc] = False
+    values[is_negative] = ids[negatives.values]
     return Ragged(values, offsets)
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """Draw rows of several sources by weight: each batch from all of them, or from one.
+    """Draw rows of several sources by weight: each batch from all sources, or from one source.
 
-    A source's rows come in a fresh random order every time they have all come. Over a run each
+    The rows of a source come in a fresh random order after all of them have come. Over a run each
     source has its share of the rows, or of the batches, to within one or two.
 
     Args:
         source: [n] the source of each row.
         weights: share of each source, [s], in any unit; None is by rows.
         batches: "mixed" or "single".
-        temperatures: of each source's batches, [s], for those that are single; None is the
-            objective's.
+        temperatures: temperature of each source's batches, [s], which are then single; None is the
+            temperature of the objective.
 
     Raises:
         ConfigError: weights that do not fit the sources, or a batch that is larger than the data.
@@ -285,37 +296,39 @@ class Mixed:
 
     def __post_init__(self) -> None:
         refuse_size(len(self.source), self.batch_size)
-        counts = np.bincount(self.source, minlength=len(self.weights or ()))
-        if self.batches == "single" and counts[self.shares > 0].min() < self.batch_size:
-            raise ConfigError(
-                f"train.batch_size is {self.batch_size}, but a source has only {counts[self.shares > 0].min()} training pairs: "
-                "give a smaller batch_size, or data.batches=mixed"
-            )
+        if self.batches == "single":
+            counts = np.bincount(self.source, minlength=len(self.weights or ()))
+            least = counts[self.shares > 0].min()
+            if least < self.batch_size:
+                raise ConfigError(
+                    f"train.batch_size is {self.batch_size}, but a source has only {least} training pairs: "
+                    "give a smaller batch_size, or data.batches=mixed"
+                )
 
     @cached_property
     def shares(self) -> NDArray[np.float64]:
         """Share of each source, [s]."""
         counts = np.bincount(self.source, minlength=len(self.weights or ())).astype(float)
         shares = counts if self.weights is None else np.asarray(self.weights, float)
-        if (counts[shares > 0] == 0).any():
-            raise ConfigError(
-                f"source {int(((shares > 0) & (counts == 0)).argmax()) + 1} has no training rows"
-            )
+        is_empty = (shares > 0) & (counts == 0)
+        if is_empty.any():
+            raise ConfigError(f"source {int(is_empty.argmax()) + 1} has no training rows")
         normalised: NDArray[np.float64] = shares / shares.sum()
         return normalised
 
     @property
     def chance(self) -> Tensor:
-        """Return the probability of each row in one draw, [n]."""
+        """The probability of each row in one draw, [n]."""
         counts = np.bincount(self.source, minlength=len(self.shares))
         return torch.from_numpy((self.shares / np.maximum(counts, 1))[self.source])
 
     def temperature(self, rows: Tensor) -> float | None:
         """Return the temperature of a batch of these rows, all of one source; None means the
         temperature of the objective."""
-        return (
-            None if self.temperatures is None else self.temperatures[int(self.source[int(rows[0])])]
-        )
+        if self.temperatures is None:
+            return None
+        source = int(self.source[int(rows[0])])
+        return self.temperatures[source]
 
     @property
     def batches_per_epoch(self) -> int:
@@ -328,28 +341,28 @@ class Mixed:
         orders = [
             Order(np.flatnonzero(self.source == s), (self.seed, s)) for s in range(len(self.shares))
         ]
-        before = np.zeros(len(self.shares), np.int64)
+        before = np.zeros(len(self.shares), np.int64)  # rows that each source has given
         for start in range(0, first, _STEPS):
             before += self.counts(start, min(start + _STEPS, first)).sum(0)
         for step in range(first, last):
             counts = self.counts(step, step + 1)[0]
-            rows = [
-                order.take(int(at), int(c))
-                for order, at, c in zip(orders, before, counts, strict=True)
-                if c
-            ]
+            parts = list[Rows]()
+            for s, count in enumerate(counts.tolist()):
+                if count:
+                    parts.append(orders[s].take(int(before[s]), count))
             before += counts
-            yield torch.from_numpy(
-                np.random.default_rng((self.seed, step, 1)).permutation(np.concatenate(rows))
-            )
+            generator = np.random.default_rng((self.seed, step, 1))
+            yield torch.from_numpy(generator.permutation(np.concatenate(parts)))
 
     def counts(self, first: int, last: int) -> NDArray[np.int64]:
-        """Return the number of rows of each source in the batches first ... last - 1: systematic
+        """Return the number of rows of each source in the batches first ... last - 1, by systematic
         sampling, [last - first, s]."""
-        whole, unit = (1, self.batch_size) if self.batches == "single" else (self.batch_size, 1)
+        draws, rows = self.batch_size, 1  # draws of a batch, and rows of a draw
+        if self.batches == "single":
+            draws, rows = 1, self.batch_size
         shift = (np.arange(first, last) * _GOLDEN + np.random.default_rng(self.seed).random()) % 1
-        ends = np.concatenate([[0.0], self.shares.cumsum()[:-1], [1.0]]) * whole
-        counts: NDArray[np.int64] = np.diff(np.floor(ends + shift[:, None]).astype(np.int64)) * unit
+        ends = np.concatenate([[0.0], self.shares.cumsum()[:-1], [1.0]]) * draws
+        counts: NDArray[np.int64] = np.diff(np.floor(ends + shift[:, None]).astype(np.int64)) * rows
         return counts
 
 
@@ -365,8 +378,10 @@ class Order:
         parts = []
         while count:
             turn, at = divmod(start, len(self.rows))
-            parts.append(self.shuffled(turn)[at : at + count])
-            start, count = start + len(parts[-1]), count - len(parts[-1])
+            part = self.shuffled(turn)[at : at + count]
+            parts.append(part)
+            start += len(part)
+            count -= len(part)
         return np.concatenate(parts)
 
     def _shuffled(self, turn: int) -> Rows:

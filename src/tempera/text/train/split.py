@@ -29,15 +29,15 @@ _Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Split:
-    """Hold rows to train on, and the held-out rows for evaluation.
+    """Hold the rows of training, and the held-out rows of validation and test.
 
-    What is held out is a text: a query of a held-out row, or a document that answers one, unless
-    that document counts as known. No row of `train` holds such a text, in whatever role, case,
-    white space or Unicode form, and none of its negatives is one. Documents count as known where
-    `shared_documents` is keep, where the rows are any two texts, and in a source with at least five
-    distinct queries for each distinct document, as labels and canned replies have. Validation and
-    test may share documents where they are named, or drawn one by one: neither is trained on, and
-    both are answered from one corpus.
+    Texts are held out: the query of each held-out row, and its document unless the document counts
+    as known. No training row has a held-out text as query, document or negative, whatever its case,
+    white space or Unicode form. Documents count as known where `shared_documents` is keep, where
+    the rows are any two texts, and in a source with at least five distinct queries for each
+    distinct document, as labels and canned replies have. Validation and test may share documents
+    where their queries are named, or drawn one by one: neither is trained on, and both are answered
+    from one corpus.
     """
 
     pairs: Pairs
@@ -48,25 +48,26 @@ class Split:
     known: _Mask  # rows whose document counts as known, [n]
     dropped: Mapping[str, int] = field(default_factory=dict)  # left out of training, by reason
     shared: int = 0  # training rows with a document of a held-out row, which counts as known
-    notes: tuple[str, ...] = ()  # sentences about what is held out, and what that costs
-    # Of all negatives, those that nothing learns, [m]; empty where there are none.
+    notes: tuple[str, ...] = ()  # sentences about the held-out queries
+    # Negatives that are held-out texts, which nothing learns, [m]; empty without negatives.
     withheld: _Mask = field(default_factory=lambda: np.zeros(0, bool))
 
     @property
     def count(self) -> int:
-        """Count the pairs; documents that are only ranked are none."""
+        """Number of pairs, without the documents that are only ranked."""
         return int((self.pairs.part != RANKED).sum())
 
     @cached_property
     def digest(self) -> str:
-        """Return what tells held-out pairs and the documents that are ranked from others, by their
-        texts, in whatever order."""
-        content, pairs = xxhash.xxh3_128(), self.pairs
+        """Checksum of the texts of the held-out pairs and of the ranked documents, in any order."""
+        checksum = xxhash.xxh3_128()
         for rows in (self.validation, self.test):
-            ids = mixed(pairs.contents("doc", rows), pairs.contents("query", rows))
-            content.update(np.int64(len(rows)).tobytes() + np.sort(ids).tobytes())
-        content.update(np.sort(pairs.contents("doc", self.corpus)).tobytes())
-        return content.hexdigest()
+            docs = self.pairs.contents("doc", rows)
+            ids = mixed(docs, self.pairs.contents("query", rows))
+            checksum.update(np.int64(len(rows)).tobytes())
+            checksum.update(np.sort(ids).tobytes())
+        checksum.update(np.sort(self.pairs.contents("doc", self.corpus)).tobytes())
+        return checksum.hexdigest()
 
     def queries(self, rows: Rows) -> int:
         """Count the distinct queries of some rows."""
@@ -74,62 +75,66 @@ class Split:
 
     @property
     def held_out(self) -> str:
-        """Return what is held out, in words: "300 validation and 300 test queries"."""
-        return f"{self.queries(self.validation):,} validation and {quantity(self.queries(self.test), 'test queries')}"
+        """The numbers of held-out queries in words: "300 validation and 300 test queries"."""
+        test = quantity(self.queries(self.test), "test queries")
+        return f"{self.queries(self.validation):,} validation and {test}"
 
     @property
     def chooses(self) -> bool:
-        """Return True if validation has enough queries to choose a checkpoint, an option or a
-        threshold by."""
+        """True if validation has enough queries to choose a checkpoint, an option or a threshold
+        by."""
         return self.queries(self.validation) >= LEAST_TO_CHOOSE
 
     @property
     def held_texts(self) -> Ids:
-        """Return the ids of the forms of all texts that are held out, rising."""
+        """The ids of the forms of all held-out texts, rising."""
         rows = np.concatenate([self.validation, self.test])
-        return np.union1d(*_texts_of(self.pairs, rows, self.known))
+        queries, docs = _texts_of(self.pairs, rows, self.known)
+        return np.union1d(queries, docs)
 
     @property
     def trained_texts(self) -> Ids:
-        """Return the ids of the forms of the texts that the training rows hold in any role, rising."""
-        forms, offsets = self.pairs.forms, self.pairs.negatives[1]
-        trained = np.zeros(len(self.pairs), bool)
-        trained[self.train] = True
-        learned = np.repeat(trained, np.diff(offsets))
+        """The ids of the forms of the texts that the training rows hold in any role, rising."""
+        forms, table = self.pairs.forms, self.pairs.table
+        is_trained = np.zeros(len(self.pairs), bool)
+        is_trained[self.train] = True
+        offsets = self.pairs.negatives[1]
+        is_learned = np.repeat(is_trained, np.diff(offsets))  # of the negatives
         if len(self.withheld):
-            learned &= ~self.withheld
-        sides = [forms["query"][trained], forms["doc"][trained], forms["negatives"][learned]]
-        prompted = {FORM["query"], FORM["doc"]} & {*self.pairs.table.column_names}
-        if prompted:  # with their prompts, too
-            rows = self.pairs.table.filter(pa.array(trained))
+            is_learned &= ~self.withheld
+        sides = [
+            forms["query"][is_trained],
+            forms["doc"][is_trained],
+            forms["negatives"][is_learned],
+        ]
+        if FORM["query"] in table.column_names or FORM["doc"] in table.column_names:
+            # The forms are of texts without prompts; the model reads texts with their prompts.
+            rows = table.filter(pa.array(is_trained))
             sides += [form_ids(rows["query"]), form_ids(rows["doc"])]
         return np.unique(np.concatenate(sides))
 
     def extended(self, part: Part) -> Split:
-        """Return a split that trains also on this part and what is before it: the same queries are
-        asked of the same documents."""
+        """Return a split that trains also on this part and on validation before it; the same
+        queries are asked of the same documents."""
         if part == "validation":
-            return _taught(self, self.test, (TRAIN, VALIDATION))
-        return _taught(self, self.test[:0], (TRAIN, VALIDATION, TEST))
+            return _with_training(self, self.test, (TRAIN, VALIDATION))
+        return _with_training(self, self.test[:0], (TRAIN, VALIDATION, TEST))
 
     def lines(self) -> list[str]:
-        """Return the first lines of a run: how the pairs are divided; what that has cost is in
-        `dropped`."""
+        """Return the first lines of a run, about the division of the pairs; `dropped` counts the
+        lost pairs."""
         first = (
             f"{quantity(self.count, 'pairs')}: {len(self.train):,} for training, {self.held_out} against "
             f"{quantity(len(self.corpus), 'documents')}"
         )
         if self.shared:
             first += f"; {self.shared:,} of the training pairs share a document with them"
-        few = self.queries(self.validation)
-        if self.chooses or not few:
-            return [first, *self.notes]
-        least = f"at least {LEAST_TO_CHOOSE}"
-        return [
-            first,
-            *self.notes,
-            f"{quantity(few, 'validation queries are too few to choose by')} ({least}): defaults are kept",
-        ]
+        lines = [first, *self.notes]
+        count = self.queries(self.validation)
+        if count and not self.chooses:
+            few = quantity(count, "validation queries are too few to choose by")
+            lines.append(f"{few} (at least {LEAST_TO_CHOOSE}): defaults are kept")
+        return lines
 
 
 def hold_out(
@@ -137,71 +142,71 @@ def hold_out(
 ) -> Split:
     """Divide pairs by query.
 
-    Rows that a source has named for validation or test (`Pairs.part`) are those parts, and rows to
-    train on that hold a text of theirs are left out. Else the queries are drawn, by `options.seed`,
-    from the candidate rows, group by group: a group are all rows that are connected by shared
-    texts, so that nothing has to be left out. The test is drawn first, so that the size of
-    validation does not move it. A group of more queries than a part is to have stays in training.
-    Where whole groups give less than half of the queries that could be held out one by one, as
-    where most rows form one group, queries are drawn one by one, and rows that hold a text of
-    theirs are left out. The corpus is every distinct document of the candidate rows, in falling
-    order of their ids. Of rows of any two texts none is drawn.
+    A source may name rows for validation or test (`Pairs.part`): training rows that hold a text of
+    named rows are left out. Otherwise the queries are drawn, by `options.seed`, from the candidate
+    rows, group by group. A group is all rows that shared texts connect, so that drawing whole
+    groups leaves nothing out. The test is drawn first, so that the size of validation does not move
+    the test. A group of more queries than a part wants stays in training. Where whole groups give
+    less than half of the queries that could be held out one by one, as where most rows form one
+    group, queries are drawn one by one, and rows that hold a drawn text are left out. The corpus is
+    every distinct document of the candidate rows, in falling order of their ids. Of rows of any two
+    texts none is drawn.
 
     Args:
         pairs: rows of all parts.
         candidates: rows whose query may be asked and whose document may be ranked, [n].
         options: `queries`, `validation`, `seed` and `shared_documents`.
-        most: number of training pairs to keep, drawn by `options.seed`: more of them hold all pairs
-            of fewer; None keeps all.
+        most: number of training pairs to keep, drawn by `options.seed`; a larger draw contains
+            every smaller one. None keeps all.
 
     Raises:
         DataError: no row is left to train on or to ask.
     """
-    query_ids, doc_ids, part = pairs.ids("query"), pairs.ids("doc"), pairs.part
-    if not pairs.paired:
-        options = _of_named(options, part)
-    keeps = options.shared_documents == "keep" or not pairs.paired
-    known = np.ones(len(pairs), bool) if keeps else _labels(pairs)
-    drawn = _draw(pairs, candidates, known, keeps, options)
-    test = _asked(pairs, candidates, TEST, drawn[TEST].queries)
-    validation = _asked(pairs, candidates, VALIDATION, drawn[VALIDATION].queries)
+    part = pairs.part
+    if not pairs.paired:  # only named queries are asked: any two texts are no question and answer
+        if not (part == TEST).any():
+            options = replace(options, queries=0)
+        if not (part == VALIDATION).any():
+            options = replace(options, validation=0)
+    all_known = options.shared_documents == "keep" or not pairs.paired
+    notes = list[str]()
+    if all_known:
+        known = np.ones(len(pairs), bool)
+    else:
+        known = _is_label(pairs)
+        if known.any():
+            notes.append(_known_note(pairs, known))
+    drawn = _draw(pairs, candidates, known, all_known, options)
+    notes += _drawn_notes(drawn)
+    notes += _fewer(drawn, pairs, options)
+    test = _is_of_part(pairs, candidates, TEST, drawn[TEST].queries)
+    validation = _is_of_part(pairs, candidates, VALIDATION, drawn[VALIDATION].queries)
     validation &= ~np.isin(pairs.forms["query"], pairs.forms["query"][test])
     ranked = np.flatnonzero(candidates)
-    # Where scores are equal, answers come no sooner, and other programs rank the same documents
-    # first.
-    distinct = ranked[np.unique(doc_ids[ranked], return_index=True)[1]]
-    notes = [] if keeps or not known.any() else [_known_note(pairs, known)]
+    distinct = ranked[np.unique(pairs.ids("doc")[ranked], return_index=True)[1]]
+    # In this order answers do not win ties, and other programs break ties the same way.
+    corpus = distinct[falling(pairs.shown_ids("doc", distinct))]
     split = Split(
         pairs,
-        np.empty(0, np.int64),
-        np.flatnonzero(validation),
-        np.flatnonzero(test),
-        distinct[falling(pairs.shown_ids("doc", distinct))],
-        known,
-        notes=(*notes, *_drawn_notes(drawn), *_fewer(drawn, pairs, options)),
+        train=np.empty(0, np.int64),
+        validation=np.flatnonzero(validation),
+        test=np.flatnonzero(test),
+        corpus=corpus,
+        known=known,
+        notes=tuple(notes),
     )
     held = np.concatenate([split.validation, split.test])
-    split = _taught(split, held, (TRAIN,), most, options.seed)
-    _refuse_empty(
-        split, _count_distinct(query_ids[candidates & (part != RANKED)]), options.queries != 0
-    )
+    split = _with_training(split, held, (TRAIN,), most, options.seed)
+    queries = _count_distinct(pairs.ids("query")[candidates & (part != RANKED)])
+    _refuse_empty(split, queries, options.queries != 0)
     return split
 
 
-def _of_named(options: Evaluation, part: NDArray[np.uint8]) -> Evaluation:
-    """Return options by which only queries are asked that a source has named: any two texts are no
-    question and its answer."""
-    return replace(
-        options,
-        queries=options.queries if (part == TEST).any() else 0,
-        validation=options.validation if (part == VALIDATION).any() else 0,
-    )
-
-
-def _labels(pairs: Pairs) -> _Mask:
-    """Return which rows have a document that counts as known, as labels do, [n]: one of a source
-    with so many distinct queries for each distinct document."""
-    query, doc, has_query = pairs.forms["query"], pairs.forms["doc"], pairs.part != RANKED
+def _is_label(pairs: Pairs) -> _Mask:
+    """Return True for each row whose document is like a label, [n]: its source has at least
+    `LABELS` distinct queries for each distinct document."""
+    query, doc = pairs.forms["query"], pairs.forms["doc"]
+    has_query = pairs.part != RANKED
     source = np.zeros(len(pairs), np.int64)
     if "source" in pairs.table.column_names:
         source = pairs.table["source"].to_numpy()
@@ -221,8 +226,10 @@ def _count_distinct(ids: Ids) -> int:
 
 
 def _known_note(pairs: Pairs, known: _Mask) -> str:
+    """Return a sentence about documents that count as known since they are like labels."""
     rows = known & (pairs.part != RANKED)
-    queries, docs = (_count_distinct(pairs.forms[role][rows]) for role in ("query", "doc"))
+    queries = _count_distinct(pairs.forms["query"][rows])
+    docs = _count_distinct(pairs.forms["doc"][rows])
     return (
         f"{quantity(queries, 'queries')} ask for {quantity(docs, 'documents')}, at least {LABELS} for each on average: these "
         "documents count as known, and only queries are held out"
@@ -230,39 +237,40 @@ def _known_note(pairs: Pairs, known: _Mask) -> str:
 
 
 def _texts_of(pairs: Pairs, rows: Rows, known: _Mask) -> tuple[Ids, Ids]:
-    """Return the ids of the forms of what is held out by some rows: of their queries, and of their
-    documents that are not known, with what these are made of."""
+    """Return the ids of the forms of the held-out texts of some rows: of the queries, and of the
+    unknown documents, with the whole documents of which parts are ranked."""
     unknown = rows[~known[rows]]
-    docs = [pairs.forms[role][unknown] for role in ("doc", "whole")]
-    return pairs.forms["query"][rows], np.concatenate(docs)
+    docs = np.concatenate([pairs.forms["doc"][unknown], pairs.forms["whole"][unknown]])
+    return pairs.forms["query"][rows], docs
 
 
-def _taught(
+def _with_training(
     split: Split, held: Rows, parts: tuple[int, ...], most: int | None = None, seed: int = 0
 ) -> Split:
-    """Return a split that trains on the rows of some parts that hold no text of rows that are held
-    out.
+    """Return a split that trains on the rows of some parts, without rows that hold a held-out text.
 
-    Nothing learns such texts as negatives: training would push them away from queries, and bring
-    them near to none.
+    Held-out texts are no negatives either: training would push such a text away from queries, and
+    bring it near to none.
 
     Args:
         held: rows that are held out.
-        parts: what `Pairs.part` names rows that may be trained on.
+        parts: values of `Pairs.part` whose rows may be trained on.
         most: number of rows to keep, drawn by `seed`; None keeps all.
     """
-    pairs, part = split.pairs, split.pairs.part
+    pairs = split.pairs
+    has_query = pairs.part != RANKED
+    may_train = np.isin(pairs.part, parts)
+    is_held = np.zeros(len(pairs), bool)
+    is_held[held] = True
     queries, docs = _texts_of(pairs, held, split.known)
-    of_query, of_doc = pairs.holding(queries), pairs.holding(docs)
-    itself, named = np.zeros(len(pairs), bool), np.isin(part, parts)
-    itself[held] = True
-    of_doc &= ~of_query & named
+    shares_query = pairs.holding(queries)
+    shares_doc = pairs.holding(docs) & ~shares_query & may_train
     lost = {
-        SHARES_QUERY: int((of_query & ~itself & (part != RANKED)).sum()),
-        SHARES_DOCUMENT: int(of_doc.sum()),
-        NOT_ASKED: int((~named & (part != RANKED) & ~of_query).sum()),
+        SHARES_QUERY: int((shares_query & ~is_held & has_query).sum()),
+        SHARES_DOCUMENT: int(shares_doc.sum()),
+        NOT_ASKED: int((~may_train & has_query & ~shares_query).sum()),
     }
-    train = np.flatnonzero(~of_query & ~of_doc & named)
+    train = np.flatnonzero(may_train & ~shares_query & ~shares_doc)
     if most is not None and len(train) > most:
         lost[NOT_TRAINED] = len(train) - most
         train = np.sort(np.random.default_rng(seed).permutation(train)[:most])
@@ -270,9 +278,10 @@ def _taught(
     withheld = np.zeros(0, bool)
     if offsets[-1]:
         withheld = np.isin(pairs.forms["negatives"], np.concatenate([queries, docs]))
-        trained = np.zeros(len(pairs), bool)
-        trained[train] = True
-        lost[HELD_OUT] = int((withheld & np.repeat(trained, np.diff(offsets))).sum())
+        is_trained = np.zeros(len(pairs), bool)
+        is_trained[train] = True
+        is_learned = np.repeat(is_trained, np.diff(offsets))  # of the negatives
+        lost[HELD_OUT] = int((withheld & is_learned).sum())
     shared = 0
     if pairs.paired:
         shared = int(np.isin(pairs.forms["doc"][train], pairs.forms["doc"][held]).sum())
@@ -286,95 +295,122 @@ class _Drawn:
 
     queries: Ids
     most: int = 0  # queries that could be held out one by one
-    alone: bool = False  # whole groups give too few of them, so that they were
+    alone: bool = False  # True if they were drawn one by one: whole groups give too few
     moved: int = 0  # rows whose group has other queries, too
     larger: int = 0  # rows of groups that are too large for the part
 
 
 def _draw(
-    pairs: Pairs, candidates: _Mask, known: _Mask, keeps: bool, options: Evaluation
+    pairs: Pairs, candidates: _Mask, known: _Mask, all_known: bool, options: Evaluation
 ) -> dict[int, _Drawn]:
-    """Return the queries of test and of validation: those that are named, else drawn from those
-    that are free.
+    """Return the queries of test and of validation: the named queries, else some that are drawn.
 
     Args:
-        keeps: documents count as known by `options`, or since rows are any two texts.
+        all_known: True if documents count as known by `options`, or since rows are any two texts.
     """
-    query_ids, query, part = pairs.ids("query"), pairs.forms["query"], pairs.part
-    named = np.flatnonzero((part == VALIDATION) | (part == TEST))
-    eligible = candidates & (part == TRAIN)
-    eligible &= ~pairs.holding(np.concatenate(_texts_of(pairs, named, known)))
-    if not keeps:  # a query that is a label, too, would take all rows of the label with it
-        eligible &= ~np.isin(query, pairs.forms["doc"][known])
-    rows = np.flatnonzero(eligible)
-    free, first = np.unique(query_ids[rows], return_index=True)
-    of_row = _groups(pairs, rows, known)
-    groups, singly = of_row[first], np.unique(query[rows[first]], return_inverse=True)[1]
-    share = min(MOST, _count_distinct(query_ids[part != RANKED]) // 10, len(free) // 4)
-    order = np.random.default_rng(options.seed).permutation(len(free))
+    query_ids, part = pairs.ids("query"), pairs.part
+    pool = _Pool.of(pairs, candidates, known, all_known, options.seed)
+    distinct = _count_distinct(query_ids[part != RANKED])
+    share = min(MOST, distinct // 10, len(pool.queries) // 4)
     drawn: dict[int, _Drawn] = {}
     for code, number, default in (
         (TEST, options.queries, max(1, share)),
         (VALIDATION, options.validation, share),
     ):
         if (part == code).any():
-            own = np.unique(query_ids[candidates & (part == code)])
-            drawn[code] = _Drawn(np.random.default_rng(options.seed).permutation(own)[:number])
-            continue
-        wanted = default if number is None else number
-        if not wanted:
-            drawn[code] = _Drawn(free[:0])
-            continue
-        sizes = np.bincount(groups[order], minlength=len(rows))  # queries of each group
-        small = order[sizes[groups[order]] <= wanted]
-        most, count = min(wanted, len(order) // 2), min(wanted, len(small) // 2)
-        chosen = _whole(order, groups, count)
-        alone = 2 * int(chosen.sum()) < most
-        if alone:
-            chosen = _whole(order, singly, most)
-        queries, order = order[chosen], order[~chosen]
-        of_several = np.isin(of_row, groups[queries]) & (sizes[of_row] > 1)
-        drawn[code] = _Drawn(
-            free[queries],
-            most,
-            alone,
-            moved=0 if alone else int(of_several.sum()),
-            larger=0 if alone else int((sizes[of_row] > wanted).sum()),
-        )
+            named = np.unique(query_ids[candidates & (part == code)])
+            drawn[code] = _Drawn(np.random.default_rng(options.seed).permutation(named)[:number])
+        else:
+            drawn[code] = pool.draw(default if number is None else number)
     return drawn
 
 
-def _groups(pairs: Pairs, rows: Rows, known: _Mask) -> Ids:
-    """Return the group of each of some rows, [r]: rows of one group are connected by texts that they
-    share, in whatever role.
+@dataclass
+class _Pool:
+    """Hold the queries that may be held out; a drawn query leaves the pool."""
 
-    A document that counts as known connects no rows, unless it is a query of one of them.
+    queries: Ids  # [q] distinct ids, rising
+    groups: Ids  # [q] the group of each query
+    texts: Ids  # [q] the number of each query's text
+    row_groups: Ids  # [r] the group of each row that may be held out
+    order: Rows  # the queries that are left, by position, in random order
+
+    @classmethod
+    def of(cls, pairs: Pairs, candidates: _Mask, known: _Mask, all_known: bool, seed: int) -> _Pool:
+        """Return the queries of candidate rows that share no text with a named row."""
+        part, query = pairs.part, pairs.forms["query"]
+        named = np.flatnonzero((part == VALIDATION) | (part == TEST))
+        named_queries, named_docs = _texts_of(pairs, named, known)
+        eligible = candidates & (part == TRAIN)
+        eligible &= ~pairs.holding(np.concatenate([named_queries, named_docs]))
+        if not all_known:  # a query that is also a label would take all rows of the label with it
+            eligible &= ~np.isin(query, pairs.forms["doc"][known])
+        rows = np.flatnonzero(eligible)
+        queries, first = np.unique(pairs.ids("query")[rows], return_index=True)
+        row_groups = _groups(pairs, rows, known)
+        texts = np.unique(query[rows[first]], return_inverse=True)[1]
+        order = np.random.default_rng(seed).permutation(len(queries))
+        return cls(queries, row_groups[first], texts, row_groups, order)
+
+    def draw(self, wanted: int) -> _Drawn:
+        """Take queries out of the pool, in whole groups if these give at least half of the queries
+        that could be drawn one by one."""
+        if not wanted:
+            return _Drawn(self.queries[:0])
+        groups = self.groups[self.order]
+        sizes = np.bincount(groups, minlength=len(self.row_groups))  # queries of each group
+        in_small = int((sizes[groups] <= wanted).sum())
+        most = min(wanted, len(self.order) // 2)
+        chosen = _whole(self.order, self.groups, min(wanted, in_small // 2))
+        alone = 2 * int(chosen.sum()) < most
+        if alone:
+            chosen = _whole(self.order, self.texts, most)
+        drawn = self.order[chosen]
+        self.order = self.order[~chosen]
+        if alone:
+            return _Drawn(self.queries[drawn], most, alone)
+        row_sizes = sizes[self.row_groups]
+        moved = np.isin(self.row_groups, self.groups[drawn]) & (row_sizes > 1)
+        larger = row_sizes > wanted
+        return _Drawn(self.queries[drawn], most, alone, int(moved.sum()), int(larger.sum()))
+
+
+def _groups(pairs: Pairs, rows: Rows, known: _Mask) -> Ids:
+    """Return the group of each row, [r]: rows of one group are connected by shared texts, in
+    whatever role.
+
+    A document that counts as known connects no rows, unless it is also a query.
     """
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components  # a quarter of a second
 
-    query, doc, whole = (pairs.forms[role][rows] for role in ("query", "doc", "whole"))
+    query = pairs.forms["query"][rows]
+    doc = pairs.forms["doc"][rows]
     connects = ~known[rows] | np.isin(doc, query)
-    others = [np.where(connects, side, query) for side in (doc, whole)]
-    texts, at = np.unique(np.concatenate([query, *others]), return_inverse=True)
-    start, *ends = np.split(at, 3)
-    edges = (np.tile(start, 2), np.concatenate(ends))
-    graph = coo_matrix((np.ones(2 * len(rows), np.int8), edges), (len(texts), len(texts)))
-    group: Ids = connected_components(graph, directed=False)[1][start]
+    doc = np.where(connects, doc, query)
+    whole = np.where(connects, pairs.forms["whole"][rows], query)
+    # Texts are nodes of a graph, and each row has two edges, from its query to its documents.
+    texts, node = np.unique(np.concatenate([query, doc, whole]), return_inverse=True)
+    starts = node[: len(rows)]
+    ends = node[len(rows) :]
+    edges = (np.tile(starts, 2), ends)
+    graph = coo_matrix((np.ones(len(ends), np.int8), edges), (len(texts), len(texts)))
+    group: Ids = connected_components(graph, directed=False)[1][starts]
     return np.unique(group, return_inverse=True)[1]
 
 
 def _whole(order: Rows, groups: Ids, count: int) -> _Mask:
-    """Return which of some queries in random order, [q], are in the first groups that `count` has
-    room for: a group that is too large for what is left of it is passed over.
+    """Return True for each query, in random order, [q], of the first groups that have room in
+    `count`; a group that is too large for the rest of the room is passed over.
 
     A group stands where its first query by id stands, so that a query of a large group is no more
-    likely to be held out than any other.
+    likely to be held out than a query of a small group.
 
     Args:
-        groups: of all queries.
+        groups: the group of each query, by position.
     """
-    rising, sizes = np.sort(order), np.bincount(groups[order])
+    sizes = np.bincount(groups[order])
+    rising = np.sort(order)
     firsts = rising[np.unique(groups[rising], return_index=True)[1]]
     taken = list[int]()
     for group in groups[order[np.isin(order, firsts)]].tolist():
@@ -386,32 +422,37 @@ def _whole(order: Rows, groups: Ids, count: int) -> _Mask:
     return np.isin(groups[order], taken)
 
 
-def _asked(pairs: Pairs, candidates: _Mask, code: int, queries: Ids) -> _Mask:
-    """Return which rows are pairs of a part's queries, [n]: the part's own if a source has named
-    some."""
-    part = pairs.part
-    source = code if (part == code).any() else TRAIN
-    rows: _Mask = candidates & (part == source) & np.isin(pairs.ids("query"), queries)
-    return rows
+def _is_of_part(pairs: Pairs, candidates: _Mask, code: int, queries: Ids) -> _Mask:
+    """Return True for each row that is a pair of a part's queries, [n]; only the part's own rows
+    count if a source has named some."""
+    source = TRAIN
+    if (pairs.part == code).any():
+        source = code
+    is_asked: _Mask = candidates & (pairs.part == source) & np.isin(pairs.ids("query"), queries)
+    return is_asked
 
 
 def _drawn_notes(drawn: Mapping[int, _Drawn]) -> list[str]:
-    """Return sentences about queries that are held out in groups, or one by one although they share
+    """Return sentences about queries that are held out in groups, or one by one in spite of shared
     texts."""
     notes = list[str]()
-    if moved := sum(each.moved for each in drawn.values()):
+    moved = sum(each.moved for each in drawn.values())
+    if moved:
         notes.append(
             f"{moved:,} of the held-out pairs share a text with a pair of another query: such pairs are held out together"
         )
-    alone = [
-        name for name, code in (("test", TEST), ("validation", VALIDATION)) if drawn[code].alone
-    ]
+    alone = list[str]()
+    if drawn[TEST].alone:
+        alone.append("test")
+    if drawn[VALIDATION].alone:
+        alone.append("validation")
+    larger = max(each.larger for each in drawn.values())
     if alone:
         notes.append(
             f"most pairs share texts in groups that are too large to hold out: queries of {' and '.join(alone)} are drawn one by "
             "one, and pairs that hold a text of theirs leave training"
         )
-    elif larger := max(each.larger for each in drawn.values()):
+    elif larger:
         notes.append(
             f"{larger:,} pairs share texts in groups that are too large to hold out, and stay in training"
         )
@@ -419,18 +460,19 @@ def _drawn_notes(drawn: Mapping[int, _Drawn]) -> list[str]:
 
 
 def _fewer(drawn: Mapping[int, _Drawn], pairs: Pairs, options: Evaluation) -> list[str]:
-    """Return a sentence about each part that has fewer queries than the options say."""
+    """Return a sentence about each part that has fewer queries than the options ask for."""
     sentences = list[str]()
     for name, wanted, code in (
         ("queries", options.queries, TEST),
         ("validation", options.validation, VALIDATION),
     ):
-        part, count = drawn[code], quantity(len(drawn[code].queries), "queries")
-        if wanted is None or len(part.queries) >= wanted:
+        held = len(drawn[code].queries)
+        if wanted is None or held >= wanted:
             continue
+        count = quantity(held, "queries")
         if (pairs.part == code).any():
             reason = f"the data names {count}"
-        elif len(part.queries) < part.most:
+        elif held < drawn[code].most:
             reason = f"{count} are held out, in whole groups of pairs that share texts"
         else:
             reason = f"{count} are held out, at most half of those that are left"

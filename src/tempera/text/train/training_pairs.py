@@ -1,5 +1,5 @@
-"""Batches of one run on texts, with the vectors of a guide and a teacher, and with negatives that
-the model mines."""
+"""Training batches of a run on texts, with the vectors of a guide and a teacher, and with
+negatives that the model mines."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class TextData:
 
     Args:
         queries: tokens of the distinct queries, [p].
-        docs: and of the documents, [u].
-        made: rows that the source has made of other documents.
+        docs: tokens of the distinct documents, [u].
+        made: rows that the source has made of documents without a query.
     """
 
     split: Split
@@ -64,7 +64,7 @@ class TrainingPairs:
     """Make the batches of one run.
 
     Args:
-        store: folder for the vectors of a guide, which all runs beside this one share.
+        store: folder for the vectors of a guide, shared by all runs beside this run.
     """
 
     def __init__(
@@ -75,42 +75,54 @@ class TrainingPairs:
         tower: Tower,
         store: Path,
     ) -> None:
-        self.texts, self.sampler, self.tower = texts, sampler, tower
+        self.texts = texts
+        self.sampler = sampler
+        self.tower = tower
         tower.compare_by("cosine" if config.base.similarity == cosine else "dot")
-        catalogue = texts.catalogue
-        self.mining, self.cross = config.mining, _cross_encoder(config, store)
-        self.dropped = {**texts.split.pairs.dropped, **texts.split.dropped}
+        self.mining = config.mining
+        self.cross: CrossEncoder | None = None
+        if config.mining.cross_encoder is not None:
+            self.cross = CrossEncoder.of(Path(config.mining.cross_encoder), store)
+        self.dropped = dict(texts.split.pairs.dropped)
+        self.dropped.update(texts.split.dropped)
         self.known = KnownVectors(tower, {"query": texts.queries, "doc": texts.docs}, store)
         self.rows = _rows(config, texts, sampler, store)
-        if self.cross is not None and self.rows.negatives is not None:
-            self.rows, count = checked(self.rows, catalogue, self.cross, self.mining.cross_margin)
+        if self.cross is not None:
+            self._check_negatives(self.cross)
+        self.spans = Spans(texts.docs, texts.catalogue, texts.split.train, config.train.seed)
+        self.made = MadeRows.of(config, texts.made or self.spans)
+
+    def _check_negatives(self, cross: CrossEncoder) -> None:
+        """Remove the negatives of the data that a cross-encoder scores like answers."""
+        if self.rows.negatives is not None:
+            margin = self.mining.cross_margin
+            self.rows, count = checked(self.rows, self.texts.catalogue, cross, margin)
             self.dropped["negatives that the cross-encoder scores like answers"] = count
-        if self.cross is not None and self.rows.negatives is None and not self.mining.again:
+        elif not self.mining.again:
             raise ConfigError(
                 "mining.cross_encoder needs negatives, but the data has none: set mining.again"
             )
-        self.spans = Spans(texts.docs, catalogue, texts.split.train, config.train.seed)
-        self.made = MadeRows.of(config, texts.made or self.spans)
 
     def batch(self, rows: Tensor, number: int, progress: float = 1.0) -> Batch[Ragged]:
         """Return the tokens of chosen pairs, followed by made rows at the beginning of the
         training."""
         self.known.forget()  # the memory is for the step
-        return self.made.batch(self.rows.batch(rows, number), number, progress)
+        pairs = self.rows.batch(rows, number)
+        return self.made.batch(pairs, number, progress)
 
     def vectors(self, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
-        """Return vectors of chosen queries or documents by the tower as it is now, [.., D], which
-        are compared by inner products."""
-        tokens = self.texts.queries if role == "query" else self.texts.docs
-        vectors: NDArray[np.float32] = self.tower.encode(
-            tokens[torch.from_numpy(rows)], role
-        ).numpy()
-        refuse_not_finite(vectors, {"query": "queries", "doc": "documents"}[role])
+        """Embed chosen queries or documents by the tower as it is now, [.., D]; inner products
+        compare the vectors."""
+        tokens, texts = self.texts.docs, "documents"
+        if role == "query":
+            tokens, texts = self.texts.queries, "queries"
+        encoded = self.tower.encode(tokens[torch.from_numpy(rows)], role)
+        vectors: NDArray[np.float32] = encoded.numpy()
+        refuse_not_finite(vectors, texts)
         return vectors
 
     def remembered(self, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
-        """Return the same vectors, of which only those are computed that the weights of now have
-        not given yet."""
+        """Return the same vectors, without computing a vector twice by the same weights."""
         return self.known(rows, role, self.vectors)
 
     @property
@@ -119,8 +131,8 @@ class TrainingPairs:
         return self.remembered(self.texts.ranked, "doc")
 
     def mine(self, group: Group = ALONE) -> Report:
-        """Give every pair negatives that the tower mines as it is now, by the options `mining`; all
-        processes call, and share the reading."""
+        """Mine negatives of every pair by the tower as it is now and the options `mining`; all
+        processes call this function, and share the reading."""
         read = partial(self._read, group)
         self.rows, report = with_mined(
             self.rows, self.texts.catalogue, self.texts.split.train, self.mining, self.cross, read
@@ -128,18 +140,18 @@ class TrainingPairs:
         return report
 
     def _read(self, group: Group, role: Role, rows: Rows) -> NDArray[np.float32]:
-        """Return vectors of distinct texts by the tower as it is now; each process reads its
-        share."""
+        """Embed distinct texts by the tower as it is now; each process reads a share of them."""
         if len(rows) < group.size:
             return self.vectors(rows, role)
         mine = np.array_split(rows, group.size)[group.rank]
         return group.all_gather(torch.from_numpy(self.vectors(mine, role))).numpy()
 
     def content(self) -> Iterable[Tensor]:
-        """Yield the tokens of all texts, which rows are trained on, and the negatives that no row
-        has."""
+        """Yield the tokens of all texts, the positions of the training rows, and the withheld
+        negatives."""
         for side in (self.texts.queries, self.texts.docs):
-            yield from (side.values, side.offsets)
+            yield side.values
+            yield side.offsets
         yield torch.from_numpy(self.texts.split.train)
         if self.texts.split.withheld.any():
             yield torch.from_numpy(self.texts.split.withheld)
@@ -147,28 +159,38 @@ class TrainingPairs:
     def source(self) -> Iterable[Tensor]:
         """Yield the ids of all queries and documents."""
         pairs = self.texts.split.pairs
-        yield from (torch.from_numpy(np.array(pairs.ids(role))) for role in ("query", "doc"))
+        yield torch.from_numpy(np.array(pairs.ids("query")))
+        yield torch.from_numpy(np.array(pairs.ids("doc")))
 
     def called(self, rows: Tensor) -> list[str]:
         """Return the place, or else the number, of each pair, with the beginning of its query."""
-        at, pairs = self.texts.split.train[rows.numpy()], self.texts.split.pairs
-        names = zip(at, pairs.texts("place", at), pairs.texts("query", at), strict=True)
-        return [
-            f"{place or f'pair {row}'} ({' '.join(query.split())[:40]!r})"
-            for row, place, query in names
-        ]
+        pairs = self.texts.split.pairs
+        at = self.texts.split.train[rows.numpy()]
+        names = list[str]()
+        for row, place, query in zip(
+            at, pairs.texts("place", at), pairs.texts("query", at), strict=True
+        ):
+            beginning = " ".join(query.split())[:40]
+            names.append(f"{place or f'pair {row}'} ({beginning!r})")
+        return names
 
 
 def _rows(config: Config, texts: TextData, sampler: Sampler, store: Path) -> Examples:
-    """Return the training pairs as the data have them, with the vectors of a guide and a teacher."""
+    """Return the training pairs of the data, with the vectors of a guide and a teacher."""
     options, catalogue = config.train, texts.catalogue
     draws = Draws(options.sampled, options.sampled_power, options.seed)
     rows = catalogue.examples(texts.split.train, texts.queries, texts.docs, draws)
 
-    def read_by(model: str, called: str) -> Guide:
-        columns = catalogue.queries, catalogue.docs
-        half = options.mixed_precision == "bf16"
-        return Guide.of(Path(model), *columns, store, called, half=half, device=options.device)
+    def read_by(model: str, name: str) -> Guide:
+        return Guide.of(
+            Path(model),
+            catalogue.queries,
+            catalogue.docs,
+            store,
+            name,
+            half=options.mixed_precision == "bf16",
+            device=options.device,
+        )
 
     if isinstance(sampler, Mixed):
         rows = replace(rows, chance=sampler.chance, temperature=sampler.temperature)
@@ -177,27 +199,19 @@ def _rows(config: Config, texts: TextData, sampler: Sampler, store: Path) -> Exa
     if config.base.teacher is not None:
         assert options.teacher is not None
         rows = replace(rows, teacher=read_by(options.teacher, "the teacher"))
-        if note := _teachers_scale(config.base.teacher, options.teacher):
-            logger.warning(note)
+        _warn_of_teachers_scale(config.base.teacher, options.teacher)
     return rows
 
 
-def _teachers_scale(teacher: Teacher, model: str) -> str | None:
-    """Return what to set where a teacher's similarities have another scale than the default
-    temperature is for; None where there is nothing to set."""
-    by_cosine = similarity_of(model_folder(Path(model))) == "cosine"
-    if by_cosine or teacher.temperature is not None:
-        return None
-    return (
+def _warn_of_teachers_scale(teacher: Teacher, model: str) -> None:
+    """Warn of a teacher that compares by inner products at the default temperature, which is made
+    for cosines."""
+    if teacher.temperature is not None or similarity_of(model_folder(Path(model))) == "cosine":
+        return
+    logger.warning(
         f"train.teacher={model} compares by inner product (dot), and its temperature, {1 / teacher.scales[1]:g}, is one for "
         "cosines: set objective.teacher.temperature (1 for similarities of some tens), and student_temperature for the student"
     )
-
-
-def _cross_encoder(config: Config, store: Path) -> CrossEncoder | None:
-    """Return the cross-encoder that checks negatives, if one does."""
-    folder = config.mining.cross_encoder
-    return None if folder is None else CrossEncoder.of(Path(folder), store)
 
 
 def sampler_of(
@@ -206,7 +220,7 @@ def sampler_of(
     """Return the sampler that puts training rows into batches.
 
     Raises:
-        ConfigError: a batch of more rows than there are to train on.
+        ConfigError: a batch of more rows than the training has.
     """
     rows, size = split.train, options.size
     if size > len(rows) > 1:

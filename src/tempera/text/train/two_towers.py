@@ -23,35 +23,35 @@ class QuerySide(TowerOptions, Protocol):
     """The options of a tower for queries."""
 
     def race(self, pairs: int, tokens: float) -> Race:
-        """Return the settings to try on so many pairs, of documents so long; called for kinds that
-        leave options open."""
+        """Return the settings to try, by the number of pairs and the tokens of the median
+        document; called for kinds that leave options open."""
 
 
 class DocSide(Protocol):
     """The options of documents that keep their vectors."""
 
     def side(self, texts: Sequence[str], embed: Embed) -> Frozen:
-        """Return the vectors of the documents; `embed` keeps what has to be computed."""
+        """Return the vectors of the documents; `embed` computes missing vectors."""
 
 
 @dataclass(frozen=True)
 class KeptIndex:
-    """The vectors of an index that exists, from whatever model: no document is embedded.
+    """The vectors of an existing index, from any model: no document is embedded.
 
     Args:
         path: a run or its index, an export to FAISS or Parquet, or a file of vectors: .parquet with
-            columns id and vector, .npy, or FAISS. A document is found by its `data.doc_id`, or by
-            its content in the index of a run whose data had no ids. No text is read, so that a
-            column of ids may stand for the documents (`data.doc`).
-        ids: ids of the vectors of a .npy or FAISS file, in their order: a text file with one a
-            line, or .npy. Without it, they are the numbers of the rows, from 0.
+            columns id and vector, .npy, or FAISS. A document is found by `data.doc_id`, or by the
+            content in the index of a run on data without ids. No text is read, so that a column of
+            ids may stand for the documents (`data.doc`).
+        ids: ids of the vectors of a .npy or FAISS file, in the order of the vectors: a text file
+            with an id a line, or .npy. None numbers the rows from 0.
     """
 
     path: str
     ids: str | None = None
 
     def side(self, texts: Sequence[str], embed: Embed) -> IndexSide:
-        """Return the vectors of the index, and say what is unusual about them."""
+        """Return the vectors of the index, and warn of unusual vectors."""
         side = IndexSide(Path(self.path), None if self.ids is None else Path(self.ids))
         for note in side.notes():
             logger.warning(note)
@@ -60,11 +60,11 @@ class KeptIndex:
 
 @dataclass(frozen=True)
 class FrozenModel:
-    """A saved model that embeds each document once and is not trained.
+    """A saved, untrained model that embeds each document once.
 
     Args:
-        model: its folder, or a run that holds it.
-        frozen: has to be true; `tower.sides` is for two towers that are both trained.
+        model: folder of the model, or of its run.
+        frozen: has to be true; `tower.sides` is for two trained towers.
 
     Raises:
         ConfigError: `frozen` is false.
@@ -86,11 +86,11 @@ class FrozenModel:
 
 @dataclass(frozen=True)
 class Head:
-    """A linear residual behind the query vectors of a saved model, which are computed once; before
-    training it is the identity.
+    """A linear residual behind the query vectors of a saved model, which embeds each query once;
+    the identity before training.
 
     Args:
-        model: folder of the model that embedded the documents, or a run that holds it.
+        model: folder of the model that embedded the documents, or of its run.
     """
 
     open: ClassVar[Mapping[str, Open]] = OPEN
@@ -125,18 +125,20 @@ class Head:
     def tower(self, doc: Frozen, texts: Sequence[str], embed: Embed) -> HeadTower:
         """Return the head that ends in the space of the documents."""
         model = model_folder(Path(self.model))
-        made = getattr(doc, "stamp", None)
-        if made is not None and made.model != (own := fingerprint(model)):
-            logger.warning(
-                f"the index holds vectors of another model ({made.model[:12]}; tower.query.model is {own[:12]}), so that the "
-                "untrained queries may rank at random in it"
-            )
+        stamp = getattr(doc, "stamp", None)
+        if stamp is not None:
+            own = fingerprint(model)
+            if stamp.model != own:
+                logger.warning(
+                    f"the index holds vectors of another model ({stamp.model[:12]}; tower.query.model is {own[:12]}), so that the "
+                    "untrained queries may rank at random in it"
+                )
         return HeadTower(model, embed, texts, doc.width)
 
 
 @dataclass(frozen=True)
 class TwoTowers:
-    """A tower that is trained for queries, and documents that keep their vectors, of one width.
+    """A trained tower for queries, and documents with kept vectors of the same width.
 
     Args:
         query: head, static, pretrained or transformer, with its options.
@@ -157,7 +159,7 @@ class TwoTowers:
 
     @property
     def learning_rate(self) -> float:
-        """Return the rate of the queries' tower."""
+        """The learning rate of the queries' tower."""
         return self.query.learning_rate
 
     def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
@@ -189,7 +191,7 @@ class TwoTowers:
 
 
 def _of_queries(tower: Tower) -> Tower:
-    """Return the tower of queries of a model that may have one for each role."""
+    """Return the tower of queries of a model that may have a tower for each role."""
     query = tower.of("query")
     assert isinstance(query, Tower)
     return query

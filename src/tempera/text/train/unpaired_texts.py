@@ -1,10 +1,10 @@
-"""Texts without pairs: a student learns its teacher's similarities from them, or pairs are made of
-them, whose queries are titles and first sentences."""
+"""Texts without pairs, from which a student learns its teacher's similarities, or of which pairs
+are made with titles and first sentences as queries."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,19 +37,16 @@ from ..read.text_files import (
     unread,
 )
 
-# queries of validation, and of the test, that are drawn or made: at most so many, and a tenth
-_MOST = 1000
+_MOST = 1000  # queries of validation, and of the test, that are drawn or made; and at most a tenth
 _BATCH, _STEPS = 512, 300  # rows of two texts each
 _TEXTS = RoleTable({"text": ("text", *DOC_NAMES), "title": ("title", "heading")}, ("text",))
 _QUERIES = RoleTable({"query": (*QUERY_NAMES, "text")}, ("query",))
-_PARTS = {
-    VALIDATION: ("validation", "valid", "val", "dev"),
-    TEST: ("test",),
-}  # with the usual names of splits
+# Usual names of splits.
+_PARTS = {VALIDATION: ("validation", "valid", "val", "dev"), TEST: ("test",)}
 
 
 class Document(NamedTuple):
-    """A text with its title, which may be empty, and its place."""
+    """A text with its place and its title, or an empty title."""
 
     title: str
     text: str
@@ -81,11 +78,11 @@ class Unpaired:
 class Documents:
     """Texts without pairs: a teacher compares any two of them, or `rule` makes a pair of each.
 
-    Without a rule, each text is in one row of training, whose first text is a query of the log
-    where there is one, else a document. Where no real queries are given for validation or test,
-    they are made of a tenth of the documents: the title, or else the first sentence, asks for the
-    rest, which is ranked in place of the whole. Of single sentences none can be made, and nothing
-    is evaluated. The index holds all documents as they are.
+    Without a rule, each text is in one training row, with queries of the log as first texts before
+    documents. Where the data have no real queries for validation or test, queries are made of a
+    tenth of the documents: the title, or else the first sentence, asks for the rest, and the rest
+    is ranked in place of the whole document. Single sentences make no queries, and nothing is
+    evaluated. The index holds all documents unchanged.
 
     Args:
         path: a folder of .txt, .md, .html and source files, of which long sections are divided; a
@@ -126,56 +123,58 @@ class Documents:
         return _schedule if self.rule is None else None
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """Return rows of training, validation and test, and all documents, ranked but for those of
-        which a query is made.
+        """Return rows of training, validation and test, and all documents, with True for each row
+        that evaluation may use.
 
         Raises:
             DataError: no texts, or files that cannot be read.
         """
-        draw, texts = np.random.default_rng(0), self._texts()
+        draw = np.random.default_rng(0)
+        texts = self._texts()
         docs = list({doc.id: doc for doc in texts.docs}.values())
         docs = [docs[i] for i in draw.permutation(len(docs))]
         if len(docs) < 2:
             raise DataError(f"{self.path} holds fewer than two texts: give more")
-        parts, cut = dict(texts.real), dict[int, None]()
-        answers = {number for pairs in parts.values() for number in pairs.ids("doc").tolist()}
-        for part in [part for part in _PARTS if part not in parts]:
-            made = _made(docs, cut, answers)
-            parts |= {part: made} if len(made) else {}
-        first, left = [docs[i] for i in cut], [doc for i, doc in enumerate(docs) if i not in cut]
-        judged_by = {form(query) for pairs in parts.values() for query in pairs.texts("query")}
-        log = [query for query in dict.fromkeys(texts.log) if form(query) not in judged_by]
+        parts = dict(texts.real)
+        answers = set[int]()
+        for pairs in texts.real.values():
+            answers.update(pairs.ids("doc").tolist())
+        cut = dict[int, None]()  # positions of documents that queries are made of, in order
+        for part in _PARTS:
+            if part not in texts.real:
+                made = _made(docs, cut, answers)
+                if len(made):
+                    parts[part] = made
+        divided = [docs[i] for i in cut]
+        whole = [doc for i, doc in enumerate(docs) if i not in cut]
+        log = _without_queries(texts.log, parts.values())
         log = [log[i] for i in draw.permutation(len(log))]
         dropped = Counter(texts.dropped) + Counter({"repeated texts": len(texts.docs) - len(docs)})
         if self.rule is None:
-            train, ranked = _any_two(log, first, left)
+            train, ranked = _any_two(log, divided, whole)
         else:
-            train, ranked = self._training_pairs(left, dropped), left
-        pairs = joined(
-            {
-                RANKED: _of([""] * (len(ranked) + len(first)), [*ranked, *first]),
-                TRAIN: train,
-                **parts,
-            }
-        )
-        cut_up = np.isin(
-            pairs.ids("doc"), np.array([doc.id for doc in first], np.int64)
-        )  # a part of it is ranked instead
+            train, ranked = self._training_pairs(whole, dropped), whole
+        by_part = {RANKED: _of([""] * (len(ranked) + len(divided)), [*ranked, *divided])}
+        by_part[TRAIN] = train
+        by_part.update(parts)
+        pairs = joined(by_part)
+        # Of a divided document, a part is ranked in place of the whole.
+        is_divided = np.isin(pairs.ids("doc"), np.array([doc.id for doc in divided], np.int64))
         candidates = np.where(
-            pairs.part == RANKED, ~cut_up, (pairs.part != TRAIN) | (self.rule is None)
+            pairs.part == RANKED, ~is_divided, (pairs.part != TRAIN) | (self.rule is None)
         )
         about = self._about(len(docs), len(log), {part: part in texts.real for part in parts})
-        return replace(
-            pairs, dropped={**dropped}, about=about, paired=self.rule is not None
-        ), candidates
+        paired = self.rule is not None
+        return replace(pairs, dropped=dict(dropped), about=about, paired=paired), candidates
 
     def _about(self, docs: int, queries: int, real: Mapping[int, bool]) -> str:
-        """Return a sentence on the documents, and on whether the queries of each part are real."""
-        judged = ", ".join(
-            f"{_PARTS[part][0]} on {'real queries' if real[part] else 'made queries (title or first sentence)'}"
-            for part in _PARTS
-            if part in real
-        )
+        """Return a sentence on the documents, and on the queries of each part, real or made."""
+        parts = list[str]()
+        for part, (name, *_) in _PARTS.items():
+            if part in real:
+                kind = "real queries" if real[part] else "made queries (title or first sentence)"
+                parts.append(f"{name} on {kind}")
+        judged = ", ".join(parts)
         if TEST not in real:
             judged = f"{judged}; " if judged else ""
             judged += (
@@ -188,7 +187,7 @@ class Documents:
         return f"{self.path} holds {texts}; {judged}; a pair to train on is any two of the texts, for a teacher to compare"
 
     def _training_pairs(self, docs: Sequence[Document], dropped: Counter[str]) -> Pairs:
-        """Return a pair of each document that can be divided; the others are counted."""
+        """Return a pair of each document that can be divided, and count the rest in `dropped`."""
         made = list[tuple[str, str, Document]]()
         for doc in docs:
             pair = pair_of(doc.title, doc.text)
@@ -203,6 +202,7 @@ class Documents:
         return _parts_of(made)
 
     def _texts(self) -> Unpaired:
+        """Return the texts of all paths."""
         path = Path(self.path)
         texts = self._beir(path) if is_beir(path) else self._files(path)
         for part, name in ((VALIDATION, self.validation), (TEST, self.test)):
@@ -213,22 +213,21 @@ class Documents:
         return texts
 
     def _beir(self, path: Path) -> Unpaired:
-        corpus, queries = texts_of(path, "corpus"), texts_of(path, "queries")
-        columns = (corpus[name].to_pylist() for name in ("id", "title", "text"))
-        docs = [
-            Document(title, text[len(title) :].strip(), f"{path}:{name}")
-            for name, title, text in zip(*columns)
-        ]
+        """Return the texts of a BEIR folder, and the pairs of its splits of a usual name."""
+        corpus = texts_of(path, "corpus")
+        queries = texts_of(path, "queries")
+        docs = list[Document]()
+        for row in corpus.to_pylist():
+            title = row["title"]
+            text = row["text"][len(title) :].strip()  # follows the title in this column
+            docs.append(Document(title, text, f"{path}:{row['id']}"))
         splits = split_names(path)
-        named = {
-            part: next((name for name in names if name in splits), None)
-            for part, names in _PARTS.items()
-        }
-        return Unpaired(
-            docs,
-            queries["text"].to_pylist(),
-            {p: _judged(path, name) for p, name in named.items() if name},
-        )
+        real = dict[int, Pairs]()
+        for part, names in _PARTS.items():
+            present = [name for name in names if name in splits]
+            if present:
+                real[part] = _judged(path, present[0])
+        return Unpaired(docs, queries["text"].to_pylist(), real)
 
     def _files(self, path: Path) -> Unpaired:
         """Return the texts of a table, of a folder of tables, or of text files and source code."""
@@ -236,10 +235,8 @@ class Documents:
         if not files or (path.is_file() and is_table(path)):
             return _table(path, {"text": self.text, "title": self.title})
         dropped = unread(path, files)
-        return Unpaired(
-            [Document(*part) for part in passages(files, self.max_characters, dropped)],
-            dropped=dropped,
-        )
+        docs = [Document(*part) for part in passages(files, self.max_characters, dropped)]
+        return Unpaired(docs, dropped=dropped)
 
 
 def _schedule(rows: int, large: bool = False) -> tuple[int, float]:
@@ -247,77 +244,84 @@ def _schedule(rows: int, large: bool = False) -> tuple[int, float]:
     return size, max(1.0, _STEPS / (rows // size))
 
 
+def _without_queries(log: Sequence[str], judged: Iterable[Pairs]) -> list[str]:
+    """Return the distinct queries of a log that no pair of validation or test asks."""
+    forms = {form(query) for pairs in judged for query in pairs.texts("query")}
+    return [query for query in dict.fromkeys(log) if form(query) not in forms]
+
+
 def _table(path: Path, chosen: Mapping[str, str | None]) -> Unpaired:
-    """Return the texts of a table; of a table of pairs, a tenth of the queries keep their answers,
-    for validation and test each."""
+    """Return the texts of a table. In a table of pairs, a tenth of the queries keep their answers
+    for validation, and a tenth for the test."""
     names = next(blocks(path)).table.column_names
+    docs = list[Document]()
     if chosen["text"] is not None or not TABLE.suits({}, names):
         texts, titles = _columns(path, _TEXTS, chosen)
-        rows = enumerate(zip(titles or [""] * len(texts), texts), 1)
-        return Unpaired(
-            [
-                Document(title, text, f"{path} row {row}")
-                for row, (title, text) in rows
-                if title or text
-            ]
-        )
+        for row, (title, text) in enumerate(zip(titles or [""] * len(texts), texts), 1):
+            if title or text:
+                docs.append(Document(title, text, f"{path} row {row}"))
+        return Unpaired(docs)
     pairs = _pairs(path)
+    for text, place in zip(pairs.texts("doc"), pairs.texts("place")):
+        docs.append(Document("", text, place))
     ids = pairs.ids("query")
-    queries = np.random.default_rng(0).permutation(
-        np.unique(ids)
-    )  # as `hold_out` draws them from the same table
+    # The test has the queries that `hold_out` draws from the same table.
+    queries = np.random.default_rng(0).permutation(np.unique(ids))
     count = min(_MOST, len(queries) // 10)
-    held = {TEST: queries[:count], VALIDATION: queries[count : 2 * count]}
-    real = {
-        part: Pairs(pairs.table.filter(pa.array(np.isin(ids, own))))
-        for part, own in held.items()
-        if count
-    }
-    docs = [
-        Document("", text, place) for text, place in zip(pairs.texts("doc"), pairs.texts("place"))
-    ]
+    real = dict[int, Pairs]()
+    if count:
+        for part, held in ((TEST, queries[:count]), (VALIDATION, queries[count : 2 * count])):
+            real[part] = Pairs(pairs.table.filter(pa.array(np.isin(ids, held))))
     return Unpaired(docs, pairs.texts("query"), real, Counter(pairs.dropped))
 
 
 def _log(path: Path) -> list[str]:
-    """Return the queries of a table or of a text file with one a line, or of a folder of either."""
+    """Return the queries of a table, or of a text file or a folder of text files with a query a
+    line."""
     files = files_of(path, is_text_file) if path.is_dir() else [path]
-    if not files or is_table(path):
-        return [text for text in _columns(path, _QUERIES, {"query": None})[0] if text]
-    return [line.strip() for file in files for line in read_lines(file) if line.strip()]
+    if files and not is_table(path):
+        return [line.strip() for file in files for line in read_lines(file) if line.strip()]
+    (texts,) = _columns(path, _QUERIES, {"query": None})
+    return [text for text in texts if text]
 
 
 def _columns(path: Path, roles: RoleTable, chosen: Mapping[str, str | None]) -> list[list[str]]:
     """Return a column of texts for each role; an empty list where the table lacks it."""
     table = read_table(path)
     chosen = _with_only_texts(roles, chosen, table)
-    columns = roles.columns(
-        SimpleNamespace(**chosen, metadata=("*",)), table.column_names, str(path)
-    )
-    cells = [
-        _cast(table[columns[role][0]], columns[role][0], path) if role in columns else []
-        for role in chosen
-    ]
-    return [[str(text).strip() for text in cell] for cell in cells]
+    options = SimpleNamespace(**chosen, metadata=("*",))
+    columns = roles.columns(options, table.column_names, str(path))
+    by_role = list[list[str]]()
+    for role in chosen:
+        texts = list[str]()
+        if role in columns:
+            name = columns[role][0]
+            texts = [str(text).strip() for text in _cast(table[name], name, path)]
+        by_role.append(texts)
+    return by_role
 
 
 def _with_only_texts(
     roles: RoleTable, chosen: Mapping[str, str | None], table: pa.Table
-) -> Mapping[str, str | None]:
-    """Return chosen columns by role; where the one that is needed has no usual name, the only
-    column of texts that no other role takes is it."""
+) -> dict[str, str | None]:
+    """Return the chosen columns by role, and for the needed role, where no column has its usual
+    name, the only column of texts without another role."""
     (needed,) = roles.needed
     names = table.column_names
+    columns = dict(chosen)
     if chosen[needed] is not None or roles.usual_columns(needed, names):
-        return chosen
-    others = {name for role in chosen for name in roles.usual_columns(role, names)}
-    others |= {name for name in chosen.values() if name is not None}
-    texts = [name for name in names if name not in others and _holds_texts(table[name])]
-    return {**chosen, needed: texts[0]} if len(texts) == 1 else chosen
+        return columns
+    taken = {name for name in chosen.values() if name is not None}
+    for role in chosen:
+        taken.update(roles.usual_columns(role, names))
+    texts = [name for name in names if name not in taken and _holds_texts(table[name])]
+    if len(texts) == 1:
+        columns[needed] = texts[0]
+    return columns
 
 
 def _holds_texts(column: pa.ChunkedArray) -> bool:
-    """Return True for a column of texts that are not all numbers."""
+    """Return True for a column of texts, unless all of its texts are numbers."""
     kind = column.type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         return False
@@ -329,7 +333,7 @@ def _holds_texts(column: pa.ChunkedArray) -> bool:
 
 
 def _cast(column: pa.ChunkedArray, name: str, path: Path) -> pa.ChunkedArray:
-    """Return a column as texts; a missing one is empty."""
+    """Return a column as texts; a missing text is empty."""
     try:
         return column.cast(pa.large_string()).fill_null("")
     except pa.ArrowException:
@@ -345,41 +349,47 @@ def _judged(path: Path, name: str) -> Pairs:
 
 
 def _pairs(path: Path) -> Pairs:
-    """Return the pairs of a table, told apart by their content alone; no other column is read."""
+    """Return the pairs of a table by their content alone; no other column is read."""
     rows = next(blocks(path)).table
     names = rows.column_names
-    columns = {
-        role: usual[0] for role in TABLE.needed if (usual := TABLE.usual_columns(role, names))
-    }
     proposal = proposed_roles(rows, {}, str(path)).options
-    columns |= {role: proposal[role] for role in TABLE.needed if role in proposal}
+    columns = dict[str, str]()
+    for role in TABLE.needed:
+        usual = TABLE.usual_columns(role, names)
+        if role in proposal:
+            columns[role] = proposal[role]
+        elif usual:
+            columns[role] = usual[0]
     if len(columns) < len(TABLE.needed):
         raise DataError(
             f"{path} is to hold queries and documents that answer them, and its columns are {', '.join(names)}: rename those of "
             "the pairs to query and doc"
         )
-    others = [name for name in names if name not in columns.values()]
-    pairs = PairsFile(
-        path=str(path), metadata=tuple(others), query=columns["query"], doc=columns["doc"]
-    ).read()[0]
+    others = tuple(name for name in names if name not in columns.values())
+    file = PairsFile(path=str(path), metadata=others, query=columns["query"], doc=columns["doc"])
+    pairs, _ = file.read()
     return replace(_by_content(pairs), dropped=pairs.dropped)
 
 
 def _by_content(pairs: Pairs) -> Pairs:
-    """Return pairs that are told apart by their content alone."""
+    """Return pairs by their content, without the ids of the data."""
     return Pairs.of(
         pairs.texts("query"), pairs.texts("doc"), pairs.texts("name"), pairs.texts("place")
     )
 
 
 def _made(docs: Sequence[Document], cut: dict[int, None], answers: Collection[int]) -> Pairs:
-    """Return pairs that are made of some documents, at most one of each and none of an answer, and
-    add their numbers to `cut`."""
-    rows, most = list[tuple[str, str, Document]](), min(_MOST, len(docs) // 10)
+    """Return pairs made of up to a tenth of the documents, none of them an answer, and add the
+    positions of these documents to `cut`."""
+    rows = list[tuple[str, str, Document]]()
+    most = min(_MOST, len(docs) // 10)
     for i, doc in enumerate(docs):
         if len(rows) == most:
             break
-        if i not in cut and doc.id not in answers and (pair := pair_of(doc.title, doc.text)):
+        if i in cut or doc.id in answers:
+            continue
+        pair = pair_of(doc.title, doc.text)
+        if pair is not None:
             rows.append((*pair, doc))
             cut[i] = None
     return _parts_of(rows)
@@ -387,27 +397,35 @@ def _made(docs: Sequence[Document], cut: dict[int, None], answers: Collection[in
 
 def _parts_of(rows: Sequence[tuple[str, str, Document]]) -> Pairs:
     """Return pairs of a query and a part of a document."""
-    queries, parts, docs = zip(*rows, strict=True) if rows else ((), (), ())
     return Pairs.of(
-        queries, parts, [d.title for d in docs], [d.place for d in docs], [d.id for d in docs]
+        [query for query, _, _ in rows],
+        [part for _, part, _ in rows],
+        [doc.title for _, _, doc in rows],
+        [doc.place for _, _, doc in rows],
+        [doc.id for _, _, doc in rows],
     )
 
 
 def _any_two(
-    log: Sequence[str], first: Sequence[Document], left: Sequence[Document]
+    log: Sequence[str], divided: Sequence[Document], whole: Sequence[Document]
 ) -> tuple[Pairs, Sequence[Document]]:
-    """Return rows of any two texts, and the documents that are the first of two, which no row
-    ranks.
+    """Return rows of any two texts, and the whole documents among the first texts.
 
-    Documents of which pairs are made, `first`, come first, so that they are not ranked as a whole.
+    No row ranks its first text. Queries and divided documents are always first texts: a divided
+    document is not ranked as a whole.
     """
-    half = max((len(log) + len(first) + len(left) + 1) // 2, len(log) + len(first))
-    turned = left[: half - len(log) - len(first)]
-    second = [left[int(i)] for i in np.resize(np.arange(len(turned), len(left)), half)]
-    return _of([*log, *(doc.whole for doc in (*first, *turned))], second), turned
+    fixed = len(log) + len(divided)
+    half = max((fixed + len(whole) + 1) // 2, fixed)
+    turned = whole[: half - fixed]
+    first = list(log)
+    first += [doc.whole for doc in divided]
+    first += [doc.whole for doc in turned]
+    second = [whole[int(i)] for i in np.resize(np.arange(len(turned), len(whole)), half)]
+    return _of(first, second), turned
 
 
 def _of(queries: Sequence[str], docs: Sequence[Document]) -> Pairs:
+    """Return pairs of a query and a whole document."""
     return Pairs.of(
         queries,
         [doc.whole for doc in docs],
