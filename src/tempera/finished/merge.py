@@ -183,7 +183,7 @@ def choose_weight(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     enough = own == own.max()
     if gain > 0:
         enough = own >= own[0] + KEPT * gain - 1e-9  # the slack is for rounding
-    best = max(np.flatnonzero(enough), key=lambda i: (other[i], own[i]))
+    best = int(max(np.flatnonzero(enough), key=lambda i: (other[i], own[i])))
     weight = points[best]["weight"]
     kept = float((own[best] - own[0]) / gain) if gain > 0 else None
     lost = float((other[0] - other[best]) / fall) if fall > 0 else None
@@ -191,9 +191,9 @@ def choose_weight(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"weight": weight, "kept": kept, "lost": lost, "sentence": sentence}
 
 
-def _mean_of_others(scores: Mapping[str, float]) -> np.float64:
+def _mean_of_others(scores: Mapping[str, float]) -> float:
     """Return the mean score over all sets but validation."""
-    return np.mean([score for name, score in scores.items() if name != OWN])
+    return float(np.mean([score for name, score in scores.items() if name != OWN]))
 
 
 def _sentence(weight: float, kept: float | None, lost: float | None) -> str:

@@ -187,9 +187,10 @@ class Tpe:
 
     def _storage_error(self, error: BaseException) -> BaseException | None:
         """Return the first error of the storage among an error and its causes; None without one."""
+        storage_error: type[BaseException] = self.optuna.exceptions.StorageInternalError
         cause: BaseException | None = error
         while cause is not None:
-            if isinstance(cause, self.optuna.exceptions.StorageInternalError):
+            if isinstance(cause, storage_error):
                 return cause
             cause = cause.__cause__ or cause.__context__
         return None

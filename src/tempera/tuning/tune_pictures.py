@@ -54,7 +54,7 @@ def _history(axes: Axes, tuning: Tuning) -> None:
         trials = [t for t in tuning.trials if t.state == state and t.value is not None]
         if trials:
             x = [x_of[trial.number] for trial in trials]
-            y = [trial.value for trial in trials]
+            y = [trial.value or 0.0 for trial in trials]
             axes.plot(x, y, mark, color=color, markersize=4, label=state)
     name = f"failed ({tuning.count('failed')})"
     for trial in tuning.trials:
