@@ -32,16 +32,18 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
     from importlib import import_module
 
     from tempera.artifacts import pictures
-    from tempera.experiments import learn, runner, sweep, tune
+    from tempera.experiments import runner, sweep
     from tempera.experiments.one_run import Trainings
+    from tempera.tuning import learn, tune
 
     class Inline(runner.Worker):
         def run(self, job: dict[str, Any], report: Report) -> Record:
             return Trainings()(job, report)
 
     patch.setattr(pictures, "_svg", lambda *_: "<svg></svg>")
-    for module in (learn, sweep, tune):
-        patch.setattr(module, "picture", lambda _: {})
+    patch.setattr(learn, "draw_learning_curve", lambda _: {})
+    patch.setattr(sweep, "draw_sweep", lambda _: {})
+    patch.setattr(tune, "draw_tuning", lambda _: {})
     patch.setattr(runner, "Worker", Inline)
     spawning = import_module(
         "torch.multiprocessing.spawn"

@@ -137,7 +137,7 @@ def test_nothing_outlives_the_program(number: int, script: Path, tmp_path: Path)
             Runner(tmp_path, 1, "m"),
             PlannedRun(Record({}), {"what": "time.sleep(600)"}, {}, ""),
         )
-        runner.all(lambda worker: runner.make(worker, run, "run"))
+        runner.run_workers(lambda worker: runner.make(worker, run, "run"))
 
     process = multiprocessing.get_context("fork").Process(target=program)
     process.start()
@@ -187,7 +187,7 @@ def test_an_error_ends_all_loops(runner: Runner) -> None:
             runner.make(worker, planned(data="d"), "run")
 
     with pytest.raises(OutputError, match="the disk is full"):
-        runner.all(loop)
+        runner.run_workers(loop)
 
 
 def test_an_interrupt_says_how_to_go_on(runner: Runner, caplog: pytest.LogCaptureFixture) -> None:
@@ -195,7 +195,7 @@ def test_an_interrupt_says_how_to_go_on(runner: Runner, caplog: pytest.LogCaptur
         raise KeyboardInterrupt
 
     with caplog.at_level("INFO", "tempera"), pytest.raises(KeyboardInterrupt):
-        runner.all(loop)
+        runner.run_workers(loop)
     says = f"finished runs stay in {runner.folder}: the same command goes on"
     assert says in caplog.messages[-1]
 

@@ -22,7 +22,7 @@ from tempera.artifacts.index import write_index
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError, OutputError
 from tempera.finished.calibrate import calibrate
-from tempera.finished.known_pairs import held_out, known
+from tempera.finished.known_pairs import held_out, known_pairs
 from tempera.io.ids import content_ids, given_ids
 from tempera.mining.embedder import Model
 from tempera.ranking.probability import Isotonic
@@ -108,7 +108,7 @@ def test_labelled_pairs_are_judged_by_their_own_similarity(run: Path, tmp_path: 
     rows = parquet.read_table(path).to_pylist()
     encode = load(run / "model")
     scores = [float(encode([row["query"]])[0] @ encode([row["doc"]])[0]) for row in rows]
-    judged = known(Model(str(run)), path, None, 10, "test").pairs
+    judged = known_pairs(Model(str(run)), path, None, 10, "test").pairs
     assert judged.scores == pytest.approx(scores, abs=1e-6)
     p = found.probability(scores)
     right = np.array([row["label"] == 1 for row in rows])
@@ -213,7 +213,7 @@ def test_a_table_without_answers_of_the_corpus_is_told_what_they_are_found_by(
         "given_doc_id", urls
     )
     write_index(run / "index", index.vectors, docs, index.stamp)
-    known(Model(str(run)), path, None, 10, "test")
+    known_pairs(Model(str(run)), path, None, 10, "test")
     assert (
         f"{says} ids such as 'url0' (name their column as data.doc_id): the documents of {path} are searched"
         in caplog.text
@@ -221,7 +221,7 @@ def test_a_table_without_answers_of_the_corpus_is_told_what_they_are_found_by(
     shutil.rmtree(run / "index")
     docs = docs.set_column(0, "doc_id", pc.add(keys, 1)).drop(["given_doc_id"])
     write_index(run / "index", index.vectors, docs, index.stamp)
-    known(Model(str(run)), path, None, 10, "test")
+    known_pairs(Model(str(run)), path, None, 10, "test")
     assert f"{says} content: the documents of {path} are searched instead" in caplog.text
 
 
@@ -234,13 +234,13 @@ def test_ids_that_the_corpus_has_not_give_way_to_content_as_the_message_says(
     parquet.write_table(
         rows.append_column("doc_id", pa.array([f"url{i}" for i in range(len(rows))])), path
     )
-    assert known(Model(str(run)), path, None, 10, "test").about["documents"] == 40
+    assert known_pairs(Model(str(run)), path, None, 10, "test").about["documents"] == 40
     assert (
         f"{run} by data.doc_id, which its own data had not (name that column in data.metadata"
         in caplog.text
     )
     roles = Roles(identical="keep", metadata=("doc_id",))
-    assert known(Model(str(run)), path, roles, 10, "test").about["documents"] == 300
+    assert known_pairs(Model(str(run)), path, roles, 10, "test").about["documents"] == 300
 
 
 def test_data_that_have_changed_do_not_say_what_was_held_out(

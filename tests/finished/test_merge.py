@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from tempera import export_held_out
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError, OutputError
-from tempera.finished.merge import chosen, merge
+from tempera.finished.merge import choose_weight, merge
 from tempera.io.atomic import write_manifest_again
 from tempera.mining.embedder import Model
 from tempera.options import yaml_options as config
@@ -130,18 +130,22 @@ def test_the_best_keeps_the_gain_and_is_best_elsewhere() -> None:
     curve = points(
         (0, 0.4, 0.6, 0.5), (0.6, 0.595, 0.58, 0.5), (0.8, 0.6, 0.54, 0.5), (1, 0.6, 0.5, 0.5)
     )
-    best = chosen(curve)
+    best = choose_weight(curve)
     assert (
         best["weight"] == 0.6
         and best["kept"] == pytest.approx(0.975)
         and best["lost"] == pytest.approx(0.2)
     )
-    worse = chosen(points((0, 0.4, 0.6), (0.6, 0.5, 0.58), (1, 0.6, 0.5)))
+    worse = choose_weight(points((0, 0.4, 0.6), (0.6, 0.5, 0.58), (1, 0.6, 0.5)))
     assert worse["weight"] == 1 and worse["sentence"].endswith(
         "no weight keeps 95 % with at most a third of it"
     )
-    assert chosen(points((0, 0.6), (0.5, 0.5), (1, 0.4)))["weight"] == 0  # training gained nothing
-    assert chosen(points((0, 0.4), (0.5, 0.7), (1, 0.6)))["weight"] == 0.5  # and without other data
+    assert (
+        choose_weight(points((0, 0.6), (0.5, 0.5), (1, 0.4)))["weight"] == 0
+    )  # training gained nothing
+    assert (
+        choose_weight(points((0, 0.4), (0.5, 0.7), (1, 0.6)))["weight"] == 0.5
+    )  # and without other data
 
 
 def test_what_cannot_be_merged(judged: Path, tmp_path: Path) -> None:
@@ -237,7 +241,7 @@ def test_other_data_are_not_taken_for_the_own_validation(
 
 
 def test_a_gain_elsewhere_is_called_one() -> None:
-    found = chosen(points((0, 0.4, 0.6, 0.6), (0.5, 0.59, 0.62, 0.62), (1, 0.6, 0.5, 0.5)))
+    found = choose_weight(points((0, 0.4, 0.6, 0.6), (0.5, 0.59, 0.62, 0.62), (1, 0.6, 0.5, 0.5)))
     assert found["sentence"].endswith(", and is better on the other data than the base")
 
 

@@ -189,7 +189,7 @@ def test_runs_of_a_sweep_keep_one_default_of_what_is_open(
     }
     with caplog.at_level("INFO", "tempera"):
         template = Template.of(left, [], None)
-        template.tell()
+        template.log_kept_defaults()
     assert "objective.temperature=0.05, train.learning_rate=0.003" in caplog.text
     for made in (template.base, template.config({"train.batch_size": 16})):
         assert (
@@ -474,7 +474,7 @@ def test_a_sweep_names_the_defaults_that_it_does_not_vary(
         with pytest.raises(ConfigError, match="more than 1,000"):
             sweep({}, {"objective.temperature": "0.01:1:linear:1001"}, output=tmp_path / "sweep")
         assert not caplog.records  # what is refused is the only line
-        template.tell()
+        template.log_kept_defaults()
     (line,) = (record.message for record in caplog.records if record.message.startswith("no race"))
     assert "train.learning_rate=0.003" in line and "temperature" not in line
 

@@ -1,5 +1,5 @@
-"""The folder of a sweep or a tuning, which goes on with what it holds, and belongs to one process
-at a time."""
+"""The output folder of a sweep or a tuning: it belongs to one process at a time, and an interrupted
+sweep or tuning in it is resumed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from ..io.atomic import as_output_error, refuse_inside_run, refuse_read, write_f
 from ..io.console import logger
 from ..io.lock import alone
 
-_LOCK, _UNFINISHED = "lock", "unfinished"
-_PATIENCE = 3.0  # seconds for what a killed process has started to end
+_LOCK = "lock"
+_UNFINISHED = "unfinished"
+_PATIENCE = 3.0  # seconds in which the children of a killed process end, and free the lock
 
 
 @contextmanager
@@ -29,43 +30,41 @@ def claimed(
     check: Callable[[], Any] = lambda: None,
     of: str = "configuration",
 ) -> Iterator[None]:
-    """Make the folder, or take up what it holds, and keep it for this process; the lock ends with
-    it, however it ends.
+    """Make the folder, or resume the work in it, and keep it for this process.
 
-    A process that is stopped or killed leaves a mark, by which the same command goes on with what
-    it has made, also with `overwrite`.
+    The lock ends with the process, however that ends. A process that is stopped or killed leaves
+    the file `unfinished`: the same command then resumes the work, also with `overwrite`.
 
     Args:
-        name: of the file that says what the folder is of.
-        about: its content.
-        what: is to be in the folder, in words.
-        overwrite: forget what it holds, unless that is the same and was interrupted.
-        read: files and folders that are read: none may lie in a folder that is forgotten.
-        check: is called before anything is forgotten, and may refuse.
-        of: what `about` tells, in words.
+        folder: the output folder.
+        name: name of the file that says what the folder is of.
+        about: content of that file.
+        what: the kind of work, such as "sweep", for messages.
+        overwrite: forget the earlier work in the folder, unless it is the same and was interrupted.
+        read: files and folders that are read; none may lie in a folder that is forgotten.
+        check: called before anything is forgotten; it may refuse the work.
+        of: the options in `about`, for messages.
 
     Raises:
-        OutputError: it holds something else, or what is read, lies in a finished run, or another
-            process has it.
+        OutputError: the folder holds something else, or a file that is read; it lies in a finished
+            run; or another process has it.
     """
     refuse_inside_run(folder)
-    known, unfinished = folder / name, folder / _UNFINISHED
+    about_file = folder / name
+    unfinished = folder / _UNFINISHED
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"--output {folder} is a file; give a folder")
-    if (
-        folder.is_dir()
-        and {path.name for path in folder.iterdir()}
-        - {_LOCK, f"{name}.partial", f"{_UNFINISHED}.partial"}
-        and not known.is_file()
-    ):
-        raise OutputError(
-            f"--output {folder} holds files that are not a {what}; give another folder"
-        )
+    if folder.is_dir() and not about_file.is_file():
+        ours = {_LOCK, f"{name}.partial", f"{_UNFINISHED}.partial"}
+        if any(path.name not in ours for path in folder.iterdir()):
+            raise OutputError(
+                f"--output {folder} holds files that are not a {what}; give another folder"
+            )
     busy = f"--output {folder} is in use by another process; every {what} that runs has a folder of its own"
     with ExitStack() as stack:
         with as_output_error(folder):
             stack.enter_context(alone(folder / _LOCK, busy, _PATIENCE))
-        same = known.is_file() and known.read_text(encoding="utf-8") == about
+        same = about_file.is_file() and about_file.read_text(encoding="utf-8") == about
         if overwrite and same and unfinished.is_file():
             logger.info(
                 f"going on with the {what} in {folder}, which was interrupted; remove that folder to begin anew"
@@ -74,44 +73,48 @@ def claimed(
             refuse_read(folder, list(read))
             check()
             _clear(folder, name)
-        elif known.is_file() and not same:
+        elif about_file.is_file() and not same:
             raise OutputError(
-                f"--output {folder} holds a {what} of another {of} ({known}); give another folder, or --overwrite"
+                f"--output {folder} holds a {what} of another {of} ({about_file}); give another folder, or --overwrite"
             )
-        write_file(known, about.encode())
+        write_file(about_file, about.encode())
         write_file(unfinished, b"")
         try:
             yield
         except Exception:
-            unfinished.unlink(missing_ok=True)  # it has ended, and was not interrupted
+            unfinished.unlink(missing_ok=True)  # the work has failed, and was not interrupted
             raise
         else:
             unfinished.unlink(missing_ok=True)
         finally:
             with suppress(OSError):
-                if not {path.name for path in folder.iterdir()} - {_LOCK, name, _UNFINISHED}:
-                    known.unlink()  # nothing was made
+                results = {path.name for path in folder.iterdir()} - {_LOCK, name, _UNFINISHED}
+                if not results:
+                    about_file.unlink()
                     unfinished.unlink(missing_ok=True)
 
 
-def named_in(*options: Any) -> Iterator[str | Path]:
+def possible_paths(*options: Any) -> Iterator[str | Path]:
     """Yield every text and path in options, any of which may name a file that is read.
 
-    >>> list(named_in("run.yaml", {"tower.model": ["a", None], "train.batch_size": 8}))
+    >>> list(possible_paths("run.yaml", {"tower.model": ["a", None], "train.batch_size": 8}))
     ['run.yaml', 'tower.model', 'train.batch_size', 'a']
     """
     for each in options:
         if isinstance(each, str | Path):
             yield each
         elif isinstance(each, Mapping):
-            yield from named_in(*each, *each.values())
+            yield from possible_paths(*each, *each.values())
         elif isinstance(each, list | tuple):
-            yield from named_in(*each)
+            yield from possible_paths(*each)
 
 
 def _clear(folder: Path, name: str) -> None:
-    """Remove everything but the lock, which somebody may wait for; last the file that says what the
-    rest is."""
+    """Remove everything but the lock, which another process may wait for.
+
+    The file that says what the folder is of goes last: a kill meanwhile leaves a folder that is
+    still known.
+    """
     for path in sorted(folder.iterdir(), key=lambda path: path.name == name):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

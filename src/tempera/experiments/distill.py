@@ -17,16 +17,13 @@ from ..towers.saved import model_folder
 def options_of(
     model: str | Path, texts: str | Path, overrides: str | Iterable[str] = ()
 ) -> Options:
-    """Return the options of a run in which a model teaches a static tower on texts, with
-    overrides."""
+    """Return the options of a run in which a model teaches a static tower on texts."""
     own = {
         "recipe": "none",
         "data": {"source": "documents", "path": str(texts)},
         "tower": {"kind": "static", "teacher": str(model), "dimensions": 256},
-        "train": {
-            "teacher": str(model),
-            "mixed_precision": "auto",
-        },  # in which the teacher reads on a CPU
+        # The precision in which the teacher reads on a CPU.
+        "train": {"teacher": str(model), "mixed_precision": "auto"},
     }
     return configuration.of(own, overrides)
 
@@ -58,6 +55,6 @@ def distill(
     ['untrained', 'teacher', 'trained', 'trained + BM25']
     """
     refuse_other_kinds(distill, locals())
-    model_folder(Path(model))  # which is there, before anything is read
+    model_folder(Path(model))  # raises before anything is read if there is no model
     options = options_of(model, texts, overrides)
     return train(options, output or default_output(texts), overwrite=overwrite)

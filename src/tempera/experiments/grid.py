@@ -60,11 +60,12 @@ class Axis:
     def of(cls, field: str, values: Any) -> Axis:
         """Make an axis of a text or a list of values."""
         try:
-            domain = (
-                parse(values)
-                if isinstance(values, str)
-                else listed([values] if isinstance(values, Mapping) else values)
-            )
+            if isinstance(values, str):
+                domain = parse(values)
+            elif isinstance(values, Mapping):
+                domain = listed([values])
+            else:
+                domain = listed(values)
             if isinstance(domain, Range) and domain.size is None:
                 raise ConfigError(f"a sweep needs a count; write {values}:8 for 8 values")
         except ConfigError as error:
@@ -74,20 +75,24 @@ class Axis:
     @property
     def size(self) -> int:
         """Number of values, counted without making them."""
-        return len(self.domain) if isinstance(self.domain, tuple) else self.domain.size or 0
+        if isinstance(self.domain, Range):
+            return self.domain.size or 0
+        return len(self.domain)
 
     @cached_property
     def values(self) -> tuple[Any, ...]:
-        """All values, each of them once."""
-        values = self.domain if isinstance(self.domain, tuple) else self.domain.values
-        for i, value in enumerate(values):
-            if repr(value) in map(repr, values[:i]):  # 1 == True
+        """All values, none of them twice."""
+        values = self.domain.values if isinstance(self.domain, Range) else self.domain
+        seen = set()
+        for value in values:
+            if repr(value) in seen:  # by repr, since 1 == True
                 raise ConfigError(f"--over {self.field} has {value!r} twice; give it once")
+            seen.add(repr(value))
         return values
 
     @property
     def numeric(self) -> bool:
-        """Tell if all values are numbers."""
+        """Return True if all values are numbers."""
         return all(
             isinstance(value, int | float) and not isinstance(value, bool) for value in self.values
         )
@@ -98,12 +103,14 @@ def axes_of(over: Mapping[str, Any] | Iterable[str]) -> tuple[Axis, ...]:
     values.
 
     Raises:
-        ConfigError: there are none, too many, or one of them twice.
+        ConfigError: there is no option, there are too many, or one option is there twice.
     """
     if isinstance(over, Mapping):
         axes = [Axis.of(field, values) for field, values in over.items()]
+    elif isinstance(over, str):
+        axes = [Axis.parse(over)]
     else:
-        axes = [Axis.parse(text) for text in ([over] if isinstance(over, str) else over)]
+        axes = [Axis.parse(text) for text in over]
     if not 1 <= len(axes) <= MOST_AXES:
         raise ConfigError(f"--over is given for {len(axes)} options; give 1 or {MOST_AXES}")
     if len({axis.field for axis in axes}) < len(axes):
@@ -112,13 +119,11 @@ def axes_of(over: Mapping[str, Any] | Iterable[str]) -> tuple[Axis, ...]:
 
 
 def grid(axes: Sequence[Axis]) -> list[dict[str, Any]]:
-    """Return every combination of values, the last option's changing first.
+    """Return every combination of values; the values of the last option change first.
 
     >>> grid(axes_of(["train.batch_size=8,16", "tower.width=1,2"]))[1]
     {'train.batch_size': 8, 'tower.width': 2}
     """
     fields = [axis.field for axis in axes]
-    return [
-        dict(zip(fields, values, strict=True))
-        for values in product(*(axis.values for axis in axes))
-    ]
+    combinations = product(*(axis.values for axis in axes))
+    return [dict(zip(fields, values, strict=True)) for values in combinations]

@@ -20,45 +20,47 @@ Scores = Mapping[int, Floats]  # by seed: of each query, [q]
 
 
 def interval(values: Sequence[float], confidence: float = 0.95) -> Difference:
-    """Return the mean over seeds with Student's interval; one seed has no interval, and nan for
-    both ends.
+    """Return the mean over seeds with Student's interval; of one seed both ends are nan.
 
     >>> difference = interval([0.4, 0.5, 0.6])
     >>> round(difference.mean, 3), round(difference.low, 3), round(difference.high, 3)
     (0.5, 0.252, 0.748)
     """
     scores = np.asarray(values, np.float64)
-    mean, half = float(scores.mean()), math.nan
-    if len(scores) > 1:
-        error = float(scores.std(ddof=1)) / math.sqrt(len(scores))
-        half = float(stdtrit(len(scores) - 1, (1 + confidence) / 2)) * error
+    mean = float(scores.mean())
+    if len(scores) < 2:
+        return Difference(mean, math.nan, math.nan, confidence)
+    error = float(scores.std(ddof=1)) / math.sqrt(len(scores))
+    half = float(stdtrit(len(scores) - 1, (1 + confidence) / 2)) * error
     return Difference(mean, mean - half, mean + half, confidence)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """A mean difference of two points, its standard error, and the degrees of freedom of that."""
+    """A mean difference of two points, its standard error, and the error's degrees of freedom."""
 
     mean: float
     error: float
     freedom: float
 
     def exceeds_chance(self, p: float) -> bool:
-        """Tell if the difference is above 0 by more than chance, at the one-sided level p."""
+        """Return True if the difference is above 0 by more than chance, at the one-sided level p."""
         if self.freedom <= 0 or self.mean <= 0:
             return False
-        return self.error == 0 or self.mean > float(stdtrit(self.freedom, 1 - p)) * self.error
+        if self.error == 0:
+            return True
+        return self.mean > float(stdtrit(self.freedom, 1 - p)) * self.error
 
 
 def difference(a: Scores, b: Scores, same_queries: bool) -> Noise:
-    """Return the mean of a - b over the seeds that both have, and over queries if these are the
-    same.
+    """Return the mean of a - b over the seeds of both points, and over queries if both points were
+    asked the same queries.
 
-    The variance of the mean is that of its seeds' means over the number of seeds, plus that of its
-    queries' means over the number of queries: those who train again get other seeds, those who use
-    the model ask other queries. Noise of neither alone is counted in both, so that the sum is
-    rather too large. Degrees of freedom are Satterthwaite's (1946). Without seeds in common, or
-    with one seed and other queries, there are none.
+    The variance of the mean is the variance of the seeds' means over the number of seeds, plus the
+    variance of the queries' means over the number of queries: a user who trains again gets other
+    seeds, and a user of the model asks other queries. The noise that belongs to neither alone is in both
+    terms, so the sum is rather too large. Degrees of freedom are Satterthwaite's (1946). Without seeds in
+    common, or with one seed and other queries, there are none.
     """
     seeds = sorted(a.keys() & b.keys())
     if not seeds:
@@ -68,22 +70,27 @@ def difference(a: Scores, b: Scores, same_queries: bool) -> Noise:
         parts = [table.mean(1), table.mean(0)]
     else:
         parts = [np.array([a[seed].mean() - b[seed].mean() for seed in seeds])]
-    shares = [
-        (float(means.var(ddof=1)) / len(means), len(means) - 1) for means in parts if len(means) > 1
-    ]
-    variance = sum(share for share, _ in shares)
-    squares = sum(share**2 / freedom for share, freedom in shares)
-    most = sum(freedom for _, freedom in shares)
-    return Noise(
-        float(parts[0].mean()), math.sqrt(variance), variance**2 / squares if squares > 0 else most
-    )
+    mean = float(parts[0].mean())
+    # Satterthwaite: freedom = (sum_i v_i)^2 / sum_i (v_i^2 / f_i), of variances v_i with f_i degrees.
+    variance = 0.0
+    squares = 0.0
+    degrees = 0
+    for means in parts:
+        if len(means) > 1:
+            share = float(means.var(ddof=1)) / len(means)
+            variance += share
+            squares += share**2 / (len(means) - 1)
+            degrees += len(means) - 1
+    freedom = variance**2 / squares if squares > 0 else degrees
+    return Noise(mean, math.sqrt(variance), freedom)
 
 
 def best_region(
     points: Sequence[Scores], queries: Sequence[object], confidence: float = 0.95
 ) -> list[int]:
-    """Return the points of which none is shown to be worse than another: they hold the best one
-    with the stated confidence.
+    """Return the indices of the points that are not shown to be worse than another point.
+
+    They hold the best point with the stated confidence.
 
     A point is left out if some other point exceeds it at the one-sided level (1 - confidence) /
     (points - 1). The best point is then left out with a chance of at most 1 - confidence, however
@@ -91,8 +98,8 @@ def best_region(
     point has to be taken for the best one beforehand.
 
     Args:
-        points: scores of each, [p].
-        queries: what each point was asked, [p]: equal objects are the same queries in the same
+        points: the scores of each point, [p]; a point without scores is left out.
+        queries: the queries of each point, [p]: equal objects are the same queries in the same
             order.
 
     >>> good, bad = {0: np.array([0.9, 0.8, 0.7, 0.9])}, {0: np.array([0.1, 0.2, 0.1, 0.2])}
@@ -101,12 +108,13 @@ def best_region(
     """
     tried = [i for i, scores in enumerate(points) if scores]
     level = (1 - confidence) / max(1, len(tried) - 1)
-
-    def worse(i: int) -> bool:
-        return any(
+    region = []
+    for i in tried:
+        rivals = [j for j in tried if j != i]
+        worse = any(
             difference(points[j], points[i], queries[i] == queries[j]).exceeds_chance(level)
-            for j in tried
-            if j != i
+            for j in rivals
         )
-
-    return [i for i in tried if not worse(i)]
+        if not worse:
+            region.append(i)
+    return region

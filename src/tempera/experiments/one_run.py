@@ -30,12 +30,12 @@ from ..run.time_limit import limited
 from ..towers.pair import Encoder
 from .record import Record
 
-LAST = 0.1  # share of the steps whose mean loss and gradient norm are recorded
-_ROWS = 256  # embedded at once
+LAST = 0.1  # share of the steps, the last ones, whose mean loss and gradient norm are recorded
+_ROWS = 256  # rows that are embedded at once
 
-Report = Callable[
-    [float | None], bool
-]  # is given the metric at an evaluation on the way; True ends the run
+# Called with the metric at an evaluation on the way, None for an evaluation that the budget left
+# out; True ends the run.
+Report = Callable[[float | None], bool]
 
 
 class Pruned(Exception):
@@ -44,8 +44,15 @@ class Pruned(Exception):
 
 @dataclass(frozen=True)
 class ReadData:
-    """Data that were read once, the rows of the fixed batch, a hash of it all, and one of what
-    there is to read."""
+    """Data that were read once, for all runs with equal options of reading.
+
+    Args:
+        reference: the options of reading, see `PlannedRun`.
+        task: the prepared task.
+        batch: rows of the fixed batch.
+        hash: hash of the data that a run reads.
+        source: hash of all data at their origin.
+    """
 
     reference: Mapping[str, Any]
     task: RunTask
@@ -55,27 +62,27 @@ class ReadData:
 
 
 class Trainings:
-    """Makes one run after the other, on data that are read again only when the options that they
-    are read by change."""
+    """Makes one run after the other; data are read again only when the options of reading change."""
 
     def __init__(self) -> None:
         self.data: ReadData | None = None
 
     def __call__(self, job: Mapping[str, Any], report: Report) -> Record:
-        """Return the record of a run; an error in it is in the record.
+        """Make a run, and return its record; a run that fails has its error in the record.
 
-        It is compared by the validation of the weights that it would save: those of its best look
-        (`train.keep_best`), or of the last step where validation chooses nothing.
+        Runs are compared by the validation of the weights that they would save: the weights of the
+        best look (`train.keep_best`), or of the last step where validation chooses nothing.
 
         Args:
-            job: options, reference, record as in `PlannedRun`; folder of the run; cache for its
-                data; vectors of guides; metric, and part of what is held out to measure it on; data
-                and source, the hashes that they need to have, or empty; watched, to evaluate on the
-                way in any case; publish, to leave a run folder if its value is above bar; threads
-                of this process.
-            report: is called at every evaluation on the way.
+            job: options, reference and record as in `PlannedRun`; folder of the run; cache, a
+                folder for its data; vectors, a folder for embeddings of guides; metric, and the
+                part of the held-out queries to measure it on; data and source, the expected hashes
+                or empty texts; watched, to evaluate on the way in any case; publish, to leave a run
+                folder if the run's value is above bar; threads of this process.
+            report: called at every evaluation on the way.
         """
-        record, began = Record(**job["record"]), time.perf_counter()
+        record = Record(**job["record"])
+        began = time.perf_counter()
         if job["threads"]:
             torch.set_num_threads(job["threads"])
         try:
@@ -89,36 +96,41 @@ class Trainings:
             record = replace(record, error=str(error))
         except Exception as error:  # out of memory, and whatever else a setting may provoke
             traceback.print_exc()
-            record = replace(
-                record, error=f"{type(error).__name__}: {' '.join(str(error).split())}"
-            )
+            message = " ".join(str(error).split())
+            record = replace(record, error=f"{type(error).__name__}: {message}")
         return replace(record, seconds=round(time.perf_counter() - began, 3))
 
     def read(self, job: Mapping[str, Any]) -> ReadData:
         """Read, divide and tokenise the data of a run, unless the last run had the same."""
-        if self.data is None or self.data.reference != job["reference"]:
-            self.data = None
-            cache = Path(job["cache"])
-            shutil.rmtree(cache, ignore_errors=True)
-            cache.mkdir(parents=True)
-            config = build(Options(job["reference"]))
-            with JsonLines(cache / "log.jsonl") as log:
-                devices = start(config.train.mixed_precision, config.train.device)
-                task = prepare(config, devices, cache, log, Path(job["vectors"])).task
-            batch = next(iter(task.data.sampler(0, 1)))
-            hashes = (
-                f"{digest(each):016x}" for each in (task.data.content(), config.world.source(task))
-            )
-            self.data = ReadData(job["reference"], task, batch, *hashes)
+        reference = job["reference"]
+        if self.data is not None and self.data.reference == reference:
+            return self.data
+        self.data = None  # frees the memory of the earlier data
+        cache = Path(job["cache"])
+        shutil.rmtree(cache, ignore_errors=True)
+        cache.mkdir(parents=True)
+        config = build(Options(reference))
+        with JsonLines(cache / "log.jsonl") as log:
+            devices = start(config.train.mixed_precision, config.train.device)
+            task = prepare(config, devices, cache, log, Path(job["vectors"])).task
+        self.data = ReadData(
+            reference=reference,
+            task=task,
+            batch=next(iter(task.data.sampler(0, 1))),
+            hash=f"{digest(task.data.content()):016x}",
+            source=f"{digest(config.world.source(task)):016x}",
+        )
         return self.data
 
     def _trained(self, job: Mapping[str, Any], record: Record, report: Report) -> Record:
+        """Train on the data that were read, and return the record with its results."""
         assert self.data is not None
-        config, folder, metric = build(Options(job["options"])), Path(job["folder"]), job["metric"]
+        config = build(Options(job["options"]))
+        folder = Path(job["folder"])
+        metric = job["metric"]
         devices = start(config.train.mixed_precision, config.train.device)
         config.train.check(devices)
         facts = self.data.task.facts
-        choice = config.train.keep_best or config.train.patience is not None
         if not facts.has_looks:
             raise ConfigError(
                 "nothing is held out to compare runs by: raise evaluation.validation or evaluation.queries above 0, and divide "
@@ -135,13 +147,17 @@ class Trainings:
                 "evaluation.validation=0 leaves queries for kept documents untrained, since nothing shows that training helps: "
                 "raise it above 0, or set train.keep_best=false"
             )
+        # Weights are chosen on the way by the validation, if it has enough queries.
+        follows_validation = config.train.keep_best or config.train.patience is not None
+        looks = job["watched"] or (facts.chooses and follows_validation)
+        # Every evaluation is reported; a validation that chooses nothing ends no run.
         listener = _watch(metric, lambda value: report(value) and chooses)
         with JsonLines(folder / "log.jsonl", listener) as log:
             prepared = limited(
                 prepare(config, devices, folder, log, Path(job["vectors"]), shared=self.data.task)
             )
             before = judge(prepared) if job["publish"] else None
-            fitted = fit(prepared, looks=job["watched"] or (facts.chooses and choice))
+            fitted = fit(prepared, looks=looks)
             verdict = prepared.task.held_out.judge(job["part"])
             value = verdict.ranking.metrics[metric]
             if before is not None and (job["bar"] is None or value > job["bar"]):
@@ -155,49 +171,57 @@ class Trainings:
             metrics=verdict.ranking.metrics,
             per_query=verdict.ranking.per_query[metric].tolist(),
             temperature=config.objective.temperature.value,
-            diagnosis=seen(prepared, self.data.batch),
+            diagnosis=diagnosis_of(prepared, self.data.batch),
             spread=verdict.spread.summary(),
-            **ends(log.records),
+            **summary_of(log.records),
         )
 
 
 def _watch(metric: str, report: Report) -> Callable[[Mapping[str, Any]], None]:
     """Return a listener of a run's log that reports the evaluations between the first step and the
-    last."""
-    left = 0
+    last step.
+
+    The listener raises Pruned if the report says so.
+    """
+    left = 0  # steps until the end of training
 
     def watch(event: Mapping[str, Any]) -> None:
         nonlocal left
-        if event["event"] == "step":
+        kind = event["event"]
+        if kind == "step":
             left = event["steps"] - event["step"]
-        looked = event["event"] == "evaluation" and event["step"] and left
-        if looked and report(event["metrics"][metric]):
-            raise Pruned
-        if event["event"] == "evaluation left out":
+        elif kind == "evaluation" and event["step"] and left:
+            if report(event["metrics"][metric]):
+                raise Pruned
+        elif kind == "evaluation left out":
             report(None)
 
     return watch
 
 
-def ends(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the mean loss and gradient norm of the last steps of a log, and its cautions."""
+def summary_of(log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return fields of a record from a log: loss and grad_norm of the last steps, and cautions."""
     steps = [event for event in log if event["event"] == "step"]
     last = steps[-max(1, round(LAST * len(steps))) :]
+    losses = [event["loss"] for event in last]
     norms = [event["grad_norm"] for event in last if event["grad_norm"] is not None]
     return {
-        "loss": sum(event["loss"] for event in last) / len(last) if last else None,
+        "loss": sum(losses) / len(losses) if losses else None,
         "grad_norm": sum(norms) / len(norms) if norms else None,
         "cautions": [event["text"] for event in log if event["event"] == "caution"],
     }
 
 
-def seen(prepared: Prepared, batch: Tensor) -> dict[str, Any]:
-    """Return what the objective of a finished run sees of some training rows, without dropout."""
-    objective, data = prepared.config.base.cpu(), prepared.task.data
+def diagnosis_of(prepared: Prepared, batch: Tensor) -> dict[str, Any]:
+    """Return the diagnosis of a finished run's objective on some training rows, without dropout."""
+    objective = prepared.config.base.cpu()
+    data = prepared.task.data
     embeddings = embedded(data.tower, data.batch(batch, 0))
     summary = diagnose(objective, objective.recall(embeddings)).summary()
     masked = summary.pop("masked")
-    return {**summary, **{f"masked_{name}": share for name, share in masked.items()}}
+    for name, share in masked.items():
+        summary[f"masked_{name}"] = share
+    return summary
 
 
 @torch.no_grad()
@@ -207,9 +231,10 @@ def embedded(tower: Encoder, batch: Batch[Any]) -> Batch[Tensor]:
     device = next(tower.parameters()).device
     embeddings = {}
     for role, side in batch.sides().items():
-        starts = range(0, len(side), _ROWS)
-        parts = [
-            tower.of(role)(side.rows[at : at + _ROWS].to(device)).float().cpu() for at in starts
-        ]
+        tower_of_role = tower.of(role)
+        parts = []
+        for begin in range(0, len(side), _ROWS):
+            rows = side.rows[begin : begin + _ROWS].to(device)
+            parts.append(tower_of_role(rows).float().cpu())
         embeddings[role] = torch.cat(parts)
     return batch.of(embeddings)

@@ -16,12 +16,12 @@ from .record import Record
 from .result import Point, Sweep
 from .template import PlannedRun, Template
 
-MOST_RUNS = 1000  # without being asked
+MOST_RUNS = 1000  # a larger sweep has to be confirmed
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The runs of a sweep: first all of those that share data, seed after seed."""
+    """The runs of a sweep, ordered by their data and then by their seed."""
 
     template: Template
     axes: tuple[Axis, ...]
@@ -39,42 +39,44 @@ class SweepPlan:
         scheduled: Sequence[tuple[float, float]] = (),
         yes: bool = False,
     ) -> SweepPlan:
-        """Build the configuration of every point once.
+        """Return the plan of all points and seeds; the configuration of every point is checked.
 
         Raises:
             ConfigError: options that a point cannot have, or more than 1,000 runs without `yes`.
         """
         if seeds < 1:
             raise ConfigError(f"--seeds is {seeds}; give at least 1")
-        learned, scheduled = list(dict.fromkeys(learned)), list(dict.fromkeys(scheduled))
+        learned = list(dict.fromkeys(learned))
+        scheduled = list(dict.fromkeys(scheduled))
         count = (prod(axis.size for axis in axes) + len(learned) + len(scheduled)) * seeds
         if count > MOST_RUNS and not yes:
             raise ConfigError(
                 f"this sweep has {count:,} runs; confirm more than {MOST_RUNS:,} with --yes, or take fewer values"
             )
-        made = _points(axes, template.base.base.temperature, learned, scheduled)
-        points = [(point, values, template.config(values)) for point, values in made]
-        batch, first = (
-            template.smallest_batch(values for _, values, _ in points),
-            template.base.train.seed,
-        )
+        points = []
+        settings = []
+        for point, values in _points(axes, template.base.base.temperature, learned, scheduled):
+            points.append((point, values, template.config(values)))
+            settings.append(values)
+        batch = template.smallest_batch(settings)
+        first = template.base.train.seed
         runs = []
         for point, values, config in points:
             planned = template.run(config, values, point, batch)
             for seed in range(first, first + seeds):
-                options = {**planned.options, "train": {**planned.options["train"], "seed": seed}}
-                runs.append(
-                    replace(planned, record=replace(planned.record, seed=seed), options=options)
-                )
-        order = list(dict.fromkeys(run.record.reading for run in runs))
-        runs.sort(
-            key=lambda run: (order.index(run.record.reading), run.record.seed)
-        )  # whole curves come early
+                record = replace(planned.record, seed=seed)
+                options = dict(planned.options)
+                options["train"] = {**options["train"], "seed": seed}
+                runs.append(replace(planned, record=record, options=options))
+        # Runs that share data come together, and of these all points with the first seed: whole
+        # curves come early.
+        readings = list(dict.fromkeys(run.record.reading for run in runs))
+        runs.sort(key=lambda run: (readings.index(run.record.reading), run.record.seed))
         return cls(template, axes, tuple(range(first, first + seeds)), batch, tuple(runs))
 
     @property
     def about(self) -> str:
-        """Return the options that have to be alike when a sweep is resumed."""
+        """Return the options that have to be equal when a sweep is resumed, as YAML."""
         template = self.template
         return configuration.dump(
             {"metric": template.metric, "batch": self.batch, "config": template.base.resolved}
@@ -82,14 +84,14 @@ class SweepPlan:
 
     def result(self, records: Mapping[str, Record], folder: Path) -> Sweep:
         """Return the sweep with the records of its runs."""
-        runs: dict[str, list[PlannedRun]] = {}
+        points: dict[str, list[PlannedRun]] = {}
         for run in self.runs:
-            runs.setdefault(run.record.point, []).append(run)
-        points = [
-            Point(tuple(records[run.record.key] for run in members), members[0].queries)
-            for members in runs.values()
-        ]
-        return Sweep.of(folder, self.axes, self.template.metric, self.seeds, points)
+            points.setdefault(run.record.point, []).append(run)
+        made = []
+        for runs in points.values():
+            finished = tuple(records[run.record.key] for run in runs)
+            made.append(Point(finished, runs[0].queries))
+        return Sweep.of(folder, self.axes, self.template.metric, self.seeds, made)
 
 
 def _points(
@@ -98,12 +100,13 @@ def _points(
     learned: Sequence[float],
     scheduled: Sequence[tuple[float, float]],
 ) -> Iterator[tuple[Record, dict[str, Any]]]:
-    """Yield each point as a record, and the options that it sets."""
+    """Yield the record of each point, with the options of the point."""
     for values in grid(axes):
         yield Record(values), values
     bounds = {"floor": temperature.floor, "ceiling": temperature.ceiling}
     for start in learned:
-        yield Record({}, start=start), {TEMPERATURE: {"value": start, "learnable": True, **bounds}}
+        learnable = {"value": start, "learnable": True} | bounds
+        yield Record({}, start=start), {TEMPERATURE: learnable}
     for start, final in scheduled:
-        dial = {"value": start, "final": final, "schedule": temperature.schedule}
-        yield Record({}, start=start, final=final), {TEMPERATURE: dial}
+        moving = {"value": start, "final": final, "schedule": temperature.schedule}
+        yield Record({}, start=start, final=final), {TEMPERATURE: moving}

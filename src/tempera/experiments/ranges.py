@@ -45,26 +45,33 @@ class Range:
     @property
     def size(self) -> int | None:
         """Number of values; None if it is not limited."""
-        if self.count is not None or (self.step is None and (self.log or not self.whole)):
+        if self.count is not None:
             return self.count
-        return round((self.high - self.low) / (self.step or 1)) + 1
+        if self.step is not None:
+            return round((self.high - self.low) / self.step) + 1
+        if self.whole and not self.log:
+            return round(self.high - self.low) + 1
+        return None
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """All values, of a range whose size is limited; those between the ends are written with
-        four or six digits."""
-        a, b, last = self.low, self.high, (self.size or 2) - 1
-        digits = ".4g" if self.log else ".6g"
+        """All values of a range of limited size, ascending.
 
-        def between(share: float) -> Any:
-            exact = (
-                math.exp((1 - share) * math.log(a) + share * math.log(b))
-                if self.log
-                else (1 - share) * a + share * b
-            )
-            return round(exact) if self.whole else number(f"{exact:{digits}}")
+        Values between the ends are rounded: to four digits where ratios are equal, else to six.
+        """
+        last = (self.size or 2) - 1
+        between = [self._between(i / last) for i in range(1, last)]
+        return (self.low, *between, self.high)
 
-        return (a, *(between(i / last) for i in range(1, last)), b)
+    def _between(self, share: float) -> Any:
+        """Return the value at a share of the way from low to high."""
+        if self.log:
+            exact = math.exp((1 - share) * math.log(self.low) + share * math.log(self.high))
+        else:
+            exact = (1 - share) * self.low + share * self.high
+        if self.whole:
+            return round(exact)
+        return number(f"{exact:.4g}" if self.log else f"{exact:.6g}")
 
 
 def parse(text: str) -> Range | tuple[Any, ...]:
@@ -78,9 +85,12 @@ def parse(text: str) -> Range | tuple[Any, ...]:
     >>> parse("64,256"), parse("[],[log_q]"), parse("16:64:int:step 16").values
     ((64, 256), ([], ['log_q']), (16, 32, 48, 64))
     """
-    if match := _RANGE.fullmatch(text.strip()):
-        return _range(text, *match.groups())
-    if ends := _DOTS.fullmatch(text.strip()):
+    match = _RANGE.fullmatch(text.strip())
+    if match:
+        low, high, kind, step, count = match.groups()
+        return _range(text, low, high, kind, step, count)
+    ends = _DOTS.fullmatch(text.strip())
+    if ends:
         raise ConfigError(
             f"cannot read {text!r}; write {ends[1]}:{ends[2]}:log or {ends[1]}:{ends[2]}:linear"
         )
@@ -96,10 +106,10 @@ def parse(text: str) -> Range | tuple[Any, ...]:
 
 
 def listed(values: Any) -> tuple[Any, ...]:
-    """Return values as they are meant: numbers as numbers.
+    """Return the values of a list; a text that is a number becomes a number.
 
     Raises:
-        ConfigError: no list, or one of them is a range that is written as a mapping.
+        ConfigError: no list, or a value is a range that is written as a mapping.
     """
     if not isinstance(values, Iterable):
         raise ConfigError(f"{values!r} is one value: give a list, [{values}]")
@@ -122,8 +132,7 @@ def refuse_mapping(value: Any) -> None:
 
 
 def number(value: Any) -> Any:
-    """Return a number for a text that is one, a whole number as int; return everything else
-    unchanged."""
+    """Return the number that a text stands for, a whole number as int; other values unchanged."""
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, str | float):
@@ -132,26 +141,30 @@ def number(value: Any) -> Any:
         result = float(value)
     except ValueError:
         return value
-    return int(result) if result.is_integer() and abs(result) < 1e15 else result
+    if result.is_integer() and abs(result) < 1e15:
+        return int(result)
+    return result
 
 
 def _range(text: str, low: str, high: str, kind: str, step: str | None, count: str | None) -> Range:
+    """Return the range of a text that has been split into its parts."""
     if kind not in _KINDS:
         raise ConfigError(f"cannot read {text!r}; write {SPELLINGS}.{did_you_mean(kind, _KINDS)}")
     numbers = [number(part.strip()) for part in (low, high, step or "1", count or "2")]
     if any(isinstance(part, str) or not math.isfinite(part) for part in numbers):
         raise ConfigError(f"cannot read {text!r}: a range has finite numbers; write {SPELLINGS}")
     a, b, distance, size = numbers
-    log, whole = kind.endswith("log"), kind.startswith("int")
+    log = kind.endswith("log")
+    whole = kind.startswith("int")
     if whole and not all(isinstance(part, int) for part in (a, b, distance)):
         raise ConfigError(f"cannot read {text!r}: a range of kind int has whole numbers")
-    if not (a < b and (not log or a > 0)):
-        right = (
-            f"; write {high.strip()}:{low.strip()}:{kind}" if b < a and (not log or b > 0) else ""
-        )
-        raise ConfigError(
-            f"cannot read {text!r}: low must be lower than high{', and above 0' if log else ''}{right}"
-        )
+    if a >= b or (log and a <= 0):
+        need = "low must be lower than high"
+        if log:
+            need += ", and above 0"
+        if b < a and (not log or b > 0):
+            need += f"; write {high.strip()}:{low.strip()}:{kind}"
+        raise ConfigError(f"cannot read {text!r}: {need}")
     if not isinstance(size, int) or size < 2:
         raise ConfigError(f"cannot read {text!r}: the count must be a whole number, and at least 2")
     if step and (log or not 0 < distance <= b - a):
@@ -160,4 +173,11 @@ def _range(text: str, low: str, high: str, kind: str, step: str | None, count: s
         )
     if step and not math.isclose((b - a) / distance, round((b - a) / distance), rel_tol=1e-9):
         raise ConfigError(f"cannot read {text!r}: steps of {distance} from {a} do not lead to {b}")
-    return Range(a, b, log, whole, distance if step else None, size if count else None)
+    return Range(
+        low=a,
+        high=b,
+        log=log,
+        whole=whole,
+        step=distance if step else None,
+        count=size if count else None,
+    )

@@ -16,36 +16,35 @@ from ..io.documents import read_json_lines
 
 @dataclass(frozen=True)
 class Record:
-    """One run: its setting, and its results. Of a run that failed, `error` says why, and there are
-    no results.
+    """One run: its setting and its results. A run that failed has an `error` and no results.
 
     Args:
-        params: the options that tell it from other runs, and their values.
-        seed: of weights and the order of the training rows.
+        params: the options in which runs differ, and their values.
+        seed: seed of the weights and of the order of the training rows.
         start: first value of a temperature that is learned or scheduled beside the grid of a sweep;
             else None.
         final: last value of a schedule; None is no schedule.
-        number: of a trial, in its study.
-        worker: machine and folder of the tuning that made it.
+        number: number of a trial in its study.
+        worker: machine and folder of the tuning that made the run.
         reading: hash of the options that data are read by.
         data: hash of the data; equal texts are the same data.
         origin: hash of the options that say where data come from.
-        source: hash of what is there, whatever of it a run reads.
+        source: hash of all data at their origin, also of data that the run does not read.
         error: message of a run that failed.
-        pruned: it was stopped on the way, because other trials were better.
+        pruned: True if the run was stopped on the way, because other trials were better.
         value: the metric by which runs are compared; of a pruned run, at its last evaluation.
         chooses: False if validation asks fewer than 50 queries or events, which choose nothing.
-        on_the_way: that metric at each evaluation on the way; None for one that the budget left
-            out.
+        on_the_way: the compared metric at each evaluation on the way; None for an evaluation that
+            the budget left out.
         metrics: all metrics, on the queries that runs are compared by.
         per_query: the compared metric of each query.
-        temperature: at the end.
-        diagnosis: what the objective sees of the fixed batch, see `tempera.diagnose`.
+        temperature: temperature at the end of training.
+        diagnosis: figures of the objective on the fixed batch, see `tempera.diagnose`.
         spread: cosines of held-out pairs and of random pairs.
         loss: mean of the last tenth of the steps.
         grad_norm: mean of the last tenth of the steps, before clipping.
         seconds: wall-clock time.
-        cautions: what the run warned of.
+        cautions: the run's warnings.
     """
 
     params: Mapping[str, Any]
@@ -75,22 +74,24 @@ class Record:
 
     @property
     def state(self) -> str:
-        """One of finished, pruned and failed."""
-        return "failed" if self.error is not None else "pruned" if self.pruned else "finished"
+        """The state of the run: finished, pruned or failed."""
+        if self.error is not None:
+            return "failed"
+        return "pruned" if self.pruned else "finished"
 
     @property
     def done(self) -> bool:
-        """Tell if the run came to its end."""
+        """Return True if the run is finished, neither pruned nor failed."""
         return self.state == "finished"
 
     @property
     def point(self) -> str:
-        """A text that runs of one point of a sweep share."""
+        """The setting without the seed as JSON: runs of one point of a sweep have equal texts."""
         return json.dumps([self.params, self.start, self.final], sort_keys=True, default=str)
 
     @property
     def key(self) -> str:
-        """A text that tells runs of a sweep apart.
+        """The setting with the seed: each run of a sweep has a text of its own.
 
         >>> Record({"objective.temperature": 0.1}, seed=3).key
         '[{"objective.temperature": 0.1}, null, null] 3'
@@ -99,26 +100,28 @@ class Record:
 
     @property
     def name(self) -> str:
-        """The setting, for people.
+        """The setting as a text for people.
 
         >>> Record({}, seed=3, start=0.2, final=0.02).name
         'scheduled from 0.2 to 0.02, seed 3'
         """
         params = ", ".join(f"{field}={value}" for field, value in self.params.items())
-        return f"{params or moving(self.start, self.final)}, seed {self.seed}"
+        return f"{params or name_beside_grid(self.start, self.final)}, seed {self.seed}"
 
     def json(self) -> str:
         """Return one line of JSON; a number that is not finite is null."""
         return json.dumps(finite(asdict(self)), allow_nan=False, default=str)
 
 
-def moving(start: float | None, final: float | None) -> str:
+def name_beside_grid(start: float | None, final: float | None) -> str:
     """Return the name of a point beside the grid.
 
-    >>> moving(0.1, None), moving(0.2, 0.02)
+    >>> name_beside_grid(0.1, None), name_beside_grid(0.2, 0.02)
     ('learned from 0.1', 'scheduled from 0.2 to 0.02')
     """
-    return f"learned from {start:g}" if final is None else f"scheduled from {start:g} to {final:g}"
+    if final is None:
+        return f"learned from {start:g}"
+    return f"scheduled from {start:g} to {final:g}"
 
 
 def finite(value: Any) -> Any:
@@ -127,11 +130,13 @@ def finite(value: Any) -> Any:
         return {name: finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return the runs of an earlier sweep; none if there is no file.
+    """Return the records of an earlier sweep; none if there is no file.
 
     Raises:
         OutputError: the file was not written by a sweep.

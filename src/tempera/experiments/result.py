@@ -1,4 +1,4 @@
-"""The result of a sweep: its points, a table of them, and those that may be the best."""
+"""The result of a sweep: its points, their table, and the region of the best points."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from ..ranking.compare import Difference
 from .figures import (
     CONFIDENCE,
     NO_CHOICE,
+    cell,
+    complete_rows,
     errors_and_cautions,
     figures,
     mean,
-    of_metric,
-    shown,
-    squared,
+    metric_interval,
 )
 from .grid import Axis
-from .noise import best_region
-from .record import Record, moving
+from .noise import Scores, best_region
+from .record import Record, name_beside_grid
 
-# Columns of the printed table; the file has all of them.
+# Columns of the printed table and their short names; points.csv has all columns.
 SHOWN = {
     "positive_50%": "positive",
     "hardest_50%": "hardest",
@@ -46,9 +46,9 @@ class Point:
     """One setting, trained once for each seed.
 
     Args:
-        records: its runs, by seed.
-        queries: the options that queries follow from; points with equal ones are compared query by
-            query.
+        records: the point's runs, by seed.
+        queries: the options that queries follow from; points with equal options are compared query
+            by query.
     """
 
     records: tuple[Record, ...]
@@ -56,7 +56,7 @@ class Point:
 
     @property
     def over(self) -> Mapping[str, Any]:
-        """Return the values of the swept options; empty beside the grid."""
+        """Return the values of the swept options; empty for a point beside the grid."""
         return self.records[0].params
 
     @property
@@ -82,19 +82,26 @@ class Point:
 
     @property
     def name(self) -> str:
-        """Return the values, for people."""
-        return ", ".join(shown(value, 6) for value in self.over.values()) or moving(
-            self.start, self.final
-        )
+        """Return the point's values as a text for people."""
+        if not self.over:
+            return name_beside_grid(self.start, self.final)
+        return ", ".join(cell(value, 6) for value in self.over.values())
+
+    @property
+    def scores(self) -> Scores:
+        """Return the compared metric of each query, by seed."""
+        return {record.seed: np.array(record.per_query, np.float64) for record in self.done}
 
     def metric(self, name: str) -> Difference:
-        """Return the mean over seeds with Student's interval; nan without a run."""
+        """Return the mean over seeds with Student's interval; nan without a finished run."""
         values = [record.metrics[name] for record in self.done]
-        return of_metric(values) if values else Difference(math.nan, math.nan, math.nan, CONFIDENCE)
+        if not values:
+            return Difference(math.nan, math.nan, math.nan, CONFIDENCE)
+        return metric_interval(values)
 
     def seen(self, name: str) -> float:
-        """Return the mean over seeds of what the objective sees of the fixed batch; nan if it has
-        nothing of this name."""
+        """Return a figure of the objective on the fixed batch, the mean over seeds; nan if the
+        diagnosis has no figure of this name."""
         return mean(record.diagnosis.get(name) for record in self.done)
 
     @property
@@ -113,11 +120,11 @@ class Sweep:
     """A finished sweep. `str` is its table.
 
     Args:
-        points: the grid.
-        learned: runs whose temperature was learned.
-        scheduled: runs whose temperature followed a schedule.
-        region: the points of which none is shown to be worse than another, see `noise.best_region`;
-            none if validation asks too little to choose by.
+        points: the points of the grid.
+        learned: points whose temperature was learned.
+        scheduled: points whose temperature followed a schedule.
+        region: the points that are not shown to be worse than another, see `noise.best_region`;
+            empty if validation has too few queries to choose by.
 
     >>> from tempera import sweep
     >>> result = sweep("pairs.yaml", {"objective.temperature": [0.05, 0.5]}, seeds=1, output="runs/sweep")
@@ -143,33 +150,35 @@ class Sweep:
         seeds: tuple[int, ...],
         made: Sequence[Point],
     ) -> Sweep:
-        """Find the best region of these points."""
-        points = tuple(point for point in made if point.start is None)
-        scores = [
-            {run.seed: np.array(run.per_query, np.float64) for run in point.done}
-            for point in points
-        ]
-        chooses = all(run.chooses for point in points for run in point.done)
-        region = (
-            best_region(scores, [point.queries for point in points], CONFIDENCE) if chooses else []
-        )
-        learned = tuple(point for point in made if point.start is not None and point.final is None)
-        scheduled = tuple(point for point in made if point.final is not None)
+        """Return the sweep of all points, with the best region of its grid."""
+        points, learned, scheduled = [], [], []
+        for point in made:
+            if point.start is None:
+                points.append(point)
+            elif point.final is None:
+                learned.append(point)
+            else:
+                scheduled.append(point)
+        region = []
+        if all(run.chooses for point in points for run in point.done):
+            scores = [point.scores for point in points]
+            indices = best_region(scores, [point.queries for point in points], CONFIDENCE)
+            region = [points[i] for i in indices]
         return cls(
-            folder,
-            axes,
-            metric,
-            seeds,
-            points,
-            learned,
-            scheduled,
-            tuple(points[i] for i in region),
+            folder=folder,
+            axes=axes,
+            metric=metric,
+            seeds=seeds,
+            points=tuple(points),
+            learned=tuple(learned),
+            scheduled=tuple(scheduled),
+            region=tuple(region),
         )
 
     @property
     def everything(self) -> tuple[Point, ...]:
-        """Return the grid, and the points beside it."""
-        return (*self.points, *self.learned, *self.scheduled)
+        """Return the points of the grid, then the points beside the grid."""
+        return self.points + self.learned + self.scheduled
 
     @property
     def records(self) -> list[Record]:
@@ -178,93 +187,95 @@ class Sweep:
 
     @property
     def best(self) -> Point | None:
-        """Return the point with the highest mean, which others of the region may equal; None if the
-        region is empty."""
+        """Return the point of the region with the highest mean; None if the region is empty."""
         return max(self.region, key=lambda point: point.metric(self.metric).mean, default=None)
 
     @cached_property
     def table(self) -> list[dict[str, Any]]:
-        """Return a row for each point, None where there is no number: values, runs, metrics with
-        intervals, all that was seen."""
-        return squared([self._row(point) for point in self.everything])
+        """Return a row for each point: values, runs, metrics with intervals, and all figures.
+
+        A cell without a number is None.
+        """
+        return complete_rows([self._row(point) for point in self.everything])
 
     def _row(self, point: Point) -> dict[str, Any]:
-        first = point.metric(self.metric)
-        return {
-            **{axis.field: point.over.get(axis.field) for axis in self.axes},
-            **(
-                {"learned from": point.start if point.final is None else None}
-                if self.learned
-                else {}
-            ),
-            **({"scheduled from": point.start if point.final else None} if self.scheduled else {}),
-            **({"scheduled to": point.final} if self.scheduled else {}),
-            "runs": len(point.done),
-            "failed": point.failed,
-            "in best region": point in self.region,
-            **{
-                self.metric: first.mean,
-                f"{self.metric} low": first.low,
-                f"{self.metric} high": first.high,
-            },
-            **figures(point.done, intervals=True),
-        }
+        row: dict[str, Any] = {axis.field: point.over.get(axis.field) for axis in self.axes}
+        if self.learned:
+            row["learned from"] = point.start if point.final is None else None
+        if self.scheduled:
+            row["scheduled from"] = point.start if point.final else None
+            row["scheduled to"] = point.final
+        row["runs"] = len(point.done)
+        row["failed"] = point.failed
+        row["in best region"] = point in self.region
+        score = point.metric(self.metric)
+        row[self.metric] = score.mean
+        row[f"{self.metric} low"] = score.low
+        row[f"{self.metric} high"] = score.high
+        return row | figures(point.done, intervals=True)
 
     @property
     def sentence(self) -> str:
-        """Return the best point, the points that are not shown to be worse, and what that was
-        tested on."""
+        """Return a sentence for people: the best point, its equals, and the noise of the test."""
         best = self.best
         if best is None:
-            return (
-                NO_CHOICE
-                if any(point.done for point in self.points)
-                else "no point of the grid has succeeded"
-            )
-        others = [point.name for point in self.region if point is not best]
+            if any(point.done for point in self.points):
+                return NO_CHOICE
+            return "no point of the grid has succeeded"
         field = " x ".join(axis.field for axis in self.axes)
-        queries = len(best.done[0].per_query)
-        noise = f"{quantity(len(self.seeds), 'seeds')} and {quantity(queries, 'queries')}"
+        height = f"{label(self.metric)} {number(best.metric(self.metric).mean)}"
+        confidence = f"{CONFIDENCE:.0%} confidence, paired over {self._noise(best)}"
+        return f"best {field}: {best.name} ({height}); {self._verdict(best)} ({confidence})"
+
+    def _verdict(self, best: Point) -> str:
+        """Return the points that are not shown to be worse than the best point, in words."""
+        others = [point.name for point in self.region if point is not best]
+        if not others:
+            return "all others are shown to be worse"
+        if len(self.region) == sum(bool(point.done) for point in self.points):
+            return "no other point is shown to be worse"
+        return f"not shown to be worse: {'; '.join(others)}"
+
+    def _noise(self, best: Point) -> str:
+        """Return the seeds and queries that points were compared over, in words."""
+        seeds = quantity(len(self.seeds), "seeds")
         if len({point.queries for point in self.points if point.done}) > 1:
-            noise = f"{quantity(len(self.seeds), 'seeds')}, since queries differ"
-        alone = "; one seed does not show what another would give" if len(self.seeds) == 1 else ""
-        text = f"best {field}: {best.name} ({label(self.metric)} {number(best.metric(self.metric).mean)})"
-        verdict = (
-            f"not shown to be worse: {'; '.join(others)}"
-            if others
-            else "all others are shown to be worse"
-        )
-        if others and len(self.region) == sum(bool(point.done) for point in self.points):
-            verdict = "no other point is shown to be worse"
-        return f"{text}; {verdict} ({CONFIDENCE:.0%} confidence, paired over {noise}{alone})"
+            noise = f"{seeds}, since queries differ"
+        else:
+            noise = f"{seeds} and {quantity(len(best.done[0].per_query), 'queries')}"
+        if len(self.seeds) == 1:
+            noise += "; one seed does not show what another would give"
+        return noise
 
     def __str__(self) -> str:
-        fields = [axis.field for axis in self.axes]
-        head = [
-            *fields,
-            label(self.metric),
-            f"{CONFIDENCE:.0%}",
-            "best",
-            *SHOWN.values(),
-            "gradient",
-        ]
-        lines = [head, *(self._line(point) for point in self.everything)]
-        return "\n".join([aligned(lines), *errors_and_cautions(self.records), self.sentence])
+        head = [axis.field for axis in self.axes]
+        head += [label(self.metric), f"{CONFIDENCE:.0%}", "best"]
+        head += SHOWN.values()
+        head.append("gradient")
+        lines = [head]
+        lines += [self._line(point) for point in self.everything]
+        text = [aligned(lines)]
+        text += errors_and_cautions(self.records)
+        text.append(self.sentence)
+        return "\n".join(text)
 
     def _line(self, point: Point) -> list[str]:
-        metric = point.metric(self.metric)
-        name = [shown(point.over[axis.field], 6) for axis in self.axes if axis.field in point.over]
-        if point.start is not None:
+        """Return the cells of a point in the printed table."""
+        if point.start is None:
+            cells = [cell(point.over[axis.field], 6) for axis in self.axes]
+        else:
             kind = "learned" if point.final is None else "scheduled"
-            name = [
-                f"{kind} {point.start:g} -> {point.temperature:.3g}",
-                *[""] * (len(self.axes) - 1),
-            ]
-        ends = "" if math.isnan(metric.low) else f"{number(metric.low)} to {number(metric.high)}"
-        height = "failed" if math.isnan(metric.mean) else number(metric.mean)
-        others = [*map(point.seen, SHOWN), point.grad_norm]
-        cells = ["" if math.isnan(value) else f"{value:.3g}" for value in others]
-        return [*name, height, ends, "*" if point in self.region else "", *cells]
+            cells = [f"{kind} {point.start:g} -> {point.temperature:.3g}"]
+            cells += [""] * (len(self.axes) - 1)
+        score = point.metric(self.metric)
+        cells.append("failed" if math.isnan(score.mean) else number(score.mean))
+        ends = "" if math.isnan(score.low) else f"{number(score.low)} to {number(score.high)}"
+        cells.append(ends)
+        cells.append("*" if point in self.region else "")
+        explaining = [point.seen(column) for column in SHOWN]
+        explaining.append(point.grad_norm)
+        cells += ["" if math.isnan(value) else f"{value:.3g}" for value in explaining]
+        return cells
 
     def json(self) -> dict[str, Any]:
         """Return the sweep as a JSON object."""

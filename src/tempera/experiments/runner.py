@@ -1,5 +1,5 @@
-"""The runner of all experiments: it owns the worker processes, the run folders, and the check that
-runs share their data."""
+"""The runner of sweeps and tunings: worker processes, run folders, and the check that all runs
+share their data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -27,19 +27,22 @@ from .record import Record
 from .template import PlannedRun
 from .worker import MESSAGES
 
-_CACHE, _RUNS = "cache", "trials"
+_CACHE = "cache"
+_RUNS = "trials"
 
 
 class Stopped(Exception):
-    """The runner ends, and with it all runs under way."""
+    """The runner has been closed, which ends all runs under way."""
 
 
 class Worker:
-    """A process that trains, seen from outside; it is started with the first run, and again after
-    one that ended it."""
+    """A process that trains, seen from the program that started it.
 
-    # The folder that the user is in is no place for modules: a file of its own may have the name of
-    # one.
+    The process starts with the first run, and starts again after a run that ended it.
+    """
+
+    # -P: the user's current folder is not searched for modules, since a file of the user may have
+    # the name of a module.
     command = (sys.executable, "-P", "-m", "tempera.experiments.worker")
 
     def __init__(self) -> None:
@@ -47,46 +50,59 @@ class Worker:
         self.closed = False
 
     def run(self, job: dict[str, Any], report: Report) -> Record:
-        """Make a run, and wait for its end.
+        """Make a run, wait for its end, and return its record.
+
+        A process that dies leaves a record with its exit code and last message as the error.
 
         Raises:
             Stopped: the worker was closed meanwhile.
         """
         try:
-            return self._answered(self._started(), job, report)
+            return self._converse(self._started(), job, report)
         except (EOFError, BrokenPipeError):
-            code = self._end()
+            code = self._wait_or_kill()
         except BaseException:
-            self._end(wait=0.0)
+            self._wait_or_kill(patience=0.0)
             raise
         if self.closed:
             raise Stopped
-        return replace(Record(**job["record"]), error=_death(code, Path(job["folder"]) / MESSAGES))
+        messages = Path(job["folder"]) / MESSAGES
+        return replace(Record(**job["record"]), error=_error_of_exit(code, messages))
 
     def close(self) -> None:
-        """End the process, and the run that it makes."""
+        """End the process, and the run under way with it."""
         self.closed = True
-        if (process := self.process) is not None:
+        process = self.process  # another thread may set self.process to None
+        if process is not None:
             process.kill()
             process.wait()
 
     def _started(self) -> subprocess.Popen[str]:
+        """Return the process, started if there is none."""
         if self.closed:
             raise Stopped
         if self.process is None:
-            # In a session of its own: Ctrl-C is for the program that waits for it.
-            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            # A session of its own: Ctrl-C is for the program that waits for the process.
             self.process = subprocess.Popen(
-                self.command, encoding="utf-8", start_new_session=True, **pipes
+                self.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                encoding="utf-8",
+                start_new_session=True,
             )
-            if self.closed:  # meanwhile, when there was no process to end
+            if self.closed:  # close() was called while there was no process to end
                 self.close()
                 raise Stopped
         return self.process
 
-    def _answered(
+    def _converse(
         self, process: subprocess.Popen[str], job: dict[str, Any], report: Report
     ) -> Record:
+        """Send a job, reply to each evaluation with the report's verdict, and return the record.
+
+        Raises:
+            EOFError: the process has ended without a record.
+        """
         assert process.stdin is not None and process.stdout is not None
         order: Any = job
         while True:
@@ -100,13 +116,17 @@ class Worker:
                 return Record(**answer)
             order = report(answer["evaluation"])
 
-    def _end(self, wait: float = 10.0) -> int:
-        """Wait for the end of the process, or end it, and return its exit code; minus a signal's
-        number."""
-        process, self.process = self.process, None
+    def _wait_or_kill(self, patience: float = 10.0) -> int:
+        """Wait up to `patience` seconds for the end of the process, then kill it.
+
+        Returns:
+            The exit code; minus the number of the signal that ended the process.
+        """
+        process = self.process
+        self.process = None
         assert process is not None
         try:
-            return process.wait(wait)
+            return process.wait(patience)
         except subprocess.TimeoutExpired:
             process.kill()
             return process.wait()
@@ -116,11 +136,11 @@ class Runner:
     """Makes the runs of a sweep or a tuning, several at once.
 
     Args:
-        folder: of the sweep or tuning; `trials` in it has a folder for each run under way, and
-            those that stay.
+        folder: the folder of the sweep or tuning; its subfolder `trials` has a folder for each run
+            under way, and for each run that stays.
         jobs: runs at once, each by a worker process that reads the data once.
-        metric: by which runs are compared.
-        part: of what is held out, on which they are.
+        metric: the metric by which runs are compared.
+        part: the part of the held-out queries on which runs are compared.
 
     Raises:
         ConfigError: `jobs` is below 1.
@@ -129,23 +149,28 @@ class Runner:
     def __init__(self, folder: Path, jobs: int, metric: str, part: Part = "validation") -> None:
         if jobs < 1:
             raise ConfigError(f"--jobs is {jobs}; give at least 1")
-        self.folder, self.metric, self.part = folder, metric, part
-        self.elsewhere = "give another folder, or --overwrite"  # where the data have changed
+        self.folder = folder
+        self.metric = metric
+        self.part = part
+        self.remedy = "give another folder, or --overwrite"  # for data that have changed
         self.threads = None if jobs == 1 else max(1, cores() // jobs)
         self.workers = [Worker() for _ in range(jobs)]
-        # Hashes of earlier runs' data, by how these were read, and of what there was to read, by
-        # where it is from.
+        # By the hash of reading options: data hashes of known runs. By the hash of the options of
+        # the data's origin: source hashes of known runs.
         self.data: dict[str, list[str]] = defaultdict(list)
 
-    def all(self, loop: Callable[[Worker], None]) -> None:
-        """Run `loop` once for each worker, at once, until all of them return; an error ends the
-        others."""
+    def run_workers(self, loop: Callable[[Worker], None]) -> None:
+        """Call `loop` once for each worker, in threads, until all calls return.
+
+        An error in one call ends the runs of all workers.
+        """
         cache = self.folder / _CACHE
         shutil.rmtree(cache, ignore_errors=True)  # a process that was killed may have left it
         with ThreadPoolExecutor(len(self.workers)) as pool:
             try:
-                for ended in as_completed([pool.submit(loop, worker) for worker in self.workers]):
-                    ended.result()
+                calls = [pool.submit(loop, worker) for worker in self.workers]
+                for call in as_completed(calls):
+                    call.result()
             except (KeyboardInterrupt, SystemExit):
                 logger.info(
                     f"finished runs stay in {self.folder}: the same command goes on with the others"
@@ -155,7 +180,7 @@ class Runner:
                 for worker in self.workers:
                     worker.close()
         shutil.rmtree(cache, ignore_errors=True)
-        with suppress(OSError):  # it holds runs that stay
+        with suppress(OSError):  # the folder holds runs that stay
             self.run_folder("").rmdir()
 
     def run_folder(self, name: str) -> Path:
@@ -171,14 +196,14 @@ class Runner:
         publish: bool = False,
         bar: float | None = None,
     ) -> Record:
-        """Make one run.
+        """Make one run, and return its record.
 
         Args:
-            worker: makes it.
-            run: what to train.
-            name: of its folder.
-            report: is called with the metric at each evaluation on the way, and its number from 1
-                on; True ends the run. None leaves the evaluations on the way out.
+            worker: the process that trains.
+            run: options and setting of the run.
+            name: name of the run's folder.
+            report: called at each evaluation on the way with the metric and the number of the
+                evaluation, from 1 on; True ends the run. None: no evaluations on the way.
             publish: leave a run folder, if the run's value is above `bar`.
             bar: None is no limit.
 
@@ -186,87 +211,104 @@ class Runner:
             OutputError: the data have changed since earlier runs.
             Stopped: the runner ended meanwhile.
         """
-        folder, known, source = (
-            self.run_folder(name),
-            self.data[run.record.reading],
-            self.data[run.record.origin],
-        )
+        folder = self.run_folder(name)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        way: list[float | None] = []
+        values: list[float | None] = []
 
         def watch(value: float | None) -> bool:
-            way.append(value)
-            return report is not None and value is not None and report(value, len(way))
+            values.append(value)
+            if report is None or value is None:
+                return False
+            return report(value, len(values))
 
-        job = {
-            **asdict(run),
-            "folder": str(folder),
-            "cache": str(self.folder / _CACHE / f"data-{self.workers.index(worker)}"),
-            "vectors": str(self.folder / "vectors"),
-            "metric": self.metric,
-            "part": self.part,
-            "data": known[0] if known else "",
-            "source": source[0] if source else "",
-            "watched": report is not None,
-            "publish": publish,
-            "bar": bar,
-            "threads": self.threads,
-        }
+        job = self._job(worker, run, folder)
+        job.update(watched=report is not None, publish=publish, bar=bar)
         record = worker.run(job, watch)
         self.refuse_other_data(record)
-        self.know(record)
+        self.note_data(record)
         if record.pruned:
-            record = replace(
-                record, value=next((value for value in reversed(way) if value is not None), None)
-            )
+            record = replace(record, value=_last_number(values))
         with suppress(FileNotFoundError):  # the run has printed nothing
-            (folder / MESSAGES).replace(folder.with_suffix(".txt"))
+            messages = folder.with_suffix(".txt")
+            (folder / MESSAGES).replace(messages)
             if record.error is None:
-                folder.with_suffix(".txt").unlink()
+                messages.unlink()
         if not publish:
             shutil.rmtree(folder)
         elif is_run(folder):
             write_manifest(folder)
-        return replace(record, on_the_way=way)
+        return replace(record, on_the_way=values)
+
+    def _job(self, worker: Worker, run: PlannedRun, folder: Path) -> dict[str, Any]:
+        """Return the order for a worker process, see `Trainings.__call__`."""
+        data_hashes = self.data[run.record.reading]
+        source_hashes = self.data[run.record.origin]
+        job = asdict(run)
+        job.update(
+            folder=str(folder),
+            cache=str(self.folder / _CACHE / f"data-{self.workers.index(worker)}"),
+            vectors=str(self.folder / "vectors"),
+            metric=self.metric,
+            part=self.part,
+            data=data_hashes[0] if data_hashes else "",
+            source=source_hashes[0] if source_hashes else "",
+            threads=self.threads,
+        )
+        return job
 
     def refuse_other_data(self, record: Record) -> None:
-        """Refuse a run whose data are not those of every run that is known.
+        """Refuse a run whose data differ from the data of a known run with equal options.
 
         Raises:
-            OutputError: some were made on other data.
+            OutputError: a known run has other data.
         """
-        for place, content in ((record.reading, record.data), (record.origin, record.source)):
-            others = sum(each != content for each in self.data[place])
+        for options, content in ((record.reading, record.data), (record.origin, record.source)):
+            others = sum(known != content for known in self.data[options])
             if content and others:
                 raise OutputError(
                     f"{self.folder}: {quantity(others, 'runs')} {'was' if others == 1 else 'were'} made on other data than there "
-                    f"are now, although the options are the same; {self.elsewhere}"
+                    f"are now, although the options are the same; {self.remedy}"
                 )
 
-    def know(self, record: Record) -> None:
-        """Take note of a run's data, which later runs need to have."""
-        for place, content in ((record.reading, record.data), (record.origin, record.source)):
+    def note_data(self, record: Record) -> None:
+        """Take note of the data of a run: later runs need to have the same."""
+        for options, content in ((record.reading, record.data), (record.origin, record.source)):
             if content:
-                self.data[place].append(content)
+                self.data[options].append(content)
 
 
 def cores() -> int:
     """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
-def _death(code: int, messages: Path) -> str:
-    """Return the error of a run whose process ended without an answer."""
+def _last_number(values: Sequence[float | None]) -> float | None:
+    """Return the last value that is not None; None if there is none."""
+    for value in reversed(values):
+        if value is not None:
+            return value
+    return None
+
+
+def _error_of_exit(code: int, messages: Path) -> str:
+    """Return the error of a run whose process ended without an answer.
+
+    Args:
+        code: exit code of the process; minus the number of the signal that ended it.
+        messages: the file of what the run has printed.
+    """
     if code == -9:
         return "its process was ended by SIGKILL, as a system does when it is out of memory"
-    ending = (
-        f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    )
-    lines = (
-        messages.read_text(encoding="utf-8", errors="replace").splitlines()
-        if messages.is_file()
-        else []
-    )
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f"its process {ending}" + (f"; its last message: {last[-200:]}" if last else "")
+    error = f"its process ended with exit code {code}"
+    if code < 0:
+        error = f"its process was ended by {signal.Signals(-code).name}"
+    if not messages.is_file():
+        return error
+    printed = messages.read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    if not lines:
+        return error
+    return f"{error}; its last message: {lines[-1][-200:]}"

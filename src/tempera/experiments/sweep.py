@@ -15,17 +15,18 @@ from ..errors import TemperaError, quantity
 from ..io.atomic import write_file
 from ..io.console import logger, progress_bar
 from ..options.yaml_options import Options
-from .claim import claimed, named_in
+from .claim import claimed, possible_paths
 from .figures import csv_of
 from .grid import axes_of
 from .points import SweepPlan
 from .record import Record, read_records, write_records
 from .result import Sweep
 from .runner import Runner, Worker
-from .sweep_pictures import picture
+from .sweep_pictures import draw_sweep
 from .template import Template, read_some
 
-_POINTS, _ABOUT = "points.jsonl", "sweep.yaml"
+_POINTS = "points.jsonl"
+_ABOUT = "sweep.yaml"
 
 
 def sweep(
@@ -42,17 +43,17 @@ def sweep(
     yes: bool = False,
 ) -> Sweep:
     """Train a configuration with every combination of some options' values, several times each, and
-    compare.
+    compare the runs.
 
     The held-out queries are the same for all runs; a seed chooses weights and the order of the
     rows. Finished runs stay in `output`/points.jsonl: the same call resumes after a kill, retries
     failed runs, and adds seeds or points.
 
-    Runs are compared by the validation of the weights that they would save: those of their best
-    look (`train.keep_best`), or of the last step where nothing chooses between looks. The test
-    stays for the point that is chosen. Fewer than 50 validation queries choose nothing: the table
-    is shown, and no point is named the best. With `evaluation.validation=0` there is no validation;
-    the last weights are compared on the test.
+    Runs are compared by the validation of the weights that they would save: the weights of the best
+    look (`train.keep_best`), or of the last step where nothing chooses between looks. The test is
+    left for the chosen point. Fewer than 50 validation queries choose nothing: the table names no
+    best point. With `evaluation.validation=0` there is no validation; the last weights are compared
+    on the test.
 
     Args:
         config: options as a mapping, a YAML file, or None for the default job.
@@ -64,7 +65,8 @@ def sweep(
         overrides: dotted.key=value, as on the command line.
         learned: first values of temperatures that are learned, beside the grid.
         scheduled: first and last values of temperatures that follow a schedule, beside the grid.
-        metric: by which points are compared; None is ndcg@10 if it is measured, else the first one.
+        metric: the metric by which points are compared; None is ndcg@10 if it is measured, else the
+            first metric.
         overwrite: forget an earlier sweep in `output`; an interrupted one goes on.
         jobs: runs at once, each in a process of its own; the processes share the cores, and each of
             them reads the data.
@@ -81,86 +83,94 @@ def sweep(
     refuse_other_kinds(sweep, locals())
     axes = axes_of(over)
     template = Template.of(config, overrides, metric, [axis.field for axis in axes])
-    plan = SweepPlan.of(
-        template, axes, seeds, learned, [(first, last) for first, last in scheduled], yes
-    )
+    schedules = [(first, last) for first, last in scheduled]
+    plan = SweepPlan.of(template, axes, seeds, learned, schedules, yes)
     folder = template.folder(output, config, "sweep")
-    runner = Runner(folder, jobs, plan.template.metric)
-    read = [*template.base.read, *named_in(config, [axis.domain for axis in axes])]
-    with claimed(
-        folder,
-        _ABOUT,
-        plan.about,
-        "sweep",
-        overwrite,
-        read,
-        partial(read_some, [run.options for run in plan.runs]),
-    ):
-        template.tell()
-        result = finished(plan, runner, "sweep")
+    runner = Runner(folder, jobs, template.metric)
+    read = [*template.base.read, *possible_paths(config, [axis.domain for axis in axes])]
+    check = partial(read_some, [run.options for run in plan.runs])
+    with claimed(folder, _ABOUT, plan.about, "sweep", overwrite, read, check):
+        template.log_kept_defaults()
+        result = finish_sweep(plan, runner, "sweep")
         write_file(folder / "points.csv", csv_of(result.table))
-        for suffix, content in picture(result).items():
+        for suffix, content in draw_sweep(result).items():
             write_file(folder / f"sweep.{suffix}", content)
         return result
 
 
-def finished(plan: SweepPlan, runner: Runner, what: str) -> Sweep:
-    """Make all runs that are not done, and return the sweep of all.
+def finish_sweep(plan: SweepPlan, runner: Runner, what: str) -> Sweep:
+    """Make all missing runs of a plan, and return the finished sweep.
+
+    Args:
+        what: "sweep" or "learning curve", for messages.
 
     Raises:
         TemperaError: every run failed.
     """
-    result = plan.result(_run(plan, runner, what), runner.folder)
+    records = _make_missing_runs(plan, runner, what)
+    result = plan.result(records, runner.folder)
     if not any(point.done for point in result.everything):
         error = result.records[0].error
         raise TemperaError(f"all {len(plan.runs)} runs have failed; the first error is: {error}")
     return result
 
 
-def _run(plan: SweepPlan, runner: Runner, what: str) -> dict[str, Record]:
-    """Make all runs that are not done, and return the records of all, by key."""
-    folder = runner.folder
-    records = {record.key: record for record in read_records(folder / _POINTS)}
-    todo = [
-        run
-        for run in plan.runs
-        if run.record.key not in records or not records[run.record.key].done
-    ]
-    done, metric, lock = len(plan.runs) - len(todo), plan.template.metric, Lock()
-    points = len(plan.runs) // len(plan.seeds)
-    logger.info(
-        f"{what}: {quantity(len(plan.runs), 'runs')}, {quantity(points, 'points')} with {quantity(len(plan.seeds), 'seeds')} each; "
-        f"{quantity(done, 'runs are done')}{'' if todo else '; data are not read again: after a change of them give --overwrite'}"
-    )
-    if others := len(records.keys() - {run.record.key for run in plan.runs}):
-        logger.info(
-            f"{folder / _POINTS} keeps {others} runs of other points, which this {what} leaves out"
-        )
+def _make_missing_runs(plan: SweepPlan, runner: Runner, what: str) -> dict[str, Record]:
+    """Make all missing runs, and return the records of all runs, by key.
+
+    points.jsonl is written anew after every run.
+    """
+    path = runner.folder / _POINTS
+    records = {record.key: record for record in read_records(path)}
+    missing = []
+    for run in plan.runs:
+        record = records.get(run.record.key)
+        if record is None or not record.done:
+            missing.append(run)
+    total = len(plan.runs)
+    done = total - len(missing)
+    _log_start(plan, len(missing), what)
+    planned_keys = {run.record.key for run in plan.runs}
+    unplanned = len(records.keys() - planned_keys)
+    if unplanned:
+        logger.info(f"{path} keeps {unplanned} runs of other points, which this {what} leaves out")
     for record in records.values():
-        runner.know(record)
-    numbered = enumerate(todo)
-    # Of runs that were interrupted, or failed and are tried again.
+        runner.note_data(record)
+    # Folders of runs that were interrupted, or that failed and are tried again.
     shutil.rmtree(runner.run_folder(""), ignore_errors=True)
 
-    with progress_bar(what, len(plan.runs), "run", done) as bar:
+    queue = enumerate(missing)  # all workers take their runs from this one iterator
+    lock = Lock()
+    with progress_bar(what, total, "run", done) as bar:
 
-        def loop(worker: Worker) -> None:
+        def take_runs(worker: Worker) -> None:
             nonlocal done
-            for place, run in numbered:
-                record = runner.make(worker, run, f"{place:04}")
+            for index, run in queue:
+                record = runner.make(worker, run, f"{index:04}")
                 with lock:
                     records[record.key] = record
-                    write_records(folder / _POINTS, records.values())
+                    write_records(path, records.values())
                     done += 1
                     bar.update()
-                    if record.value is not None:
-                        said = f"{label(metric)} {number(record.value)}"
-                        bar.set_postfix_str(f"{record.name}: {said}")
-                        logger.info(
-                            f"run {done} of {len(plan.runs)}: {record.name}: {said}, {record.seconds or 0:.0f} s"
-                        )
-                    else:
+                    if record.value is None:
                         logger.warning(f"failed: {record.name}: {record.error}")
+                        continue
+                    score = f"{record.name}: {label(runner.metric)} {number(record.value)}"
+                    bar.set_postfix_str(score)
+                    logger.info(f"run {done} of {total}: {score}, {record.seconds or 0:.0f} s")
 
-        runner.all(loop)
+        runner.run_workers(take_runs)
     return records
+
+
+def _log_start(plan: SweepPlan, missing: int, what: str) -> None:
+    """Log the size of a sweep, and the number of runs that an earlier call has made."""
+    points = len(plan.runs) // len(plan.seeds)
+    size = (
+        f"{quantity(len(plan.runs), 'runs')}, {quantity(points, 'points')} "
+        f"with {quantity(len(plan.seeds), 'seeds')} each"
+    )
+    progress = f"{quantity(len(plan.runs) - missing, 'runs are done')}"
+    if not missing:
+        progress += "; data are not read again: after a change of them give --overwrite"
+    logger.info(f"{what}: {size}; {progress}")

@@ -10,59 +10,70 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from ..artifacts.pictures import BLUE, LINES, canvas, label, saved
-from .grid import TEMPERATURE
+from .grid import TEMPERATURE, Axis
 from .result import Point, Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LEARNED, _REGION = "#b45309", "#dbe8fb"
-# a range of values is drawn on a logarithmic axis if the highest is so many times the lowest
+_LEARNED = "#b45309"
+_REGION = "#dbe8fb"
+# The x axis is logarithmic if the highest value is at least so many times the lowest.
 _WIDE = 8.0
 
 
 @dataclass(frozen=True)
 class Line:
-    """Points that differ in the option of the x axis only, in its order."""
+    """Points that differ in the option of the x axis only, in the order of that option."""
 
-    name: str  # the value of the other option; empty if there is none
+    name: str  # the other option with its value; empty if there is no other option
     color: str
     x: tuple[float, ...]
     points: tuple[Point, ...]
 
 
-def picture(sweep: Sweep) -> dict[str, bytes]:
+def draw_sweep(sweep: Sweep) -> dict[str, bytes]:
     """Return SVG and PNG of a sweep, by the ends of their names."""
-    first, *other = sorted(sweep.axes, key=lambda axis: axis.field != TEMPERATURE)
-    if not first.numeric and other and other[0].numeric:
-        first, other = other[0], [first]
-    place = {
-        repr(value): float(value) if first.numeric else float(i)
-        for i, value in enumerate(first.values)
-    }
+    first, other = _x_axis_and_other(sweep.axes)
+    x_of: dict[str, float] = {}
+    for i, value in enumerate(first.values):
+        x_of[repr(value)] = float(value) if first.numeric else float(i)
     lines = []
-    for value, color in zip(other[0].values if other else [None], cycle(LINES)):
-        points = [
-            p
-            for p in sweep.points
-            if p.done and (not other or repr(p.over[other[0].field]) == repr(value))
-        ]
-        points.sort(key=lambda point: place[repr(point.over[first.field])])
-        x = tuple(place[repr(point.over[first.field])] for point in points)
-        name = f"{other[0].field} {value}" if other else ""
+    for value, color in zip(other.values if other else [None], cycle(LINES)):
+        points = []
+        for point in sweep.points:
+            on_line = other is None or repr(point.over[other.field]) == repr(value)
+            if point.done and on_line:
+                points.append(point)
+        points.sort(key=lambda point: x_of[repr(point.over[first.field])])
+        x = tuple(x_of[repr(point.over[first.field])] for point in points)
+        name = f"{other.field} {value}" if other else ""
         lines.append(Line(name, color, x, tuple(points)))
     with canvas("sweep", 6.6, 10.4) as figure:
         panels = list(figure.subplots(len(_PANELS), sharex=True, height_ratios=(2, 1.6, 1, 1, 1)))
         for draw, axes in zip(_PANELS, panels, strict=True):
             draw(axes, sweep, lines)
             axes.title.set_fontsize(9)
-        _ticks(panels[-1], first, place)
+        _ticks(panels[-1], first, x_of)
         return saved(figure)
 
 
-def _ticks(axes: Axes, first: Any, place: dict[str, float]) -> None:
-    """Give all panels one axis."""
-    values = list(place.values())
+def _x_axis_and_other(axes: Sequence[Axis]) -> tuple[Axis, Axis | None]:
+    """Return the option of the x axis, the temperature or else a numeric option if there is one,
+    and the other option."""
+    if len(axes) == 1:
+        return axes[0], None
+    first, other = axes
+    if other.field == TEMPERATURE and first.field != TEMPERATURE:
+        first, other = other, first
+    if other.numeric and not first.numeric:
+        first, other = other, first
+    return first, other
+
+
+def _ticks(axes: Axes, first: Axis, x_of: dict[str, float]) -> None:
+    """Put the values of an option at the x axis, which all panels share."""
+    values = list(x_of.values())
     if not first.numeric:
         axes.set_xticks(values, [str(value) for value in first.values])
     elif min(values) > 0 and max(values) / min(values) >= _WIDE:
@@ -72,7 +83,7 @@ def _ticks(axes: Axes, first: Any, place: dict[str, float]) -> None:
 
 
 def log_marks(axis: Any) -> None:
-    """Put marks at 1, 2, 5, 10, ..., or at powers of 10, written as they are."""
+    """Put marks at 1, 2, 5, 10, ..., or at powers of 10, written as plain numbers."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     low, high = axis.get_view_interval()
@@ -81,43 +92,53 @@ def log_marks(axis: Any) -> None:
     axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
-def _reached(axes: Axes, sweep: Sweep, lines: Sequence[Line]) -> None:
+def _metric(axes: Axes, sweep: Sweep, lines: Sequence[Line]) -> None:
     """Draw the metric with its intervals, the best region, and where learned temperatures end."""
-    region = "not shown to be worse than any"
-    look: dict[str, Any] = {"markersize": 4, "elinewidth": 1, "capsize": 2}
+    region_label = "not shown to be worse than any"
     for line, mark in zip(lines, cycle("os^D")):
-        heights = [point.metric(sweep.metric) for point in line.points]
-        half = [0.0 if math.isnan(height.low) else height.high - height.mean for height in heights]
-        means = [height.mean for height in heights]
+        scores = [point.metric(sweep.metric) for point in line.points]
+        means = [score.mean for score in scores]
+        half = [0.0 if math.isnan(score.low) else score.high - score.mean for score in scores]
         axes.errorbar(
-            line.x, means, half, marker=mark, color=line.color, label=line.name or None, **look
+            line.x,
+            means,
+            half,
+            marker=mark,
+            color=line.color,
+            label=line.name or None,
+            markersize=4,
+            elinewidth=1,
+            capsize=2,
         )
-        best = [
-            y if point in sweep.region else math.nan
-            for y, point in zip(means, line.points, strict=True)
-        ]
-        ring: dict[str, Any] = {
-            "markeredgecolor": line.color,
-            "markeredgewidth": 0.6,
-            "color": _REGION,
-        }
-        axes.plot(line.x, best, "o", markersize=11, zorder=1.5, label=region, **ring)
-        region = ""  # once in the legend
+        best = []
+        for score, point in zip(scores, line.points, strict=True):
+            best.append(score.mean if point in sweep.region else math.nan)
+        axes.plot(
+            line.x,
+            best,
+            "o",
+            markersize=11,
+            zorder=1.5,
+            label=region_label,
+            markeredgecolor=line.color,
+            markeredgewidth=0.6,
+            color=_REGION,
+        )
+        region_label = ""  # once in the legend
     if any(axis.field == TEMPERATURE for axis in sweep.axes):
         _moving(axes, sweep.metric, sweep.learned, _LEARNED, "D", "learned: start to end")
         _moving(axes, sweep.metric, sweep.scheduled, LINES[2], "s", "scheduled: start to end")
     seeds = len(sweep.seeds)
-    axes.set_title(
-        f"{label(sweep.metric)}: {f'mean of {seeds} seeds with 95 % interval' if seeds > 1 else 'one seed'}"
-    )
+    sample = f"mean of {seeds} seeds with 95 % interval" if seeds > 1 else "one seed"
+    axes.set_title(f"{label(sweep.metric)}: {sample}")
     axes.legend(loc="best", fontsize=8)
 
 
 def _moving(
     axes: Axes, metric: str, points: Sequence[Point], color: str, mark: str, name: str
 ) -> None:
-    """Draw each temperature that moved: from its start, empty, to its end, full, at the height of
-    its metric."""
+    """Draw each moving temperature at the height of its metric, from start (empty mark) to end
+    (full mark)."""
     for point in points:
         if not point.done or point.start is None:
             continue
@@ -129,63 +150,74 @@ def _moving(
 
 
 def _cosines(axes: Axes, sweep: Sweep, lines: Sequence[Line]) -> None:
+    """Draw the similarities of positives, hardest negatives and random negatives."""
+    names = {"positive": "positive", "hardest": "hardest negative", "random": "random"}
     single = len(lines) == 1
     for line in lines:
-        for i, (kind, dashes) in enumerate(
-            {"positive": "-", "hardest": "--", "random": ":"}.items()
-        ):
-            color, name = (
-                (LINES[i] if single else line.color),
-                "hardest negative" if kind == "hardest" else kind,
-            )
-            middle, low, high = (
-                [p.seen(f"{kind}_{share}%") for p in line.points] for share in (50, 5, 95)
-            )
-            axes.plot(line.x, middle, dashes, color=color, label=name if line is lines[0] else None)
+        for i, (kind, dashes) in enumerate(zip(names, ("-", "--", ":"), strict=True)):
+            color = LINES[i] if single else line.color
+            name = names[kind] if line is lines[0] else None
+            middle = [point.seen(f"{kind}_50%") for point in line.points]
+            axes.plot(line.x, middle, dashes, color=color, label=name)
             if single:
+                low = [point.seen(f"{kind}_5%") for point in line.points]
+                high = [point.seen(f"{kind}_95%") for point in line.points]
                 axes.fill_between(line.x, low, high, color=color, alpha=0.13, linewidth=0)
-    axes.set_title("similarities in a fixed batch: median" + (", 5 % to 95 %" if single else ""))
-    beside: dict[str, Any] = {
-        "loc": "lower right",
-        "bbox_to_anchor": (1.0, 1.0),
-        "borderaxespad": 0.0,
-    }  # the title
+    title = "similarities in a fixed batch: median"
+    if single:
+        title += ", 5 % to 95 %"
+    axes.set_title(title)
     axes.legend(
-        **beside, fontsize=8, ncols=3, handlelength=1.2, columnspacing=0.8, handletextpad=0.4
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),  # beside the title
+        borderaxespad=0.0,
+        fontsize=8,
+        ncols=3,
+        handlelength=1.2,
+        columnspacing=0.8,
+        handletextpad=0.4,
     )
 
 
 def _quantities(log: bool, left: tuple[str, str], right: tuple[str, str] | None = None) -> Panel:
-    """Return what draws a column of the table under a title on the left axis, solid, and one on the
-    right axis, dashed."""
+    """Return a panel of one or two columns of the table.
+
+    Args:
+        log: the left axis is logarithmic.
+        left: column and title of the left axis, drawn solid.
+        right: column and title of the right axis, drawn dashed.
+    """
+    left_column, left_title = left
 
     def draw(axes: Axes, sweep: Sweep, lines: Sequence[Line]) -> None:
-        _curve(axes, lines, left[0], "-")
-        axes.set_title(left[1])
+        _curve(axes, lines, left_column, "-")
+        axes.set_title(left_title)
         if log:
             axes.set_yscale("log")
             log_marks(axes.yaxis)
         if right is not None:
-            beside = axes.twinx()
-            beside.grid(False)
-            _curve(beside, lines, right[0], "--", LINES[1])
-            beside.set_title(f"{right[1]} (right, dashed)", loc="right", fontsize=8)
+            right_column, right_title = right
+            right_axes = axes.twinx()
+            right_axes.grid(False)
+            _curve(right_axes, lines, right_column, "--", LINES[1])
+            right_axes.set_title(f"{right_title} (right, dashed)", loc="right", fontsize=8)
 
     return draw
 
 
 def _curve(axes: Axes, lines: Sequence[Line], column: str, dashes: str, color: str = BLUE) -> None:
+    """Draw one column of the table for each line, `color` if there is only one line."""
     for line in lines:
-        values = [
-            point.grad_norm if column == "grad_norm" else point.seen(column)
-            for point in line.points
-        ]
+        if column == "grad_norm":
+            values = [point.grad_norm for point in line.points]
+        else:
+            values = [point.seen(column) for point in line.points]
         axes.plot(line.x, values, dashes, color=color if len(lines) == 1 else line.color)
 
 
 Panel = Callable[[Any, Sweep, Sequence[Line]], None]
 _PANELS: tuple[Panel, ...] = (
-    _reached,
+    _metric,
     _cosines,
     _quantities(
         True,

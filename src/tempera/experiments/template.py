@@ -1,4 +1,4 @@
-"""A configuration whose runs differ in some options: what sweeps and tunings have in common."""
+"""The common configuration of a sweep or a tuning, whose runs differ in some options."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ..text.read.sources import Given
 from .record import Record
 
 _QUERIES = ("data", "evaluation")  # sections that queries follow from
-_READ = (*_QUERIES, "tower")  # sections that data follow from,
-_READ_OPTIONS = ("train.max_pairs", "train.made_rows")  # and options
+_READ = ("data", "evaluation", "tower")  # sections that data follow from
+_READ_OPTIONS = ("train.max_pairs", "train.made_rows")  # further options that data follow from
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class PlannedRun:
     """One run before it is made.
 
     Args:
-        record: its setting, without results.
-        options: all of its options.
-        reference: options by which its data are read and the fixed batch is drawn; runs with equal
-            ones share data.
-        queries: the options that its queries follow from; runs with equal ones are compared query
-            by query.
+        record: the setting of the run, without results.
+        options: all options of the run.
+        reference: options by which data are read and the fixed batch is drawn; runs with equal
+            references share their data.
+        queries: the options that queries follow from; runs with equal options are compared query by
+            query.
     """
 
     record: Record
@@ -47,15 +47,23 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Template:
-    """The options that all runs have in common, as they are given, and the metric by which runs are
-    compared."""
+    """The options that all runs have in common, and the metric by which runs are compared.
+
+    Args:
+        options: the common options, as the user wrote them.
+        places: where each option was written.
+        base: the configuration of the common options.
+        metric: the metric by which runs are compared.
+        varied: options in which runs differ.
+        kept: options that `tempera train` would race for, with their defaults, in words.
+    """
 
     options: Mapping[str, Any]
     places: Mapping[str, str]
     base: Config
     metric: str
-    varied: Collection[str] = ()  # options that are no default, since runs differ in them
-    kept: str = ""  # what `tempera train` would race for, with the defaults that it has here
+    varied: Collection[str] = ()
+    kept: str = ""
 
     @classmethod
     def of(
@@ -65,11 +73,12 @@ class Template:
         metric: str | None,
         varied: Collection[str] = (),
     ) -> Template:
-        """Check the options that all runs have in common; those that `tempera train` would race for
-        keep their defaults.
+        """Check the common options, and return their template.
+
+        Options that `tempera train` would race for keep their defaults.
 
         Args:
-            varied: options that are no default, since runs differ in them.
+            varied: options in which runs differ, and which therefore keep no default.
 
         Raises:
             ConfigError: wrong options, a metric that is not measured, data without a file, or a
@@ -81,20 +90,7 @@ class Template:
             )
         options = configuration.of(config, overrides)
         resolved, free = opened(options, varied)
-        base, kept = build(resolved), ""
-        if free:
-            values = {
-                name: base.resolved[section][key]
-                for name in free
-                for section, _, key in [name.partition(".")]
-            }
-            values |= {TEMPERATURE: base.base.temperature.value} if TEMPERATURE in free else {}
-            kept = ", ".join(
-                f"{name}={value:g}"
-                if isinstance(value, float)
-                else f"{name}={configuration.inline(value)}"
-                for name, value in values.items()
-            )
+        base = build(resolved)
         if isinstance(base.data, Given):
             raise ConfigError(
                 "data.source: worker processes read the data themselves; give a file as data.path"
@@ -104,29 +100,44 @@ class Template:
             raise ConfigError(
                 f"--metric {metric} is not measured; evaluation.metrics has {', '.join(names)}"
             )
-        metric = metric or ("ndcg@10" if "ndcg@10" in names else names[0])
-        return cls(options.values, options.places, base, metric, varied, kept)
+        if metric is None:
+            metric = "ndcg@10" if "ndcg@10" in names else names[0]
+        return cls(
+            options=options.values,
+            places=options.places,
+            base=base,
+            metric=metric,
+            varied=varied,
+            kept=_defaults(base, free),
+        )
 
     def folder(self, output: str | Path | None, config: Any, kind: str) -> Path:
-        """Return the output; without one runs/, the name of the file of options or data, and what
-        is made of it."""
-        file = config if isinstance(config, str | Path) else self.base.resolved["data"].get("path")
-        return default_output(file, kind) if output is None else Path(output)
+        """Return the output folder: the user's, or else runs/ with the name of the file of options
+        or data, and the kind of experiment."""
+        if output is not None:
+            return Path(output)
+        if isinstance(config, str | Path):
+            return default_output(config, kind)
+        return default_output(self.base.resolved["data"].get("path"), kind)
 
-    def tell(self) -> None:
-        """Say which defaults all runs have; called when nothing can be refused any more."""
+    def log_kept_defaults(self) -> None:
+        """Log the defaults in place of a race; called when nothing can be refused any more."""
         if self.kept:
             logger.info(f"no race: what a run leaves open has its default ({self.kept})")
 
     def config(self, values: Mapping[str, Any], places: Mapping[str, str] | None = None) -> Config:
-        """Return the configuration of a run, with what its recipe leaves to it; `places` tells
-        where `values` were written."""
-        options = configuration.of(
-            self.options,
-            [f"{field}={configuration.inline(value)}" for field, value in values.items()],
-        )
-        options.places.update({**self.places, **(places or {})})
-        config = build(opened(options, self.varied)[0])
+        """Return the configuration of a run.
+
+        Args:
+            values: the options in which runs differ, with the values of this run.
+            places: where the values were written.
+        """
+        overrides = [f"{field}={configuration.inline(value)}" for field, value in values.items()]
+        options = configuration.of(self.options, overrides)
+        options.places.update(self.places)
+        options.places.update(places or {})
+        resolved, _ = opened(options, self.varied)
+        config = build(resolved)
         if self.metric not in config.evaluation.metrics:
             raise ConfigError(
                 f"evaluation.metrics: {self.metric} is missing, by which runs are compared"
@@ -140,40 +151,59 @@ class Template:
         record: Record,
         batch: int | Literal["auto"],
     ) -> PlannedRun:
-        """Return a run of `config`, which has these values; the fixed batch has `batch` rows."""
-        read = {
-            field: value
-            for field, value in values.items()
-            if field.split(".")[0] in _READ or field in _READ_OPTIONS
-        }
-        reference = self.config({**read, "train.batch_size": batch}).resolved
-        reading = xxhash.xxh3_64_hexdigest(
-            f"{_dumped(config, _READ)}{config.train.max_pairs}".encode()
+        """Return the plan of one run.
+
+        Args:
+            config: the configuration of the run.
+            values: the options in which runs differ, with the values of this run.
+            record: the setting of the run.
+            batch: number of rows of the fixed batch.
+        """
+        reference: dict[str, Any] = {}
+        for field, value in values.items():
+            section = field.split(".")[0]
+            if section in _READ or field in _READ_OPTIONS:
+                reference[field] = value
+        reference["train.batch_size"] = batch
+        reading = f"{_dumped(config, _READ)}{config.train.max_pairs}"
+        origin = _dumped(config, ("data",))
+        record = replace(
+            record,
+            reading=xxhash.xxh3_64_hexdigest(reading.encode()),
+            origin=xxhash.xxh3_64_hexdigest(origin.encode()),
         )
-        origin = xxhash.xxh3_64_hexdigest(_dumped(config, ("data",)).encode())
         return PlannedRun(
-            replace(record, reading=reading, origin=origin),
-            config.resolved,
-            reference,
-            _dumped(config, _QUERIES),
+            record=record,
+            options=config.resolved,
+            reference=self.config(reference).resolved,
+            queries=_dumped(config, _QUERIES),
         )
 
     def smallest_batch(self, settings: Iterable[Mapping[str, Any]]) -> int | Literal["auto"]:
-        """Return the smallest batch size of these settings, of which the fixed batch is; "auto",
-        which data have, if one is."""
+        """Return the smallest batch size of these settings, the size of the fixed batch.
+
+        "auto", where the data choose the size, comes before any number.
+        """
         own = self.base.train.batch_size
         sizes = [values.get("train.batch_size", own) for values in settings]
-        return "auto" if "auto" in sizes else min(sizes, default=own)
+        if "auto" in sizes:
+            return "auto"
+        return min(sizes, default=own)
 
 
 def read_some(options: Iterable[Mapping[str, Any]]) -> None:
-    """Read data as resolved options say, until some can be read.
+    """Read the data of one run, to show that data can be read at all.
+
+    Args:
+        options: resolved options of runs. Each different section `data` is tried in turn, until
+            data have been read.
 
     Raises:
-        TemperaError: what is wrong with the first data, if none can be read.
+        TemperaError: the fault of the first data, if none can be read.
     """
+    by_data = {configuration.dump(each["data"]): each for each in options}
     errors = []
-    for each in {configuration.dump(each["data"]): each for each in options}.values():
+    for each in by_data.values():
         try:
             build(Options(dict(each))).data.read()
         except TemperaError as error:
@@ -183,5 +213,21 @@ def read_some(options: Iterable[Mapping[str, Any]]) -> None:
     raise errors[0]
 
 
+def _defaults(base: Config, free: Collection[str]) -> str:
+    """Return the defaults of options that a run leaves open, in words."""
+    values = {}
+    for name in free:
+        section, _, key = name.partition(".")
+        values[name] = base.resolved[section][key]
+    if TEMPERATURE in free:
+        values[TEMPERATURE] = base.base.temperature.value
+    texts = []
+    for name, value in values.items():
+        text = f"{value:g}" if isinstance(value, float) else configuration.inline(value)
+        texts.append(f"{name}={text}")
+    return ", ".join(texts)
+
+
 def _dumped(config: Config, sections: Sequence[str]) -> str:
+    """Return some sections of a configuration as YAML."""
     return configuration.dump({name: config.resolved[name] for name in sections})

@@ -1,10 +1,10 @@
 """The process that trains: `python -m tempera.experiments.worker` takes one job after the other
 from its standard input.
 
-Orders and answers are lines of JSON. An order is a job (`Trainings`); each answer is either the
-metric at an evaluation on the way, to which `true` (stop) or `false` (go on) is the reply, or the
-record of the run. The process ends when its input does, so that no run outlives the program that
-started it, however that ended.
+Orders and answers are lines of JSON. An order is a job (`Trainings`). An answer is the metric at an
+evaluation on the way, to which the reply is `true` (stop) or `false` (go on), or the record of the
+run. The process ends when its input ends, so that no run outlives the program that started the
+process, however that program ended.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ MESSAGES = "messages.txt"
 
 
 def serve(run: Callable[[dict[str, Any], Report], Record]) -> None:
-    """Make runs until the input ends."""
+    """Make a run for each order, until the input ends."""
     orders: SimpleQueue[Any] = SimpleQueue()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")  # standard output is for what runs print
-    logging.basicConfig(
-        level="INFO", format="%(message)s"
-    )  # on standard error, which each run has for itself
+    # On standard error, which goes to a file of each run.
+    logging.basicConfig(level="INFO", format="%(message)s")
     threading.Thread(target=_listen, args=(orders,), daemon=True).start()
 
     def answer(line: str) -> None:
@@ -64,6 +63,7 @@ def _print_to(path: Path | str) -> None:
 
 
 def _listen(orders: SimpleQueue[Any]) -> None:
+    """Put each order into the queue, and end the process with its input."""
     for line in sys.stdin:
         orders.put(parsed(line))
     os._exit(1)

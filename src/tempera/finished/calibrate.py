@@ -13,7 +13,7 @@ from ..mining.embedder import Model
 from ..ranking.calibration import fit, thresholds
 from ..text.read.roles import Roles
 from ..towers.saved import fingerprint
-from .known_pairs import known
+from .known_pairs import known_pairs
 
 DEPTH = 10
 
@@ -30,25 +30,26 @@ def calibrate(
     """Fit probabilities to a model's similarities, and write them beside it: calibration.json,
     calibration.svg, calibration.png.
 
-    The probability of a pair is that a pair like it is relevant, where it comes from the same
-        source: base rates differ.
+    The probability of a pair is the share of relevant pairs among pairs of this similarity and this
+    source: base rates of sources differ.
 
-    - Pairs with a column `score` (1 and 0, or grades and `data.min_score`): that a pair of this table with this similarity
-      is relevant.
-    - Pairs that are all relevant: that a document which a search shows within the first `depth` with this similarity is one of
-      the answers of its query in the table. Right documents that are missing there count as wrong,
-      so that it is rather too low. A run is searched in its own corpus if any answer is in it;
-      else, and with a model folder, the documents of the pairs are searched.
+    - Pairs with a column `score` (1 and 0, or grades and `data.min_score`): the probability that a
+      pair of this table with this similarity is relevant.
+    - Pairs that are all relevant: the probability that one of the first `depth` hits of a search,
+      with this similarity, is an answer of its query in the table. Right documents that are missing
+      in the table count as wrong, so the probability is rather too low. A run is searched in its
+      own corpus if the corpus has any answer; else, and with a model folder, the documents of the
+      pairs are searched.
 
     Args:
         model: a run folder or a model folder, of texts.
         pairs: a table or a BEIR folder of queries that the model was not trained on; None uses the
             held-out queries of a run.
-        roles: of the columns of the table.
-        precision: for each of these, the lowest threshold that reaches it.
-        recall: for each of these, the highest threshold that reaches it.
-        depth: of the search.
-        split: of BEIR folders.
+        roles: roles of the columns of the table.
+        precision: target precisions; the lowest threshold that reaches each is reported.
+        recall: target recalls; the highest threshold that reaches each is reported.
+        depth: number of hits of each query.
+        split: split of a BEIR folder.
 
     Raises:
         DataError: a model or data that cannot be read, or too few pairs.
@@ -62,27 +63,28 @@ def calibrate(
     """
     refuse_other_kinds(calibrate, locals())
     _check(precision, recall, depth)
-    precision, recall, depth = (
-        [*map(float, precision)],
-        [*map(float, recall)],
-        int(depth),
-    )  # also of NumPy
+    # Numbers of NumPy become numbers of Python, which JSON takes.
+    precision = [float(target) for target in precision]
+    recall = [float(target) for target in recall]
+    depth = int(depth)
     judged = Model(str(model))
-    labelled = known(judged, None if pairs is None else Path(pairs), roles, depth, split)
-    fitted = fit(labelled.pairs)
-    queries, relevant, _ = labelled.pairs.kinds
-    n = len(labelled.pairs)
-    counts = {"pairs": n, "queries": queries, "relevant": relevant, "base_rate": relevant / n}
+    pairs_file = None if pairs is None else Path(pairs)
+    known = known_pairs(judged, pairs_file, roles, depth, split)
+    fitted = fit(known.pairs)
+    n = len(known.pairs)
+    queries, relevant, _ = known.pairs.kinds
+    about = {"pairs": n, "queries": queries, "relevant": relevant, "base_rate": relevant / n}
+    about.update(known.about)
     calibration = Calibration(
         fingerprint(judged.folder),
         fitted.chosen,
         fitted.maps[fitted.chosen],
-        {**counts, **labelled.about},
+        about,
         fitted.judged,
-        tuple(thresholds(labelled.pairs, fitted, precision, recall)),
+        tuple(thresholds(known.pairs, fitted, precision, recall)),
         datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    write_calibration(judged.folder, calibration, picture(labelled.pairs, fitted))
+    write_calibration(judged.folder, calibration, picture(known.pairs, fitted))
     return calibration
 
 

@@ -1,5 +1,5 @@
-"""The data of a finished run on texts, read again and divided as they were: what it has learned,
-and what it has held out."""
+"""The data of a finished run on texts, read and divided again into the pairs that the run has
+learned and the pairs that it has held out."""
 
 from __future__ import annotations
 
@@ -28,29 +28,30 @@ from ..towers.stamp import Kept
 _COUNTED = {"pairs": "pairs:", "corpus": "documents:", "train": "pairs to train on:"}
 
 
-def learned(run: Path) -> list[str]:
-    """Return the parts of its data that a run has been trained on again (`train.refit`), after they
-    were held out."""
-    return [each["part"] for each in Run(run).document.get("refit", [])]
+def refitted_parts(run: Path) -> list[str]:
+    """Return the held-out parts that a run has learned at its end (`train.refit`)."""
+    return [refit["part"] for refit in Run(run).document.get("refit", [])]
 
 
-def evaluated(run: Path) -> Path:
-    """Return the folder of the model whose figures a run has: its own, unless it was trained on the
-    test after that.
+def evaluated_model(run: Path) -> Path:
+    """Return the folder of the model that a run's figures are of.
+
+    This is the run's own model, or RUN/evaluated if the run was then trained on the test.
 
     Raises:
-        DataError: that model is damaged, or was removed.
+        DataError: the model is damaged, or was removed.
     """
-    refuse_damaged(run / EVALUATED)
-    return folder if (folder := run / EVALUATED).is_dir() else run
+    folder = run / EVALUATED
+    refuse_damaged(folder)
+    return folder if folder.is_dir() else run
 
 
-def divided_again(run: Path, instead: str) -> tuple[Split, Config]:
-    """Return the pairs of a run, divided as they were for the model that was evaluated, and the
-    run's configuration.
+def read_split_again(run: Path, instead: str) -> tuple[Split, Config]:
+    """Return the pairs of a run, divided as for its evaluated model, and the run's configuration.
 
     Args:
-        instead: what else a user can do, for the messages.
+        run: a run folder.
+        instead: another way for the user, for messages.
 
     Raises:
         DataError: no run, data of an object of Python, or data that cannot be read again or have
@@ -68,9 +69,10 @@ def divided_again(run: Path, instead: str) -> tuple[Split, Config]:
         raise DataError(
             f"the data of {run} cannot be read again: {error}; call this where the run was trained, put the data back, or {instead}"
         ) from None
-    if "validation" in learned(run):
+    if "validation" in refitted_parts(run):
         split = split.extended("validation")
-    if changed := _changes(run, split):
+    changed = _changes(run, split)
+    if changed:
         if BY_TEXT not in Run(run).document:
             raise DataError(
                 f"{run} is of an earlier version, which held out queries and documents apart and divided pairs that share texts "
@@ -83,35 +85,41 @@ def divided_again(run: Path, instead: str) -> tuple[Split, Config]:
 
 
 def _changes(run: Path, split: Split) -> list[str]:
-    """Return in what the data of a run are others than they were: in numbers, or else in texts."""
+    """Return the differences between the data of a run then and now, in words.
+
+    Numbers are compared first. Texts are compared if all numbers are equal.
+    """
     document = Run(run).document
-    then, now = (
-        document["data"],
-        {"pairs": split.count, "corpus": len(split.corpus), "train": len(split.train)},
-    )
-    changed = [
-        f"{_COUNTED[what]} {then[what]:,} then, {count:,} now"
-        for what, count in now.items()
-        if then[what] != count
-    ]
+    then = document["data"]
+    now = {"pairs": split.count, "corpus": len(split.corpus), "train": len(split.train)}
+    changed = []
+    for name, count in now.items():
+        if then[name] != count:
+            changed.append(f"{_COUNTED[name]} {then[name]:,} then, {count:,} now")
     if changed:
         return changed
-    known = trained_on(evaluated(run))
+    known = trained_on(evaluated_model(run))
     first, which = split.pairs.distinct("query")  # of several texts with one id the first is read
-    queries = split.pairs.table["query"].take(pa.array(first[which[split.train]]))
+    trained_rows = first[which[split.train]]
+    queries = split.pairs.table["query"].take(pa.array(trained_rows))
     if known is not None and not among_trained(queries, known).all():
         return ["the queries to train on are others"]
-    digest = document.get(HELD_OUT)  # None: a run of an earlier version
+    digest = document.get(HELD_OUT)  # None in a run of an earlier version
     if digest is not None and digest != split.digest:
         return ["held-out pairs or documents have other texts"]
     return []
 
 
-def asked(run: Path, name: str, split: Split, rows: Rows) -> RetrievalTask:
-    """Return held-out queries of a run and the documents that it ranks, with the ids that its index
-    has.
+def held_out_task(run: Path, name: str, split: Split, rows: Rows) -> RetrievalTask:
+    """Return held-out queries of a run and the run's documents, with the ids of the run's index.
 
-    Where the run's model embeds queries alone, the documents have the vectors of that index.
+    If the run's model embeds queries alone, the documents have the vectors of that index.
+
+    Args:
+        run: a run folder.
+        name: name of the task.
+        split: the run's pairs.
+        rows: rows of the held-out pairs.
     """
     pairs = split.pairs
     questions = Questions.of(split, pairs.distinct("query")[1], pairs.distinct("doc")[1], rows)
@@ -119,24 +127,31 @@ def asked(run: Path, name: str, split: Split, rows: Rows) -> RetrievalTask:
     docs = _table(pairs.shown_ids("doc", split.corpus), pairs.texts("doc", split.corpus))
     docs = docs.append_column(KEY, pairs.table["doc_id"].take(pa.array(split.corpus)))
     task = RetrievalTask.of(name, queries, docs, questions.relevant, {})
-    if tuned := Run(run).document.get("bm25"):  # on other queries
+    tuned = Run(run).document.get("bm25")  # settings that were tuned on other queries
+    if tuned:
         task = replace(task, words=Settings(**tuned))
     if Kept.read(model_folder(run)) is None:
         return task
-    index, places = indexed(run, model_folder(run), task.corpus[KEY])
-    if lost := int((places < 0).sum()):
+    index, positions = find_in_index(run, model_folder(run), task.corpus[KEY])
+    missing = int((positions < 0).sum())
+    if missing:
         raise DataError(
-            f"{index.folder} lacks {lost:,} of the {len(places):,} documents of its run: copy the run's own index, or train again"
+            f"{index.folder} lacks {missing:,} of the {len(positions):,} documents of its run: "
+            "copy the run's own index, or train again"
         )
-    return replace(task, kept=index.vectors[places])
+    return replace(task, kept=index.vectors[positions])
 
 
-def indexed(run: Path, model: Path, keys: pa.ChunkedArray | pa.Array) -> tuple[Index, Rows]:
-    """Return the index of a run, and where it holds the documents with some keys, [n]; -1 for one
-    that it lacks.
+def find_in_index(run: Path, model: Path, keys: pa.ChunkedArray | pa.Array) -> tuple[Index, Rows]:
+    """Return the index of a run, and the positions of documents in it, [n]; -1 is missing.
+
+    Args:
+        run: a run folder.
+        model: folder of the run's model.
+        keys: keys of the documents, [n].
 
     Raises:
-        DataError: no index, or one that another model has made.
+        DataError: no index, or an index that another model has made.
     """
     index = Index(run / "index")
     if index.stamp is not None:

@@ -1,4 +1,4 @@
-"""The held-out events of a recommender's run, asked again: to judge it beside another run."""
+"""A recommender's run, evaluated once more on its held-out events, also beside another run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..recommend.read.interactions import Interactions
 from ..recommend.recommendation import InteractionTask
 from ..recommend.train.entity_tables import opened
 from ..task.verdict import COUNTED, OURS
-from .data_again import evaluated, learned
+from .data_again import evaluated_model, refitted_parts
 
 _INSTEAD = "give interactions to evaluate it on"
 _COUNTED = {
@@ -34,51 +34,62 @@ def evaluate_held_out_events(
     metrics: str | Sequence[str] = (),
     queries: int | None = None,
 ) -> EventsFinding:
-    """Ask a recommender once more for the events that it has held out, beside another one.
+    """Evaluate a recommender once more on its held-out events, also beside another recommender.
 
-    Of a run that has learned these events since, the model that had not (`RUN/evaluated`) is asked,
-    and so it is of the other one. What each serves, the vectors or counts and vectors together, is
-    compared query by query; the intervals draw users.
+    If a run has learned these events since, the model from before (`RUN/evaluated`) is judged, for
+    both runs. The served lists, by vectors or by counts and vectors together, are compared query by
+    query; the intervals draw users.
 
     Args:
         run: a run folder of a recommender.
-        against: another one, on the same data, divided alike.
-        metrics: names such as ndcg@10; none are those of the run.
-        queries: largest number of queries of each protocol, drawn at random; None is as many as the
-            run has asked.
+        against: another recommender's run, on the same data, divided alike.
+        metrics: names such as ndcg@10; empty is the metrics of the run.
+        queries: largest number of queries of each protocol, drawn at random; None is the number in
+            the run's own evaluation.
 
     Raises:
         DataError: no recommender, data that have changed since or are gone, nothing held out, or
-            runs that are not asked the same.
+            runs with different queries.
         ConfigError: a metric that does not exist, or a run against itself.
     """
-    run, names = Path(run), tuple(listed(metrics))
+    run = Path(run)
+    names = tuple(listed(metrics))
     if against is not None:
         refuse_other_kind(run, Path(against))
-    first = _asked_again(run, names, queries)
+    finding = _evaluate_again(run, names, queries)
     if against is None:
-        return first
-    names = next(iter(first.reached[OURS[1]].values())).names
-    return first.against(_asked_again(Path(against), names, queries))
+        return finding
+    names = next(iter(finding.reached[OURS[1]].values())).names
+    other = _evaluate_again(Path(against), names, queries)
+    return finding.against(other)
 
 
 def refuse_other_kind(run: Path, against: Path) -> None:
-    """Raise an error where a recommender would be compared with itself, or with a model of
-    texts."""
+    """Refuse to compare a recommender with itself, or with a model of texts.
+
+    Raises:
+        ConfigError: both runs are the same.
+        DataError: the other run is no recommender.
+    """
     if against.resolve() == run.resolve():
         raise ConfigError(f"{run} would be compared with itself: name another run")
     if not Run(against).recommends:
         raise DataError(f"{run} is a recommender, and {against} is none: name another recommender")
 
 
-def _asked_again(run: Path, metrics: tuple[str, ...], queries: int | None) -> EventsFinding:
-    """Return the evaluation of one run, with its own metrics if none are named."""
+def _evaluate_again(run: Path, metrics: tuple[str, ...], queries: int | None) -> EventsFinding:
+    """Return the evaluation of one run; empty metrics are the run's own metrics."""
     document = Run(run).document
-    task = _divided_again(run, document, metrics, queries)
-    events, test = task.data.events, task.held_out.events.division.test
+    task = _read_again(run, document, metrics, queries)
+    events = task.data.events
+    test = task.held_out.events.division.test
     if not test:
         raise DataError(f"{run} has no test (evaluation.queries=0): {_INSTEAD}")
-    if (model := evaluated(run)) != run:
+    model = evaluated_model(run)
+    weights = model / "model.safetensors"
+    if model == run:
+        weights = run / "model" / "model.safetensors"
+    else:
         logger.info(
             f"{model} is judged, the model of {run} from before it learned what the run had held out"
         )
@@ -87,7 +98,7 @@ def _asked_again(run: Path, metrics: tuple[str, ...], queries: int | None) -> Ev
         task.data.tower.normalised,
         events.users,
         events.items,
-        (model / "model" if model == run else model) / "model.safetensors",
+        weights,
         events.contexts,
     )
     facts = task.showcase.facts()
@@ -96,7 +107,9 @@ def _asked_again(run: Path, metrics: tuple[str, ...], queries: int | None) -> Ev
         "users": facts.counts["users"],
         "queries": {name: len(each) for name, each in test.items()},
     }
-    served = COUNTED if document.get("counting", {}).get("served") else OURS[1]
+    served = OURS[1]
+    if document.get("counting", {}).get("served"):
+        served = COUNTED
     return EventsFinding(
         Asked(events.timeline, test),
         task.held_out.reached_again(document),
@@ -108,16 +121,17 @@ def _asked_again(run: Path, metrics: tuple[str, ...], queries: int | None) -> Ev
     )
 
 
-def _divided_again(
+def _read_again(
     run: Path, document: Mapping[str, Any], metrics: tuple[str, ...], queries: int | None
 ) -> InteractionTask:
-    """Return the interactions of a run, divided as they were for the model that was evaluated."""
+    """Return the interactions of a run, divided as for its evaluated model."""
     config = config_of_run(run)
     assert isinstance(config.data, Interactions)
     if config.data.path is None:
         raise DataError(f"{run} was trained on an object of Python, which is gone: {_INSTEAD}")
     options = config.evaluation
-    options = replace(options, metrics=metrics or options.metrics)
+    if metrics:
+        options = replace(options, metrics=metrics)
     if queries is not None:
         options = replace(options, queries=min(queries, options.queries or queries))
     config = replace(config, evaluation=options)
@@ -128,14 +142,14 @@ def _divided_again(
             f"the data of {run} cannot be read again: {error}; call this where the run was trained, "
             f"put the data back, or {_INSTEAD}"
         ) from None
-    if "validation" in learned(run):
+    if "validation" in refitted_parts(run):
         task = task.again(config, "validation")
     counts = task.showcase.facts().counts
-    changed = [
-        f"{what}: {document['data'][name]:,} then, {counts[name]:,} now"
-        for name, what in _COUNTED.items()
-        if document["data"][name] != counts[name]
-    ]
+    changed = []
+    for name, what in _COUNTED.items():
+        then = document["data"][name]
+        if then != counts[name]:
+            changed.append(f"{what}: {then:,} then, {counts[name]:,} now")
     if changed:
         raise DataError(
             f"the data of {run} have changed since ({'; '.join(changed)}), and what was held out is "

@@ -1,4 +1,4 @@
-"""The held-out queries of a run as a retrieval set of their own: to judge it beside another, or for
+"""The held-out queries of a run as a retrieval set of their own, to compare runs, or to export for
 other programs."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..text.read.beir import write_beir
 from ..text.read.pairs import Pairs, Rows, Text
 from ..towers.saved import fingerprint, model_folder
 from ..towers.stamp import Kept
-from .data_again import asked, divided_again, evaluated
+from .data_again import evaluated_model, held_out_task, read_split_again
 from .held_out_events import evaluate_held_out_events
 
 _SPLITS = {"test": "test", "validation": "dev"}  # by the names that BEIR has for them
@@ -38,23 +38,21 @@ def evaluate_held_out(
     exclude_self: bool = False,
     mixed_precision: Reading = "no",
 ) -> Finding | EventsFinding:
-    """Evaluate a run once more by the queries that it has held out, beside another run or model,
-    query by query.
+    """Evaluate a run once more by its held-out queries, beside another run or model, query by query.
 
-    A recommender is asked for its held-out events, as `evaluate_held_out_events` says. Both
-    findings have verdicts, per_query() and json().
+    A recommender is evaluated on its held-out events, see `evaluate_held_out_events`. Both findings
+    have verdicts, per_query() and json().
 
-    Of a run that has learned these queries since, the model that had not (`RUN/evaluated`) is
-    judged, and so it is of the other one. Two runs on the same data, roles and evaluation options
-    divide them alike, so that neither has learned what is asked; the finding says if one has. That
-    the data are those of then is checked. For a run that keeps an index (`tower.doc.index`), no
-    document is embedded: its queries, and those of the other model, are asked of the vectors of
-    that index.
+    If a run has learned these queries since, the model from before (`RUN/evaluated`) is judged, and
+    likewise for the other run. Two runs on the same data, roles and evaluation options divide the
+    data alike, so that neither has learned the queries; the finding says if a model has. Data that
+    have changed since are refused. For a run that keeps an index (`tower.doc.index`) no document is
+    embedded: its queries, and the queries of the other model, are searched in that index.
 
     Args:
         run: a run folder.
         against: another run or model.
-        bm25: rank by BM25, and by the run and BM25 together, as well.
+        bm25: also rank by BM25, and by the run and BM25 together.
         metrics: as in `evaluate`.
         k: as in `evaluate`.
         exclude_self: as in `evaluate`.
@@ -70,66 +68,92 @@ def evaluate_held_out(
     ['runs/first/evaluated', 'bm25', 'runs/first/evaluated + BM25']
     """
     refuse_other_kinds(evaluate_held_out, locals())
-    if (Path(run) / HISTORIES).is_file():
-        of_texts = {
-            "bm25": bm25,
-            "k": len(k) > 0,
-            "exclude_self": exclude_self,
-            "mixed_precision": mixed_precision != "no",
-        }
-        if refused := next((name for name, is_set in of_texts.items() if is_set), None):
-            raise ConfigError(f"{refused} is for models of texts, and {run} is a recommender")
+    run = Path(run)
+    if (run / HISTORIES).is_file():
+        _refuse_for_recommender(run, "bm25", bm25)
+        _refuse_for_recommender(run, "k", len(k) > 0)
+        _refuse_for_recommender(run, "exclude_self", exclude_self)
+        _refuse_for_recommender(run, "mixed_precision", mixed_precision != "no")
         return evaluate_held_out_events(run, against, metrics)
-    model_folder(Path(run))  # of texts
-    split, _ = divided_again(Path(run), "give data to evaluate it on")
+    model_folder(run)  # raises if this is no run on texts
+    split, _ = read_split_again(run, "give data to evaluate it on")
     if not len(split.test):
         raise DataError(f"{run} has no test (evaluation.queries=0): give data to evaluate it on")
-    judged, other = (
-        evaluated(Path(run)),
-        None if against is None else _beside(Path(run), Path(against)),
-    )
-    for each, place in ((judged, run), (other, against)):
-        if each is not None and each != Path(str(place)):
-            logger.info(
-                f"{each} is judged, the model of {place} from before it learned what the run had held out"
-            )
+    judged = evaluated_model(run)
+    other = None
+    if against is not None:
+        other = _comparable_model(run, Path(against))
+    _log_if_earlier(judged, run)
+    if other is not None:
+        _log_if_earlier(other, Path(str(against)))
+    task = held_out_task(run, "held out", split, split.test)
     (finding,) = evaluate(
-        judged, asked(Path(run), "held out", split, split.test), against=other, bm25=bm25, metrics=metrics,
-        k=k, exclude_self=exclude_self, mixed_precision=mixed_precision,
-    )  # fmt: skip
+        judged,
+        task,
+        against=other,
+        bm25=bm25,
+        metrics=metrics,
+        k=k,
+        exclude_self=exclude_self,
+        mixed_precision=mixed_precision,
+    )
     return finding
 
 
-def _beside(run: Path, other: Path) -> Path:
-    """Return the model of another run that is compared with a run: the evaluated one, or one for
-    the index that the run keeps.
+def _refuse_for_recommender(run: Path, name: str, is_set: bool) -> None:
+    """Raise ConfigError for an option of texts that is set for a recommender."""
+    if is_set:
+        raise ConfigError(f"{name} is for models of texts, and {run} is a recommender")
 
-    Of an index that does not say which model made it, this is the model that the run's queries
-    began with.
+
+def _log_if_earlier(model: Path, run: Path) -> None:
+    """Log that a run is judged by its model from before the last training."""
+    if model != run:
+        logger.info(
+            f"{model} is judged, the model of {run} from before it learned what the run had held out"
+        )
+
+
+def _comparable_model(run: Path, other: Path) -> Path:
+    """Return the model of another run that is compared with a run.
+
+    This is the evaluated model. If the run keeps an index, it is a model for that index: one that
+    keeps the same index, or the model that made the index. An index that does not say which model
+    made it was made by the model that the run's queries began with.
 
     Raises:
         DataError: a model whose queries are not for that index.
     """
     kept = Kept.read(model_folder(run))
     if kept is None:
-        return evaluated(other)
-    side = getattr(config_of_run(run).tower, "query", None)
-    began = getattr(side, "model", None)
-    maker = kept.model or (
-        fingerprint(model_folder(Path(began))) if began and Path(began).exists() else None
-    )
-    for each in (evaluated(other), other):
-        theirs = Kept.read(model_folder(each))
-        if theirs.checksum == kept.checksum if theirs else fingerprint(model_folder(each)) == maker:
-            return each
+        return evaluated_model(other)
+    maker = kept.model or _first_model_of_queries(run)
+    for model in (evaluated_model(other), other):
+        kept_by_model = Kept.read(model_folder(model))
+        if kept_by_model is None:
+            if fingerprint(model_folder(model)) == maker:
+                return model
+        elif kept_by_model.checksum == kept.checksum:
+            return model
     raise DataError(
         f"queries of {other} are not for the index of {run}: compare with the model that made it, or with another run for it"
     )
 
 
+def _first_model_of_queries(run: Path) -> str | None:
+    """Return the fingerprint of the model that a run's queries began with; None if it is gone."""
+    side = getattr(config_of_run(run).tower, "query", None)
+    model = getattr(side, "model", None)
+    if not model or not Path(model).exists():
+        return None
+    return fingerprint(model_folder(Path(model)))
+
+
 def inputs_of(run: Path) -> list[str]:
-    """Return the run and what its data are read from, none of which is ever replaced."""
-    return [str(run), *config_of_run(run).read] if (run / "config.yaml").is_file() else []
+    """Return the run and the inputs of its data: none of these paths is ever replaced."""
+    if not (run / "config.yaml").is_file():
+        return []
+    return [str(run), *config_of_run(run).read]
 
 
 def export_held_out(
@@ -138,10 +162,10 @@ def export_held_out(
     """Write a run's held-out queries, their answers and all documents that it ranks as a BEIR
     folder.
 
-    qrels/test.tsv has the queries by which the run was judged, and qrels/dev.tsv those of
-    validation. Any model is judged on them by `tempera.evaluate(model, output)`, so that two runs
-    are compared query by query on what neither has learned. Ids are those that `search` and the
-    other exports give, and grades are those of the data, or 1.
+    qrels/test.tsv has the queries of the run's test, and qrels/dev.tsv the queries of validation. Any
+    model is judged on them by `tempera.evaluate(model, output)`, so that two runs are compared query
+    by query on data that neither has learned. Ids are the ids of `search` and of the other exports,
+    and grades are the grades of the data, or 1.
 
     Args:
         run: a run folder, of texts.
@@ -161,37 +185,37 @@ def export_held_out(
     """
     refuse_other_kinds(export_held_out, locals())
     run = Path(run)
-    model_folder(run)  # of texts
-    split, config = divided_again(run, "give the folder of a run, and its data as they were")
-    parts = {
-        name: rows
-        for name, rows in (("test", split.test), ("validation", split.validation))
-        if len(rows)
-    }
-    if not parts:
+    model_folder(run)  # raises if this is no run on texts
+    instead = "give the folder of a run, and its data as they were"
+    split, config = read_split_again(run, instead)
+    pairs = split.pairs
+    judged = {}
+    counts = {}
+    held_out_rows = []
+    for part, rows in (("test", split.test), ("validation", split.validation)):
+        if not len(rows):
+            continue
+        query_ids = pairs.shown_ids("query", rows).to_pylist()
+        doc_ids = pairs.shown_ids("doc", rows).to_pylist()
+        judged[_SPLITS[part]] = (query_ids, doc_ids, pairs.grades(rows).tolist())
+        counts[f"{part}_queries"] = split.queries(rows)
+        held_out_rows.append(rows)
+    if not judged:
         raise DataError(f"{run} has held out nothing")
     place = place_of(run, BEIR, None if output is None else Path(output))
     with staged(place, overwrite, [run, *config.read]) as folder:
-        pairs = split.pairs
-        judged = {
-            _SPLITS[part]: (
-                *(pairs.shown_ids(role, rows).to_pylist() for role in ("query", "doc")),
-                pairs.grades(rows).tolist(),
-            )
-            for part, rows in parts.items()
-        }
-        queries = _texts(pairs, "query", np.concatenate(list(parts.values())))
-        write_beir(folder, _texts(pairs, "doc", split.corpus), queries, judged)
-        counts = {f"{part}_queries": split.queries(rows) for part, rows in parts.items()}
-        facts = {"to": BEIR, "output": str(place), "documents": len(split.corpus), **counts}
+        docs = _texts(pairs, "doc", split.corpus)
+        queries = _texts(pairs, "query", np.concatenate(held_out_rows))
+        write_beir(folder, docs, queries, judged)
+        facts: dict[str, Any] = {"to": BEIR, "output": str(place), "documents": len(split.corpus)}
+        facts.update(counts)
         write_mark(folder, facts)
     return facts
 
 
 def _texts(pairs: Pairs, role: Text, rows: Rows) -> dict[str, str]:
-    """Return texts by their ids: of several texts with one id the first, which alone is read."""
+    """Return texts by their ids; of several texts with one id the first."""
     first, which = pairs.distinct(role)
     chosen = first[np.unique(which[rows])]
-    return dict(
-        zip(pairs.shown_ids(role, chosen).to_pylist(), pairs.texts(role, chosen), strict=True)
-    )
+    ids = pairs.shown_ids(role, chosen).to_pylist()
+    return dict(zip(ids, pairs.texts(role, chosen), strict=True))

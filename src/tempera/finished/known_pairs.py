@@ -1,4 +1,4 @@
-"""Pairs that are known to be relevant or not: labelled pairs, or search results for queries with
+"""Pairs that are known to be relevant or not: labelled pairs, or hits of a search for queries with
 known answers.
 
 Letters in shapes: q queries, c documents, r answers, n pairs.
@@ -38,140 +38,180 @@ from ..text.read.sources import PairsFile, read_table
 from ..text.read.unfolded import column_at
 from ..text.train.split import Split
 from ..towers.saved import Encode
-from .data_again import asked, divided_again, evaluated, indexed, learned
+from .data_again import (
+    evaluated_model,
+    find_in_index,
+    held_out_task,
+    read_split_again,
+    refitted_parts,
+)
 
-_ALL = float("-inf")  # as data.min_score: every pair is read
+_ALL = float("-inf")  # as data.min_score, so that every pair is read
 
 
 @dataclass(frozen=True)
 class Known:
-    """Hold pairs with their similarity, and counts for the record."""
+    """Pairs with their similarity and relevance, and counts for the record.
+
+    Args:
+        pairs: the pairs.
+        about: left_out and trained; for hits of a search also depth, documents and found, the share
+            of the answers that the search has found.
+    """
 
     pairs: Scored
-    about: Mapping[
-        str, Any
-    ]  # left_out, trained; of hits of a search also depth, documents and found
+    about: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class QuerySet:
-    """Hold queries, the documents to search, and which of them answer which query."""
+    """Queries, the documents to search, and the answers of each query.
 
-    queries: pa.ChunkedArray  # [q] texts
-    docs: Vectors  # [c, D]
+    Args:
+        queries: texts, [q].
+        docs: vectors of the documents, [c, D].
+        relevant: the answers.
+        left_out: numbers of queries and pairs that were left out, by reason.
+    """
+
+    queries: pa.ChunkedArray
+    docs: Vectors
     relevant: Relevant
     left_out: Mapping[str, int]
 
-    def shown(self, model: Model, depth: int) -> Known:
-        """Search, and return the results to rank `depth` as pairs."""
+    def search(self, model: Model, depth: int) -> Known:
+        """Search for each query, and return the `depth` best hits as pairs."""
         vectors = encode_all(model.query, self.queries, "queries")
         pairs = Scored.of_search(vectors, self.docs, self.relevant, depth)
-        share = int(pairs.relevant.sum()) / len(self.relevant.doc)
         about = {
             "depth": depth,
             "documents": len(self.docs),
-            "found": share,
+            "found": int(pairs.relevant.sum()) / len(self.relevant.doc),
             "left_out": dict(self.left_out),
+            "trained": model.trained_on(self.queries),
         }
-        return Known(pairs, about | {"trained": model.trained_on(self.queries)})
+        return Known(pairs, about)
 
 
-def known(model: Model, path: Path | None, roles: Roles | None, depth: int, split: str) -> Known:
-    """Return labelled pairs of a table, or search results for the queries of a table, of a BEIR
-    folder, or held out by a run.
+def known_pairs(
+    model: Model, path: Path | None, roles: Roles | None, depth: int, split: str
+) -> Known:
+    """Return labelled pairs of a table, or hits of a search for queries with known answers.
+
+    Args:
+        model: the model that embeds texts.
+        path: a table of labelled pairs, a table of queries with answers, or a BEIR folder; None is
+            the held-out queries of the model's run.
+        roles: roles of the columns of a table.
+        depth: number of hits of each query.
+        split: split of a BEIR folder.
 
     Raises:
-        DataError: what cannot be read, or does not fit the model's corpus.
+        DataError: data that cannot be read, or that do not fit the model's corpus.
         ConfigError: roles for a BEIR folder.
     """
     run = Path(model.path)
     if path is None:
-        if (judged := evaluated(run)) != run:
-            logger.info(
-                f"{run} has since learned what it held out: probabilities follow the similarities of {judged}"
-            )
-            before = Model(str(judged))
-            return _of_task(before, asked(run, "held out", *unlearned(run))).shown(before, depth)
-        if (queries := _in_index(model, held_out(run))) is None:
-            raise DataError(
-                f"no answer of the held-out queries of {run} is in its index, which is damaged"
-            )
-        return queries.shown(model, depth)
+        return _search_held_out(model, run, depth)
     if is_beir(path):
         refuse_roles(path, roles)
-        return _of_task(model, RetrievalTask.beir(path, split)).shown(model, depth)
+        return _of_task(model, RetrievalTask.beir(path, split)).search(model, depth)
     roles = roles or UNTRAINED
-    pairs, _ = PairsFile(**{**vars(roles), "path": str(path), "min_score": _ALL}).read()
+    pairs, _ = _pairs_file(path, roles, min_score=_ALL).read()
     assert isinstance(pairs.source, PairsFile)
     log_proposed(pairs.about)
     roles = replace(roles, query=pairs.source.query, doc=pairs.source.doc)
     if pairs.source.score is not None:
         return _labelled(model, pairs, path, roles, pairs.source.score)
     if (run / "index").is_dir():
-        if (queries := _in_index(model, pairs)) is not None:
-            return queries.shown(model, depth)
+        queries = _in_index(model, pairs)
+        if queries is not None:
+            return queries.search(model, depth)
         sought = _sought_by(pairs, run)
         logger.info(
             f"no answer of {path} is in the corpus of {run} by {sought}: the documents of {path} are searched instead"
         )
-    return _of_task(model, RetrievalTask.pairs(path, roles)).shown(model, depth)
+    return _of_task(model, RetrievalTask.pairs(path, roles)).search(model, depth)
+
+
+def _search_held_out(model: Model, run: Path, depth: int) -> Known:
+    """Return the hits of a search for the held-out queries of a run.
+
+    A run that has since learned these queries is searched with the model from before, whose
+    documents are embedded anew.
+    """
+    evaluated = evaluated_model(run)
+    if evaluated != run:
+        logger.info(
+            f"{run} has since learned what it held out: probabilities follow the similarities of {evaluated}"
+        )
+        before = Model(str(evaluated))
+        split, rows = unlearned(run)
+        task = held_out_task(run, "held out", split, rows)
+        return _of_task(before, task).search(before, depth)
+    queries = _in_index(model, held_out(run))
+    if queries is None:
+        raise DataError(
+            f"no answer of the held-out queries of {run} is in its index, which is damaged"
+        )
+    return queries.search(model, depth)
+
+
+def _pairs_file(path: Path, roles: Roles, **options: Any) -> PairsFile:
+    return PairsFile(**{**vars(roles), "path": str(path), **options})
 
 
 def held_out(run: Path) -> Pairs:
-    """Read a run's data again, and return the pairs of the queries that its evaluated model has not
-    learned."""
+    """Return the pairs of a run whose queries the evaluated model has not learned, read again."""
     split, rows = unlearned(run)
     queries = split.pairs.ids("query")
     return split.pairs.whole(np.isin(queries, queries[rows]))
 
 
 def unlearned(run: Path) -> tuple[Split, Rows]:
-    """Read a run's data again, and return rows that its evaluated model has not learned: of
-    validation, or else of the test.
+    """Return the pairs of a run, read again, and the rows that its evaluated model has not learned:
+    the validation, or else the test.
 
     Raises:
         DataError: no run, data of an object of Python, data that have changed since, or a run that
             has learned everything.
     """
-    split, _ = divided_again(
-        run, f"give pairs that it has not seen: tempera calibrate {quote(str(run))} PAIRS"
-    )
-    rows = (
-        split.test
-        if "validation" in learned(run) or not len(split.validation)
-        else split.validation
-    )
+    instead = f"give pairs that it has not seen: tempera calibrate {quote(str(run))} PAIRS"
+    split, _ = read_split_again(run, instead)
+    rows = split.validation
+    if "validation" in refitted_parts(run) or not len(rows):
+        rows = split.test
     if not len(rows):
-        held = len(split.test) or len(split.validation)
-        why = (
-            "has learned all that it has held out (train.refit)" if held else "has held out nothing"
-        )
-        raise DataError(f"{run} {why}: give pairs that it has not seen")
+        fault = "has held out nothing"
+        if len(split.test) or len(split.validation):
+            fault = "has learned all that it has held out (train.refit)"
+        raise DataError(f"{run} {fault}: give pairs that it has not seen")
     return split, rows
 
 
 def _in_index(model: Model, pairs: Pairs) -> QuerySet | None:
-    """Return the queries of pairs, to be searched for in the corpus of a run; None if no answer is
-    in it."""
-    index, doc = indexed(Path(model.path), model.folder, pa.array(pairs.ids("doc")))
-    known_docs = doc >= 0
-    first, query = Pairs(pairs.table.filter(pa.array(known_docs))).distinct("query")
+    """Return the queries of pairs, with the corpus of the model's run; None if the corpus has no
+    answer."""
+    index, doc = find_in_index(Path(model.path), model.folder, pa.array(pairs.ids("doc")))
+    in_corpus = doc >= 0
+    answered = pairs.table.filter(pa.array(in_corpus))
+    first, query = Pairs(answered).distinct("query")
     if not len(first):
         return None
     lost = len(pairs.distinct("query")[0]) - len(first)
     left_out = {
         **pairs.dropped,
-        "answers that are not in the corpus": int((~known_docs).sum()),
+        "answers that are not in the corpus": int((~in_corpus).sum()),
         "queries without an answer in the corpus": lost,
         "negatives: what a search shows is judged": len(pairs.negatives[0]),
     }
-    queries = pairs.table["query"].filter(pa.array(known_docs)).take(pa.array(first))
-    relevant = Relevant.of_pairs(len(first), query, doc[known_docs])
-    return QuerySet(queries, index.vectors, relevant, _counted(left_out))
+    queries = answered["query"].take(pa.array(first))
+    relevant = Relevant.of_pairs(len(first), query, doc[in_corpus])
+    return QuerySet(queries, index.vectors, relevant, _without_zeros(left_out))
 
 
 def _sought_by(pairs: Pairs, run: Path) -> str:
-    """Return what the answers of pairs were looked for by in a run's corpus, for a message."""
+    """Return the key by which answers were looked up in a run's corpus, in words."""
     documents = Index(run / "index").documents
     if KEY in documents.column_names:
         return f"ids such as {documents['id'][0].as_py()!r} (name their column as data.doc_id)"
@@ -181,47 +221,44 @@ def _sought_by(pairs: Pairs, run: Path) -> str:
 
 
 def _of_task(model: Model, task: RetrievalTask) -> QuerySet:
-    """Return queries with a corpus of their own."""
-    docs = (
-        encode_all(model.doc, task.corpus["text"], "documents") if task.kept is None else task.kept
-    )
-    besides = ("queries", "documents", "judgements", "queries that are a document")
-    return QuerySet(
-        task.queries["text"],
-        docs,
-        task.relevant,
-        _counted({k: v for k, v in task.counts.items() if k not in besides}),
-    )
+    """Return the queries of a task, with the task's own corpus."""
+    docs = task.kept
+    if docs is None:
+        docs = encode_all(model.doc, task.corpus["text"], "documents")
+    sizes = ("queries", "documents", "judgements", "queries that are a document")
+    left_out = {name: count for name, count in task.counts.items() if name not in sizes}
+    return QuerySet(task.queries["text"], docs, task.relevant, _without_zeros(left_out))
 
 
 def _labelled(model: Model, pairs: Pairs, path: Path, roles: Roles, column: str) -> Known:
-    """Return pairs with labels, or with grades that are relevant from `roles.min_score` on."""
+    """Return the pairs of a table with labels or grades, relevant from `roles.min_score` on."""
     if not roles.says_labels:
         roles = replace(roles, **_right_labels(path, column))
-    relevant, _ = PairsFile(**{**vars(roles), "path": str(path)}).read()
-    keys = mixed(pairs.ids("doc"), pairs.ids("query"))
-    queries, docs = _vectors(model.query, pairs, "query"), _vectors(model.doc, pairs, "doc")
+    relevant, _ = _pairs_file(path, roles).read()
+    queries = _vectors(model.query, pairs, "query")
+    docs = _vectors(model.doc, pairs, "doc")
     scores: NDArray[np.float64] = np.einsum("nd,nd->n", queries, docs, dtype=np.float64)
-    right = np.isin(keys, mixed(relevant.ids("doc"), relevant.ids("query")))
+    keys = mixed(pairs.ids("doc"), pairs.ids("query"))
+    relevant_keys = mixed(relevant.ids("doc"), relevant.ids("query"))
     first, which = pairs.distinct("query")
-    trained = model.trained_on(pairs.table["query"].take(pa.array(first)))
-    return Known(
-        Scored(scores, right, which),
-        {"left_out": _counted(dict(pairs.dropped)), "trained": trained},
-    )
+    about = {
+        "left_out": _without_zeros(pairs.dropped),
+        "trained": model.trained_on(pairs.table["query"].take(pa.array(first))),
+    }
+    return Known(Scored(scores, np.isin(keys, relevant_keys), which), about)
 
 
 def _vectors(encode: Encode, pairs: Pairs, role: Text) -> Vectors:
-    """Return the embedding of each pair's text, or of the first text with its id, [n, D]."""
+    """Return the embedding of each pair's text, [n, D]; of texts with one id the first counts."""
     first, which = pairs.distinct(role)
     return encode_all(encode, pairs.table[role].take(pa.array(first)), f"{role}s")[which]
 
 
 def _right_labels(path: Path, column: str) -> dict[str, Any]:
-    """Return the option that says which labels of a table are those of relevant pairs.
+    """Return the option that marks relevant pairs by their labels in a column.
 
     Raises:
-        DataError: they are neither 0 and 1 nor true and false.
+        DataError: the labels are neither 0 and 1 nor true and false.
     """
     table = read_table(path)
     values = column_at(table, column)
@@ -229,9 +266,9 @@ def _right_labels(path: Path, column: str) -> dict[str, Any]:
     if is_list(values.type):
         values = pc.list_flatten(values)
     labels = pc.unique(as_labels(values.combine_chunks())).drop_null().to_pylist()
-    if {*labels} <= {"0", "1"}:
+    if set(labels) <= {"0", "1"}:
         return {"min_score": 1.0}
-    if {*labels} <= {"true", "false"}:
+    if set(labels) <= {"true", "false"}:
         return {"positive_labels": ("true",)}
     of_column = profile(pa.table({column: values}), str(path)).columns[column]
     if of_column.scale is None:
@@ -245,6 +282,6 @@ def _right_labels(path: Path, column: str) -> dict[str, Any]:
     )
 
 
-def _counted(reasons: Mapping[str, int]) -> dict[str, int]:
+def _without_zeros(reasons: Mapping[str, int]) -> dict[str, int]:
     """Return the counts that are not 0."""
     return {reason: count for reason, count in reasons.items() if count}

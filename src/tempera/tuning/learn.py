@@ -8,12 +8,12 @@ from typing import Any
 
 from ..arguments import refuse_other_kinds
 from ..errors import ConfigError
-from ..experiments.claim import claimed, named_in
+from ..experiments.claim import claimed, possible_paths
 from ..experiments.figures import csv_of
 from ..experiments.grid import Axis
 from ..experiments.points import SweepPlan
 from ..experiments.runner import Runner
-from ..experiments.sweep import finished
+from ..experiments.sweep import finish_sweep
 from ..experiments.template import Template
 from ..io.atomic import write_file
 from ..io.console import logger
@@ -22,10 +22,11 @@ from ..options.yaml_options import Options
 from ..recommend.read.interactions import Interactions
 from ..text.train.split import hold_out
 from .learning_curve import LEAST_SIZES, LearningCurve
-from .learning_picture import picture
+from .learning_picture import draw_learning_curve
 
 PAIRS = "train.max_pairs"
-SMALLEST, MOST_SIZES = 50, 6
+SMALLEST = 50  # pairs of the smallest size by default
+MOST_SIZES = 6
 
 
 def learn(
@@ -78,17 +79,17 @@ def learn(
         )
     template = Template.of(config, overrides, metric)
     axis = Axis.of(PAIRS, _sizes(template.base, sizes))
-    plan, folder = SweepPlan.of(template, (axis,), seeds), template.folder(output, config, "learn")
+    plan = SweepPlan.of(template, (axis,), seeds)
+    folder = template.folder(output, config, "learn")
     runner = Runner(folder, jobs, template.metric, "test")
-    read = [*template.base.read, *named_in(config)]
-    with claimed(
-        folder, "learn.yaml", plan.about, "learning curve", overwrite, read
-    ):  # the data have been read
-        template.tell()
-        points = finished(plan, runner, "learning curve").points
+    read = [*template.base.read, *possible_paths(config)]
+    # No check of the data: `_sizes` has read them.
+    with claimed(folder, "learn.yaml", plan.about, "learning curve", overwrite, read):
+        template.log_kept_defaults()
+        points = finish_sweep(plan, runner, "learning curve").points
         curve = LearningCurve(folder, template.metric, plan.seeds, points, more)
         write_file(folder / "points.csv", csv_of(curve.table))
-        for suffix, content in picture(curve).items():
+        for suffix, content in draw_learning_curve(curve).items():
             write_file(folder / f"learn.{suffix}", content)
         return curve
 
@@ -125,23 +126,27 @@ def _sizes(config: Config, sizes: Sequence[int]) -> list[int]:
         )
     chosen = sorted(set(sizes)) if sizes else halves(count)
     if len(chosen) < 2:
-        what = (
-            f"--sizes {chosen[0]} is one size"
-            if sizes
-            else f"half of {count:,} training pairs is below {SMALLEST}"
-        )
-        some = f"{max(2, count // 2)},{count}"
+        fault = f"half of {count:,} training pairs is below {SMALLEST}"
+        if sizes:
+            fault = f"--sizes {chosen[0]} is one size"
         raise ConfigError(
-            f"{what}; a learning curve needs two sizes or more, such as --sizes {some}"
+            f"{fault}; a learning curve needs two sizes or more, such as --sizes {max(2, count // 2)},{count}"
         )
     return chosen
 
 
 def halves(count: int) -> list[int]:
-    """Return a number, its half, its quarter and so on, ascending.
+    """Return a number, its half, its quarter and so on, ascending: at most six sizes of 50 pairs or more.
+
+    The number itself is always among them.
 
     >>> halves(450)
     [56, 112, 225, 450]
     """
-    sizes = [count >> i for i in range(MOST_SIZES)]
-    return [size for i, size in enumerate(sizes) if size >= SMALLEST or not i][::-1]
+    sizes = [count]
+    for _ in range(MOST_SIZES - 1):
+        half = sizes[0] // 2
+        if half < SMALLEST:
+            break
+        sizes.insert(0, half)
+    return sizes

@@ -1,5 +1,4 @@
-"""A learning curve: the test score at each number of training pairs, and a power law that goes on
-from it.
+"""A learning curve: the test score at each number of training pairs, extrapolated by a power law.
 
 Letters in shapes: k sizes, s seeds, q queries, d resamples, e exponents.
 """
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..artifacts.pictures import label, number
 from ..errors import quantity
-from ..experiments.figures import CONFIDENCE, errors_and_cautions, figures, squared
+from ..experiments.figures import CONFIDENCE, complete_rows, errors_and_cautions, figures
 from ..experiments.record import Record
 from ..experiments.result import Point
 from ..io.console import aligned
@@ -41,9 +40,9 @@ class PowerLaw:
 
     Args:
         last: the largest size.
-        level: [d].
-        slope: [d].
-        exponent: [d].
+        level: score at the largest size, [d].
+        slope: slope over g, [d].
+        exponent: c, [d].
 
     >>> sizes = np.array([100.0, 200, 400, 800])
     >>> law = PowerLaw.fit(sizes, 0.6 - 2 * sizes[None] ** -0.5)
@@ -58,7 +57,7 @@ class PowerLaw:
 
     @classmethod
     def fit(cls, sizes: Floats, scores: Floats) -> PowerLaw:
-        """Fit each resample by least squares, with the exponent that leaves the least.
+        """Fit each resample by least squares, with the exponent of the smallest error.
 
         Args:
             sizes: [k], ascending.
@@ -66,87 +65,89 @@ class PowerLaw:
         """
         x = growth(sizes / sizes[-1], EXPONENTS[:, None])  # [e, k]
         centred = x - x.mean(1, keepdims=True)
-        slope = np.maximum(
-            0.0, centred @ scores.T / np.square(centred).sum(1, keepdims=True)
-        )  # [e, d]
-        level = scores.mean(1) - slope * x.mean(1, keepdims=True)
-        errors = np.square(scores - level[..., None] - slope[..., None] * x[:, None]).sum(
-            2
-        )  # [e, d]
-        best = errors.argmin(0), np.arange(len(scores))
-        return cls(float(sizes[-1]), level[best], slope[best], EXPONENTS[best[0]])
+        squares = np.square(centred).sum(1, keepdims=True)  # [e, 1]
+        slope = np.maximum(0.0, centred @ scores.T / squares)  # [e, d]
+        level = scores.mean(1) - slope * x.mean(1, keepdims=True)  # [e, d]
+        residuals = scores - level[..., None] - slope[..., None] * x[:, None]  # [e, d, k]
+        best = np.square(residuals).sum(2).argmin(0)  # [d]
+        draws = np.arange(len(scores))
+        return cls(float(sizes[-1]), level[best, draws], slope[best, draws], EXPONENTS[best])
 
     @classmethod
     def of_resamples(cls, sizes: Floats, scores: Floats, seed: int = 0) -> PowerLaw:
-        """Fit each resample to a random number of the largest sizes, at least three, because small
-        ones may follow another law."""
-        first = np.random.default_rng(seed).integers(0, len(sizes) - LEAST_SIZES + 1, len(scores))
-        laws = [
-            cls.fit(sizes[i:], scores[first == i][:, i:])
-            for i in range(len(sizes) - LEAST_SIZES + 1)
-        ]
+        """Fit each resample to a random number of the largest sizes, at least three.
+
+        Small sizes may follow another law.
+
+        Args:
+            sizes: [k], ascending.
+            scores: [d, k].
+        """
+        starts = len(sizes) - LEAST_SIZES + 1
+        first = np.random.default_rng(seed).integers(0, starts, len(scores))
+        laws = [cls.fit(sizes[i:], scores[first == i][:, i:]) for i in range(starts)]
         return cls(
-            float(sizes[-1]),
-            *(
-                np.concatenate([getattr(law, name) for law in laws])
-                for name in ("level", "slope", "exponent")
-            ),
+            last=float(sizes[-1]),
+            level=np.concatenate([law.level for law in laws]),
+            slope=np.concatenate([law.slope for law in laws]),
+            exponent=np.concatenate([law.exponent for law in laws]),
         )
 
     def at(self, size: float) -> Floats:
-        """Return the score at a size, [d]; it is from 0 to 1, as every metric is, which a law alone
-        would leave."""
-        scores: Floats = np.clip(
-            self.level + self.slope * growth(np.full(1, size / self.last), self.exponent), 0, 1
-        )
+        """Return the score at a size, [d], cut to 0 to 1, the range of every metric."""
+        x = np.full(1, size / self.last)
+        scores: Floats = np.clip(self.level + self.slope * growth(x, self.exponent), 0, 1)
         return scores
 
 
 def growth(x: Floats, exponent: Floats) -> Floats:
-    """Return (1 - x^-c) / c, and log x for c = 0."""
-    safe = np.where(exponent == 0, 1.0, exponent)
-    values: Floats = np.where(exponent == 0, np.log(x), (1 - x**-safe) / safe)
+    """Return g(x) = (1 - x^-c) / c, and log x for c = 0.
+
+    Args:
+        x: sizes as shares of the largest size.
+        exponent: c.
+    """
+    linear = exponent == 0
+    c = np.where(linear, 1.0, exponent)  # 1 where the value is not used
+    values: Floats = np.where(linear, np.log(x), (1 - x**-c) / c)
     return values
 
 
 def resampled_scores(scores: Sequence[Floats], draws: int = _DRAWS, seed: int = 0) -> Floats:
-    """Return the mean score at each size, [d, k]: first as it is, then of resamples of queries and,
-    at each size, of seeds.
+    """Return the mean score at each size, [1 + d, k]: first as measured, then of each resample.
 
-    All sizes are asked the same queries, so that a resample of queries is the same for all. Seeds
-    are drawn for each size alone; their deviations are enlarged by sqrt(s / (s - 1)), by which a
-    resample of few seeds is too narrow.
+    A resample draws queries, the same for all sizes, since all sizes are asked the same queries. It
+    also draws seeds, for each size alone. The deviations of seeds are enlarged by sqrt(s / (s - 1)),
+    because a resample of few seeds is too narrow by this factor.
 
     Args:
-        scores: of each size, [s, q].
+        scores: the scores at each size, [s, q].
     """
-    generator, columns = np.random.default_rng(seed), []
-    for each in scores:
-        totals = resampled(each.T, draws=draws, seed=seed)
-        means = np.concatenate([each.mean(1)[None], totals / each.shape[1]])  # [1 + d, s]
-        count = len(each)
-        drawn = (
-            generator.integers(0, count, (draws, count))
-            if count > 1
-            else np.zeros((draws, 1), np.int64)
-        )
-        picked = np.concatenate([np.arange(count)[None], drawn])
+    generator = np.random.default_rng(seed)
+    columns = []
+    for table in scores:
+        seeds, queries = table.shape
+        totals = resampled(table.T, draws=draws, seed=seed)
+        means = np.concatenate([table.mean(1)[None], totals / queries])  # [1 + d, s]
+        drawn = np.zeros((draws, 1), np.int64)
+        if seeds > 1:
+            drawn = generator.integers(0, seeds, (draws, seeds))
+        picked = np.concatenate([np.arange(seeds)[None], drawn])  # [1 + d, s]
         middle = means.mean(1)
-        off = np.take_along_axis(means, picked, 1).mean(1) - middle
-        columns.append(
-            np.clip(middle + off * np.sqrt(count / max(1, count - 1)), 0, 1)
-        )  # as every metric is
+        deviation = np.take_along_axis(means, picked, 1).mean(1) - middle
+        enlarged = middle + deviation * np.sqrt(seeds / max(1, seeds - 1))
+        columns.append(np.clip(enlarged, 0, 1))  # the range of every metric
     return np.stack(columns, 1)
 
 
 @dataclass(frozen=True)
 class LearningCurve:
-    """A finished learning curve. `str` is its table and what more pairs would bring.
+    """A finished learning curve. `str` is its table and the gain to expect from more pairs.
 
     Args:
-        folder: of its files.
-        metric: the score.
-        seeds: of weights and the order of the rows, at each size.
+        folder: the folder of its files.
+        metric: name of the score.
+        seeds: seeds of weights and of the order of the rows, at each size.
         points: the runs at each size, by number of training pairs.
         more: number of pairs that the extrapolation adds.
 
@@ -166,15 +167,13 @@ class LearningCurve:
 
     @cached_property
     def measured(self) -> list[tuple[int, Point]]:
-        """Return the sizes of which a run has finished, ascending, each with its runs."""
-        return sorted(
-            ((pairs_of(point), point) for point in self.points if point.done),
-            key=lambda each: each[0],
-        )
+        """Return the sizes with a finished run, ascending, each with its point."""
+        finished = [(pairs_of(point), point) for point in self.points if point.done]
+        return sorted(finished, key=lambda entry: entry[0])
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Return the sizes of which a run has finished."""
+        """Return the sizes with a finished run, ascending."""
         return tuple(size for size, _ in self.measured)
 
     @property
@@ -185,86 +184,89 @@ class LearningCurve:
     @cached_property
     def scores(self) -> Floats:
         """Return the mean score at each size, [1 + d, k]: as measured, then of each resample."""
-        return resampled_scores(
-            [np.array([run.per_query for run in point.done]) for _, point in self.measured]
-        )
+        return resampled_scores(self._tables)
+
+    @property
+    def _tables(self) -> list[Floats]:
+        """Return the scores at each size, [s, q]."""
+        return [np.array([run.per_query for run in point.done]) for _, point in self.measured]
 
     @property
     def _by_query(self) -> list[Floats]:
         """Return the mean score of each query over the seeds, [q], at each size."""
-        return [
-            np.array([run.per_query for run in point.done]).mean(0) for _, point in self.measured
-        ]
+        return [table.mean(0) for table in self._tables]
 
     @cached_property
     def intervals(self) -> list[Difference]:
         """Return the mean score at each size with its interval over queries and seeds."""
-        return [
-            widened(_interval(column), queries)
-            for column, queries in zip(self.scores.T, self._by_query, strict=True)
-        ]
+        intervals = []
+        for column, queries in zip(self.scores.T, self._by_query, strict=True):
+            intervals.append(widened(_interval(column), queries))
+        return intervals
 
     @cached_property
     def law(self) -> PowerLaw | None:
         """Return the power laws of all resamples; None with fewer than three sizes."""
         sizes = np.array(self.sizes, np.float64)
-        return PowerLaw.of_resamples(sizes, self.scores[1:]) if len(sizes) >= LEAST_SIZES else None
+        if len(sizes) < LEAST_SIZES:
+            return None
+        return PowerLaw.of_resamples(sizes, self.scores[1:])
 
     def gain_at(self, size: float) -> Difference | None:
-        """Return what the law expects from the largest measured size to another, with its interval;
-        None without a law."""
-        return None if self.law is None else spread(self.law.at(size) - self.law.at(self.law.last))
+        """Return the gain that the law expects from the largest measured size to another size, with
+        its interval; None without a law."""
+        if self.law is None:
+            return None
+        return percentile_interval(self.law.at(size) - self.law.at(self.law.last))
 
     @property
     def gain(self) -> Difference | None:
-        """Return what `more` pairs are expected to bring; None with fewer than three sizes."""
+        """Return the gain to expect from `more` pairs; None with fewer than three sizes."""
         return self.gain_at(self.sizes[-1] + self.more)
 
     @property
     def sentence(self) -> str:
-        """Return what the last step has brought, as measured, and what more pairs would bring."""
-        lines, sizes = [], self.sizes
+        """Return the measured gain of the last step of sizes, and the gain of more pairs, in words."""
+        sizes = self.sizes
+        lines = []
         if len(sizes) > 1:
             before, after = self._by_query[-2:]
             step = _interval(self.scores[:, -1] - self.scores[:, -2])
             step = widened(step, after - before, bounds=GAPS)
             lines.append(f"measured: {self._gained(sizes[-2], sizes[-1], step)}")
-        gain, end = self.gain, sizes[-1] + self.more
-        lines.append(
-            f"{len(sizes)} size{'s' * (len(sizes) > 1)} cannot be extrapolated: a power law has three parameters; give at least "
-            f"{LEAST_SIZES} with --sizes"
-            if gain is None
-            else f"by extrapolation: {self._gained(sizes[-1], end, gain)}"
-        )
+        gain = self.gain
+        if gain is None:
+            lines.append(
+                f"{quantity(len(sizes), 'sizes')} cannot be extrapolated: a power law has three parameters; give at least "
+                f"{LEAST_SIZES} with --sizes"
+            )
+        else:
+            text = self._gained(sizes[-1], sizes[-1] + self.more, gain)
+            lines.append(f"by extrapolation: {text}")
         return "\n".join(lines)
 
     def _gained(self, start: int, end: int, gain: Difference) -> str:
+        """Return the gain between two sizes, in words."""
         values = f"{gain.mean:+z.3f} {label(self.metric)} [{gain.low:+z.3f}, {gain.high:+z.3f}]"
         return f"{quantity(end - start, 'more pairs')} ({start:,} -> {end:,}): {values}"
 
     @cached_property
     def table(self) -> list[dict[str, Any]]:
         """Return a row for each size, None where there is no number."""
-        return squared(
-            [
-                {
-                    "pairs": size,
-                    "runs": len(point.done),
-                    "failed": point.failed,
-                    **{
-                        self.metric: score.mean,
-                        f"{self.metric} low": score.low,
-                        f"{self.metric} high": score.high,
-                    },
-                    **{
-                        name: value
-                        for name, value in figures(point.done).items()
-                        if name != self.metric
-                    },
-                }
-                for (size, point), score in zip(self.measured, self.intervals, strict=True)
-            ]
-        )
+        rows = []
+        for (size, point), score in zip(self.measured, self.intervals, strict=True):
+            row = {
+                "pairs": size,
+                "runs": len(point.done),
+                "failed": point.failed,
+                self.metric: score.mean,
+                f"{self.metric} low": score.low,
+                f"{self.metric} high": score.high,
+            }
+            columns = figures(point.done)
+            columns.pop(self.metric, None)  # the row has the mean of the intervals
+            rows.append(row | columns)
+        return complete_rows(rows)
 
     def __str__(self) -> str:
         lines = [["pairs", label(self.metric), f"{CONFIDENCE:.0%}", "seconds"]]
@@ -273,18 +275,23 @@ class LearningCurve:
             lines.append(
                 [f"{row['pairs']:,}", number(score.mean), ends, f"{row['seconds'] or 0.0:.1f}"]
             )
-        return "\n".join([aligned(lines), *errors_and_cautions(self.records), self.sentence])
+        text = [aligned(lines)]
+        text += errors_and_cautions(self.records)
+        text.append(self.sentence)
+        return "\n".join(text)
 
     def json(self) -> dict[str, Any]:
         """Return the curve as a JSON object; `gain` is null without an extrapolation."""
-        gain = self.gain
+        gain = None
+        if self.gain is not None:
+            gain = {"mean": self.gain.mean, "low": self.gain.low, "high": self.gain.high}
         return {
             "output": str(self.folder.absolute()),
             "metric": self.metric,
             "seeds": list(self.seeds),
             "points": self.table,
             "more": self.more,
-            "gain": gain and {"mean": gain.mean, "low": gain.low, "high": gain.high},
+            "gain": gain,
             "sentence": self.sentence,
         }
 
@@ -294,12 +301,11 @@ def pairs_of(point: Point) -> int:
     return int(point.over["train.max_pairs"])
 
 
-def spread(draws: Floats) -> Difference:
+def percentile_interval(draws: Floats) -> Difference:
     """Return the mean of resamples with their percentile interval."""
     return interval(float(draws.mean()), draws, CONFIDENCE)
 
 
 def _interval(values: Floats) -> Difference:
-    """Return the first value with the percentile interval of the others, which are its
-    resamples."""
+    """Return the first value, with the percentile interval of the other values, its resamples."""
     return interval(float(values[0]), values[1:], CONFIDENCE)

@@ -3,35 +3,37 @@ continuation with a band."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..artifacts.pictures import BLUE, canvas, label, saved
 from ..experiments.sweep_pictures import log_marks
-from .learning_curve import LEAST_SIZES, LearningCurve, PowerLaw, spread
+from .learning_curve import LEAST_SIZES, LearningCurve, PowerLaw, percentile_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def picture(curve: LearningCurve) -> dict[str, bytes]:
+def draw_learning_curve(curve: LearningCurve) -> dict[str, bytes]:
     """Return SVG and PNG of a learning curve, by the ends of their names."""
     with canvas("learn", 6.6, 3.9) as figure:
         axes = figure.subplots()
-        means = [score.mean for score in curve.intervals]
-        ends = [
-            [s.mean - s.low for s in curve.intervals],
-            [s.high - s.mean for s in curve.intervals],
-        ]
-        look: dict[str, Any] = {
-            "fmt": "o",
-            "color": BLUE,
-            "markersize": 4,
-            "elinewidth": 1,
-            "capsize": 2,
-        }
-        axes.errorbar(curve.sizes, means, ends, label="measured on the test", **look)
+        intervals = curve.intervals
+        axes.errorbar(
+            curve.sizes,
+            [score.mean for score in intervals],
+            [
+                [score.mean - score.low for score in intervals],
+                [score.high - score.mean for score in intervals],
+            ],
+            label="measured on the test",
+            fmt="o",
+            color=BLUE,
+            markersize=4,
+            elinewidth=1,
+            capsize=2,
+        )
         if curve.law is not None:
             _law(axes, curve, curve.law)
         axes.set_xscale("log")
@@ -44,25 +46,24 @@ def picture(curve: LearningCurve) -> dict[str, bytes]:
 
 
 def _law(axes: Axes, curve: LearningCurve, law: PowerLaw) -> None:
-    """Draw the law through the sizes that it always holds for, and from the last one its
-    continuation with a band."""
+    """Draw the law through the three largest sizes, and extrapolated with a band.
+
+    Every resample's law holds for the three largest sizes.
+    """
     end = curve.sizes[-1] + curve.more
     inside = np.geomspace(curve.sizes[-LEAST_SIZES], law.last, 100)
     beyond = np.geomspace(law.last, max(2 * law.last, end), 50)
-    look: dict[str, Any] = {"color": BLUE, "linewidth": 1.4}
-    axes.plot(
-        inside, [law.at(x).mean() for x in inside], label="power law of the largest sizes", **look
+    fitted = [law.at(x).mean() for x in inside]
+    name = "power law of the largest sizes"
+    axes.plot(inside, fitted, label=name, color=BLUE, linewidth=1.4)
+    scores = [percentile_interval(law.at(x)) for x in beyond]
+    means = [score.mean for score in scores]
+    axes.plot(beyond, means, "--", label="extrapolated", color=BLUE, linewidth=1.4)
+    low = [score.low for score in scores]
+    high = [score.high for score in scores]
+    axes.fill_between(beyond, low, high, color=BLUE, alpha=0.13, linewidth=0)
+    height = law.at(end).mean()
+    axes.plot(end, height, "o", markersize=5, markerfacecolor="white", color=BLUE)
+    axes.annotate(
+        f"{curve.more:,} more", (end, height), (7, -11), textcoords="offset points", fontsize=8
     )
-    scores = [spread(law.at(x)) for x in beyond]
-    axes.plot(beyond, [s.mean for s in scores], "--", label="extrapolated", **look)
-    axes.fill_between(
-        beyond,
-        [s.low for s in scores],
-        [s.high for s in scores],
-        color=BLUE,
-        alpha=0.13,
-        linewidth=0,
-    )
-    point = end, law.at(end).mean()
-    axes.plot(*point, "o", markersize=5, markerfacecolor="white", color=BLUE)
-    axes.annotate(f"{curve.more:,} more", point, (7, -11), textcoords="offset points", fontsize=8)

@@ -1,4 +1,4 @@
-"""The space of a tuning: its options, their values, and the options that a choice opens."""
+"""The space of a tuning: its options, their values, and options that depend on a choice."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _SCALARS = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True)
 class Choices:
-    """Some values.
+    """A list of values.
 
     Raises:
-        ConfigError: there are fewer than two, or one of them is there twice.
+        ConfigError: there are fewer than two values, or one value is there twice.
     """
 
     values: tuple[Any, ...]
@@ -47,15 +47,18 @@ class Choices:
 
     @property
     def labels(self) -> tuple[Any, ...]:
-        """Return the values as a study can store them: as YAML lists, mappings, and what another
-        value equals, as true does 1."""
-        return tuple(
-            value
-            if isinstance(value, _SCALARS)
-            and not any(value == x and type(value) is not type(x) for x in self.values)
-            else configuration.inline(value)
-            for value in self.values
-        )
+        """Return the values as a study can store them.
+
+        Lists, mappings, and values that equal a value of another type (1 and true) become YAML.
+        """
+        return tuple(self._label(value) for value in self.values)
+
+    def _label(self, value: Any) -> Any:
+        if not isinstance(value, _SCALARS):
+            return configuration.inline(value)
+        if any(value == other and type(value) is not type(other) for other in self.values):
+            return configuration.inline(value)
+        return value
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,12 @@ class Field:
 
     Args:
         field: the dotted option.
-        name: of the option in the study: the field, and what opens it where several choices open a
+        name: name of the option in the study: the field, with its opener if several choices open a
             field of this name.
-        place: file and line where it was written; empty if in Python.
-        domain: its values.
-        opener: place in the space of the field that opens this one, and the label of the choice
-            that does; None is always open.
+        place: file and line where the field was written; empty if in Python.
+        domain: the values of the option.
+        opener: index of the field in the space, and label of its choice, that open this field; None
+            is always open.
     """
 
     field: str
@@ -81,16 +84,15 @@ class Field:
     @property
     def ends(self) -> tuple[Any, ...]:
         """Return the lowest and the highest number of a range, or the labels of all choices."""
-        return (
-            self.domain.labels
-            if isinstance(self.domain, Choices)
-            else (self.domain.low, self.domain.high)
-        )
+        if isinstance(self.domain, Choices):
+            return self.domain.labels
+        return (self.domain.low, self.domain.high)
 
     def value(self, stored: Any) -> Any:
-        """Return the option's value for what a study stores."""
-        domain = self.domain
-        return domain.values[domain.labels.index(stored)] if isinstance(domain, Choices) else stored
+        """Return the option's value for a stored number or label."""
+        if isinstance(self.domain, Choices):
+            return self.domain.values[self.domain.labels.index(stored)]
+        return stored
 
     def suggest(self, trial: Trial) -> Any:
         """Return a number, or the label of a choice, for a trial of a study."""
@@ -109,17 +111,17 @@ class Field:
 
 @dataclass(frozen=True)
 class Space:
-    """Fields in the order in which they were written, those that a choice opens behind it."""
+    """Fields in the order of their writing; the fields that a choice opens follow the choice."""
 
     fields: tuple[Field, ...]
     written: Mapping[str, Any]
 
     @classmethod
     def of(cls, space: Mapping[str, Any] | str | Path) -> Space:
-        """Read a space: for each dotted field a range, a list of choices, or a mapping from choices
-        to what they open.
+        """Read a space from a mapping or a YAML file.
 
-        A range with a count is a list of so many choices.
+        Each dotted field has a range, a list of choices, or a mapping from choices to the fields
+        that they open. A range with a count is a list of that many choices.
 
         Raises:
             ConfigError: no such file, no fields, or values of another form.
@@ -131,7 +133,8 @@ class Space:
         """
         if isinstance(space, str | Path) and not configuration.is_yaml(Path(space)):
             raise ConfigError(f"{space} is no space: give a YAML file, whose name ends in .yaml")
-        options, fields = configuration.of(space), list[Field]()
+        options = configuration.of(space)
+        fields: list[Field] = []
         _read(fields, options.values, "", options)
         if not fields:
             where = "the space" if isinstance(space, Mapping) else f"{space}: the space"
@@ -139,32 +142,39 @@ class Space:
         counts = Counter(field.field for field in fields)
         for i, field in enumerate(fields):
             if field.opener is not None and counts[field.field] > 1:
-                place, label = field.opener
-                fields[i] = replace(field, name=f"{field.field} ({fields[place].name}={label})")
+                index, label = field.opener
+                fields[i] = replace(field, name=f"{field.field} ({fields[index].name}={label})")
         return cls(tuple(fields), options.values)
 
     def ask(self, pick: Callable[[Field], Any]) -> dict[str, Any]:
-        """Return options with values, those that others open behind these; `pick` returns what the
-        study stores of a field."""
+        """Return the chosen value of each open option.
+
+        Args:
+            pick: returns the stored number or label of a field; it is called in the order of the
+                space, for open fields only.
+        """
         stored: dict[int, Any] = {}
+        values: dict[str, Any] = {}
         for i, field in enumerate(self.fields):
-            if field.opener is None or (
-                field.opener[0] in stored and stored[field.opener[0]] == field.opener[1]
-            ):
-                stored[i] = pick(field)
-        return {self.fields[i].field: self.fields[i].value(value) for i, value in stored.items()}
+            if field.opener is not None:
+                index, label = field.opener
+                if index not in stored or stored[index] != label:
+                    continue
+            stored[i] = pick(field)
+            values[field.field] = field.value(stored[i])
+        return values
 
     def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return options with values from what a study has stored."""
+        """Return the value of each open option from the parameters of a trial in a study."""
         return self.ask(lambda field: params[field.name])
 
     @property
     def conditional(self) -> bool:
-        """Tell if some fields are opened by others."""
+        """Return True if a field is open only for some choice."""
         return any(field.opener for field in self.fields)
 
-    def places(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """Return where these fields were written."""
+    def written_at(self, values: Mapping[str, Any]) -> dict[str, str]:
+        """Return file and line of these options; options from Python have none."""
         return {
             field.field: field.place
             for field in self.fields
@@ -176,14 +186,24 @@ class Space:
         settings: list[dict[str, Any]] = []
         for field in self.fields:
             for end in field.ends:
-                fixed, opener = {field.name: end}, field.opener
-                while opener is not None:
-                    outer = self.fields[opener[0]]
-                    fixed[outer.name], opener = opener[1], outer.opener
-                setting = self.ask(lambda each, fixed=fixed: fixed.get(each.name, each.ends[0]))  # type: ignore[misc]
-                if repr(setting) not in map(repr, settings):  # 1 == True
+                setting = self._setting_with(field, end)
+                if repr(setting) not in map(repr, settings):  # by repr, since 1 == True
                     settings.append(setting)
         return settings
+
+    def _setting_with(self, field: Field, end: Any) -> dict[str, Any]:
+        """Return a setting in which a field is open and has a stored value.
+
+        All other fields have their first choice or lowest number.
+        """
+        fixed = {field.name: end}
+        opener = field.opener
+        while opener is not None:
+            index, label = opener
+            outer = self.fields[index]
+            fixed[outer.name] = label
+            opener = outer.opener
+        return self.ask(lambda other: fixed.get(other.name, other.ends[0]))
 
 
 def _read(
@@ -194,26 +214,32 @@ def _read(
     opener: tuple[int, Any] | None = None,
     around: frozenset[str] = frozenset(),
 ) -> None:
-    """Append the fields of one level, and those that they open; `around` has the fields of the
-    levels above."""
+    """Append the fields of one level and, after each field, the fields that it opens.
+
+    Args:
+        fields: the list to append to.
+        written: the level as it was written.
+        path: dotted path of the level in the file; empty at the top.
+        options: the whole file, with the line of each path.
+        opener: the choice that opens this level.
+        around: names of the fields in the levels above.
+    """
+    inside = around | {str(key) for key in written}
     for key, value in written.items():
-        field, at = str(key), f"{path}.{key}" if path else str(key)
-        place, i = options.places.get(at, ""), len(fields)
+        field = str(key)
+        at = f"{path}.{key}" if path else field
+        place = options.places.get(at, "")
+        index = len(fields)
         try:
             domain = _domain(field, value, around)
         except ConfigError as error:
-            raise ConfigError(f"{field}: {error}" + (f" ({place})" if place else "")) from None
+            line = f" ({place})" if place else ""
+            raise ConfigError(f"{field}: {error}{line}") from None
         fields.append(Field(field, field, place, domain, opener))
         if isinstance(value, Mapping) and isinstance(domain, Choices):
             for (choice, opened), label in zip(value.items(), domain.labels, strict=True):
-                _read(
-                    fields,
-                    opened or {},
-                    f"{at}.{choice}",
-                    options,
-                    (i, label),
-                    around | set(map(str, written)),
-                )
+                level = f"{at}.{choice}"
+                _read(fields, opened or {}, level, options, (index, label), inside)
 
 
 def _domain(field: str, value: Any, around: frozenset[str]) -> Range | Choices:
@@ -228,9 +254,12 @@ def _domain(field: str, value: Any, around: frozenset[str]) -> Range | Choices:
         raise ConfigError("defined twice: here and in an enclosing branch")
     if isinstance(value, str):
         domain = parse(value)
-        if isinstance(domain, Range) and domain.count is None:
+        if not isinstance(domain, Range):
+            value = domain
+        elif domain.count is None:
             return domain
-        value = domain.values if isinstance(domain, Range) else domain
+        else:
+            value = domain.values
     if not isinstance(value, Mapping | Sequence):
         raise ConfigError(f"cannot read {value!r}; write {SPELLINGS}")
     if not isinstance(value, Mapping):
@@ -245,9 +274,13 @@ def _domain(field: str, value: Any, around: frozenset[str]) -> Range | Choices:
 
 
 def _choice(key: Any) -> Any:
-    """Return the choice that stands before a colon: YAML has no lists there, so a text is read once
-    more."""
+    """Return the choice that stands before a colon.
+
+    YAML has no lists before a colon, so a text is parsed once more.
+    """
+    if not isinstance(key, str):
+        return key
     try:
-        return number(configuration.parse(key)) if isinstance(key, str) else key
+        return number(configuration.parse(key))
     except ConfigError:
         return key

@@ -1,9 +1,9 @@
 """The study of a tuning: Optuna chooses settings (TPE), on one machine or for workers on several.
 
-A trial counts if it came to an end of its own: finished, pruned, or failed with a message. One
-whose worker disappeared (killed, or its machine) does not: its values are tried again, by the next
-process of this folder at once, and by other workers when Optuna's heartbeat has been silent for too
-long.
+A trial counts if it came to an end of its own: finished, pruned, or failed with a message. A trial
+whose worker disappeared (the process was killed, or the machine is gone) does not count: its values
+are tried again, by the next process of this folder at once, and by other workers when Optuna's
+heartbeat has been silent for too long.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ UNPRUNED = 5  # trials that are finished before any is pruned
 FIRST = 2  # evaluation at which a trial may be pruned
 _PATIENCE = 1.0  # seconds between two looks at the trials of others
 
-Report = Callable[
-    [float, int], bool
-]  # the metric at an evaluation, and its number; True ends the trial
-Make = Callable[[Record, dict[str, Any], Report], Record]  # a trial's setting, and its options
+# Called with the metric at an evaluation and the number of the evaluation; True ends the trial.
+Report = Callable[[float, int], bool]
+# Makes a trial from its setting and the values of its options.
+Make = Callable[[Record, dict[str, Any], Report], Record]
 
 
 class _Unfinished(Exception):
-    """A trial that failed, or is another worker's now."""
+    """The trial has failed, or belongs to another worker now."""
 
 
 def load_optuna() -> Any:
-    """Return Optuna, which then keeps quiet.
+    """Return Optuna, which logs errors only.
 
     Raises:
-        MissingLibrary: it is not installed.
+        MissingLibrary: Optuna is not installed.
     """
     require("tune", "tuning")
     import optuna
@@ -62,17 +62,17 @@ def load_optuna() -> Any:
 
 @dataclass(eq=False)
 class Tpe:
-    """Asks for the trials of one study, as one of its workers.
+    """One of the workers of a study: asks for trials, and stores their records.
 
     Args:
-        url: of the storage; None is a file in `folder`, which is this worker's alone.
-        name: of the study.
-        about: what has to be alike for all workers.
-        folder: of this worker.
-        space: what is chosen.
-        budget: trials to be made, by all workers together.
-        seed: of the sampler.
-        lost_after: seconds without a heartbeat after which another worker is taken for lost.
+        url: URL of the storage; None is a file in `folder`, for this worker alone.
+        name: name of the study.
+        about: the configuration, space and metric, which have to be equal for all workers.
+        folder: output folder of this worker.
+        space: the options to choose, and their values.
+        budget: number of trials of all workers together.
+        seed: seed of the sampler.
+        lost_after: seconds without a heartbeat after which another worker counts as lost.
         prune: stop bad trials on the way.
 
     Raises:
@@ -92,18 +92,15 @@ class Tpe:
 
     def __post_init__(self) -> None:
         self.optuna = load_optuna()
-        self.alone, self.worker = (
-            self.url is None,
-            f"{socket.gethostname()}:{self.folder.absolute()}",
-        )
-        pruners = self.optuna.pruners
-        self.pruner = pruners.MedianPruner(UNPRUNED, FIRST) if self.prune else pruners.NopPruner()
-        self.since: dict[
-            int, float
-        ] = {}  # when this process first saw a trial that nobody has begun
-        self.study = self._open(
-            self.url or f"sqlite:///{self.folder.absolute() / 'study.db'}", self.name
-        )
+        self.alone = self.url is None
+        self.worker = f"{socket.gethostname()}:{self.folder.absolute()}"
+        if self.prune:
+            self.pruner = self.optuna.pruners.MedianPruner(UNPRUNED, FIRST)
+        else:
+            self.pruner = self.optuna.pruners.NopPruner()
+        # By number of a trial that no worker has begun: when this process first saw the trial.
+        self.since: dict[int, float] = {}
+        self.study = self._open(self.url or f"sqlite:///{self.folder.absolute() / 'study.db'}")
         known = self.study.user_attrs.get("about", self.about)
         if known != self.about:
             raise OutputError(
@@ -111,46 +108,57 @@ class Tpe:
                 "metric; give another --study"
             )
         self.study.set_user_attr("about", known)
-        for trial in self._running():  # of a process that was here before
-            if (self.alone or trial.user_attrs.get("worker") == self.worker) and self._fail(trial):
+        for trial in self._running():
+            # An earlier process of this folder has left the trial.
+            own = self.alone or trial.user_attrs.get("worker") == self.worker
+            if own and self._fail(trial):
                 self._again(self.study, trial)
 
-    def _open(self, url: str, name: str) -> Study:
-        beats: dict[str, Any] = {
-            "heartbeat_interval": max(1, int(self.lost_after / 5)),
-            "grace_period": max(1, int(self.lost_after)),
-            "heartbeat_stale_trial_callback": self._again,
-        }
-        for left in reversed(range(5)):  # workers that begin at one moment make the same tables
+    def _open(self, url: str) -> Study:
+        """Open the study, or make it.
+
+        Raises:
+            ConfigError: the storage cannot be opened.
+            MissingLibrary: the driver of the database is not installed.
+        """
+        for tries_left in reversed(range(5)):  # workers that begin at once make the same tables
             try:
-                storage: Any = self.optuna.storages.RDBStorage(url, **({} if self.alone else beats))
-                storage.record_heartbeat = self._despite_losses(storage.record_heartbeat)
-                study: Study = self.optuna.create_study(
-                    storage=storage, study_name=name, direction="maximize", load_if_exists=True
-                )
+                return self._open_once(url)
             except ModuleNotFoundError as error:
-                driver = (
-                    "'psycopg[binary]'"
-                    if (error.name or "").startswith("psycopg")
-                    else str(error.name)
-                )
+                driver = error.name or ""
+                if driver.startswith("psycopg"):
+                    driver = "'psycopg[binary]'"
                 raise MissingLibrary(
                     f"--storage {public(url)} needs a driver: pip install {driver}"
                 ) from None
-            except Exception as error:  # whatever drivers of databases raise
-                if not left:
+            except Exception as error:  # drivers of databases raise errors of their own
+                if not tries_left:
                     reason = _reason(error).replace(url, public(url))
                     raise ConfigError(
                         f"--storage {public(url)} cannot be opened: {reason}"
                     ) from None
                 time.sleep(0.3)
-            else:
-                break
+        raise AssertionError("the last try returns or raises")
+
+    def _open_once(self, url: str) -> Study:
+        if self.alone:
+            storage = self.optuna.storages.RDBStorage(url)
+        else:
+            storage = self.optuna.storages.RDBStorage(
+                url,
+                heartbeat_interval=max(1, int(self.lost_after / 5)),
+                grace_period=max(1, int(self.lost_after)),
+                heartbeat_stale_trial_callback=self._again,
+            )
+        storage.record_heartbeat = self._despite_losses(storage.record_heartbeat)
+        study: Study = self.optuna.create_study(
+            storage=storage, study_name=self.name, direction="maximize", load_if_exists=True
+        )
         return study
 
     def _despite_losses(self, beat: Callable[[int], None]) -> Callable[[int], None]:
-        """Return a heartbeat that goes on when the storage is there again; its thread would end,
-        and print why."""
+        """Return a heartbeat that outlives a lost storage; else Optuna's thread would end and print
+        the error."""
 
         def record(trial: int) -> None:
             with suppress(self.optuna.exceptions.StorageInternalError):
@@ -159,35 +167,43 @@ class Tpe:
         return record
 
     @contextmanager
-    def reaching(self) -> Iterator[None]:
-        """Say in one line that the storage is lost in the block.
+    def storage_errors_in_a_line(self) -> Iterator[None]:
+        """Raise one clear line if the storage is lost in the block.
 
-        Optuna, which writes the end of a trial in any case, may stumble over what it could not
-        write, and raise that.
+        Optuna writes the end of a trial in any case, and may fail on what it could not write: the
+        error of the storage can be a cause of the error that arrives.
         """
         try:
             yield
+        except TemperaError:
+            raise
         except Exception as error:
-            causes = (
-                each
-                for each in _chain(error)
-                if isinstance(each, self.optuna.exceptions.StorageInternalError)
-            )
-            if isinstance(error, TemperaError) or (lost := next(causes, None)) is None:
+            lost = self._storage_error(error)
+            if lost is None:
                 raise
             raise TemperaError(
                 f"the storage is lost: {_reason(lost)}; rerun the same command to resume when it is back"
             ) from None
 
+    def _storage_error(self, error: BaseException) -> BaseException | None:
+        """Return the first error of the storage among an error and its causes; None without one."""
+        storage_error: type[BaseException] = self.optuna.exceptions.StorageInternalError
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, storage_error):
+                return cause
+            cause = cause.__cause__ or cause.__context__
+        return None
+
     def work(self, make: Make, job: int = 0, closed: Callable[[], bool] = lambda: False) -> None:
-        """Make trials until as many as the budget allows have come to an end, of whichever worker.
+        """Make trials until the trials of all workers fill the budget.
 
         Args:
-            make: makes one.
-            job: number of this caller, of those of this process that work at once.
-            closed: tells that no trial is wanted any more.
+            make: makes one trial.
+            job: number of the caller among the callers of this process that work at once.
+            closed: returns True when no trial is wanted any more.
         """
-        with self.reaching():
+        with self.storage_errors_in_a_line():
             while len(self.finished) < self.budget and not closed():
                 if len(self.finished) + len(self._running()) < self.budget:
                     self._try(make, job)
@@ -195,15 +211,15 @@ class Tpe:
                     self._wait()
 
     def _try(self, make: Make, job: int) -> None:
-        lost = []
+        """Ask for one trial, and make it."""
+        lost = False
 
         def objective(trial: Asked) -> float:
+            nonlocal lost
             try:
                 return self._made(trial, make)
-            except (
-                self.optuna.exceptions.UpdateFinishedTrialError
-            ):  # this worker was taken for lost
-                lost.append(trial.number)
+            except self.optuna.exceptions.UpdateFinishedTrialError:
+                lost = True  # other workers took this worker for lost, and ended the trial
                 raise _Unfinished from None
 
         study = self.optuna.load_study(
@@ -219,24 +235,23 @@ class Tpe:
                 raise
 
     def _made(self, trial: Asked, make: Make) -> float:
-        earlier = [
-            other
-            for other in self._trials
-            if other.number < trial.number and not left_behind(other)
-        ]
-        if len(earlier) >= self.budget:  # another worker asked at the same moment
+        """Make a trial, store its record in the study, and return its value."""
+        earlier = 0
+        for other in self._trials:
+            if other.number < trial.number and not left_behind(other):
+                earlier += 1
+        if earlier >= self.budget:  # another worker asked at the same moment
             raise _Unfinished
         values = self.space.ask(lambda field: field.suggest(trial))
         trial.set_user_attr("worker", self.worker)
 
         def report(value: float, evaluation: int) -> bool:
             trial.report(value, evaluation)
-            return bool(trial.should_prune())  # NumPy's, which is not JSON
+            return bool(trial.should_prune())  # a bool of NumPy is not JSON
 
+        setting = Record(trial.params, number=trial.number, worker=self.worker)
         try:
-            record = make(
-                Record(trial.params, number=trial.number, worker=self.worker), values, report
-            )
+            record = make(setting, values, report)
         except Stopped:
             self._again(self.study, self._trials[trial.number])
             raise
@@ -249,33 +264,37 @@ class Tpe:
         return record.value
 
     def _sampler(self, job: int) -> Any:
-        """Return a sampler whose seed follows from what was tried before.
+        """Return a sampler whose seed follows from the earlier trials.
 
-        Alone, a trial asked again after a kill is the same. Beside others every trial counts, so
-        that no seed comes twice.
+        A worker that is alone asks for the same trial again after a kill. Beside other workers
+        every trial counts, so that no seed comes twice.
         """
         if self.alone and not job:
             tried = [sum(not left_behind(trial) for trial in self._trials)]
         else:
             tried = [len(self._trials), job, *self.worker.encode()]
+        seeds = np.random.SeedSequence([self.seed, *tried])
         return self.optuna.samplers.TPESampler(
             n_startup_trials=STARTUP,
             multivariate=True,
             group=self.space.conditional,
-            seed=int(np.random.SeedSequence([self.seed, *tried]).generate_state(1)[0]),
+            seed=int(seeds.generate_state(1)[0]),
         )
 
     def _wait(self) -> None:
-        """Wait for the trials of others, and take up what those have lost."""
+        """Wait for the trials of other workers, and end the trials of lost workers."""
         time.sleep(_PATIENCE)
         self.optuna.storages.fail_stale_trials(self.study)
-        for trial in self._running():  # one that was asked for and never begun has no heartbeat
-            waited = time.monotonic() - self.since.setdefault(trial.number, time.monotonic())
-            if "worker" not in trial.user_attrs and waited > self.lost_after:
+        for trial in self._running():
+            if "worker" in trial.user_attrs:
+                continue
+            # A trial that was asked for and never begun has no heartbeat.
+            now = time.monotonic()
+            if now - self.since.setdefault(trial.number, now) > self.lost_after:
                 self._fail(trial)
 
     def _fail(self, trial: FrozenTrial) -> bool:
-        """Mark a running trial as failed; False if another worker did."""
+        """Mark a running trial as failed; return False if another worker has ended the trial."""
         try:
             self.study.tell(trial.number, state=self.optuna.trial.TrialState.FAIL)
         except (ValueError, self.optuna.exceptions.UpdateFinishedTrialError):
@@ -283,7 +302,7 @@ class Tpe:
         return True
 
     def _again(self, study: Study, trial: FrozenTrial) -> None:
-        """Put up a lost trial to be tried again; one that was never begun has no values to try."""
+        """Enqueue the values of a lost trial; a trial that was never begun has none."""
         if "worker" in trial.user_attrs and not _error(trial):
             self.optuna.storages.RetryHeartbeatStaleTrialCallback()(study, trial)
 
@@ -310,8 +329,10 @@ class Tpe:
         ]
 
     def importance(self) -> dict[str, float]:
-        """Return each name's share in what makes trials good; empty if too few are finished to
-        know."""
+        """Return the share of each option's name in the quality of trials.
+
+        Empty if too few trials are finished.
+        """
         if sum(record.done for record in self.records) < STARTUP:
             return {}
         evaluator = self.optuna.importance.PedAnovaImportanceEvaluator(target_quantile=0.25)
@@ -322,17 +343,18 @@ class Tpe:
 
 
 def left_behind(trial: FrozenTrial) -> bool:
-    """Tell if a trial failed without a message: its worker is gone."""
+    """Return True if a trial failed without a message: its worker is gone."""
     return trial.state.name == "FAIL" and not _error(trial)
 
 
 def _error(trial: FrozenTrial) -> str | None:
+    """Return the message of a failed trial; None without one."""
     record: Mapping[str, Any] = trial.user_attrs.get("record", {})
     return record.get("error")
 
 
 def public(url: str) -> str:
-    """Return a URL without its password, and without what follows "?", where one may stand, too.
+    """Return a URL without its password and without its query, which may hold a password too.
 
     >>> public("postgresql://me:secret@host/db?password=secret"), public("postgresql:me:secret@host")
     ('postgresql://me@host/db', 'postgresql:...')
@@ -345,14 +367,7 @@ def public(url: str) -> str:
     return f"{scheme}://{user.partition(':')[0]}{at}{place.partition('?')[0]}"
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, and those that have led to it."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
-
-
 def _reason(error: BaseException) -> str:
-    """Return what a database's driver says, in one line and without the SQL."""
+    """Return the message of a database's driver, in one line and without the SQL."""
     cause = error.__cause__ or error
     return " ".join(str(getattr(cause, "orig", None) or cause).split())

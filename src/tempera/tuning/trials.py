@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ..artifacts.pictures import label, number
-from ..experiments.figures import NO_CHOICE, errors_and_cautions, figures, shown, squared
+from ..experiments.figures import NO_CHOICE, cell, complete_rows, errors_and_cautions, figures
 from ..experiments.record import Record
 from ..io.console import aligned
 from .space import Space
 
-SHOWN = 10  # trials in the table, the best ones
+SHOWN = 10  # trials in the printed table, the best ones
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,14 @@ class Tuning:
     """A finished tuning. `str` is its table.
 
     Args:
-        metric: by which trials are compared.
-        space: what could be chosen.
-        trials: those that came to an end of their own, by number.
-        importance: each name's share in what makes trials good (PED-ANOVA, Watanabe et al. 2023);
-            empty if too few are done.
-        config: the best configuration, with every default visible; where validation asks too little
-            to choose by, the one given.
+        folder: the folder of its files.
+        metric: the metric by which trials are compared.
+        space: the options that were chosen from.
+        trials: finished, pruned and failed trials, by number.
+        importance: the share of each option's name in the quality of trials (PED-ANOVA, Watanabe et
+            al. 2023); empty if too few trials are finished.
+        config: the best configuration, with every default; the user's configuration if validation
+            has too few queries to choose by.
 
     >>> from tempera import tune
     >>> result = tune("pairs.yaml", {"train.learning_rate": "0.01:0.1:log"}, trials=1, output="runs/tune")
@@ -44,14 +45,17 @@ class Tuning:
 
     @property
     def names(self) -> list[str]:
-        """Return the names of everything that could be chosen, in the order of the space."""
+        """Return the names of all options of the space, in its order."""
         return [field.name for field in self.space.fields]
 
     @property
     def best(self) -> Record | None:
-        """Return the finished trial with the highest metric, the first of several; None if
-        validation asks too little to choose."""
-        return next(iter(eligible(self.trials)), None)
+        """Return the finished trial with the highest metric, the first of equal ones.
+
+        None if no trial is finished, or if validation has too few queries to choose by.
+        """
+        best = eligible(self.trials)
+        return best[0] if best else None
 
     def count(self, state: str) -> int:
         """Return the number of trials that ended in a state."""
@@ -59,58 +63,62 @@ class Tuning:
 
     @property
     def table(self) -> list[dict[str, Any]]:
-        """Return a row for each trial, None where there is nothing."""
-        return squared(
-            [
-                {
-                    "trial": trial.number,
-                    "state": trial.state,
-                    self.metric: trial.value,
-                    **{name: trial.params.get(name) for name in self.names},
-                    **figures([trial]),
-                    "worker": trial.worker,
-                    "error": trial.error,
-                }
-                for trial in self.trials
-            ]
-        )
+        """Return a row for each trial; a cell without a value is None."""
+        rows = []
+        for trial in self.trials:
+            row: dict[str, Any] = {
+                "trial": trial.number,
+                "state": trial.state,
+                self.metric: trial.value,
+            }
+            for name in self.names:
+                row[name] = trial.params.get(name)
+            row.update(figures([trial]))
+            row["worker"] = trial.worker
+            row["error"] = trial.error
+            rows.append(row)
+        return complete_rows(rows)
 
     @property
     def sentence(self) -> str:
-        """Return how many trials ended how, and the setting of the best one."""
-        counts = ", ".join(
-            f"{self.count(state)} {state}" for state in ("finished", "pruned", "failed")
-        )
+        """Return the number of trials in each state, and the setting of the best trial, in words."""
+        states = ("finished", "pruned", "failed")
+        counts = ", ".join(f"{self.count(state)} {state}" for state in states)
         if self.best is None:
             return f"{counts}; {NO_CHOICE}"
-        chosen = ", ".join(f"{name}={shown(value)}" for name, value in self.best.params.items())
-        reached = f"{label(self.metric)} {number(self.best.value or 0.0)}"
-        return f"{counts}; the best is trial {self.best.number} with {reached}: {chosen}"
+        chosen = ", ".join(f"{name}={cell(value)}" for name, value in self.best.params.items())
+        score = f"{label(self.metric)} {number(self.best.value or 0.0)}"
+        return f"{counts}; the best is trial {self.best.number} with {score}: {chosen}"
 
     def __str__(self) -> str:
         lines = [["trial", label(self.metric), *self.names, "seconds"]]
         for trial in ranked(self.trials)[:SHOWN]:
-            chosen = [
-                shown(trial.params[name]) if name in trial.params else "" for name in self.names
-            ]
-            lines.append(
-                [
-                    str(trial.number),
-                    number(trial.value or 0.0),
-                    *chosen,
-                    f"{trial.seconds or 0.0:.1f}",
-                ]
-            )
-        return "\n".join([aligned(lines), *errors_and_cautions(self.trials), self.sentence])
+            cells = [str(trial.number), number(trial.value or 0.0)]
+            for name in self.names:
+                if name in trial.params:
+                    cells.append(cell(trial.params[name]))
+                else:
+                    cells.append("")
+            cells.append(f"{trial.seconds or 0.0:.1f}")
+            lines.append(cells)
+        text = [aligned(lines)]
+        text += errors_and_cautions(self.trials)
+        text.append(self.sentence)
+        return "\n".join(text)
 
     def json(self) -> dict[str, Any]:
         """Return the tuning as a JSON object; `best` is null if nothing was chosen."""
-        best = self.best
+        best = None
+        if self.best is not None:
+            best = {
+                "trial": self.best.number,
+                "value": self.best.value,
+                "params": dict(self.best.params),
+            }
         return {
             "output": str(self.folder.absolute()),
             "metric": self.metric,
-            "best": best
-            and {"trial": best.number, "value": best.value, "params": dict(best.params)},
+            "best": best,
             "importance": dict(self.importance),
             "trials": self.table,
             "config": dict(self.config),
@@ -119,14 +127,14 @@ class Tuning:
 
 
 def ranked(trials: Sequence[Record]) -> list[Record]:
-    """Return the finished trials, the best one first, of equal ones the earlier."""
-    return sorted(
-        (trial for trial in trials if trial.done),
-        key=lambda trial: (-(trial.value or 0.0), trial.number),
-    )
+    """Return the finished trials, the best one first; of equal trials the earlier comes first."""
+    done = [trial for trial in trials if trial.done]
+    return sorted(done, key=lambda trial: (-(trial.value or 0.0), trial.number))
 
 
 def eligible(trials: Sequence[Record]) -> list[Record]:
-    """Return the ranked trials; none if validation asks too little to choose one."""
+    """Return the ranked trials; none if validation has too few queries to choose a trial by."""
     best = ranked(trials)
-    return best if all(trial.chooses for trial in best) else []
+    if all(trial.chooses for trial in best):
+        return best
+    return []

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from ..arguments import refuse_other_kinds
 from ..artifacts.pictures import label, number
 from ..errors import ConfigError, TemperaError
-from ..experiments.claim import claimed, named_in
+from ..experiments.claim import claimed, possible_paths
 from ..experiments.figures import csv_of
 from ..experiments.record import Record
 from ..experiments.runner import Runner, Worker
@@ -26,7 +26,7 @@ from ..options.yaml_options import Options
 from .space import Space
 from .study import Report, Tpe, public
 from .trials import Tuning, eligible, ranked
-from .tune_pictures import picture
+from .tune_pictures import draw_tuning
 
 _ABOUT = "tune.yaml"
 
@@ -48,29 +48,29 @@ def tune(
 ) -> Tuning:
     """Search the best configuration by Bayesian optimisation (TPE, Bergstra et al. 2011).
 
-    A trial that is worse than the median of those before, at the same evaluation on the way, is
-    stopped. The same call resumes after a kill: finished trials are not repeated, the interrupted
-    one is. Trials are compared by the validation of the weights that they would save, as in
+    A trial is stopped if it is worse than the median of the earlier trials at the same evaluation
+    on the way. The same call resumes after a kill: the interrupted trial is repeated, finished
+    trials are not. Trials are compared by the validation of the weights that they would save, as in
     `sweep`.
 
     Args:
         config: options as a mapping, a YAML file, or None for the default job.
         space: the values of each option, as a mapping or a YAML file, see `Space.of`.
-        trials: total number of trials, over all workers and with those of earlier calls.
+        trials: total number of trials, of all workers and all calls.
         output: the folder of trials.csv, tune.svg, tune.png and, if validation asks enough to
             choose, best.yaml and the best runs in trials/; None is runs/, the name of the file, and
             -tune.
         overrides: dotted.key=value, as on the command line.
         metric: the metric to maximise; None is ndcg@10 if it is measured, else the first one.
-        jobs: trials at once, each in a process of its own. With one, the same call gives the same
-            result.
+        jobs: trials at once, each in a process of its own. With one job, the same call gives the
+            same result.
         keep: number of best trials whose run folder is kept.
         storage: URL of an Optuna storage that workers on several machines share, each with an
             output of its own; None is a file in `output`.
-        study: its name there.
+        study: name of the study in the storage.
         prune: stop bad trials on the way.
-        lost_after: seconds without a heartbeat after which another worker is taken for lost, and
-            its trial is repeated.
+        lost_after: seconds without a heartbeat after which another worker counts as lost, and its
+            trial is repeated.
         overwrite: forget an earlier tuning in `output`; an interrupted one goes on.
 
     Raises:
@@ -82,50 +82,62 @@ def tune(
     (['finished'], ['train.learning_rate'])
     """
     refuse_other_kinds(tune, locals())
-    for name, value, least in (
-        ("--trials", trials, 1),
-        ("--keep", keep, 0),
-        ("--lost-after", lost_after, 3),
-    ):
-        if value < least:
-            raise ConfigError(f"{name} is {value}; give at least {least}")
-    if storage is not None and not storage.strip():
+    _refuse_below("--trials", trials, 1)
+    _refuse_below("--keep", keep, 0)
+    _refuse_below("--lost-after", lost_after, 3)
+    _check_storage(storage, overwrite)
+    chosen = Space.of(space)
+    template = Template.of(config, overrides, metric, [field.field for field in chosen.fields])
+    folder = template.folder(output, config, "tune")
+    corners = chosen.corners()
+    checked = [template.config(values, chosen.written_at(values)).resolved for values in corners]
+    about = configuration.dump(
+        {"metric": template.metric, "space": chosen.written, "config": template.base.resolved}
+    )
+    runner = Runner(folder, jobs, template.metric)
+    if storage is None:
+        folder_about = about
+        kinds = "configuration"
+    else:  # a folder has the runs of one study
+        folder_about = configuration.dump({"storage": public(storage), "study": study}) + about
+        kinds = "configuration, storage or study"
+        runner.remedy = "the trials of all workers are in --storage: give another --study"
+    read = [*template.base.read, *possible_paths(config, space, chosen.written)]
+    check = partial(read_some, checked)
+    with claimed(folder, _ABOUT, folder_about, "tuning", overwrite, read, check, kinds):
+        template.log_kept_defaults()
+        seed = template.base.train.seed
+        asker = Tpe(storage, study, about, folder, chosen, trials, seed, lost_after, prune)
+        with asker.storage_errors_in_a_line():
+            batch = template.smallest_batch(corners)
+            return _Search(template, asker, runner, keep, batch).run()
+
+
+def _refuse_below(name: str, value: float, least: int) -> None:
+    """Raise ConfigError for a number below the least one."""
+    if value < least:
+        raise ConfigError(f"{name} is {value}; give at least {least}")
+
+
+def _check_storage(storage: str | None, overwrite: bool) -> None:
+    """Raise ConfigError for a storage that workers cannot share, or that is to be overwritten."""
+    if storage is None:
+        return
+    if not storage.strip():
         raise ConfigError("--storage is empty: give a postgresql:// URL, or leave it out")
-    if (storage or "").lower().startswith(("sqlite:", "sqlite+")):
+    if storage.lower().startswith(("sqlite:", "sqlite+")):
         raise ConfigError(
             "--storage sqlite: is a file for one tempera tune alone; leave --storage out (the file is study.db in --output), or "
             "give a postgresql:// that several share"
         )
-    if storage is not None and overwrite:
+    if overwrite:
         raise ConfigError(
             "--overwrite forgets what is in --output, and the trials are in --storage: give another --study"
         )
-    fields = Space.of(space)
-    template = Template.of(config, overrides, metric, [each.field for each in fields.fields])
-    folder = template.folder(output, config, "tune")
-    corners = fields.corners()
-    made = [template.config(values, fields.places(values)).resolved for values in corners]
-    about = configuration.dump(
-        {"metric": template.metric, "space": fields.written, "config": template.base.resolved}
-    )
-    own, of = about, "configuration"
-    if storage is not None:  # a folder has runs of one study
-        own = configuration.dump({"storage": public(storage), "study": study}) + about
-        of = "configuration, storage or study"
-    runner = Runner(folder, jobs, template.metric)
-    if storage is not None:
-        runner.elsewhere = "the trials of all workers are in --storage: give another --study"
-    read = [*template.base.read, *named_in(config, space, fields.written)]
-    with claimed(folder, _ABOUT, own, "tuning", overwrite, read, partial(read_some, made), of):
-        template.tell()
-        seed = template.base.train.seed
-        asker = Tpe(storage, study, about, folder, fields, trials, seed, lost_after, prune)
-        with asker.reaching():
-            return _Search(template, asker, runner, keep, template.smallest_batch(corners)).run()
 
 
 class _Search:
-    """Makes the trials that a study asks for, and keeps the run folders of the best."""
+    """Makes the trials that a study asks for, and keeps the run folders of the best trials."""
 
     def __init__(
         self,
@@ -135,140 +147,153 @@ class _Search:
         keep: int,
         batch: int | Literal["auto"],
     ) -> None:
-        self.template, self.asker, self.runner, self.keep, self.batch = (
-            template,
-            asker,
-            runner,
-            keep,
-            batch,
-        )
-        self.running: set[int] = (
-            set()
-        )  # numbers of trials whose records the study does not have yet
-        self.known: set[int] = set()  # numbers of trials whose data are
+        self.template = template
+        self.asker = asker
+        self.runner = runner
+        self.keep = keep
+        self.batch = batch
+        # Numbers of trials that are made here, and whose records the study does not have yet.
+        self.running: set[int] = set()
+        # Numbers of trials whose data the runner has taken note of.
+        self.noted: set[int] = set()
         self.lock = Lock()
 
     def run(self) -> Tuning:
-        """Make all trials that are missing, and write the result."""
-        self._know(self.asker.records)
+        """Make all missing trials, write the result, and return it."""
+        self._note_data(self.asker.records)
         with progress_bar("tune", self.asker.budget, "trial") as self.bar:
-            self._tidy()
-            self.runner.all(self._loop)
+            self._keep_best()
+            self.runner.run_workers(self._work)
             self.running.clear()
-            records = self._tidy()
-            self._know(records)
+            records = self._keep_best()
+            self._note_data(records)
             for record in records:
                 self.runner.refuse_other_data(record)
-            self._tell_missing(records)
-            with suppress(OSError):  # it holds runs that stay
+            self._log_missing_runs(records)
+            with suppress(OSError):  # the folder holds runs that stay
                 self.runner.run_folder("").rmdir()
             return self._result(records)
 
-    def _loop(self, worker: Worker) -> None:
-        self.asker.work(
-            partial(self._make, worker), self.runner.workers.index(worker), lambda: worker.closed
-        )
+    def _work(self, worker: Worker) -> None:
+        """Make trials by one worker process, until no more are wanted."""
+        job = self.runner.workers.index(worker)
+        self.asker.work(partial(self._make, worker), job, lambda: worker.closed)
 
     def _make(
         self, worker: Worker, trial: Record, values: dict[str, Any], report: Report
     ) -> Record:
+        """Make one trial, and return its record."""
         with self.lock:
             self.running.add(trial.number)
-            self._know(records := self._tidy())
-            best = ranked(records)[: self.keep]
-        bar = best[-1].value if 0 < len(best) == self.keep else None
+            records = self._keep_best()
+            self._note_data(records)
         try:
-            config = self.template.config(values, self.asker.space.places(values))
+            config = self.template.config(values, self.asker.space.written_at(values))
             run = self.template.run(config, values, trial, self.batch)
-        except (
-            TemperaError
-        ) as error:  # a setting that only together is refused, in no corner of the space
+        except TemperaError as error:
+            # Values that are refused only together are in no corner of the space.
             record = replace(trial, error=str(error))
         else:
-            record = self.runner.make(worker, run, f"{trial.number:04}", report, self.keep > 0, bar)
+            publish = self.keep > 0
+            bar = self._bar(records)
+            record = self.runner.make(worker, run, f"{trial.number:04}", report, publish, bar)
             with self.lock:
-                self.known.add(trial.number)
-                self._know(
-                    self.asker.records
-                )  # of other workers, which have begun at the same time
+                self.noted.add(trial.number)
+                # Other workers may have begun at the same time, on other data.
+                self._note_data(self.asker.records)
                 self.runner.refuse_other_data(record)
-        if record.error is not None:
-            logger.warning(f"trial {trial.number} failed: {record.error}")
-        elif record.value is not None:
-            said = "pruned at" if record.pruned else "ended with"
-            logger.info(
-                f"trial {trial.number} {said} {label(self.template.metric)} {number(record.value)}: {record.name}"
-            )
+        self._log_end(record)
         return record
 
-    def _know(self, records: Sequence[Record]) -> None:
-        """Take note of the data of trials, also those of other workers."""
-        for record in records:
-            if record.number not in self.known:
-                self.runner.know(record)
-        self.known |= {record.number for record in records}
+    def _bar(self, records: Sequence[Record]) -> float | None:
+        """Return the value above which a trial leaves a run folder; None is no limit."""
+        best = ranked(records)[: self.keep]
+        if self.keep == 0 or len(best) < self.keep:
+            return None
+        return best[-1].value
 
-    def _tidy(self) -> list[Record]:
-        """Show how far the search is, keep the folders of the best trials and of those under way,
-        and return all records."""
+    def _log_end(self, record: Record) -> None:
+        """Log how a trial ended."""
+        if record.error is not None:
+            logger.warning(f"trial {record.number} failed: {record.error}")
+        elif record.value is not None:
+            ending = "pruned at" if record.pruned else "ended with"
+            score = f"{label(self.template.metric)} {number(record.value)}"
+            logger.info(f"trial {record.number} {ending} {score}: {record.name}")
+
+    def _note_data(self, records: Sequence[Record]) -> None:
+        """Take note of the data of trials, also of other workers' trials, each trial once."""
+        for record in records:
+            if record.number not in self.noted:
+                self.runner.note_data(record)
+        self.noted.update(record.number for record in records)
+
+    def _keep_best(self) -> list[Record]:
+        """Bring folder and progress bar up to date with the study, and return all records.
+
+        Run folders stay for the best trials and for trials under way; best.yaml has the
+        configuration of the best trial.
+        """
         records = self.asker.records
-        self.running -= {record.number for record in records}
+        self.running.difference_update(record.number for record in records)
         self.bar.update(len(records) - self.bar.n)
         best = eligible(records)
-        kept = {
-            f"{number:04}"
-            for number in {*self.running, *(trial.number for trial in best[: self.keep])}
-        }
+        kept = self.running | {trial.number for trial in best[: self.keep]}
+        names = {f"{number:04}" for number in kept}
         for folder in self.runner.run_folder("").glob("*/"):
-            if folder.name not in kept:
+            if folder.name not in names:
                 shutil.rmtree(folder)
         if best:
-            self.bar.set_postfix_str(
-                f"best {label(self.template.metric)} {number(best[0].value or 0.0)}"
-            )
-            write_file(
-                self.runner.folder / "best.yaml",
-                configuration.dump(self._resolved(best[0])).encode(),
-            )
+            score = f"{label(self.template.metric)} {number(best[0].value or 0.0)}"
+            self.bar.set_postfix_str(f"best {score}")
+            text = configuration.dump(self._resolved(best[0]))
+            write_file(self.runner.folder / "best.yaml", text.encode())
         return records
 
-    def _tell_missing(self, records: Sequence[Record]) -> None:
-        """Say which of the best trials have no run folder here: another worker made them, or an
-        earlier call kept fewer."""
-        best = {f"{record.number:04}": record for record in eligible(records)[: self.keep]}
-        missing = {name: best[name] for name in best if not self.runner.run_folder(name).exists()}
-        others = {
-            name
-            for name, each in missing.items()
-            if not self.asker.alone and each.worker != self.asker.worker
-        }
-        for name in sorted(others):
+    def _log_missing_runs(self, records: Sequence[Record]) -> None:
+        """Log the best trials that have no run folder here: another worker made them, or an earlier
+        call kept fewer."""
+        own = []
+        elsewhere = []
+        for trial in eligible(records)[: self.keep]:
+            if self.runner.run_folder(f"{trial.number:04}").exists():
+                continue
+            if self.asker.alone or trial.worker == self.asker.worker:
+                own.append(trial)
+            else:
+                elsewhere.append(trial)
+        for trial in sorted(elsewhere, key=lambda trial: trial.number):
             logger.info(
-                f"the run of trial {name}, one of the best {self.keep}, is with its worker: {best[name].worker}"
+                f"the run of trial {trial.number:04}, one of the best {self.keep}, is with its worker: {trial.worker}"
             )
-        if own := [name for name in missing if name not in others]:
+        if own:
+            names = ", ".join(f"{trial.number:04}" for trial in own)
             logger.warning(
-                f"an earlier call has not kept the runs of trials {', '.join(own)}, which are among the best {self.keep}"
+                f"an earlier call has not kept the runs of trials {names}, which are among the best {self.keep}"
             )
 
     def _resolved(self, trial: Record) -> dict[str, Any]:
+        """Return the options of a trial, with every default."""
         return self.template.config(self.asker.space.values(trial.params)).resolved
 
     def _result(self, records: list[Record]) -> Tuning:
-        """Write the tables and the picture."""
+        """Write the table and the picture, and return the tuning."""
         if not ranked(records):
-            error = next((record.error for record in records if record.error), "all were pruned")
+            errors = [record.error for record in records if record.error]
+            error = errors[0] if errors else "all were pruned"
             raise TemperaError(
                 f"none of {len(records)} trials has succeeded; the first error is: {error}"
             )
-        folder, best = self.runner.folder, eligible(records)
-        config = self._resolved(best[0]) if best else self.template.base.resolved
+        best = eligible(records)
         result = Tuning(
-            *(folder, self.template.metric, self.asker.space, tuple(records)),
-            self.asker.importance(),
-            config,
+            folder=self.runner.folder,
+            metric=self.template.metric,
+            space=self.asker.space,
+            trials=tuple(records),
+            importance=self.asker.importance(),
+            config=self._resolved(best[0]) if best else self.template.base.resolved,
         )
-        write_file(folder / "trials.csv", csv_of(result.table))
-        for suffix, content in picture(result).items():
-            write_file(folder / f"tune.{suffix}", content)
+        write_file(result.folder / "trials.csv", csv_of(result.table))
+        for suffix, content in draw_tuning(result).items():
+            write_file(result.folder / f"tune.{suffix}", content)
         return result
