@@ -88,7 +88,7 @@ def write_recommendations(
     ids = known if users is None else _ids(recommender, users, known.type)
     items = entities(recommender.folder / ITEMS).table["id"]
     unknown = int((_codes(recommender, ids) == len(recommender.users.table) - 1).sum())
-    recommender = recommender.meeting(ids.cast(pa.large_string()))
+    recommender = recommender.with_users(ids.cast(pa.large_string()))
     codes = _codes(recommender, ids)
 
     later = 0
@@ -181,7 +181,7 @@ def _ids(recommender: Recommender, users: Any, kind: pa.DataType) -> pa.ChunkedA
             keyed(block, "user", column, USUAL["user"], spelling)[KEY].unique() for block in read
         ]
     elif (names := ids_of(users)) is not None:
-        texts = [recommender.named("user", names)]
+        texts = [recommender.id_texts("user", names)]
     else:
         raise DataError(
             f"there is no user to recommend to in {users!r}: give a table, its path, or a list of ids"

@@ -65,7 +65,7 @@ def _added(run: Path, path: Path, folder: Path) -> dict[str, Any]:
     items = Entities(
         pa.concat_tables([old.table, new]), np.append(old.count, np.zeros(len(new), np.int64))
     )
-    tower = recommender.opened(items, str(path))
+    tower = recommender.load_towers(items, str(path))
     index = recommender.index
     if index.stamp is not None:
         index.stamp.refuse_other(recommender.fingerprint, index.folder)

@@ -272,7 +272,7 @@ def evaluate_events(
             name: drawn(each, queries, config.evaluation.seed) for name, each in events.test.items()
         }
         events = replace(events, test=test)
-    met = recommender if later.anonymous else recommender.meeting(later.user_ids)
+    met = recommender if later.anonymous else recommender.with_users(later.user_ids)
     scores = {name: _systems(met, events.timeline, each) for name, each in events.test.items()}
     counts, names = recommender.items.count, listed(metrics) or config.evaluation.metrics
     reached = {
@@ -328,7 +328,7 @@ def _in_contexts(recommender: Recommender, later: Timeline) -> tuple[Recommender
     names = recommender.contexts.table.column_names
     happened = {name: later.contexts[name] for name in later.contexts.column_names if name in names}
     first = len(recommender.contexts.table) - 1
-    return recommender.among(happened, len(later.contexts)), replace(
+    return recommender.with_contexts(happened, len(later.contexts)), replace(
         later, context=later.context + first
     )
 
