@@ -190,7 +190,9 @@ class Run(RunFolder):
     @cached_property
     def _unknown_word(self) -> NDArray[np.float32]:
         """Vector of an unknown word, [D]."""
-        return self.encode([UNKNOWN])[0]
+        vectors = self.encode([UNKNOWN])
+        vector: NDArray[np.float32] = vectors[0]
+        return vector
 
     def _embed_query(self, query: str) -> NDArray[np.float32]:
         """Return the vector of a query by the run's own model, [D]; the latest vector is kept."""
@@ -204,7 +206,7 @@ class Run(RunFolder):
     def _maker(self, index: Index) -> str | None:
         """Return the fingerprint of the model that made an index, if the run's queries were trained
         for the vectors of the index; else None."""
-        kept = self._once(Kept.read, self.folder / "model")
+        kept: Kept | None = self._once(Kept.read, self.folder / "model")
         if kept is None or index.stamp is None or index.stamp.model != kept.model:
             return None
         return kept.model

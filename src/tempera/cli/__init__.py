@@ -195,11 +195,11 @@ def _fail(error: Exception) -> int:
 
     The exit code is 2 for a mistake of the user, and 1 for a fault of Tempera.
     """
-    from_typer = hasattr(error, "format_message")
-    text = error.format_message() if from_typer else str(error)
+    format_message = getattr(error, "format_message", None)  # of an error of typer
+    text = str(error) if format_message is None else format_message()
     if not text:
         text = "out of memory" if isinstance(error, MemoryError) else "no message"
-    mistake = from_typer or isinstance(error, TemperaError | OSError | MemoryError)
+    mistake = format_message is not None or isinstance(error, TemperaError | OSError | MemoryError)
     if not mistake:
         text = f"unexpected {type(error).__name__}: {text} (--verbose shows where)"
     line = " ".join(text.split())

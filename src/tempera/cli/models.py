@@ -108,6 +108,7 @@ def evaluate(
         "bm25": bm25,
         "exclude_self": exclude_self,
     }
+    findings: list[Any]
     if paths:
         findings = judge.evaluate(model, *paths, split=split, roles=roles, **how)
     else:
