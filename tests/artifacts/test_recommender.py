@@ -367,7 +367,7 @@ def test_who_is_new_has_the_vector_of_a_bucket(data: Path, tmp_path: Path) -> No
         for at in range(3)
     ]
     assert opened.evaluate(pa.Table.from_pylist(later)).counts["known_users"] == 1
-    recommender = Recommender(opened.folder).meeting(pa.array(["x"]))
+    recommender = Recommender(opened.folder).with_users(pa.array(["x"]))
     bucket, nobody = recommender.vectors([len(old), None], [np.zeros(1, np.int64)] * 2)
     assert not np.allclose(bucket, nobody, atol=1e-4)
 

@@ -36,7 +36,9 @@ UNCOMPARED = shutil.ignore_patterns("tempera-manifest.json")
 @pytest.fixture
 def run(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of one's own, without pictures, which take most of the time."""
-    monkeypatch.setattr("tempera.finished.calibrate.picture", lambda *_: {"svg": b"", "png": b""})
+    monkeypatch.setattr(
+        "tempera.finished.calibrate.draw_calibration", lambda *_: {"svg": b"", "png": b""}
+    )
     return Path(shutil.copytree(tiny_run, tmp_path / "run", ignore=UNCOMPARED))
 
 

@@ -35,8 +35,8 @@ _CODES = 256  # values of a byte: product quantisation learns each from one vect
 def write(path: Path, vectors: Vectors, kind: str) -> None:
     """Build an index of vectors, [c, D], by inner product.
 
-    What a search needs to find as much as `overlap` reports stands in the file, so that
-    `faiss.read_index(path).search(queries, k)` finds it, too.
+    The file holds the settings of a search, so that `faiss.read_index(path).search(queries, k)`
+    finds the share of neighbours that `overlap` reports.
 
     hnsw: 32 neighbours for each uncompressed vector (Malkov and Yashunin 2018). ivf_pq: about 4
     sqrt(c) clusters, of which a search visits one in eight; one byte for every four numbers of a
@@ -53,22 +53,22 @@ def write(path: Path, vectors: Vectors, kind: str) -> None:
     count, width = vectors.shape
     if kind == "hnsw":
         index = faiss.index_factory(width, "HNSW32,Flat", faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction, index.hnsw.efSearch = 200, _VISITED
+        index.hnsw.efConstruction = 200
+        index.hnsw.efSearch = _VISITED
     elif kind == "ivf_pq":
         if count < _CODES:
             raise DataError(
                 f"IVF-PQ needs at least {_CODES} documents, but there are {count}; give --kind hnsw"
             )
         clusters = max(1, min(int(4 * math.sqrt(count)), count // 39))
-        parts = max(part for part in range(1, max(2, width // 4 + 1)) if width % part == 0)
+        possible = range(1, max(2, width // 4 + 1))
+        parts = max(part for part in possible if width % part == 0)
         index = faiss.index_factory(width, f"IVF{clusters},PQ{parts}x8", faiss.METRIC_INNER_PRODUCT)
         index.nprobe = max(1, clusters // 8)
-        index.do_polysemous_training = (
-            False  # it takes 10 s and more, for a kind of search that is not used here
-        )
-        index.pq.cp.min_points_per_centroid = (
-            1  # otherwise it prints 32 lines of advice to use more documents
-        )
+        # It takes 10 s and more, for a kind of search that is not used here.
+        index.do_polysemous_training = False
+        # Otherwise FAISS prints 32 lines of advice to use more documents.
+        index.pq.cp.min_points_per_centroid = 1
         index.train(np.ascontiguousarray(vectors))
     elif kind in ("int8", "binary"):
         index = faiss.IndexScalarQuantizer(
@@ -84,9 +84,8 @@ def write(path: Path, vectors: Vectors, kind: str) -> None:
     else:
         raise ConfigError(f"unknown approximate index {kind!r}; choose one of {', '.join(KINDS)}")
     index.add(np.ascontiguousarray(vectors))
-    path.write_bytes(
-        faiss.serialize_index(index).tobytes()
-    )  # its own writer does not report a full disk
+    # The writer of FAISS does not report a full disk.
+    path.write_bytes(faiss.serialize_index(index).tobytes())
 
 
 class Approximate:
@@ -100,45 +99,51 @@ class Approximate:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Return c and D."""
+        """Number of documents c and width D."""
         return self.index.ntotal, self.index.d
 
     def top(self, queries: Vectors, k: int) -> tuple[Vectors, NDArray[np.int64]]:
-        """Return scores and positions of about the k nearest, best first, [q, m]; m is the least
-        number of hits of a query."""
-        queries, k = np.ascontiguousarray(queries, np.float32), min(k, self.index.ntotal)
-        scores, positions = self.index.search(queries, k, params=self._kept(k))
-        clusters, probes = getattr(self.index, "nlist", 0), getattr(self.index, "nprobe", 0)
-        while probes < clusters and len(
-            short := np.flatnonzero((positions < 0).any(1))
-        ):  # too few in what was visited
+        """Return scores and positions of about the k nearest, best first, [q, m] each; m is the
+        least number of hits of a query."""
+        queries = np.ascontiguousarray(queries, np.float32)
+        k = min(k, self.index.ntotal)
+        scores, positions = self.index.search(queries, k, params=self._parameters(k))
+        clusters = getattr(self.index, "nlist", 0)
+        probes = getattr(self.index, "nprobe", 0)
+        short = np.flatnonzero((positions < 0).any(1))  # queries with too few hits
+        while probes < clusters and len(short):
             probes *= 2
             more = _faiss().SearchParametersIVF(nprobe=probes)
             scores[short], positions[short] = self.index.search(queries[short], k, params=more)
+            short = np.flatnonzero((positions < 0).any(1))
         count = int((positions >= 0).sum(1).min(initial=positions.shape[1]))
         return scores[:, :count], positions[:, :count]
 
-    def _kept(self, k: int) -> Any:
-        """Return how many documents a search keeps on the way to k hits; the index has a number, by
-        which other threads search."""
+    def _parameters(self, k: int) -> Any:
+        """Return the parameters of a search for k hits: the number of documents that the search
+        keeps on the way.
+
+        The number is no attribute of the index, which other threads search at the same time.
+        """
         if hasattr(self.index, "k_factor"):
-            factor = max(1.0, min(max(4 * k, CANDIDATES), self.index.ntotal) / max(1, k))
-            return _faiss().IndexRefineSearchParameters(k_factor=factor)
-        return (
-            _faiss().SearchParametersHNSW(efSearch=max(_VISITED, 4 * k))
-            if hasattr(self.index, "hnsw")
-            else None
-        )
+            candidates = min(max(4 * k, CANDIDATES), self.index.ntotal)
+            return _faiss().IndexRefineSearchParameters(k_factor=max(1.0, candidates / max(1, k)))
+        if hasattr(self.index, "hnsw"):
+            return _faiss().SearchParametersHNSW(efSearch=max(_VISITED, 4 * k))
+        return None
 
 
 def overlap(path: Path, vectors: Vectors) -> float:
-    """Return the share of the exact 10 nearest of some documents that FAISS finds in the file as it
-    is."""
+    """Return the share of the 10 exact nearest neighbours that FAISS finds in the file, as the mean
+    over 200 documents."""
     rows = np.random.default_rng(0).permutation(len(vectors))[:200]
     queries = np.ascontiguousarray(vectors[rows], np.float32)
-    exact = top(queries, vectors, 10)[1]
-    approximate = Approximate(path).index.search(queries, exact.shape[1])[1]
-    return float(np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in zip(exact, approximate)]))
+    _, exact = top(queries, vectors, 10)
+    _, approximate = Approximate(path).index.search(queries, exact.shape[1])
+    shares = []
+    for nearest, hits in zip(exact, approximate):
+        shares.append(len(np.intersect1d(nearest, hits)) / len(nearest))
+    return float(np.mean(shares))
 
 
 def _faiss() -> Any:

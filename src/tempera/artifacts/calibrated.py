@@ -35,18 +35,17 @@ _COLORS = dict(zip(_MAPS, LINES, strict=False))
 
 @dataclass(frozen=True)
 class Calibration:
-    """Map the similarities of one model to probabilities, with the errors of these.
+    """Map the similarities of one model to probabilities, with the errors of the probabilities.
 
     Attributes:
         model: the fingerprint of the model.
         kind: logistic or isotonic.
         map: similarities to probabilities.
-        about: what it was fitted to: pairs, queries, relevant, base_rate, left_out, and trained,
-            the queries that the run was trained on, 0 for a model without its run; of hits of a
-            search also depth, documents and found, the share of the answers that are among the
-            hits.
-        judged: errors of each map that was tried, and of the base rate, on queries that it was not
-            fitted to.
+        about: the data of the fit: pairs, queries, relevant, base_rate, left_out, and trained, the
+            number of queries that the run was trained on, 0 for a model without its run; for hits
+            of a search also depth, documents and found, the share of the answers among the hits.
+        judged: errors of each map that was tried, and of the base rate, on queries without part in
+            the fit.
         thresholds: for each target precision and recall.
         date: ISO 8601.
     """
@@ -71,11 +70,11 @@ class Calibration:
 
     @property
     def doubt(self) -> str | None:
-        """Return why no threshold is advised, as a sentence."""
+        """The reason why no threshold is advised, as a sentence; None without a reason."""
         return doubt(self.about["queries"], self.judged, self.kind)
 
     def refuse_other(self, model: str, place: Path) -> None:
-        """Raise DataError unless it is of the model with this fingerprint."""
+        """Raise DataError unless the calibration is of the model with this fingerprint."""
         if model != self.model:
             raise DataError(
                 f"{place / FILE} is of another model ({self.model[:12]}; this one is {model[:12]}): "
@@ -92,31 +91,35 @@ class Calibration:
         if self.depth is not None:
             more = "hits to rank {depth} among {documents:,} documents; {found:.1%} of the answers are among them"
             lines.append(more.format(**self.about))
-        lines += [
-            f"left out: {quantity(count, reason)}"
-            for reason, count in self.about["left_out"].items()
-        ]
-        lines.append(
-            f"{'':<10}"
-            + "".join(f"  {name:<22}" for name in ("log loss", "Brier score", "calibration error"))
-        )
+        for reason, count in self.about["left_out"].items():
+            lines.append(f"left out: {quantity(count, reason)}")
+        head = ("log loss", "Brier score", "calibration error")
+        lines.append(f"{'':<10}" + "".join(f"  {name:<22}" for name in head))
         for name, errors in self.judged.items():
-            shown = [errors.log_loss, errors.brier, *([errors.ece] if name != BASE else [])]
-            cells = (f"{error.mean:.4f} [{error.low:.4f}, {error.high:.4f}]" for error in shown)
-            lines.append(f"{name:<10}" + "".join(f"  {cell:<22}" for cell in cells).rstrip())
-        lines.append(
-            f"taken: {self.kind}{'' if 'isotonic' in self.judged else '; isotonic needs more pairs'}"
-        )
+            line = f"{name:<10}{_error_cell(errors.log_loss)}{_error_cell(errors.brier)}"
+            if name != BASE:
+                line += _error_cell(errors.ece)
+            lines.append(line.rstrip())
+        kind = f"taken: {self.kind}"
+        if "isotonic" not in self.judged:
+            kind += "; isotonic needs more pairs"
+        lines.append(kind)
         lines += map(str, self.thresholds)
         if self.doubt:
             lines.append(f"no threshold is advised: {self.doubt}")
-        if trained := self.about.get("trained"):
+        trained = self.about.get("trained")
+        if trained:
             lines.append(
                 f"caution: the run was trained on {trained:,} of these {self.about['queries']:,} queries, so probabilities of new "
                 "queries are too high: give queries that neither it nor a model that it began with has seen; without pairs, those "
                 "that it has held out are taken"
             )
         return "\n".join(lines)
+
+
+def _error_cell(error: Difference) -> str:
+    """Return a cell of the table of errors: a mean with its interval."""
+    return f"  {f'{error.mean:.4f} [{error.low:.4f}, {error.high:.4f}]':<22}"
 
 
 def read_calibration(folder: Path) -> Calibration:
@@ -129,24 +132,21 @@ def read_calibration(folder: Path) -> Calibration:
     refuse_damaged(path)
     try:
         document: dict[str, Any] = read_json(path)
-        numbers: dict[str, Any] = {
-            name: tuple(x) if isinstance(x, list) else x for name, x in document["map"].items()
-        }
+        numbers: dict[str, Any] = {}
+        for name, value in document["map"].items():
+            numbers[name] = tuple(value) if isinstance(value, list) else value
         document["map"] = _MAPS[document["kind"]](**numbers)
-        document["judged"] = {
-            name: Judgement(**_differences(errors)) for name, errors in document["judged"].items()
-        }
+        for name, errors in document["judged"].items():
+            document["judged"][name] = Judgement(**_differences(errors))
         document["thresholds"] = tuple(
             Threshold(**_differences(each)) for each in document["thresholds"]
         )
         calibration = Calibration(**document)
-        chances = calibration.probability([-1.0, 1.0])
-        if not (
-            str(calibration)
-            and isinstance(calibration.model, str)
-            and ((chances >= 0) & (chances <= 1)).all()
-        ):
+        probabilities = calibration.probability([-1.0, 1.0])
+        are_valid = ((probabilities >= 0) & (probabilities <= 1)).all()
+        if not are_valid or not isinstance(calibration.model, str):
             raise ValueError("no probabilities")
+        str(calibration)  # raises if a figure is missing
         json.dumps(calibration.json(), allow_nan=False)
         return calibration
     except FileNotFoundError:
@@ -161,53 +161,53 @@ def read_calibration(folder: Path) -> Calibration:
 
 
 def _differences(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values, those with an interval as `Difference`."""
-    return {
-        name: Difference(**value) if isinstance(value, dict) else value
-        for name, value in fields.items()
-    }
+    """Return the fields, with a `Difference` for each value with an interval."""
+    values = {}
+    for name, value in fields.items():
+        values[name] = Difference(**value) if isinstance(value, dict) else value
+    return values
 
 
 def write_calibration(folder: Path, calibration: Calibration, picture: Mapping[str, bytes]) -> None:
     """Write calibration.json and pictures beside a model, each whole or not at all."""
     text = json.dumps(calibration.json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    parts = {f"calibration.{end}": content for end, content in picture.items()} | {
-        FILE: text.encode()
-    }
+    parts = {f"calibration.{end}": content for end, content in picture.items()}
+    parts[FILE] = text.encode()
     with adding(folder, list(parts)):
         for name, content in parts.items():
             write_file(folder / name, content)
 
 
-def picture(pairs: Scored, fitted: FittedMap) -> dict[str, bytes]:
+def draw_calibration(pairs: Scored, fitted: FittedMap) -> dict[str, bytes]:
     """Return SVG and PNG of predicted against observed relevance, and of probability by
     similarity."""
     with canvas("calibration", 8.2, 3.9) as figure:
         left, right = figure.subplots(1, 2)
         tenths = bins(pairs, fitted.held_out)
-        # Low probabilities get the room that they need.
-        most = min(1.0, 1.2 * max(max(each.probability, each.relevant.high) for each in tenths))
+        # The axes end early, so that low probabilities can be told apart.
+        highest = max(max(each.probability, each.relevant.high) for each in tenths)
+        most = min(1.0, 1.2 * highest)
         _reliability(left, tenths, fitted.chosen, most)
         _curves(right, pairs, fitted)
         return saved(figure)
 
 
 def _reliability(axes: Axes, tenths: Sequence[Bin], kind: str, most: float) -> None:
-    x, shares = [each.probability for each in tenths], [each.relevant for each in tenths]
+    """Draw the observed share of relevant pairs by the predicted probability."""
     axes.plot([0, most], [0, most], color=GREY, linewidth=1, label="perfect calibration")
-    ends = [
-        [share.mean - share.low for share in shares],
-        [share.high - share.mean for share in shares],
-    ]
-    look: Any = {
-        "fmt": "o",
-        "markersize": 4.5,
-        "color": _COLORS[kind],
-        "elinewidth": 1.2,
-        "capsize": 2,
-    }
+    shares = [each.relevant for each in tenths]
+    below = [share.mean - share.low for share in shares]
+    above = [share.high - share.mean for share in shares]
     axes.errorbar(
-        x, [share.mean for share in shares], np.abs(ends), label="tenths of the pairs, 95 %", **look
+        [each.probability for each in tenths],
+        [share.mean for share in shares],
+        np.abs([below, above]),
+        fmt="o",
+        markersize=4.5,
+        color=_COLORS[kind],
+        elinewidth=1.2,
+        capsize=2,
+        label="tenths of the pairs, 95 %",
     )
     axes.set_title(f"{kind}, on queries it was not fitted to")
     axes.set_xlabel("predicted probability")
@@ -217,30 +217,26 @@ def _reliability(axes: Axes, tenths: Sequence[Bin], kind: str, most: float) -> N
 
 
 def _curves(axes: Axes, pairs: Scored, fitted: FittedMap) -> None:
-    low, high = float(pairs.scores.min()), float(pairs.scores.max())
-    edges, x = np.linspace(low, high, 41), np.linspace(low, high, 400)
+    """Draw the probability by similarity of each map, above the histograms of similarities."""
+    low = float(pairs.scores.min())
+    high = float(pairs.scores.max())
+    x = np.linspace(low, high, 400)
     most = max(float(curve(x).max()) for curve in fitted.maps.values())
-    counts = [
-        np.histogram(pairs.scores[which], edges)[0] for which in (~pairs.relevant, pairs.relevant)
-    ]
-    scale = 0.45 * most / max(float(count.max() / count.sum()) for count in counts)
-    for count, name, color in zip(
-        counts, ("not relevant", "relevant"), (GREY, LINES[2]), strict=True
-    ):
-        axes.stairs(
-            count / count.sum() * scale, edges, fill=True, color=color, alpha=0.35, label=name
-        )
+    edges = np.linspace(low, high, 41)
+    counts, _ = np.histogram(pairs.scores[~pairs.relevant], edges)
+    irrelevant = counts / counts.sum()
+    counts, _ = np.histogram(pairs.scores[pairs.relevant], edges)
+    relevant = counts / counts.sum()
+    scale = 0.45 * most / max(float(irrelevant.max()), float(relevant.max()))
+    look: Any = {"fill": True, "alpha": 0.35}
+    axes.stairs(irrelevant * scale, edges, color=GREY, label="not relevant", **look)
+    axes.stairs(relevant * scale, edges, color=LINES[2], label="relevant", **look)
     for name, curve in fitted.maps.items():
-        chosen = name == fitted.chosen
-        width, dashes = (1.8, "-") if chosen else (1.1, "--")
-        axes.plot(
-            x,
-            curve(x),
-            dashes,
-            color=_COLORS[name],
-            linewidth=width,
-            label=name + (", taken" if chosen else ""),
-        )
+        if name == fitted.chosen:
+            look = {"linestyle": "-", "linewidth": 1.8, "label": f"{name}, taken"}
+        else:
+            look = {"linestyle": "--", "linewidth": 1.1, "label": name}
+        axes.plot(x, curve(x), color=_COLORS[name], **look)
     axes.set_title("probability by similarity")
     axes.set_xlabel("similarity")
     axes.set(ylim=(-0.02 * most, 1.02 * most))

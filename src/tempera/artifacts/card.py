@@ -17,10 +17,10 @@ _FENCE = re.compile(r"`{3,}")
 
 @dataclass(frozen=True)
 class Card:
-    """Hold what a card shows; values that are None or empty are shown as unknown or left out.
+    """Hold the content of a card; None and empty values are shown as unknown or left out.
 
-    `metrics` holds systems, each with its metrics and their intervals; the model's own is called
-    trained.
+    `metrics` holds the metrics of each system with their intervals; the model is the system
+    "trained".
     """
 
     title: str | None
@@ -35,7 +35,7 @@ class Card:
 
 
 def render_card(card: Card) -> str:
-    """Return Markdown after a YAML head as the Hugging Face hub reads it; all that is shown is
+    """Return Markdown after a YAML head, as the Hugging Face hub reads cards; the content is
     escaped."""
     head = {
         "license": card.license or "unknown",
@@ -43,63 +43,80 @@ def render_card(card: Card) -> str:
         "base_model": card.base_model,
         "language": card.language,
     }
-    # JSON is YAML and escapes whatever a value holds; but YAML has no halves of letters, which
-    # stand for those above U+FFFF.
-    lines = [
-        f"{key}: {_paired(json.dumps(value))}" for key, value in head.items() if value is not None
-    ]
+    # JSON is YAML and escapes every value; but YAML has no surrogate pairs, by which JSON writes
+    # letters above U+FFFF.
+    lines = ["---"]
+    for key, value in head.items():
+        if value is not None:
+            lines.append(f"{key}: {_without_surrogates(json.dumps(value))}")
+    lines.append("---")
+    counts = [[key, value] for key, value in card.data.items()]
     parts = [
-        "\n".join(["---", *lines, "---"]),
+        "\n".join(lines),
         f"# {_text(card.title or card.subject.card_title)}",
         card.subject.sentence,
         "## Use\n\n" + _fenced(card.subject.use, "python"),
-        "## Training data\n\n"
-        + _table(["item", "count"], [[key, value] for key, value in card.data.items()]),
-        *(["## Metrics\n\n" + _metrics(card.metrics)] if card.metrics else []),
-        "## Recipe\n\n" + _fenced(card.recipe, "yaml"),
-        "## Licence\n\n" + _licence(card),
+        "## Training data\n\n" + _table(["item", "count"], counts),
     ]
+    if card.metrics:
+        parts.append("## Metrics\n\n" + _metrics(card.metrics))
+    parts.append("## Recipe\n\n" + _fenced(card.recipe, "yaml"))
+    parts.append("## Licence\n\n" + _licence(card))
     return "\n\n".join(parts) + "\n"
 
 
-def _paired(text: str) -> str:
-    """Return JSON in which each pair of escapes for one letter is that letter."""
+def _without_surrogates(text: str) -> str:
+    """Return JSON with a letter in place of each surrogate pair."""
     return _PAIR.sub(lambda match: json.loads(f'"{match[0]}"'), text)
 
 
 def _metrics(systems: Mapping[str, Mapping[str, Difference]]) -> str:
-    names = list(dict.fromkeys(name for metrics in systems.values() for name in metrics))
-    rows = [[name, *(_cell(metrics.get(name)) for metrics in systems.values())] for name in names]
-    shares = sorted(
-        {100 * interval.confidence for metrics in systems.values() for interval in metrics.values()}
-    )
-    note = f"In brackets: {', '.join(f'{share:g}' for share in shares)} % bootstrap intervals over held-out queries."
-    return _table(["metric", *systems], rows) + "\n\n" + note
+    """Return the table of the metrics of each system, with their intervals."""
+    rows: dict[str, list[str]] = {}
+    percents = set()
+    for metrics in systems.values():
+        for name, interval in metrics.items():
+            rows[name] = [name]
+            percents.add(100 * interval.confidence)
+    for name, row in rows.items():
+        for metrics in systems.values():
+            row.append(_cell(metrics.get(name)))
+    shares = ", ".join(f"{percent:g}" for percent in sorted(percents))
+    note = f"In brackets: {shares} % bootstrap intervals over held-out queries."
+    return _table(["metric", *systems], list(rows.values())) + "\n\n" + note
 
 
 def _cell(interval: Difference | None) -> str:
-    return (
-        "" if interval is None else f"{interval.mean:.4f} [{interval.low:.4f}, {interval.high:.4f}]"
-    )
+    """Return a mean with its interval; empty for a metric that a system does not have."""
+    if interval is None:
+        return ""
+    return f"{interval.mean:.4f} [{interval.low:.4f}, {interval.high:.4f}]"
 
 
 def _licence(card: Card) -> str:
+    """Return the licences as a list, and advice."""
     parts = {
         "model": card.license,
         "training data": card.data_license,
         "base model": card.base_model,
     }
-    said = [f"- {what}: {_text(value) if value else 'not stated'}" for what, value in parts.items()]
-    return (
-        "\n".join(said)
-        + "\n\nConfirm any licence marked 'not stated' before redistributing this model."
-    )
+    lines = []
+    for part, value in parts.items():
+        lines.append(f"- {part}: {_text(value) if value else 'not stated'}")
+    lines.append("\nConfirm any licence marked 'not stated' before redistributing this model.")
+    return "\n".join(lines)
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    cells = [[cell if line is lines[1] else _text(cell) for cell in line] for line in lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+    """Return a Markdown table."""
+    lines = [_table_row(head), "| --- " * len(head) + "|"]
+    lines += [_table_row(row) for row in rows]
+    return "\n".join(lines)
+
+
+def _table_row(cells: list[str]) -> str:
+    """Return a row of a Markdown table, with its cells escaped."""
+    return f"| {' | '.join(map(_text, cells))} |"
 
 
 def _text(value: str) -> str:
@@ -113,5 +130,7 @@ def _text(value: str) -> str:
 
 
 def _fenced(text: str, language: str) -> str:
-    fence = "`" * max([3, *(len(run) + 1 for run in _FENCE.findall(text))])
+    """Return a block of code, between fences that are longer than every fence in the block."""
+    longest = max(map(len, _FENCE.findall(text)), default=2)
+    fence = "`" * (longest + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"

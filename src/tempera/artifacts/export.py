@@ -15,9 +15,8 @@ BEIR = "beir"
 TARGETS = ("onnx", "faiss", "parquet", BEIR)
 
 
-Users = Callable[
-    [Path], dict[str, Any]
-]  # writes what an export has of users into a folder and returns facts about it
+# Writes the users' part of an export into a folder and returns facts about it.
+Users = Callable[[Path], dict[str, Any]]
 
 
 def export(
@@ -29,11 +28,10 @@ def export(
     overwrite: bool = False,
     width: int | None = None,
 ) -> dict[str, Any]:
-    """Write an export into a folder; return facts about it, which the folder's metrics.json holds
-    too.
+    """Write an export into a folder; return facts about the export, as in its metrics.json.
 
     onnx: the model with pooling and normalisation inside, compared with the saved one. faiss: the
-    corpus as an approximate index, with the share of exact neighbours that it finds. parquet: ids
+    corpus as an approximate index, with the share of exact neighbours among its hits. parquet: ids
     and vectors for a vector database, of a recommender's items and users.
 
     Args:
@@ -65,7 +63,8 @@ def export(
     refuse_other("width", width, width is None or is_whole(width), "a number of dimensions or None")
     place = place_of(run, to, output)
     with staged(place, overwrite, [run]) as folder:
-        facts = {"to": to, "output": str(place), **_written(run, to, folder, kind, users, width)}
+        facts = {"to": to, "output": str(place)}
+        facts.update(_write(run, to, folder, kind, users, width))
         write_mark(folder, facts)
     return facts
 
@@ -74,26 +73,27 @@ def place_of(run: Path, to: str, output: Path | None) -> Path:
     """Return the folder of an export.
 
     Raises:
-        OutputError: it would lie among files that tell a model or an index from others.
+        OutputError: the folder would be in the folder of a model or an index, whose files are its
+            fingerprint.
     """
-    place, model = (
-        run / EXPORTS / to if output is None else output,
-        run / MODEL if (run / MODEL).is_dir() else run,
-    )
-    kept = [model, *(folder for name in (EVALUATED, "index") if (folder := run / name).is_dir())]
-    for folder in kept:
-        if place.resolve().is_relative_to(folder.resolve()) and not place.resolve().is_relative_to(
-            (folder / EXPORTS).resolve()
-        ):
+    place = run / EXPORTS / to if output is None else output
+    identified = [run / MODEL if (run / MODEL).is_dir() else run]
+    others = [run / EVALUATED, run / "index"]
+    identified += [folder for folder in others if folder.is_dir()]
+    resolved = place.resolve()
+    for folder in identified:
+        is_inside = resolved.is_relative_to(folder.resolve())
+        if is_inside and not resolved.is_relative_to((folder / EXPORTS).resolve()):
             raise OutputError(
                 f"--output {place} is in {folder}, whose files tell it from others; give another folder"
             )
     return place
 
 
-def _written(
+def _write(
     run: Path, to: str, folder: Path, kind: str | None, users: Users | None, width: int | None
 ) -> dict[str, Any]:
+    """Write the files of an export into a folder; return the facts of its target."""
     if to == "onnx" and width is not None:
         raise ConfigError("a width is for vectors, FAISS and Parquet: drop it for ONNX")
     if to == "onnx" and users is not None:
@@ -105,9 +105,15 @@ def _written(
     index = Index(run / "index")
     if width is not None:
         index.narrow(width)
-    facts = {"documents": len(index.documents), "dimensions": index.vectors.shape[1]}
+    facts: dict[str, Any] = {
+        "documents": len(index.documents),
+        "dimensions": index.vectors.shape[1],
+    }
     if to == "faiss":
-        kind = kind or "hnsw"
-        return {**facts, "kind": kind, "overlap@10": write_approximate(folder, index, kind)}
+        facts["kind"] = kind or "hnsw"
+        facts["overlap@10"] = write_approximate(folder, index, facts["kind"])
+        return facts
     write_parquet(folder, index)
-    return facts if users is None else {**facts, **users(folder)}
+    if users is not None:
+        facts.update(users(folder))
+    return facts

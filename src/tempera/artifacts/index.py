@@ -67,34 +67,34 @@ def write_index(
     folder.mkdir(parents=True)
     vectors = np.ascontiguousarray(vectors, np.float32)
     np.save(folder / _VECTORS, vectors, allow_pickle=False)
-    ids, keys = pc.cast(documents["doc_id"], pa.large_string()), {}
+    columns = {
+        "id": pc.cast(documents["doc_id"], pa.large_string()),
+        "name": documents["name"],
+        "place": documents["place"],
+        "preview": pc.utf8_slice_codeunits(documents["doc"], 0, BEGINNING),
+    }
     if GIVEN["doc"] in documents.column_names:
-        ids, keys = pc.coalesce(documents[GIVEN["doc"]], ids), {KEY: documents["doc_id"]}
-    table = pa.table(
-        {
-            "id": ids,
-            "name": documents["name"],
-            "place": documents["place"],
-            "preview": pc.utf8_slice_codeunits(documents["doc"], 0, BEGINNING),
-            **keys,
-        }
-    )
-    _write_documents(folder, table, stamp and replace(stamp, checksum=checksum(vectors)))
+        columns["id"] = pc.coalesce(documents[GIVEN["doc"]], columns["id"])
+        columns[KEY] = documents["doc_id"]
+    if stamp is not None:
+        stamp = replace(stamp, checksum=checksum(vectors))
+    _write_documents(folder, pa.table(columns), stamp)
 
 
 def write_searched(folder: Path, searched: Searched) -> None:
-    """Write what the model in a run's folder searches, and its tables; those beside the model are
-    stamped with it."""
-    around = {name for name in searched.tables if (folder / name).parent == folder}
-    for name in searched.tables.keys() - around:
+    """Write the index and the tables of a run; the tables beside the model are stamped with the
+    fingerprint of the model."""
+    # The tables in the folder of the model are part of its fingerprint, and are written first.
+    inside = [name for name in searched.tables if (folder / name).parent != folder]
+    for name in inside:
         parquet.write_table(searched.tables[name], folder / name, write_page_checksum=True)
     metric = "cosine" if searched.normalised else "dot"
-    stamp = Stamp(
-        fingerprint(folder / "model"), searched.vectors.shape[1], metric, searched.normalised
-    )
-    for name in around:
-        table = beside(searched.tables[name], stamp.model)
-        parquet.write_table(table, folder / name, write_page_checksum=True)
+    model = fingerprint(folder / "model")
+    stamp = Stamp(model, searched.vectors.shape[1], metric, searched.normalised)
+    for name, table in searched.tables.items():
+        if name not in inside:
+            stamped = beside(table, model)
+            parquet.write_table(stamped, folder / name, write_page_checksum=True)
     write_index(folder / "index", searched.vectors, searched.documents, stamp)
 
 
@@ -125,7 +125,7 @@ class Index:
                 f"{folder} is not a readable index: it is a file; give the folder of an index, or of an export"
             )
         try:
-            self.documents, self.vectors = _opened(folder)
+            self.documents, self.vectors = _read(folder)
             self.stamp = Stamp.read(self.documents.schema.metadata, folder)
             self.documents = _typed(self.documents)
             self.documents.validate(full=True)  # a damaged file could point anywhere in memory
@@ -139,20 +139,17 @@ class Index:
             raise DataError(
                 f"{folder} is not a readable index: {str(error) or type(error).__name__}"
             ) from None
-        if (
-            len(self.vectors.shape) != 2
-            or self.vectors.shape[0] != len(self.documents)
-            or not self.vectors.shape[1]
-        ):
+        shape = self.vectors.shape
+        if len(shape) != 2 or shape[0] != len(self.documents) or not shape[1]:
             raise DataError(
-                f"{folder} is damaged: {self.vectors.shape} vectors for {len(self.documents)} documents"
+                f"{folder} is damaged: {shape} vectors for {len(self.documents)} documents"
             )
         if self.stamp is not None and not self.is_approximate and not _is_recorded(folder):
             self.stamp.refuse_changed(self.vectors, folder)
 
     @property
     def is_approximate(self) -> bool:
-        """True for an index of FAISS, whose vectors are not kept one by one."""
+        """True for an index of FAISS, which does not keep the vectors one by one."""
         return isinstance(self.vectors, approximate.Approximate)
 
     def search(self, query: Vectors, k: int = 10, model: str | None = None) -> list[Found]:
@@ -192,15 +189,15 @@ class Index:
 
     def scores(self, query: Vectors, model: str | None = None) -> Vectors:
         """Return the inner product of every document with a query vector, [D] -> [c], or with
-        several, [q, D] -> [q, c].
+        several query vectors, [q, D] -> [q, c].
 
         Raises:
             DataError: as `search` does, or the index is approximate.
         """
-        query, vectors = self._fitted(query, model), np.asarray(_exact(self))
-        scores: Vectors = np.asarray(
-            vectors @ query if query.ndim == 1 else query @ vectors.T, np.float32
-        )
+        query = self._fitted(query, model)
+        vectors = np.asarray(_exact(self))
+        products = vectors @ query if query.ndim == 1 else query @ vectors.T
+        scores: Vectors = np.asarray(products, np.float32)
         if not np.isfinite(scores).all():
             raise self._not_finite()
         return scores
@@ -210,21 +207,21 @@ class Index:
     ) -> list[Found]:
         """Return the documents at some positions, best first, with their scores."""
         rows = self.documents.select(DOCUMENT).take(pa.array(positions)).to_pylist()
-        return [
-            Found(i + 1, float(score), **row)
-            for i, (score, row) in enumerate(zip(scores, rows, strict=True))
-        ]
+        hits = []
+        for rank, (score, row) in enumerate(zip(scores, rows, strict=True), 1):
+            hits.append(Found(rank, float(score), **row))
+        return hits
 
     @property
     def keys(self) -> pa.ChunkedArray:
-        """Return what each document was told apart by in training, [c]: its key where ids were
-        given to it, else its id."""
-        has_keys = KEY in self.documents.column_names
-        return self.documents[KEY].cast(pa.large_string()) if has_keys else self.documents["id"]
+        """The key by which training told each document from the others, [c]; the id of documents
+        without keys."""
+        if KEY in self.documents.column_names:
+            return self.documents[KEY].cast(pa.large_string())
+        return self.documents["id"]
 
     def find(self, keys: pa.Array | pa.ChunkedArray) -> Positions:
-        """Return the position of the document with each key, [n]; -1 for one that the index
-        lacks."""
+        """Return the position of the document with each key, [n]; -1 for a missing document."""
         places = pc.index_in(keys.cast(pa.large_string()), value_set=self.keys.combine_chunks())
         positions: Positions = places.fill_null(-1).to_numpy().astype(np.int64)
         return positions
@@ -236,7 +233,7 @@ class Index:
         """Keep the first `width` numbers of each vector, [c, D] -> [c, width], again with length 1.
 
         Raises:
-            DataError: vectors that are not so wide, or that are compared by inner product.
+            DataError: vectors with fewer numbers, or vectors that are compared by inner product.
         """
         vectors = _exact(self)
         if not 1 <= width <= vectors.shape[1]:
@@ -252,15 +249,18 @@ class Index:
         self.vectors = SmallVectors(vectors, width)[:]
 
     def _fitted(self, query: Vectors, model: str | None) -> Vectors:
-        """Return query vectors, [.., D], as wide as the index; refuse those of another model, or of
-        a width that does not fit."""
-        have, width = query.shape[-1], self.vectors.shape[1]
+        """Return query vectors, [.., D], cut to the width of the index if the index has cut vectors.
+
+        Raises:
+            DataError: vectors of another model, or of another width.
+        """
+        have = query.shape[-1]
+        width = self.vectors.shape[1]
         if model is not None and self.stamp is not None:
             self.stamp.refuse_other(model, self.folder)
             if width == self.stamp.dimensions < have:
-                return SmallVectors(query.reshape(-1, have), width)[:].reshape(
-                    *query.shape[:-1], width
-                )
+                cut = SmallVectors(query.reshape(-1, have), width)[:]
+                return cut.reshape(*query.shape[:-1], width)
         if have != width:
             raise DataError(
                 f"{self.folder}: the model has {have} dimensions, but the index has {width}"
@@ -269,17 +269,19 @@ class Index:
 
 
 def _typed(documents: pa.Table) -> pa.Table:
-    """Return the columns that an index knows, the key only where there is one."""
-    schema = pa.schema(
-        [field for field in _SCHEMA if field.name != KEY or KEY in documents.column_names]
-    )
+    """Return the documents with the columns and types of an index; only the column of keys may be
+    missing."""
+    schema = _SCHEMA
+    if KEY not in documents.column_names:
+        schema = schema.remove(schema.get_field_index(KEY))
     return documents.select(schema.names).cast(schema)
 
 
-def _opened(folder: Path) -> tuple[pa.Table, Any]:
+def _read(folder: Path) -> tuple[pa.Table, Any]:
     """Return the documents and their vectors."""
     if (folder / _TABLE).exists():
-        return _parquet(folder / _TABLE)
+        table = parquet_table(folder / _TABLE)
+        return table, np.asarray(matrix(table["vector"], str(folder / _TABLE)), np.float32)
     if (folder / approximate.FILE).exists():
         vectors: Any = approximate.Approximate(folder / approximate.FILE)
     else:
@@ -287,11 +289,6 @@ def _opened(folder: Path) -> tuple[pa.Table, Any]:
         if vectors.dtype != np.float32:
             raise ValueError(f"{_VECTORS} holds {vectors.dtype}; expected float32")
     return pa.ipc.open_file(pa.memory_map(str(folder / _DOCUMENTS))).read_all(), vectors
-
-
-def _parquet(path: Path) -> tuple[pa.Table, Vectors]:
-    table = parquet_table(path)
-    return table, np.asarray(matrix(table["vector"], str(path)), np.float32)
 
 
 def write_parquet(folder: Path, index: Index) -> None:
@@ -318,12 +315,13 @@ def write_approximate(folder: Path, index: Index, kind: str) -> float:
 
 
 def _is_recorded(folder: Path) -> bool:
-    """Return whether the vectors of an index have their checksums in a manifest."""
+    """Return True if a manifest has the checksum of the vectors of an index."""
     return is_recorded(folder / _VECTORS) or is_recorded(folder / _TABLE)
 
 
 def _exact(index: Index) -> Vectors:
-    """Return the vectors of an exact index; those of a large file are compared as they are read."""
+    """Return the vectors of an exact index; vectors of a large file are read when they are
+    compared."""
     if index.is_approximate:
         raise DataError(
             f"{index.folder} is approximate; give the exact index that it was built from"

@@ -19,7 +19,7 @@ class FolderCheck:
 
     folder: Path
     files: int
-    damaged: Mapping[str, str]  # what is wrong, by name
+    damaged: Mapping[str, str]  # faults by the name of the file
     unknown: tuple[str, ...]  # files that no manifest names
 
     @property
@@ -55,10 +55,10 @@ def check(folder: str | Path, accept: bool = False) -> FolderCheck:
     """Read every file of a folder that Tempera has written, and compare it with its checksum.
 
     Args:
-        folder: of a run, an export, a merged model or checkpoints; what it holds of these is
-            compared, too.
-        accept: record the files as they are now, after a change of your own; a run of an earlier
-            version gets its checksums so.
+        folder: of a run, an export, a merged model or checkpoints, with the exports and checkpoints
+            in the folder.
+        accept: record the files as they are now, after a change of your own, or for a run of an
+            earlier version, which has no checksums.
 
     Raises:
         DataError: no such folder, or one without a manifest, as of an earlier version.
@@ -78,7 +78,9 @@ def check(folder: str | Path, accept: bool = False) -> FolderCheck:
     if accept:
         for each in manifests:
             write_manifest_again(each)
-    damaged, unknown, count = dict[str, str](), list[str](), 0
+    damaged: dict[str, str] = {}
+    unknown: list[str] = []
+    count = 0
     for each in manifests:
         prefix = "" if each == place else f"{each.relative_to(place).as_posix()}/"
         try:
@@ -87,15 +89,18 @@ def check(folder: str | Path, accept: bool = False) -> FolderCheck:
             damaged[prefix + MANIFEST] = str(error)
             continue
         count += len(manifest.files)
-        faults = {name: one.fault(each / name) for name, one in manifest.files.items()}
-        damaged |= {prefix + name: fault for name, fault in faults.items() if fault}
+        for name, recorded in manifest.files.items():
+            fault = recorded.fault(each / name)
+            if fault:
+                damaged[prefix + name] = fault
         unknown += [prefix + name for name in names_in(each) if name not in manifest.files]
     return FolderCheck(place, count, damaged, tuple(unknown))
 
 
 def _instead(folder: Path) -> str:
-    """Return why a folder has no manifest, or what to give instead."""
-    if (around := Manifest.around(folder)) is not None:
+    """Return the reason why a folder has no manifest, with the folder to give instead."""
+    around = Manifest.around(folder)
+    if around is not None:
         return f"it is a part of {around.folder}, which is compared as a whole: give that"
     if is_run(folder):
         return (

@@ -22,7 +22,7 @@ from ..io.console import progress_bar
 from ..options.build import options_of_run
 from ..ranking.small_vectors import SmallVectors
 from ..recommend.judge.full_catalogue import query_blocks
-from ..recommend.judge.past_events import Moment, PastEvents
+from ..recommend.judge.past_events import PastEvents
 from ..recommend.read.event_roles import USUAL
 from ..recommend.read.feature_tables import KEY, keyed
 from ..recommend.read.timeline import ITEMS, USERS
@@ -53,27 +53,26 @@ def write_recommendations(
     """Write the k best items of many users, as `Recommender.recommend` ranks them: columns user,
     rank, item and score.
 
-    Ids have the type that the run has. A user has fewer rows where fewer items are left.
+    Ids have the type of the run's ids. A user has fewer rows if fewer items are left.
 
     Args:
         path: a .parquet file, which appears whole or not at all.
-        users: a table with a column of ids, in a file or in memory, or a list of ids, each taken
-            once; None is all users that the run knows. Users whom it does not know are counted, and
+        users: a table with a column of ids, in a file or in memory, or a list of ids; None is all
+            users that the run knows. Each id is taken once. Unknown users are counted, and
             recommended to by no history.
-        now: the moment of the question, from which each user's pause is counted, as
-            `Recommender.recommend` takes it.
-        context: what all of them ask in.
-        before: answer as at an earlier time, as `Recommender.recommend` does.
-        overwrite: replace a file that is there.
+        now: the moment of the question, as in `Recommender.recommend`.
+        context: the context of all questions, as in `Recommender.recommend`.
+        before: answer as at an earlier time, as in `Recommender.recommend`.
+        overwrite: replace an earlier file.
 
     Returns:
-        The numbers of users, of those whom the run does not know, and of rows; the system that
-        ranks; and notes for the reader.
+        The numbers of users, of unknown users, and of rows; the system that ranks; and notes for
+        the reader.
 
     Raises:
         OutputError: the file exists, is in a run, or cannot be written.
-        DataError: no user, what is no id, a table that cannot be read, no such time, or a hybrid of
-            a run without counts.
+        DataError: no user, a wrong id, a table that cannot be read, no such time, or a hybrid of a
+            run without counts.
     """
     refuse_depth(k)
     if path.suffix != ".parquet":
@@ -83,15 +82,17 @@ def write_recommendations(
     read = [users] if isinstance(users, str | Path) else []
     refuse_replacing(path, overwrite, *read, models=[recommender.folder])
     moment = recommender.moment(now, before)
-    recommender = recommender.within(context) if context else recommender
-    counting, known = recommender.counting(hybrid), entities(recommender.folder / USERS).table["id"]
-    ids = known if users is None else _ids(recommender, users, known.type)
+    if context:
+        recommender = recommender.within(context)
+    counting = recommender.counting(hybrid)
+    ids = entities(recommender.folder / USERS).table["id"]
+    if users is not None:
+        ids = _ids(recommender, users, ids.type)
     items = entities(recommender.folder / ITEMS).table["id"]
     unknown = int((_codes(recommender, ids) == len(recommender.users.table) - 1).sum())
-    recommender = recommender.meeting(ids.cast(pa.large_string()))
+    recommender = recommender.with_users(ids.cast(pa.large_string()))
     codes = _codes(recommender, ids)
-
-    later = 0
+    later = 0  # events that were not known at the moment
 
     def tables() -> Iterator[pa.Table]:
         nonlocal later
@@ -112,20 +113,15 @@ def write_recommendations(
 
     with new_file(path) as partial:
         written = _write(partial, tables())
-    system = "the vectors" if counting is None else counting.ranks
-    facts = {
+    notes = [_UNKNOWN.format(unknown)] if unknown else []
+    notes += recommender.notes_of(moment, later=later)
+    return {
         "output": str(path),
         "users": len(ids),
         "unknown": unknown,
         "rows": written,
-        "ranked_by": system,
-    }
-    return {
-        **facts,
-        "notes": [
-            *([_UNKNOWN.format(unknown)] if unknown else []),
-            *recommender.notes_of(moment, later=later),
-        ],
+        "ranked_by": "the vectors" if counting is None else counting.ranks,
+        "notes": notes,
     }
 
 
@@ -133,21 +129,21 @@ def write_user_vectors(
     recommender: Recommender, folder: Path, width: int | None = None, now: Any = None
 ) -> dict[str, Any]:
     """Write users.parquet with the columns id and vector for all users that the run knows; return
-    their number, and the notes on the moment at which they stand so.
+    the number of users, and the notes on the moment of the vectors.
 
     Args:
-        now: the moment, as `Recommender.recommend` takes it: up to it the time since each user's
-            last event is counted, for towers that read it.
-        width: keep the first numbers of each vector, as an index that is narrowed to it keeps those
-            of the items.
+        now: the moment of the vectors, as in `Recommender.recommend`.
+        width: keep the first numbers of each vector, for an index of items with this width.
     """
     moment = recommender.moment(now)
     codes: Codes = np.arange(len(recommender.users.table) - 1)
-    ids, index = recommender.users.table["id"], recommender.index
-    width = index.vectors.shape[1] if width is None else width
-    stamp = index.stamp and replace(
-        index.stamp, dimensions=width, checksum=None
-    )  # the checksum is of the items
+    ids = recommender.users.table["id"]
+    index = recommender.index
+    if width is None:
+        width = index.vectors.shape[1]
+    metadata = None
+    if index.stamp is not None:  # the checksum is of the items
+        metadata = replace(index.stamp, dimensions=width, checksum=None).metadata()
 
     def tables() -> Iterator[pa.Table]:
         for rows, past in _past(recommender, codes, "embedding users"):
@@ -157,35 +153,30 @@ def write_user_vectors(
             column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), width)
             yield pa.table({"id": ids.take(pa.array(codes[rows])), "vector": column})
 
-    written = _write(folder / _VECTORS, tables(), None if stamp is None else stamp.metadata())
-    return {"users": written, "notes": _of_moment(recommender, moment)}
-
-
-def _of_moment(recommender: Recommender, moment: Moment | None) -> list[str]:
-    """Return the notes on a moment, without those on the context, which exports do not have."""
-    without = set(recommender.notes)
-    return [note for note in recommender.notes_of(moment) if note not in without]
+    written = _write(folder / _VECTORS, tables(), metadata)
+    on_context = recommender.notes  # exports have no context
+    notes = [note for note in recommender.notes_of(moment) if note not in on_context]
+    return {"users": written, "notes": notes}
 
 
 def _ids(recommender: Recommender, users: Any, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return the ids of a table or a list, each once, in the type that the run has; as texts if
-    they do not fit it."""
-    if isinstance(users, str | Path) or hasattr(
-        users, "columns"
-    ):  # which frames and tables have, and no series
+    """Return the ids of a table or a list, each once, in the type of the run's ids; as texts if an
+    id does not fit the type."""
+    if isinstance(users, str | Path) or hasattr(users, "columns"):  # frames and tables, no series
         options = options_of_run(recommender.folder).values.get("data", {})
         column = options.get("user") or "user"
-        read = blocks(Path(users)) if isinstance(users, str | Path) else stream(users)
         spelling = recommender.integers["user"]
+        table = blocks(Path(users)) if isinstance(users, str | Path) else stream(users)
         texts = [
-            keyed(block, "user", column, USUAL["user"], spelling)[KEY].unique() for block in read
+            keyed(block, "user", column, USUAL["user"], spelling)[KEY].unique() for block in table
         ]
-    elif (names := ids_of(users)) is not None:
-        texts = [recommender.named("user", names)]
     else:
-        raise DataError(
-            f"there is no user to recommend to in {users!r}: give a table, its path, or a list of ids"
-        )
+        names = ids_of(users)
+        if names is None:
+            raise DataError(
+                f"there is no user to recommend to in {users!r}: give a table, its path, or a list of ids"
+            )
+        texts = [recommender.id_texts("user", names)]
     ids = pa.chunked_array([pa.chunked_array(texts).unique()])
     if not len(ids):
         raise DataError("there is no user to recommend to: give at least one")
@@ -196,7 +187,7 @@ def _ids(recommender: Recommender, users: Any, kind: pa.DataType) -> pa.ChunkedA
 
 
 def _codes(recommender: Recommender, ids: pa.ChunkedArray) -> Codes:
-    """Return the codes of users, [u]; the last one of the run for those whom it does not know."""
+    """Return the codes of users, [u]; an unknown user has the last code of the run."""
     known = recommender.users.table["id"]
     at = pc.index_in(ids.cast(pa.large_string()), value_set=known).fill_null(len(known) - 1)
     codes: Codes = at.to_numpy().astype(np.int64)
@@ -204,7 +195,7 @@ def _codes(recommender: Recommender, ids: pa.ChunkedArray) -> Codes:
 
 
 def _past(recommender: Recommender, codes: Codes, label: str) -> Iterator[tuple[slice, PastEvents]]:
-    """Yield blocks of users with what they have done, with a progress bar."""
+    """Yield the rows and the past events of users, block by block, with a progress bar."""
     past = recommender.stored.rows(recommender.users.table["id"].take(pa.array(codes)))
     with progress_bar(label, len(codes), "user") as bar:
         for rows in query_blocks(len(codes), len(recommender.items.table)):
@@ -227,6 +218,7 @@ def _write(
 
 
 def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield tables joined to groups of at least `_ROWS` rows; the last group may be smaller."""
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)

@@ -1,4 +1,4 @@
-"""The times of a run's data: as its users write them, and as its histories hold them."""
+"""The times of a run's data, as users write them, and as the run's histories hold them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pyarrow as pa
 from ..errors import DataError
 from ..recommend.judge.past_events import Moment
 
-# times the latest time, at which a time is of another unit: seconds are 1,000 times milliseconds
+# A time so many times later than the latest time has another unit: a time in milliseconds is 1,000
+# times the same time in seconds.
 ANOTHER_UNIT = 300
 _DATE = pa.timestamp("us", "UTC")
 
@@ -36,32 +37,38 @@ class KnownTimes:
     dated: bool = False
 
     def moment(self, now: Any = None, before: Any = None) -> Moment:
-        """Return the moment of a question; without a time that of the latest event.
+        """Return the moment of a question: `now`, else `before`, else the time of the latest event.
 
         Raises:
-            DataError: what is no time as the data have them, or a `before` later than `now`.
+            DataError: a value that is no time of the data's kind, or a `before` later than `now`.
         """
         if now is None and before is None:
             return Moment(self._code(self.latest), named=False)
-        unknown = None if before is None else self.number("before", before)
-        this = unknown if now is None else self.number("now", now)
-        assert this is not None
-        if unknown is not None and unknown > this:
+        if before is None:
+            return Moment(self.number("now", now))
+        end = self.number("before", before)  # of the known events
+        if now is None:
+            return Moment(end, end)
+        asked_at = self.number("now", now)
+        if end > asked_at:
             raise DataError(
-                f"before is {self.shown(unknown)}, which is later than now, {self.shown(this)}"
+                f"before is {self.shown(end)}, which is later than now, {self.shown(asked_at)}"
             )
-        return Moment(this, unknown)
+        return Moment(asked_at, end)
 
     def number(self, name: str, value: Any) -> float:
-        """Return a time as the histories have it: a number in the data's unit, or microseconds.
+        """Return a time as in the histories: a number in the data's unit, or microseconds.
 
         Raises:
             DataError: a date where the data have numbers, the other way round, or another unit.
         """
         code = self._date(value) if self.dated else _number(value)
         if code is None:
-            kind = "dates" if self.dated else "numbers"
-            example = "a date such as 2026-11-30 or 2026-11-30T09:15" if self.dated else "a number"
+            kind = "numbers"
+            example = "a number"
+            if self.dated:
+                kind = "dates"
+                example = "a date such as 2026-11-30 or 2026-11-30T09:15"
             raise DataError(
                 f"{name} is {value!r}, but the times of the run are {kind}, {self._span}: give {example}"
             )
@@ -73,15 +80,17 @@ class KnownTimes:
         return code
 
     def shown(self, code: float) -> str:
-        """Return a time as the data have it."""
+        """Return a time as in the data."""
         if not self.dated:
             return f"{code:.15g}"
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(code))
         return moment.isoformat(sep=" ", timespec="auto").removesuffix("+00:00") + " UTC"
 
     def length(self, pause: float) -> str:
-        """Return a length of time in words; a number of the data's unit where they have numbers."""
-        return str(timedelta(seconds=int(pause) // 1_000_000)) if self.dated else f"{pause:.15g}"
+        """Return a length of time in words, or as a number in the data's unit."""
+        if not self.dated:
+            return f"{pause:.15g}"
+        return str(timedelta(seconds=int(pause) // 1_000_000))
 
     @property
     def _span(self) -> str:
@@ -92,10 +101,11 @@ class KnownTimes:
         return code
 
     def _date(self, value: Any) -> float | None:
-        """Return a date as microseconds since 1970; None for what is none."""
+        """Return a date as microseconds since 1970; None for a value that is no date."""
         if isinstance(value, np.datetime64):
             value = value.astype("datetime64[us]").item()
-        value = value.as_py() if isinstance(value, pa.Scalar) else value
+        elif isinstance(value, pa.Scalar):
+            value = value.as_py()
         if isinstance(value, date):  # and so is a datetime, also one of pandas
             return _microseconds(value)
         if not isinstance(value, str):
@@ -109,8 +119,9 @@ class KnownTimes:
 
 
 def _number(value: Any) -> float | None:
-    """Return a finite number, or what a text says; None for anything else."""
-    value = value.as_py() if isinstance(value, pa.Scalar) else value
+    """Return a finite number, also of a text; None for any other value."""
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
     if isinstance(value, str):
         for kind in (int, float):
             try:
@@ -125,7 +136,7 @@ def _number(value: Any) -> float | None:
 
 
 def _microseconds(value: date) -> int:
-    """Return a date as microseconds since 1970; without a zone it is one of UTC, as in data."""
+    """Return a date as microseconds since 1970; a date without a zone is in UTC, as in data."""
     if not isinstance(value, datetime):
         value = datetime(value.year, value.month, value.day)
     if value.tzinfo is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,8 @@ from .recommender import Recommender
 
 
 def add_items(run: Path, path: Path) -> dict[str, Any]:
-    """Append items to a run, with vectors by their features and the vector for unknown ids; nothing
-    is trained.
+    """Append items to a run, with vectors by their features and the vector for unknown ids, without
+    training.
 
     The run's tables and its index are replaced together or not at all, by one process at a time.
     Export indexes again afterwards.
@@ -43,54 +42,54 @@ def add_items(run: Path, path: Path) -> dict[str, Any]:
             items may be missing.
 
     Returns:
-        The numbers of items added and left out (by reason), columns that are not the run's, and the
-        number of all items.
+        The numbers of items added and left out (by reason), the columns that the run does not have,
+        and the number of all items.
 
     Raises:
-        DataError: no recommender, or one that knows items by ids alone; a column that is missing or
-            of another type; an id with two rows; no new item.
+        DataError: no recommender, or a recommender that knows items by ids alone; a column that is
+            missing or of another type; an id with two rows; no new item.
         OutputError: a run that cannot be written.
     """
-    Recommender(run)  # refuses what is none before anything is written beside it
-    refuse_not_whole(run)  # what is damaged would be copied, and have a right checksum then
+    Recommender(run)  # refuses another folder before anything is written beside it
+    refuse_not_whole(run)  # the copy of a damaged file would have a right checksum
     with staged(run, overwrite=True) as folder:
-        return _added(run, path, folder)
+        return _write_with_new_items(run, path, folder)
 
 
-def _added(run: Path, path: Path, folder: Path) -> dict[str, Any]:
-    """Write the run with its new items into a folder, and return what `add_items` does."""
+def _write_with_new_items(run: Path, path: Path, folder: Path) -> dict[str, Any]:
+    """Write the run with its new items into a folder, and return the facts of `add_items`."""
     recommender = Recommender(run)
-    old, dropped = entities(run / ITEMS), Counter[str]()
-    new, ignored = _new(path, recommender, old.table, dropped)
-    items = Entities(
-        pa.concat_tables([old.table, new]), np.append(old.count, np.zeros(len(new), np.int64))
-    )
-    tower = recommender.opened(items, str(path))
+    old = entities(run / ITEMS)
+    new, dropped, ignored = _read_new(path, recommender, old.table)
+    counts = np.append(old.count, np.zeros(len(new), np.int64))
+    items = Entities(pa.concat_tables([old.table, new]), counts)
+    tower = recommender.load_towers(items, str(path))
     index = recommender.index
     if index.stamp is not None:
         index.stamp.refuse_other(recommender.fingerprint, index.folder)
-    arrived = tower.encode(Frame({"item": torch.arange(len(old.table), len(items.table))})).numpy()
-    vectors = np.concatenate([index.vectors, arrived])
+    codes = torch.arange(len(old.table), len(items.table))
+    new_vectors = tower.encode(Frame({"item": codes})).numpy()
+    vectors = np.concatenate([index.vectors, new_vectors])
     tables = {ITEMS: with_counts(items), HISTORIES: recommender.stored.table}
-    if (counting := recommender.counts) is not None:
-        tables[COUNTS] = counting.table()
+    if recommender.counts is not None:
+        tables[COUNTS] = recommender.counts.table()
     shutil.copytree(run, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("index"))
-    (folder / MANIFEST).unlink(missing_ok=True)  # of the run without them
+    (folder / MANIFEST).unlink(missing_ok=True)  # of the run without the new items
     write_searched(folder, Searched(vectors, documents_of(items), tower.normalised, tables))
     return {
         "run": str(run),
         "added": len(new),
         "items": len(items.table),
-        "left_out": dict(dropped),
+        "left_out": dropped,
         "columns_left_out": ignored,
     }
 
 
-def _new(
-    path: Path, recommender: Recommender, items: pa.Table, dropped: Counter[str]
-) -> tuple[pa.Table, list[str]]:
-    """Return the items that a run does not have, in the columns and types of its table, and the
-    columns left out."""
+def _read_new(
+    path: Path, recommender: Recommender, items: pa.Table
+) -> tuple[pa.Table, dict[str, int], list[str]]:
+    """Return the items that a run does not have, in the columns and types of its table; the number
+    of items left out, by reason; and the columns left out."""
     features = [feature for feature in recommender.options.doc if not isinstance(feature, Id)]
     if not features:
         raise DataError(
@@ -99,41 +98,42 @@ def _new(
         )
     column = options_of_run(recommender.folder).values.get("data", {}).get("item") or "item"
     table = by_id(blocks(path), "item", column, USUAL["item"])
-    needed = [feature.column for feature in features]
-    missing = next((name for name in needed if name not in table.column_names), None)
-    if missing is not None:
-        raise DataError(
-            f"{path} has no column {missing!r}, which the towers read; it has {_names(table) or 'ids alone'}"
-        )
-    ids = _cast(table, items.schema.field("id"), path).cast(
-        pa.large_string()
-    )  # "07" is 7 where the run has integers
+    for feature in features:
+        if feature.column not in table.column_names:
+            columns = ", ".join(name for name in table.column_names if name != KEY)
+            raise DataError(
+                f"{path} has no column {feature.column!r}, which the towers read; it has {columns or 'ids alone'}"
+            )
+    # "07" is 7 if the ids of the run are integers.
+    ids = _cast(table, items.schema.field("id"), path).cast(pa.large_string())
     if len(pc.unique(ids)) < len(ids):
         name = next(name for name in ids.to_pylist() if pc.sum(pc.equal(ids, name)).as_py() > 1)
         raise DataError(f"{path} has two rows for the item {name}: keep one")
-    known = pc.is_in(ids, value_set=recommender.item_ids.combine_chunks())
-    if already := pc.sum(known).as_py():
+    is_known = pc.is_in(ids, value_set=recommender.item_ids.combine_chunks())
+    dropped = {}
+    already = pc.sum(is_known).as_py()
+    if already:
         dropped["already in the run"] = already
-    table = table.filter(pc.invert(known))
+    table = table.filter(pc.invert(is_known))
     if not len(table):
         raise DataError(f"{path} has no item that {recommender.folder} does not have already")
-    columns = {field.name: _cast(table, field, path) for field in items.schema}
-    return pa.table(columns, schema=items.schema), [
-        n for n in table.column_names if n not in (KEY, *columns)
-    ]
+    new = pa.table(
+        {field.name: _cast(table, field, path) for field in items.schema}, schema=items.schema
+    )
+    ignored = [name for name in table.column_names if name != KEY and name not in new.column_names]
+    return new, dropped, ignored
 
 
 def _cast(table: pa.Table, field: pa.Field, path: Path) -> pa.ChunkedArray | pa.Array:
-    """Return a column in the type that the run has; nulls if the table lacks it."""
+    """Return a column in the type of the run's column; nulls if the table lacks the column."""
     name = KEY if field.name == "id" else field.name
     if name not in table.column_names:
         return pa.nulls(len(table), field.type)
     values = table[name]
     try:
         if pa.types.is_timestamp(values.type) and is_text(field.type):
-            values = values.cast(
-                pa.timestamp("s"), safe=False
-            )  # as the towers read times, in texts, too
+            # The towers read times in seconds, also times in texts.
+            values = values.cast(pa.timestamp("s"), safe=False)
         return values.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         if name == KEY and is_text(values.type):
@@ -146,7 +146,3 @@ def _cast(table: pa.Table, field: pa.Field, path: Path) -> pa.ChunkedArray | pa.
         raise DataError(
             f"{path}: column {field.name!r} is {table[name].type}; expected {field.type} as in the run: {error}"
         ) from None
-
-
-def _names(table: pa.Table) -> str:
-    return ", ".join(name for name in table.column_names if name != KEY)

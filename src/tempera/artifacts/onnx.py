@@ -72,8 +72,9 @@ def write_onnx(folder: Path, model: Path, probes: Sequence[str] = PROBES) -> flo
     worst = 0.0
     roles: tuple[Role, ...] = ("query",) if Kept.read(model) is not None else ("query", "doc")
     for role in roles:
-        ours = OnnxModel(folder).encode(probes, role)
-        worst = max(worst, float(np.abs(ours - load(model, role)(list(probes))).max()))
+        exported = OnnxModel(folder).encode(probes, role)
+        expected = load(model, role)(list(probes))
+        worst = max(worst, float(np.abs(exported - expected).max()))
     if not worst <= TOLERANCE:
         raise OutputError(
             f"the ONNX model of {model} differs from it by {worst:.2g} in a coordinate, so it is not kept"
@@ -91,9 +92,8 @@ def write_module(
     """Write a module over tables of codes as ONNX, for any number of rows and columns, whose axes
     are called `AXES`."""
     free = tuple(dict(enumerate(AXES[: tensor.ndim])) for tensor in inputs)
-    logging.getLogger("torch.onnx").setLevel(
-        logging.ERROR
-    )  # it warns of a missing torchvision, which is not needed
+    # It warns of a missing torchvision, which is not needed.
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     noise = io.StringIO()
     try:
         with (

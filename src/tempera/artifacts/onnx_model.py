@@ -28,11 +28,15 @@ INPUTS = ("input_ids", "attention_mask")
 
 
 @contextmanager
-def opened(folder: Path, what: str) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Open an exported model: its facts, and the session that runs it.
+def open_session(folder: Path, kind: str) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Open an exported model: its facts, and the session that runs the model.
+
+    Args:
+        kind: name of the model in messages, such as exported model.
 
     Raises:
-        DataError: the folder holds no `what`, or one that cannot be read; in the block, too.
+        DataError: the folder holds no such model, or a model that cannot be read, also by the
+            statements of the `with` block.
         MissingLibrary: onnxruntime is not installed.
     """
     require("onnx", f"opening {folder}", "onnxruntime")
@@ -42,23 +46,21 @@ def opened(folder: Path, what: str) -> Iterator[tuple[dict[str, Any], Any]]:
     refuse_damaged(folder)
     try:
         about = read_json(folder / ABOUT)
-        yield (
-            about,
-            onnxruntime.InferenceSession(str(folder / MODEL), providers=["CPUExecutionProvider"]),
-        )
+        path = str(folder / MODEL)
+        yield about, onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     except FileNotFoundError as error:
-        raise DataError(f"{folder} is not an {what}: {error.filename} is missing") from None
+        raise DataError(f"{folder} is not an {kind}: {error.filename} is missing") from None
     except Exception as error:  # onnxruntime raises no narrower one
         raise DataError(f"{folder} is not a readable ONNX model: {said(error)}") from None
 
 
 class OnnxModel:
-    """A model that `write_onnx` wrote; it needs onnxruntime and tokenizers only."""
+    """A model written by `write_onnx`; needs onnxruntime and tokenizers only."""
 
     def __init__(self, folder: Path) -> None:
         from tokenizers import Tokenizer
 
-        with opened(folder, "exported model") as (about, self.session):
+        with open_session(folder, "exported model") as (about, self.session):
             self.fingerprint: str = about["model"]
             self.prompts: dict[str, str] = about["prompts"]
             self.special_tokens: bool = about["special_tokens"]
@@ -71,15 +73,13 @@ class OnnxModel:
     def encode(self, texts: Sequence[str], role: str = "query") -> Vectors:
         """Embed texts, each after the prompt of its role, as the model compares them, [n, D]."""
         prompt = self.prompts.get(role, "")
-        rows = self.tokenizer.encode_batch(
-            [encodable(prompt + text) for text in texts], add_special_tokens=self.special_tokens
-        )
-        values = ([row.ids for row in rows], [row.attention_mask for row in rows])
-        inputs = {
-            name: np.array(value, np.int64).reshape(len(rows), -1)
-            for name, value in zip(INPUTS, values)
-        }
-        if not inputs["input_ids"].shape[1]:  # no text has a token: one that is masked
-            inputs = {name: np.zeros((len(rows), 1), np.int64) for name in INPUTS}
+        prompted = [encodable(prompt + text) for text in texts]
+        rows = self.tokenizer.encode_batch(prompted, add_special_tokens=self.special_tokens)
+        ids = np.array([row.ids for row in rows], np.int64).reshape(len(rows), -1)
+        mask = np.array([row.attention_mask for row in rows], np.int64).reshape(len(rows), -1)
+        if not ids.shape[1]:  # texts without tokens get a masked token
+            ids = np.zeros((len(rows), 1), np.int64)
+            mask = np.zeros((len(rows), 1), np.int64)
+        inputs = dict(zip(INPUTS, (ids, mask), strict=True))
         vectors: Vectors = self.session.run(None, inputs)[0]
         return vectors

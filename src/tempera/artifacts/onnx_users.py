@@ -17,7 +17,7 @@ from ..errors import OutputError
 from ..io.documents import write_json
 from ..io.require import require
 from ..recommend.train.exportable_users import UserModule
-from .onnx_model import ABOUT, MODEL, opened
+from .onnx_model import ABOUT, MODEL, open_session
 
 Vectors = NDArray[np.float32]
 Codes = NDArray[np.int64]
@@ -26,10 +26,10 @@ TOLERANCE = 1e-4  # largest difference of a coordinate: runtimes add up in other
 
 
 class OnnxUsers:
-    """An exported user tower; it needs onnxruntime only."""
+    """An exported user tower; needs onnxruntime only."""
 
     def __init__(self, folder: Path) -> None:
-        with opened(folder, "exported user tower") as (about, self.session):
+        with open_session(folder, "exported user tower") as (about, self.session):
             self.fingerprint: str = about["model"]
             self.unknown_user: int | None = about["unknown_user"]
 
@@ -39,26 +39,29 @@ class OnnxUsers:
         users: Sequence[int | None] | None = None,
         elapsed: Vectors | None = None,
     ) -> Vectors:
-        """Embed histories (codes of items, the latest last) and users, as far as the tower reads
-        them, [n, D].
+        """Embed users with their histories, [n, D].
 
         Args:
+            histories: codes of items, the latest last.
+            users: codes of users; None is an unknown user.
             elapsed: the time from the last event of each history to the question, [n], in the unit
-                of the data, nan where there is none; None is 0, an event of this moment.
+                of the data, nan for an empty history; None is 0, an event of this moment.
         """
-        ids, nobody = [None] * len(histories) if users is None else users, self.unknown_user or 0
-        codes = np.array([nobody if user is None else user for user in ids], np.int64)
+        unknown = self.unknown_user or 0
+        if users is None:
+            users = [unknown] * len(histories)
+        codes = np.array([unknown if user is None else user for user in users], np.int64)
         if elapsed is None:
             elapsed = just_now(histories)
         inputs = {"history": padded(histories), "user": codes, "elapsed": elapsed}
-        names = [each.name for each in self.session.get_inputs()]
-        vectors: Vectors = self.session.run(None, {name: inputs[name] for name in names})[0]
+        read = {each.name: inputs[each.name] for each in self.session.get_inputs()}
+        vectors: Vectors = self.session.run(None, read)[0]
         return vectors
 
 
 def just_now(histories: Sequence[NDArray[np.integer]]) -> Vectors:
-    """Return the times since the last events of histories that end now, [n]: 0, or nan where there
-    is no event.
+    """Return the times since the last events of histories that end now, [n]: 0, or nan for an empty
+    history.
 
     >>> just_now([np.array([4, 2]), np.array([], np.int64)]).tolist()
     [0.0, nan]

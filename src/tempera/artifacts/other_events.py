@@ -52,13 +52,15 @@ class Beside:
     """Hold another run's ranks on the same questions, and how far the evaluated one is ahead.
 
     Attributes:
-        served: the systems by which each of both answers, the evaluated one first.
-        comparisons: of these, by protocol and metric.
+        run: the other run.
+        served: the system by which the evaluated run answers, and the other run's.
+        reached: results of the other run's system, by protocol.
+        comparisons: of both systems, by protocol and metric.
     """
 
     run: Path
     served: tuple[str, str]
-    reached: Mapping[str, Recommended]  # what it serves, by protocol
+    reached: Mapping[str, Recommended]
     comparisons: Mapping[str, Mapping[str, Comparison]]
 
 
@@ -69,11 +71,11 @@ class EventsFinding:
     Attributes:
         events: the questions.
         run: the evaluated run.
-        served: the system by which it answers.
+        served: the system by which the run answers.
         beside: another run on the same questions.
-        counts: events, users and queries, and what was left out, by reason.
-        lines: what was read, left out and asked, in sentences.
-        cautions: what makes the figures misleading, in sentences.
+        counts: events, users, queries, and events left out by reason.
+        lines: sentences on the data and the questions.
+        cautions: sentences on data that make the figures misleading.
     """
 
     events: Asked
@@ -88,125 +90,120 @@ class EventsFinding:
     @property
     def metrics(self) -> dict[str, dict[str, dict[str, float]]]:
         """Means over the queries, by system and protocol."""
-        return {
-            system: {name: each.metrics for name, each in protocols.items()}
-            for system, protocols in self.reached.items()
-        }
+        means = {}
+        for system, protocols in self.reached.items():
+            means[system] = {name: each.metrics for name, each in protocols.items()}
+        return means
 
     def against(self, other: EventsFinding) -> EventsFinding:
-        """Return the same with another run beside it, query by query.
+        """Return this finding with another run beside it, compared query by query.
 
         Raises:
             DataError: questions or items that differ, so that nothing would be compared.
         """
-        for name, events in self.events.test.items():
-            if differs := self._differs(other, name, events):
+        for name in self.events.test:
+            difference = self._difference(other, name)
+            if difference:
                 raise DataError(
-                    f"{self.run} and {other.run} are not asked the same: {differs}; compare runs on "
+                    f"{self.run} and {other.run} are not asked the same: {difference}; compare runs on "
                     "the same data with the same split and options of data and evaluation"
                 )
-        ours, theirs = self.reached[self.served], other.reached[other.served]
-        comparisons = {
-            name: {
-                metric: comparison
-                for metric, comparison in ours[name].against(theirs[name]).items()
-                if metric in ours[name].names
-            }
-            for name in self.events.test
-        }
+        ours = self.reached[self.served]
+        theirs = other.reached[other.served]
+        comparisons: dict[str, dict[str, Comparison]] = {}
+        for name in self.events.test:
+            comparisons[name] = {}
+            for metric, comparison in ours[name].against(theirs[name]).items():
+                if metric in ours[name].names:
+                    comparisons[name][metric] = comparison
         beside = Beside(other.run, (self.served, other.served), theirs, comparisons)
         return replace(self, beside=beside)
 
-    def _differs(self, other: EventsFinding, name: str, events: Events) -> str:
-        """Return in what the questions of a protocol are others in another finding; empty if they
-        are the same."""
-        if (theirs := other.events.test.get(name)) is None:
+    def _difference(self, other: EventsFinding, name: str) -> str:
+        """Return the difference between the questions of a protocol and another finding's; empty
+        for the same questions."""
+        if name not in other.events.test:
             return f"only the first has the protocol {name}"
-        if not _ids(self.events.timeline.item_ids).equals(_ids(other.events.timeline.item_ids)):
-            counts = [len(each.events.timeline.item_ids) for each in (self, other)]
-            return "their items are others ({:,} and {:,})".format(*counts)
-        users = [
-            _ids(line.user_ids).take(pa.array(line.user_of(which)))
-            for line, which in ((self.events.timeline, events), (other.events.timeline, theirs))
-        ]
-        ours, others = (each.reached[each.served][name].target for each in (self, other))
-        alike = users[0].equals(users[1]) and np.array_equal(ours, others)
-        return (
-            ""
-            if alike
-            else f"their {name} questions are others ({len(events):,} and {len(theirs):,})"
-        )
+        our_items = _ids(self.events.timeline.item_ids)
+        their_items = _ids(other.events.timeline.item_ids)
+        if not our_items.equals(their_items):
+            return f"their items are others ({len(our_items):,} and {len(their_items):,})"
+        have_same_users = self._users(name).equals(other._users(name))
+        ours = self.reached[self.served][name].target
+        theirs = other.reached[other.served][name].target
+        if have_same_users and np.array_equal(ours, theirs):
+            return ""
+        counts = f"{len(self.events.test[name]):,} and {len(other.events.test[name]):,}"
+        return f"their {name} questions are others ({counts})"
+
+    def _users(self, name: str) -> pa.Array:
+        """Return the id of the user of each question of a protocol, [q]."""
+        timeline = self.events.timeline
+        return _ids(timeline.user_ids).take(pa.array(timeline.user_of(self.events.test[name])))
 
     def verdicts(self) -> list[str]:
-        """Return comparisons with the other run in plain words; none without one."""
-        if (beside := self.beside) is None:
+        """Return the comparisons with the other run in plain words; none without another run."""
+        if self.beside is None:
             return []
-        ours, theirs = (
-            f"{run} ({served})" for run, served in zip((self.run, beside.run), beside.served)
-        )
-        return [
-            f"{protocol}: {comparison.sentence(ours, theirs, metric)}"
-            for protocol, metrics in beside.comparisons.items()
-            for metric, comparison in metrics.items()
-        ]
+        ours = f"{self.run} ({self.beside.served[0]})"
+        theirs = f"{self.beside.run} ({self.beside.served[1]})"
+        sentences = []
+        for protocol, metrics in self.beside.comparisons.items():
+            for metric, comparison in metrics.items():
+                sentences.append(f"{protocol}: {comparison.sentence(ours, theirs, metric)}")
+        return sentences
 
     @property
     def winners(self) -> list[str]:
-        """The best system of each protocol, in sentences; none where there is one system alone."""
+        """The best system of each protocol, in sentences; empty for one system alone."""
         if len(self.reached) < 2:
             return []
-        protocols = {
-            name: {system: each[name] for system, each in self.reached.items()}
-            for name in self.events.test
-        }
-        return [winner(systems, name) for name, systems in protocols.items()]
+        sentences = []
+        for name in self.events.test:
+            systems = {system: protocols[name] for system, protocols in self.reached.items()}
+            sentences.append(winner(systems, name))
+        return sentences
 
     def json(self) -> dict[str, Any]:
-        """Return a JSON object, with the tables in the form that metrics.json has them."""
-        facts = {
+        """Return a JSON object, with tables in the form of metrics.json."""
+        document = {
             "counts": dict(self.counts),
             "notes": list(self.lines),
             "cautions": list(self.cautions),
-        }
-        document = {
-            **facts,
             "metrics": self.metrics,
             "winners": self.winners,
             "protocols": protocols_of(self.reached),
         }
-        if (beside := self.beside) is None:
+        if self.beside is None:
             return document
-        comparisons = {
-            protocol: {metric: comparison.json() for metric, comparison in metrics.items()}
-            for protocol, metrics in beside.comparisons.items()
-        }
-        return {
-            **document,
-            "against": str(beside.run),
-            "served": list(beside.served),
-            "comparisons": comparisons,
-            "verdicts": self.verdicts(),
-        }
+        comparisons = {}
+        for protocol, metrics in self.beside.comparisons.items():
+            comparisons[protocol] = {name: each.json() for name, each in metrics.items()}
+        document["against"] = str(self.beside.run)
+        document["served"] = list(self.beside.served)
+        document["comparisons"] = comparisons
+        document["verdicts"] = self.verdicts()
+        return document
 
     def per_query(self) -> pa.Table:
-        """Return columns task, query, system, metric, value: the protocol, and the id of the
-        user."""
-        timeline, tables = self.events.timeline, []
+        """Return every score: columns task (the protocol), query (the id of the user), system,
+        metric, value."""
         every = dict(self.reached)
         if self.beside is not None:
             every[f"{self.beside.run}: {self.beside.served[1]}"] = self.beside.reached
+        tables = []
         for system, protocols in every.items():
             for task, each in protocols.items():
-                users = timeline.user_ids.take(
-                    pa.array(timeline.user_of(self.events.test[task]))
-                ).cast(pa.string())
+                users = self._users(task).cast(pa.string())
                 for metric, values in each.per_query.items():
-                    names = {"task": task, "query": users, "system": system, "metric": metric}
                     columns = {
-                        key: [v] * len(values) if isinstance(v, str) else v
-                        for key, v in names.items()
+                        "task": [task] * len(values),
+                        "query": users,
+                        "system": [system] * len(values),
+                        "metric": [metric] * len(values),
+                        "value": pa.array(values, pa.float64()),
                     }
-                    tables.append(pa.table({**columns, "value": pa.array(values, pa.float64())}))
+                    tables.append(pa.table(columns))
         return pa.concat_tables(tables)
 
 
@@ -221,21 +218,22 @@ def evaluate_events(
     """Rank the run's items for later events of a file: by popularity, counts, vectors, and counts
     and vectors.
 
-    Users whom the run knows have their stored histories in front; the others begin with their
-    events of the file.
+    The history of a user begins with the stored history, if the run knows the user, and goes on
+    with the user's events of the file.
 
     Args:
         data: a file or a folder of interactions with the columns that the run was trained on, or an
             object that holds them.
-        metrics: names such as ndcg@10; none are those of the run.
+        metrics: names such as ndcg@10; empty for the metrics of the run.
         queries: largest number of queries of each protocol, drawn at random; None is all.
-        options: overrides of the run's `data` section, of how the data are read, such as
+        options: overrides of the run's `data` section for reading the data, such as
             data.time=when.
-        against: another run, which is asked the same; what both serve is compared query by query.
+        against: another run with the same questions; the served systems are compared query by
+            query.
 
     Raises:
-        DataError: data that cannot be read, of which nothing can be asked, or of which another run
-            is asked something else.
+        DataError: data that cannot be read, or have no questions, or other questions for the other
+            run.
         ConfigError: an option or a metric that does not exist.
     """
     if against is not None:
@@ -250,14 +248,14 @@ def evaluate_events(
             )
     config = config_of_run(recommender.folder, options)
     assert isinstance(config.data, Interactions)
-    if any(option.startswith("data.split") for option in options) and not isinstance(
-        config.data.split, GlobalTime
-    ):
+    is_split_given = any(option.startswith("data.split") for option in options)
+    if is_split_given and not isinstance(config.data.split, GlobalTime):
         raise ConfigError(
             "data.split of an evaluation on other interactions is global_time, with its least and rolling"
         )
     recommender, later = _in_contexts(recommender, _read(config.data, data, recommender.integers))
-    latest = recommender.stored.latest(ids := later.user_ids)
+    ids = later.user_ids
+    latest = recommender.stored.latest(ids)
     if latest is None and Elapsed() in recommender.options.query:
         raise DataError(
             f"{recommender.folder} does not know when its histories ended, which its tower's elapsed reads: train it again"
@@ -268,127 +266,149 @@ def evaluate_events(
     )
     total = {name: len(each) for name, each in events.test.items()}
     if queries is not None:
-        test = {
-            name: drawn(each, queries, config.evaluation.seed) for name, each in events.test.items()
-        }
+        test = {}
+        for name, each in events.test.items():
+            test[name] = drawn(each, queries, config.evaluation.seed)
         events = replace(events, test=test)
-    met = recommender if later.anonymous else recommender.meeting(later.user_ids)
-    scores = {name: _systems(met, events.timeline, each) for name, each in events.test.items()}
-    counts, names = recommender.items.count, listed(metrics) or config.evaluation.metrics
-    reached = {
-        system: {
-            name: judge_events(systems[system], events.test[name], events.timeline, counts, names)
-            for name, systems in scores.items()
-        }
-        for system in next(iter(scores.values()))
-    }
-    return _described(recommender, later, events, total, reached)
+    served = recommender if later.anonymous else recommender.with_users(later.user_ids)
+    scores = {name: _systems(served, events.timeline, each) for name, each in events.test.items()}
+    counts = recommender.items.count
+    names = listed(metrics) or config.evaluation.metrics
+    reached: dict[str, dict[str, Recommended]] = {}
+    for system in next(iter(scores.values())):
+        reached[system] = {}
+        for name, systems in scores.items():
+            reached[system][name] = judge_events(
+                systems[system], events.test[name], events.timeline, counts, names
+            )
+    return _finding(recommender, later, events, total, reached)
 
 
 def _read(options: Interactions, data: Any, integers: Mapping[str, bool]) -> Timeline:
-    """Return the timeline of other data, read as those of the run were, with ids as texts as the
-    run has them."""
-    absent: dict[str, Any] = dict.fromkeys(("path", "users", "items", "validation", "test"))
-    source = replace(options, **absent, split=Undivided())
-    named = replace(source, path=str(data)) if isinstance(data, str | Path) else source.hand(data)
-    later = named.read(whole=False)
+    """Return the timeline of other data, read like the data of the run, with ids as texts in the
+    run's spelling."""
+    source = replace(
+        options,
+        path=None,
+        users=None,
+        items=None,
+        validation=None,
+        test=None,
+        split=Undivided(),
+    )
+    is_path = isinstance(data, str | Path)
+    held = replace(source, path=str(data)) if is_path else source.hand(data)
+    later = held.read(whole=False)
     if later.anonymous:  # the same numbers are other sessions in the run
         names = [f"session {name}" for name in later.user_ids.to_pylist()]
         later = replace(later, user_ids=pa.array(names, pa.large_string()))
-    users, items = (
-        texts_of(getattr(later, f"{role}_ids"), integers[role]) for role in ("user", "item")
-    )
+    users = texts_of(later.user_ids, integers["user"])
+    items = texts_of(later.item_ids, integers["item"])
     return replace(later, user_ids=users, item_ids=items)
 
 
 def _refuse_another_unit(later: Timeline, recommender: Recommender) -> None:
-    """Raise DataError where times are hundreds of those that the run knows, or the other way round:
-    nothing would be compared."""
+    """Raise DataError if the times are hundreds of times the run's times, or the other way round: a
+    comparison would say nothing."""
     known = recommender.stored.times
-    if (
-        later.time is None
-        or known is None
-        or min(known[0], middle := float(np.median(later.time))) <= 0
-    ):
+    if later.time is None or known is None:
         return
-    if max(middle / known[1], known[0] / middle) > ANOTHER_UNIT:
-        own = float(later.time.min()), float(later.time.max())
-        spans = ["{:,.0f} to {:,.0f}".format(*span) for span in (own, known)]
+    earliest, latest = known
+    middle = float(np.median(later.time))
+    if min(earliest, middle) <= 0:
+        return
+    if max(middle / latest, earliest / middle) > ANOTHER_UNIT:
+        here = f"{float(later.time.min()):,.0f} to {float(later.time.max()):,.0f}"
         raise DataError(
-            f"times are {spans[0]} here, and {spans[1]} in the histories of {recommender.folder}: another unit, or dates beside "
-            "numbers (dates are read as microseconds since 1970); give times as the run was trained on them"
+            f"times are {here} here, and {earliest:,.0f} to {latest:,.0f} in the histories of "
+            f"{recommender.folder}: another unit, or dates beside numbers (dates are read as "
+            "microseconds since 1970); give times as the run was trained on them"
         )
 
 
 def _in_contexts(recommender: Recommender, later: Timeline) -> tuple[Recommender, Timeline]:
-    """Return a recommender that knows what the events of a timeline happened in, and the timeline
-    with its numbers."""
+    """Return a recommender with the contexts of the events of a timeline, and the timeline with the
+    recommender's codes of the contexts."""
     if recommender.contexts is None or later.contexts is None or later.context is None:
         return recommender, replace(later, context=None)
     names = recommender.contexts.table.column_names
-    happened = {name: later.contexts[name] for name in later.contexts.column_names if name in names}
+    contexts = {name: later.contexts[name] for name in later.contexts.column_names if name in names}
     first = len(recommender.contexts.table) - 1
-    return recommender.among(happened, len(later.contexts)), replace(
-        later, context=later.context + first
-    )
+    extended = recommender.with_contexts(contexts, len(later.contexts))
+    return extended, replace(later, context=later.context + first)
 
 
 def _systems(recommender: Recommender, timeline: Timeline, events: Events) -> dict[str, Scores]:
     """Return the scores of each system for events."""
-    index, counts = recommender.index, recommender.items.count.astype(np.float32)
+    index = recommender.index
+    counts = recommender.items.count.astype(np.float32)
     if index.stamp is not None:
         index.stamp.refuse_other(recommender.fingerprint, index.folder)
     vectors = inner(_vectors(recommender, timeline, events), index.vectors)
     systems: dict[str, Scores] = {
         "popularity": lambda rows: np.tile(counts, (rows.stop - rows.start, 1))
     }
-    if (counting := recommender.counts) is None:
-        return {**systems, "trained": vectors}
-    seen, fitted = Histories(timeline.item, *timeline.histories(events)), counting.fitted
+    counting = recommender.counts
+    if counting is None:
+        systems["trained"] = vectors
+        return systems
+    starts, stops = timeline.histories(events)
+    seen = Histories(timeline.item, starts, stops)
+    fitted = counting.fitted
     newer = len(counts) - fitted.weights.shape[0]  # items without counts
     systems[counting.system] = lambda rows: np.pad(fitted.scores(seen[rows]), ((0, 0), (0, newer)))
-    return {**systems, "trained": vectors, COUNTED: counting.by_history(vectors, seen)}
+    systems["trained"] = vectors
+    systems[COUNTED] = counting.by_history(vectors, seen)
+    return systems
 
 
 def _vectors(recommender: Recommender, timeline: Timeline, events: Events) -> Floats:
-    """Return the vectors of users as they stand before events, [q, D]."""
+    """Return the vectors of users before events, [q, D]."""
     history = recommender.options.history
     contexts = Contexts(timeline, history.last if history else 1, targets=1)
-    frame = Visits(timeline, np.zeros(len(timeline), bool), contexts).frame(
-        torch.from_numpy(events)
-    )
+    visits = Visits(timeline, np.zeros(len(timeline), bool), contexts)
+    columns = dict(visits.frame(torch.from_numpy(events)).columns)
     known = recommender.users.table["id"]
     codes = pc.index_in(timeline.user_ids, value_set=known).fill_null(len(known) - 1)
-    user = torch.from_numpy(codes.to_numpy().astype(np.int64)[timeline.user_of(events)])
-    vectors: Floats = recommender.tower.encode(
-        Frame({**frame.columns, "user": user}), "query"
-    ).numpy()
+    users = codes.to_numpy().astype(np.int64)[timeline.user_of(events)]
+    columns["user"] = torch.from_numpy(users)
+    vectors: Floats = recommender.tower.encode(Frame(columns), "query").numpy()
     return vectors
 
 
-def _described(
+def _finding(
     recommender: Recommender,
     later: Timeline,
     events: Continued,
     total: Mapping[str, int],
     reached: Reached,
 ) -> EventsFinding:
-    """Return a finding with what was read, left out and asked."""
+    """Return a finding with sentences on the data and the questions.
+
+    Args:
+        total: number of questions of each protocol, before some of them were drawn.
+    """
     ids = events.timeline.user_ids
-    known = pc.is_in(ids, value_set=recommender.users.table["id"])
-    users = {"users": len(ids), "known_users": pc.sum(known).as_py() or 0}
+    known = pc.sum(pc.is_in(ids, value_set=recommender.users.table["id"])).as_py() or 0
     queries = {name: len(each) for name, each in events.test.items()}
-    left_out = {
-        reason: count for reason, count in {**later.dropped, **events.left_out}.items() if count
+    dropped = {**later.dropped, **events.left_out}
+    left_out = {reason: count for reason, count in dropped.items() if count}
+    counts = {
+        "interactions": events.later,
+        "users": len(ids),
+        "known_users": known,
+        "queries": queries,
+        "left_out": left_out,
     }
-    counts = {"interactions": events.later, **users, "queries": queries, "left_out": left_out}
-    of = {
-        name: "" if count == total[name] else f" of {total[name]:,}"
-        for name, count in queries.items()
-    }
-    tests = ", ".join(f"{count:,}{of[name]} {name}" for name, count in queries.items())
-    text = "{interactions:,} interactions of {users:,} users, {known_users:,} of whom the run knows; test queries: "
-    lines = [*later.about.split("\n"), text.format(**counts) + tests]
+    tests = []
+    for name, count in queries.items():
+        share = "" if count == total[name] else f" of {total[name]:,}"
+        tests.append(f"{count:,}{share} {name}")
+    lines = later.about.split("\n")
+    lines.append(
+        f"{events.later:,} interactions of {len(ids):,} users, {known:,} of whom the run knows; "
+        f"test queries: {', '.join(tests)}"
+    )
     lines += [f"left out: {quantity(count, reason)}" for reason, count in left_out.items()]
     cautions = []
     untimed = later.time is None or recommender.stored.latest(ids) is None

@@ -75,16 +75,26 @@ class Recommendations:
     now: str | None = None  # the moment of the question, as the data have times; None without times
 
     def __str__(self) -> str:
+        lines = [f"note: {one_line(note)}" for note in self.notes]
         width = max((len(hit.id) for hit in self.hits), default=0)
-        hits = (
-            f"{hit.rank:>3}  {hit.score:>7.3f}  {one_line(hit.id):<{width}}  {one_line(hit.name)}"
-            for hit in self.hits
-        )
-        return "\n".join([*(f"note: {note}" for note in map(one_line, self.notes)), *hits])
+        for hit in self.hits:
+            name = one_line(hit.name)
+            lines.append(f"{hit.rank:>3}  {hit.score:>7.3f}  {one_line(hit.id):<{width}}  {name}")
+        return "\n".join(lines)
 
 
 class Recommender(RunFolder):
     """Open a run's towers with its users, items and histories.
+
+    Attributes:
+        users: the users of the run, and in the last row an unknown user.
+        items: the items of the run.
+        contexts: the contexts of the run's events; the last two rows are an unknown context and the
+            context of a query. None if the run has no contexts.
+        integers: True for "user" and "item" if their ids are integers.
+        tower: the towers for these users, items and contexts.
+        has_context: True if the context of queries is known.
+        unseen: a note on each category in the context of queries that training has not seen.
 
     Raises:
         DataError: a folder that holds no recommender, or parts of several.
@@ -92,11 +102,10 @@ class Recommender(RunFolder):
 
     users: Entities
     items: Entities
+    contexts: Entities | None = None
     tower: FeatureTowers
-    has_context = False  # whether queries are asked in a context that is known
-    unseen: tuple[
-        str, ...
-    ] = ()  # a note on each category of this context that training has not seen
+    has_context = False
+    unseen: tuple[str, ...] = ()
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -104,19 +113,14 @@ class Recommender(RunFolder):
         self.config = _configuration(folder / "config.yaml")
         assert isinstance(self.config.tower, Features)
         self.options: Features = self.config.tower
-        users, items = (entities(folder / name) for name in (USERS, ITEMS))
-        self.integers = {
-            "user": _has_integers(users),
-            "item": _has_integers(items),
-        }  # whether ids are
-        self.users = _texts(users, "")  # the last is one whom the run does not know
+        users = entities(folder / USERS)
+        items = entities(folder / ITEMS)
+        self.integers = {"user": _has_integers(users), "item": _has_integers(items)}
+        self.users = _texts(users, "")
         self.items = _texts(items)
-        happened = folder / CONTEXTS
-        # The last two are an event of which nothing is known, and the one that is asked.
-        self.contexts: Entities | None = (
-            _texts(entities(happened), "", "") if happened.is_file() else None
-        )
-        self.tower = self.opened(self.items)
+        if (folder / CONTEXTS).is_file():
+            self.contexts = _texts(entities(folder / CONTEXTS), "", "")
+        self.tower = self.load_towers(self.items)
 
     def _refuse_other(self) -> None:
         if (self.folder / "model" / "modules.json").is_file():
@@ -127,96 +131,113 @@ class Recommender(RunFolder):
         if not self.recommends:
             raise DataError(f"{self.folder} is not a run of a recommender: {HISTORIES} is missing")
 
-    def opened(self, items: Entities, added: str = "") -> FeatureTowers:
-        """Return the saved towers, for the run's users and these items; `added` says what the run
-        did not have."""
+    def load_towers(self, items: Entities, added: str = "") -> FeatureTowers:
+        """Return the saved towers for this recommender's users and contexts, and for some items.
+
+        Args:
+            added: the source of rows that the run did not have, for messages.
+        """
         normalised = self.config.similarity.name == "cosine"
         weights = self.folder / "model" / "model.safetensors"
         return opened(self.options, normalised, self.users, items, weights, self.contexts, added)
 
     def within(self, context: Mapping[str, Any]) -> Recommender:
-        """Return the same recommender for queries in a context, such as {"device": "phone"}.
+        """Return a recommender for queries in a context, such as {"device": "phone"}.
 
         Raises:
             DataError: a column that the run's contexts do not have, or a value of another type.
         """
-        known = (
-            []
-            if self.contexts is None
-            else [name for name in self.contexts.table.column_names if name != "id"]
-        )
-        if self.contexts is None or (
-            unknown := next((name for name in context if name not in known), None)
-        ):
-            what = (
-                f"its contexts have {', '.join(known)}"
-                if known
-                else "it knows no context (data.context)"
-            )
-            raise DataError(
-                f"{self.folder} has no context {next(iter(context)) if not known else unknown!r}: {what}"
-            )
-        other = self.among({name: [value] for name, value in context.items()}, 1)
-        other.has_context = True
-        read = {feature.column for feature in self.options.query if isinstance(feature, Category)}
-        seen = self.contexts.table[:-2].filter(pa.array(self.contexts.known[:-2])).combine_chunks()
-        other.unseen = tuple(
-            f"training has seen no {name}={value}, which stands for an unknown one"
-            for name, value in context.items()
-            if name in read
-            and not pc.is_in(_cast(seen.schema.field(name), [value]), value_set=seen[name])[
-                0
-            ].as_py()
-        )
-        return other
+        columns: list[str] = []
+        if self.contexts is not None:
+            columns = [name for name in self.contexts.table.column_names if name != "id"]
+        known = f"its contexts have {', '.join(columns)}"
+        if not columns:
+            known = "it knows no context (data.context)"
+        for name in context:
+            if name not in columns:
+                raise DataError(f"{self.folder} has no context {name!r}: {known}")
+        inside = self.with_contexts({name: [value] for name, value in context.items()}, 1)
+        inside.has_context = True
+        inside.unseen = self._unseen_categories(context)
+        return inside
 
-    def among(self, contexts: Mapping[str, Any], rows: int) -> Recommender:
-        """Return the same recommender with further contexts at the end, in place of the one of a
-        query.
+    def _unseen_categories(self, context: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return a note on each category of a context that the towers read, and that training has
+        not seen."""
+        assert self.contexts is not None
+        read = {feature.column for feature in self.options.query if isinstance(feature, Category)}
+        trained = pa.array(self.contexts.known[:-2])
+        seen = self.contexts.table[:-2].filter(trained).combine_chunks()
+        notes = []
+        for name, value in context.items():
+            if name not in read:
+                continue
+            category = _cast(seen.schema.field(name), [value])
+            if not pc.is_in(category, value_set=seen[name])[0].as_py():
+                notes.append(
+                    f"training has seen no {name}={value}, which stands for an unknown one"
+                )
+        return tuple(notes)
+
+    def with_contexts(self, contexts: Mapping[str, Any], rows: int) -> Recommender:
+        """Return a recommender with further contexts in place of the last context, that of a query.
 
         Args:
-            contexts: some of the columns of the run's contexts, each with so many rows.
+            contexts: some of the columns of the run's contexts.
+            rows: number of values in each of the columns.
 
         Raises:
             DataError: a column of another type.
         """
         assert self.contexts is not None
-        table, count = self.contexts.table, self.contexts.count
-        named = {"id": [""] * rows, **contexts}
-        columns = {
-            f.name: _cast(f, named[f.name]) if f.name in named else pa.nulls(rows, f.type)
-            for f in table.schema
-        }
-        other = copy(self)
-        other.contexts = Entities(
-            pa.concat_tables([table[:-1], pa.table(columns)]), np.append(count[:-1], [0] * rows)
+        table = self.contexts.table
+        columns = {}
+        for field in table.schema:
+            if field.name in contexts:
+                columns[field.name] = _cast(field, contexts[field.name])
+            elif field.name == "id":
+                columns["id"] = pa.array([""] * rows, field.type)
+            else:
+                columns[field.name] = pa.nulls(rows, field.type)
+        further = Entities(
+            pa.concat_tables([table[:-1], pa.table(columns)]),
+            np.append(self.contexts.count[:-1], [0] * rows),
         )
-        other.tower = other.opened(self.items, "the context of a query")
-        return other
+        return self._with_rows(self.users, further, "the context of a query")
 
-    def meeting(self, ids: pa.Array | pa.ChunkedArray) -> Recommender:
-        """Return the same recommender with rows for users whom the run does not know, if their ids
-        have vectors of buckets."""
+    def with_users(self, ids: pa.Array | pa.ChunkedArray) -> Recommender:
+        """Return a recommender with rows for users whom the run does not know, if the towers have
+        vectors for buckets of ids; else this recommender."""
         if not any(isinstance(feature, Id) and feature.buckets for feature in self.options.query):
             return self
         distinct = pc.unique(ids)
         new = distinct.filter(pc.invert(pc.is_in(distinct, value_set=self.users.table["id"])))
         if not len(new):
             return self
-        other = copy(self)
-        other.users = _texts(
-            Entities(self.users.table[:-1], self.users.count[:-1]), *new.to_pylist(), ""
-        )
-        other.tower = other.opened(self.items)
-        return other
+        known = Entities(self.users.table[:-1], self.users.count[:-1])
+        return self._with_rows(_texts(known, *new.to_pylist(), ""), self.contexts)
+
+    def _with_rows(
+        self, users: Entities, contexts: Entities | None, added: str = ""
+    ) -> Recommender:
+        """Return a copy with other users and contexts, and with the saved towers for them.
+
+        The towers look features up by row, so that new rows need new towers.
+        """
+        changed = copy(self)
+        changed.users = users
+        changed.contexts = contexts
+        changed.tower = changed.load_towers(self.items, added)
+        return changed
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes where the towers read no context of a query, and it is known, or the other way
-        round, and on unseen categories."""
-        if self.contexts is None or (self.tower.query.moment is not None) == self.has_context:
+        """Notes on a context that the towers do not read, on a missing context that the towers
+        read, or on unseen categories."""
+        reads_context = self.tower.query.moment is not None
+        if self.contexts is None or reads_context == self.has_context:
             return self.unseen
-        return (_NO_FEATURE if self.has_context else _NO_CONTEXT,)
+        return (_NO_FEATURE,) if self.has_context else (_NO_CONTEXT,)
 
     @property
     def reads_elapsed(self) -> bool:
@@ -228,7 +249,7 @@ class Recommender(RunFolder):
         without times.
 
         Raises:
-            DataError: a time that cannot be, or one for data without times.
+            DataError: an impossible time, or a time for data without times.
         """
         clock = self.stored.clock
         if clock is not None:
@@ -248,25 +269,28 @@ class Recommender(RunFolder):
     def notes_of(
         self, moment: Moment | None, pause: float | None = None, later: int = 0
     ) -> tuple[str, ...]:
-        """Return the notes, with those on the moment of the question.
+        """Return the notes on the context, and the notes on the moment of a question.
 
         Args:
-            pause: the time since the last event, of a question of one user.
-            later: events that were not known at the moment.
+            pause: the time since the user's last event, for a question of one user.
+            later: number of events that were not known at the moment.
         """
-        notes, clock = list(self.notes), self.stored.clock
+        notes = list(self.notes)
         if later:
             notes.append(f"{quantity(later, 'later events')} of the history not known at that time")
+        clock = self.stored.clock
         if clock is None or moment is None:
             return tuple(notes)
         if not self.reads_elapsed:
-            return (*notes, _NO_ELAPSED) if moment.named and not later else tuple(notes)
-        which = "" if moment.named else ", the latest time of the data"
-        since = "" if pause is None or math.isnan(pause) else f": {clock.length(pause)} after it"
-        notes.append(
-            "the model reads the time since the last event (elapsed); now is "
-            f"{clock.shown(moment.now)}{which}{since}"
-        )
+            if moment.named and not later:
+                notes.append(_NO_ELAPSED)
+            return tuple(notes)
+        note = f"the model reads the time since the last event (elapsed); now is {clock.shown(moment.now)}"
+        if not moment.named:
+            note += ", the latest time of the data"
+        if pause is not None and not math.isnan(pause):
+            note += f": {clock.length(pause)} after it"
+        notes.append(note)
         return tuple(notes)
 
     @cached_property
@@ -289,30 +313,31 @@ class Recommender(RunFolder):
         """Return the k best items for a user, for a history, or for a user with another history
         than the run knows.
 
-        A history that is given with a user takes the place of the one that the run knows; what the
-        user has taken, or rated low, stays left out.
+        A history that is given with a user takes the place of the history that the run knows; the
+        items that the user has taken, or rated low, stay left out.
 
         Args:
-            user: an id; one that the run does not know has the vector of its bucket or of unknown
-                users.
-            history: ids of items, the latest last; None takes all that the run knows of the user.
-            exclude_seen: leave out what the history holds, and what the user is known to have taken,
-                rated low or disliked.
+            user: an id; a user whom the run does not know has the vector of the id's bucket or of
+                unknown users.
+            history: ids of items, the latest last; None takes the history that the run knows.
+            exclude_seen: leave out the items of the history, and the items that the user is known
+                to have taken, rated low or disliked.
             index: an exported index to search instead of the run's own.
             now: the moment of the question, as the data have times: a number in their unit or a
-                date. The time since the user's last event, for towers that ask for it, is counted
-                up to it, and events later than it are not known. None is the latest time of the
-                data. The last event of a history that is given is at this moment.
+                date. Later events are not known, and the time since the user's last event, for
+                towers that read it, ends at this moment. None is the latest time of the data. The
+                last event of a given history is at this moment.
             hybrid: rank by counts and vectors together, with the weight that the run has chosen;
                 scores are then weighted standard deviations above the mean of all items. None does
-                so where validation has shown it to be better than the vectors alone, and no `index`
+                so if validation has shown it to be better than the vectors alone, and no `index`
                 is named.
-            context: what the user asks in, by column of data.context, for towers that ask for it.
-            before: answer as at an earlier time, of which only the events before it are known, as
-                an evaluation asks for the event that came then; `now` is this time, too.
+            context: values of the columns of data.context for the question, for towers that read
+                them.
+            before: answer as at an earlier time, when only the events before it were known, as an
+                evaluation asks for the event of this time; `now` is this time, too.
 
         Raises:
-            DataError: neither user nor history, what is no id, an item that is not in the run, a
+            DataError: neither user nor history, a wrong id, an item that is not in the run, a
                 number out of range, no such time, an index of another model, a hybrid of a run
                 without counts or with an approximate index.
         """
@@ -325,58 +350,94 @@ class Recommender(RunFolder):
             raise DataError("give a user, a history, or both")
         refuse_depth(k)
         moment = self.moment(now, before)
-        names = self.named("user", [] if user is None else [user])
-        code, met = _place(self.users.table["id"], names), self.meeting(names)
-        past, row = self.past(code), _place(met.users.table["id"], names)
-        known = len(past.items.items)
-        past = past if moment is None else past.until(moment)
-        later, replaced = known - len(past.items.items), ""
+        names = self.id_texts("user", [] if user is None else [user])
+        code = _position(self.users.table["id"], names)
+        everything = self.past(code)
+        past = everything if moment is None else everything.until(moment)
+        known = len(everything.items.items)
+        later = known - len(past.items.items)  # events
         if history is not None:
-            if isinstance(history, AbstractSet) or (items := ids_of(history)) is None:
-                raise DataError(
-                    f"history is {history!r}; expected a list of ids of items, the latest last"
-                )
-            own = self.codes(self.named("item", items).to_pylist())
-            aside = past.left_out[1]
-            if user is not None and known:
-                replaced = (_REPLACED if exclude_seen else _KEPT).format(known, names[0].as_py())
-            past = PastEvents(
-                Histories.of(own, np.array([0, len(own)])),
-                aside=Histories.of(aside, np.array([0, len(aside)])),
-            )
+            past = self._replaced(past, history)
             later = 0
         refuse_other_kinds(Recommender.recommend, locals())
-        pauses = past.pauses(None if moment is None else moment.now)
-        pause = None if history is not None else float(pauses[0])
-        notes = self.notes_of(moment, pause, later)
-        if history is not None and self.reads_elapsed:
-            notes = (*notes, _AT_NOW)
-        notes = (replaced, *notes) if replaced else notes
-        clock, shown = self.stored.clock, None
-        if clock is not None and moment is not None:
-            shown = clock.shown(moment.now)
+        notes = []
         if user is not None and code is None:
-            notes = (_unknown(user, history), *notes)
-        counting, taken = self.counting(hybrid, index), int(past.items.lengths[0])
+            notes.append(_unknown(user, history))
+        if user is not None and history is not None and known:
+            note = _REPLACED if exclude_seen else _KEPT
+            notes.append(note.format(known, names[0].as_py()))
+        if history is None:
+            pauses = past.pauses(None if moment is None else moment.now)
+            notes += self.notes_of(moment, float(pauses[0]), later)
+        else:
+            notes += self.notes_of(moment)
+            if self.reads_elapsed:
+                notes.append(_AT_NOW)
+        counting = self.counting(hybrid, index)
         other = None if index is None else Index(Path(index))
-        vector = (
-            met.vectors_of([row], past, moment)[0]
-            if other is not None and counting is None
-            else None
-        )
-        if other is not None and vector is not None and (taken or vector.any()):
-            seen = set(self.item_ids.take(past.left_out[1]).to_pylist()) if exclude_seen else set()
-            hits = other.search(vector, k + len(seen), self.fingerprint)
-            hits = [hit for hit in hits if hit.id not in seen][:k]
-            return Recommendations(
-                [replace(hit, rank=rank) for rank, hit in enumerate(hits, 1)], taken, notes, shown
+        served = self.with_users(names)
+        row = _position(served.users.table["id"], names)
+        hits = None
+        if other is not None and counting is None:
+            hits = served._hits_of_index(other, row, past, k, exclude_seen, moment)
+        if hits is None:
+            searched = self.index if other is None or counting is None else other
+            scores, codes, is_blank = served.best(
+                [row], past, k, exclude_seen, moment, counting, searched
             )
-        place = self.index if other is None or counting is None else other
-        scores, codes, blank = met.best([row], past, k, exclude_seen, moment, counting, place)
-        if blank[0]:
-            notes = (*notes, BLANK)
-        left = np.isfinite(scores[0])
-        return Recommendations(place.hits(scores[0][left], codes[0][left]), taken, notes, shown)
+            if is_blank[0]:
+                notes.append(BLANK)
+            left = np.isfinite(scores[0])
+            hits = searched.hits(scores[0][left], codes[0][left])
+        asked_at = None
+        if self.stored.clock is not None and moment is not None:
+            asked_at = self.stored.clock.shown(moment.now)
+        taken = int(past.items.lengths[0])
+        return Recommendations(hits, taken, tuple(notes), asked_at)
+
+    def _replaced(self, past: PastEvents, history: Sequence[Any]) -> PastEvents:
+        """Return a given history as the past of one user; the items that `past` leaves out stay
+        left out.
+
+        Raises:
+            DataError: a history that is no list of ids, or an item that is not in the run.
+        """
+        items = None if isinstance(history, AbstractSet) else ids_of(history)
+        if items is None:
+            raise DataError(
+                f"history is {history!r}; expected a list of ids of items, the latest last"
+            )
+        taken = self.codes(self.id_texts("item", items).to_pylist())
+        _, left_out = past.left_out
+        return PastEvents(
+            Histories.of(taken, np.array([0, len(taken)])),
+            aside=Histories.of(left_out, np.array([0, len(left_out)])),
+        )
+
+    def _hits_of_index(
+        self,
+        index: Index,
+        user: int | None,
+        past: PastEvents,
+        k: int,
+        exclude_seen: bool,
+        moment: Moment | None,
+    ) -> list[Found] | None:
+        """Return the k best items of a user by an exported index; None for a user of whom the model
+        knows nothing.
+
+        The index may be approximate, which leaves no items out. More items are therefore searched
+        for, and the seen items left out of the hits.
+        """
+        vector = self.vectors_of([user], past, moment)[0]
+        if not past.items.lengths[0] and not vector.any():
+            return None
+        seen: set[str] = set()
+        if exclude_seen:
+            seen.update(self.item_ids.take(past.left_out[1]).to_pylist())
+        nearest_hits = index.search(vector, k + len(seen), self.fingerprint)
+        unseen = [hit for hit in nearest_hits if hit.id not in seen]
+        return [replace(hit, rank=rank) for rank, hit in enumerate(unseen[:k], 1)]
 
     def best(
         self,
@@ -386,10 +447,10 @@ class Recommender(RunFolder):
         exclude_seen: bool,
         moment: Moment | None,
         counting: Counting | None,
-        place: Index,
+        index: Index,
     ) -> tuple[NDArray[np.float32], Codes, NDArray[np.bool_]]:
-        """Return scores and codes of the k best items of each user, [n, k], and of whom the model
-        knows nothing, [n].
+        """Return the scores and the codes of the k best items of each user, [n, k] each, and True
+        for each user of whom the model knows nothing, [n].
 
         Where fewer items are left, scores are -inf. A user of whom the model knows nothing gets
         items by their number of training events.
@@ -397,16 +458,17 @@ class Recommender(RunFolder):
         vectors = self.vectors_of(users, past, moment)
         seen = past.left_out if exclude_seen else None
         if counting is None:
-            scores, codes = place.nearest(vectors, k, self.fingerprint, seen)
+            scores, codes = index.nearest(vectors, k, self.fingerprint, seen)
         else:
-            scores, codes = _best(
-                counting.fused(place.scores(vectors, self.fingerprint), past.items), k, seen
-            )
-        blank = (past.items.lengths == 0) & ~vectors.any(1)
-        if blank.any():
-            counts = np.repeat(self.items.count[None].astype(np.float32), len(blank), 0)
-            scores[blank], codes[blank] = (each[blank] for each in _best(counts, k, seen))
-        return scores, codes, blank
+            by_vectors = index.scores(vectors, self.fingerprint)
+            scores, codes = _best(counting.fused(by_vectors, past.items), k, seen)
+        is_blank = (past.items.lengths == 0) & ~vectors.any(1)
+        if is_blank.any():
+            counts = np.repeat(self.items.count[None].astype(np.float32), len(is_blank), 0)
+            most, popular = _best(counts, k, seen)
+            scores[is_blank] = most[is_blank]
+            codes[is_blank] = popular[is_blank]
+        return scores, codes, is_blank
 
     @cached_property
     def counts(self) -> Counting | None:
@@ -420,8 +482,9 @@ class Recommender(RunFolder):
             raise DataError(
                 f"{self.folder} has no counts: a hybrid needs evaluation.baselines=true and a split with a test"
             )
-        served = index is None and self.counts is not None and self.counts.served
-        return self.counts if hybrid or (hybrid is None and served) else None
+        if hybrid is None:
+            hybrid = index is None and self.counts is not None and self.counts.served
+        return self.counts if hybrid else None
 
     @cached_property
     def stored(self) -> StoredHistories:
@@ -432,18 +495,17 @@ class Recommender(RunFolder):
         )
 
     def past(self, user: int | None) -> PastEvents:
-        """Return what a user has done, one row; nothing for an unknown user."""
+        """Return the past events of a user, one row; an empty row for an unknown user."""
         return nothing() if user is None else self.stored.of(self.users.table["id"][user])
 
-    def named(self, role: Literal["user", "item"], names: Iterable[Any]) -> pa.Array:
-        """Return ids as the run has them, as texts: where it has integers, "007" and 7.0 are 7.
+    def id_texts(self, role: Literal["user", "item"], ids: Iterable[Any]) -> pa.Array:
+        """Return ids as texts in the run's spelling: "007" and 7.0 are 7 if its ids are integers.
 
         Raises:
-            DataError: what is neither a text nor a whole number.
+            DataError: an id that is neither a text nor a whole number.
         """
-        return texts_of(
-            pa.array([_text(role, name) for name in names], pa.large_string()), self.integers[role]
-        )
+        texts = pa.array([_text(role, each) for each in ids], pa.large_string())
+        return texts_of(texts, self.integers[role])
 
     def codes(self, ids: Sequence[str]) -> Codes:
         """Return the codes of items.
@@ -454,29 +516,31 @@ class Recommender(RunFolder):
         at = pc.index_in(pa.array(ids, pa.large_string()), value_set=self.item_ids)
         unknown = [name for name, code in zip(ids, at.to_pylist()) if code is None]
         if unknown:
-            near = nearest(unknown[0], self.item_ids.to_pylist())
-            near = self._titled(unknown[0]) if near is None else f" Did you mean {_quoted(near)}?"
+            near = self._did_you_mean(unknown[0])
             raise DataError(f"no such item in {self.folder}: {', '.join(unknown)}.{near}")
         codes: Codes = at.to_numpy().astype(np.int64)
         return codes
 
-    def _titled(self, text: str) -> str:
-        """Return the item with a similar title, as a question."""
+    def _did_you_mean(self, text: str) -> str:
+        """Return a question for the item with a similar id, or else with a similar title; empty
+        without a similar item."""
+        near = nearest(text, self.item_ids.to_pylist())
+        if near is not None:
+            return f" Did you mean {_quoted(near)}?"
         titles = [title.lower() for title in titles_of(self.items.table)]
-        near = did_you_mean(text.lower(), titles).removeprefix(" Did you mean ").removesuffix("?")
-        return f" Did you mean {self.item_ids[titles.index(near)]} ({near})?" if near else ""
+        title = did_you_mean(text.lower(), titles).removeprefix(" Did you mean ").removesuffix("?")
+        if not title:
+            return ""
+        return f" Did you mean {self.item_ids[titles.index(title)]} ({title})?"
 
     def vectors_of(
         self, users: Sequence[int | None], past: PastEvents, moment: Moment | None
     ) -> NDArray[np.float32]:
-        """Return vectors of users by all that they have done, [n, D], as they stand at a moment;
-        None is an unknown user."""
-        return self.vectors(
-            users,
-            past.items.each,
-            past.pauses(None if moment is None else moment.now),
-            None if past.contexts is None else past.contexts.each,
-        )
+        """Return the vectors of users with all their past events, at a moment, [n, D]; None is an
+        unknown user."""
+        pauses = past.pauses(None if moment is None else moment.now)
+        contexts = None if past.contexts is None else past.contexts.each
+        return self.vectors(users, past.items.each, pauses, contexts)
 
     def vectors(
         self,
@@ -485,39 +549,29 @@ class Recommender(RunFolder):
         pauses: NDArray[np.float32] | None = None,
         contexts: Sequence[NDArray[np.integer]] | None = None,
     ) -> NDArray[np.float32]:
-        """Return vectors of users with their histories, [n, D], as they are compared; None is an
-        unknown user.
+        """Return the vectors of users with their histories, [n, D], as they are compared.
 
         Args:
-            pauses: the time since the last event of each history, nan where there is none; None is
+            users: codes of users; None is an unknown user.
+            histories: codes of the items of each user, the latest last.
+            pauses: the time since the last event of each history, nan for an empty history; None is
                 0, an event of this moment.
-            contexts: what the events of each history happened in; None is not known.
+            contexts: codes of the contexts of the events of each history; None is not known.
         """
         last = 0 if self.options.history is None else self.options.history.last
-        read = [codes[max(0, len(codes) - last) :] for codes in histories]
-        stop = np.cumsum([len(codes) for codes in read])
-        start = stop - [len(codes) for codes in read]
+        history = _latest(histories, last)
         unknown = len(self.users.table) - 1
-        history = Events(
-            torch.from_numpy(np.concatenate(read).astype(np.int64)),
-            torch.tensor(start),
-            torch.tensor(stop),
-        )
         columns: dict[str, Column] = {
             "user": torch.tensor([unknown if user is None else user for user in users]),
             "history": history,
             "elapsed": torch.from_numpy(just_now(histories) if pauses is None else pauses),
         }
         if self.contexts is not None:
-            nobody, query = len(self.contexts.table) - 2, len(self.contexts.table) - 1
-            happened = (
-                [np.full(len(codes), nobody) for codes in histories]
-                if contexts is None
-                else contexts
-            )
-            happened = [codes[max(0, len(codes) - last) :] for codes in happened]
-            events = torch.from_numpy(np.concatenate(happened).astype(np.int64))
-            columns["contexts"] = Events(events, history.start, history.stop)
+            unknown_context = len(self.contexts.table) - 2
+            query = len(self.contexts.table) - 1
+            if contexts is None:
+                contexts = [np.full(len(codes), unknown_context) for codes in histories]
+            columns["contexts"] = _latest(contexts, last)
             columns["context"] = torch.full((len(users),), query)
         vectors: NDArray[np.float32] = self.tower.encode(Frame(columns), "query").numpy()
         return vectors
@@ -526,34 +580,34 @@ class Recommender(RunFolder):
         """Write the users' tower as ONNX and the items with their vectors as Parquet; return facts
         about the export.
 
+        Args:
+            probes: number of users by whom the exported tower is compared with the saved tower.
+
         Raises:
             ConfigError: a tower that cannot be exported.
             DataError: a library that is not installed.
-            OutputError: what was written gives other vectors than the tower.
+            OutputError: the exported tower gives other vectors than the saved tower.
         """
-        known, history = len(self.users.table) - 1, self.options.history
-        module = UserModule(
-            self.tower, history.pools if history else (), len(self.items.table), known + 1
-        )
-        users = np.random.default_rng(0).permutation(known)[:probes].tolist()
-        histories: list[NDArray[Any]] = [
-            np.empty(0, np.int64),
-            np.arange(min(3, len(self.items.table))),
-        ]
+        items = len(self.items.table)
+        unknown = len(self.users.table) - 1
+        pools = self.options.history.pools if self.options.history else ()
+        module = UserModule(self.tower, pools, items, unknown + 1)
         moment = self.moment()
-        past = [self.past(user) for user in users]
-        histories += [each.items.each[0] for each in past]
-        pauses = [each.pauses(None if moment is None else moment.now)[0] for each in past]
-        elapsed = np.array([math.nan, 0.0, *pauses], np.float32)
-        users = [known, known, *users]
+        now = None if moment is None else moment.now
+        # An unknown user is compared without a history, and with a short history.
+        users = [unknown, unknown]
+        histories: list[NDArray[Any]] = [np.empty(0, np.int64), np.arange(min(3, items))]
+        pauses = [math.nan, 0.0]
+        for user in np.random.default_rng(0).permutation(unknown)[:probes].tolist():
+            past = self.past(user)
+            users.append(user)
+            histories.append(past.items.each[0])
+            pauses.append(past.pauses(now)[0])
+        elapsed = np.array(pauses, np.float32)
         expected = self.vectors(users, histories, elapsed)
         worst = write_users(folder, module, self.fingerprint, histories, users, elapsed, expected)
         write_parquet(folder, self.index)
-        return {
-            "largest_difference": worst,
-            "items": len(self.items.table),
-            "tried_on": len(histories),
-        }
+        return {"largest_difference": worst, "items": items, "tried_on": len(histories)}
 
 
 def _has_integers(known: Entities) -> bool:
@@ -561,15 +615,24 @@ def _has_integers(known: Entities) -> bool:
 
 
 def _texts(known: Entities, *others: str) -> Entities:
-    """Return entities with their ids as texts, followed by others without features."""
-    table, text = known.table, pa.large_string()
-    table = table.set_column(table.column_names.index("id"), "id", table["id"].cast(text))
-    new = {field.name: pa.nulls(len(others), field.type) for field in table.schema} | {
-        "id": pa.array(others, text)
-    }
+    """Return entities with their ids as texts, followed by other ids without features."""
+    table = known.table
+    ids = table["id"].cast(pa.large_string())
+    table = table.set_column(table.column_names.index("id"), "id", ids)
+    new = {field.name: pa.nulls(len(others), field.type) for field in table.schema}
+    new["id"] = pa.array(others, pa.large_string())
     return Entities(
         pa.concat_tables([table, pa.table(new)]), np.append(known.count, [0] * len(others))
     )
+
+
+def _latest(histories: Sequence[NDArray[np.integer]], last: int) -> Events:
+    """Return the latest codes of each history, at most `last` of each."""
+    read = [codes[max(0, len(codes) - last) :] for codes in histories]
+    lengths = [len(codes) for codes in read]
+    stop = np.cumsum(lengths)
+    codes = np.concatenate(read).astype(np.int64)
+    return Events(torch.from_numpy(codes), torch.tensor(stop - lengths), torch.tensor(stop))
 
 
 def _configuration(path: Path) -> Config:
@@ -577,9 +640,10 @@ def _configuration(path: Path) -> Config:
     if not path.is_file():
         raise DataError(f"{path} is missing: the run is incomplete")
     options = options_of_run(path.parent)
-    sections: dict[str, Any] = {
-        name: options.values[name] for name in ("tower", "objective") if name in options.values
-    }
+    sections: dict[str, Any] = {}
+    for name in ("tower", "objective"):
+        if name in options.values:
+            sections[name] = options.values[name]
     config = build(Options(sections, options.places), of_data=world(INTERACTIONS))
     if not isinstance(config.tower, Features):
         raise DataError(f"{path} does not describe a recommender: tower.kind has to be features")
@@ -587,23 +651,23 @@ def _configuration(path: Path) -> Config:
 
 
 def _cast(field: pa.Field, values: Any) -> pa.Array | pa.ChunkedArray:
-    """Return values of a column of contexts in its type, [n]."""
+    """Return values of a column of contexts in the type of the column, [n]."""
     try:
-        return (
-            values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
-        ).cast(field.type)
+        if not isinstance(values, pa.Array | pa.ChunkedArray):
+            values = pa.array(values)
+        return values.cast(field.type)
     except pa.ArrowException as error:
         raise DataError(f"context {field.name}: expected {field.type}: {error}") from None
 
 
 def _quoted(name: str) -> str:
-    """Return an id as a line of a CSV has it: in quotes if it has a comma or outer spaces."""
+    """Return an id as in a line of a CSV: in quotes if it has a comma or outer spaces."""
     return f'"{name}"' if "," in name or name != name.strip() else name
 
 
 def ids_of(ids: Any) -> list[Any] | None:
-    """Return what a list, an array or a column of ids holds; None for anything else, such as a text
-    or a table.
+    """Return the ids of a list, an array or a column; None for anything else, such as a text or a
+    table.
 
     >>> ids_of((3, "7")), ids_of("37"), ids_of(b"37"), ids_of({"user": [3, 7]}), ids_of(37)
     ([3, '7'], None, None, None, None)
@@ -629,20 +693,23 @@ def _text(role: str, name: Any) -> str:
 def _best(
     scores: NDArray[np.float32], k: int, without: tuple[Codes, Codes] | None
 ) -> tuple[NDArray[np.float32], Codes]:
-    """Return the k best scores of each row, which may be written over, and their codes; -inf for
-    the pairs left out."""
+    """Return the k best scores of each row and their codes, [n, k] each; the pairs left out have
+    the score -inf, which is written into `scores`."""
     if without is not None:
         scores[without] = -np.inf
     return top_of(scores, k)
 
 
-def _place(ids: pa.ChunkedArray, names: pa.Array) -> int | None:
-    """Return the position of an id, the only one; None if there is none, it is empty, or it is
-    absent."""
-    at = pc.index(ids, names[0]).as_py() if len(names) and names[0].as_py() else -1
-    return None if at < 0 else int(at)
+def _position(ids: pa.ChunkedArray, names: pa.Array) -> int | None:
+    """Return the position of the only name among ids; None for no name, an empty name, or an absent
+    name."""
+    if not len(names) or not names[0].as_py():
+        return None
+    position = int(pc.index(ids, names[0]).as_py())
+    return None if position < 0 else position
 
 
 def _unknown(user: Any, history: Sequence[Any] | None) -> str:
+    """Return the note on a user whom the run does not know."""
     by = "no history" if history is None else "the history given"
     return f"user {str(user)!r} is unknown; recommended by {by}"

@@ -17,33 +17,43 @@ from ..task.verdict import MAIN, main_metric
 from .pictures import Records, Scores, label, number, pictures
 from .report_tables import ReportTable
 
-_TOLD = 0.05  # a score of which a multiple says something
-_CHANCE = 0.5  # AUC of scores that tell nothing
+_LEAST_SCORE = 0.05  # a multiple of a lower score says nothing
+_CHANCE = 0.5  # AUC of random scores
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """Hold what a page shows; values that are empty or None are left out."""
+    """Hold the content of a page; empty values and None are left out.
+
+    Attributes:
+        facts: texts by name.
+        systems: metrics of "trained" and of the systems beside it, in the order of display.
+        difference: trained - rival in nDCG@10.
+        log: events "step" and "evaluation".
+        spreads: similarities of pairs and of random pairs, by system.
+        examples: queries with their hits.
+        config: the configuration as YAML.
+        subject: words for the model and its data.
+        rival: the system to compare with.
+        tables: tables by the name of their section.
+        alarms: sentences on faults of the training.
+        cautions: sentences on doubts about the figures.
+        winner: a sentence on the best system.
+    """
 
     facts: Mapping[str, str]
-    systems: Mapping[
-        str, Scores
-    ]  # metrics of "trained" and of what it is compared with, in the order of display
-    difference: Difference | None  # trained - rival in nDCG@10
-    log: Records  # events "step" and "evaluation"
+    systems: Mapping[str, Scores]
+    difference: Difference | None
+    log: Records
     spreads: Mapping[str, Spread]
     examples: Sequence[Example]
-    config: str  # YAML
+    config: str
     subject: Subject
-    rival: str | None = (
-        "bm25"  # the system that is compared with most, where it is one of the systems
-    )
-    tables: Mapping[str, Sequence[ReportTable]] = field(
-        default_factory=dict
-    )  # by the name of their section
+    rival: str | None = "bm25"
+    tables: Mapping[str, Sequence[ReportTable]] = field(default_factory=dict)
     alarms: Sequence[str] = ()
     cautions: Sequence[str] = ()
-    winner: str = ""  # a sentence on which system is best
+    winner: str = ""
 
     @property
     def against(self) -> str | None:
@@ -52,25 +62,25 @@ class RunReport:
 
 
 def render(report: RunReport) -> str:
-    """Return one self-contained HTML document; all content is escaped, pictures are SVG inside
-    it."""
+    """Return a self-contained HTML document with escaped content and SVG pictures."""
     from markupsafe import Markup
 
     spreads = {name: s for name, s in report.spreads.items() if len(s.pairs) and len(s.random)}
-    metrics = list(dict.fromkeys(name for scores in report.systems.values() for name in scores))
+    best: dict[str, float] = {}  # the highest score of each metric
+    for scores in report.systems.values():
+        for name, score in scores.items():
+            best[name] = max(score, best.get(name, score))
+    drawings = pictures(report.systems, spreads, report.log, report.rival)
     page: str = _template().render(
         report=report,
         headline=headline(report),
-        main=main_metric(metrics) if metrics else "",
-        metrics=metrics,
-        kinds={name.partition("@")[0] for name in metrics},
-        best={name: max(s[name] for s in report.systems.values() if name in s) for name in metrics},
+        main=main_metric(list(best)) if best else "",
+        metrics=list(best),
+        kinds={name.partition("@")[0] for name in best},
+        best=best,
         tally=_tally(report.examples, report.against),
         spreads=spreads,
-        pictures={
-            name: Markup(svg)
-            for name, svg in pictures(report.systems, spreads, report.log, report.rival).items()
-        },
+        pictures={name: Markup(svg) for name, svg in drawings.items()},
     )
     return page
 
@@ -99,40 +109,54 @@ def headline(report: RunReport) -> str:
         return "Trained, and not evaluated: no queries were held out for a test"
     metric = main_metric(report.systems["trained"])
     scores = {name: values[metric] for name, values in report.systems.items() if metric in values}
-    ours, parts = scores["trained"], []
+    ours = scores["trained"]
+    comparisons = []
     if report.rival in scores:
-        parts.append(_against(ours, scores[report.rival], label(report.rival)))
-        if metric == MAIN and (d := report.difference) is not None:
-            doubt = "which may be chance: " if d.low <= 0 <= d.high else ""
-            share = f"{100 * d.confidence:g} %"
-            parts[0] += (
-                f" ({doubt}{share} interval of the difference {number(d.low)} to {number(d.high)})"
+        comparison = _against(ours, scores[report.rival], label(report.rival))
+        difference = report.difference
+        if metric == MAIN and difference is not None:
+            doubt = "which may be chance: " if difference.low <= 0 <= difference.high else ""
+            interval = f"{number(difference.low)} to {number(difference.high)}"
+            comparison += (
+                f" ({doubt}{100 * difference.confidence:g} % interval of the difference {interval})"
             )
+        comparisons.append(comparison)
     if "untrained" in scores:
-        parts.append(_against(ours, scores["untrained"], "the untrained model"))
-    said = f"{label(metric)} {number(ours)}" + (f": {', '.join(parts)}" if parts else "")
+        comparisons.append(_against(ours, scores["untrained"], "the untrained model"))
+    sentence = f"{label(metric)} {number(ours)}"
+    if comparisons:
+        sentence += f": {', '.join(comparisons)}"
     spread = report.spreads.get("trained")
     if spread is None or not len(spread.pairs) or not len(spread.random) or spread.auc >= _CHANCE:
-        return said
-    return f"{said}; but its pairs are no more alike than random pairs (AUC {number(spread.auc)})"
-
-
-def _against(ours: float, theirs: float, name: str) -> str:
-    if theirs <= 0:
-        return f"{name} {number(theirs)}"
-    if ours >= 2 * theirs:  # so many times next to nothing may still be next to nothing
-        return f"{ours / theirs:.1f}× {name}" if theirs >= _TOLD else f"{name} {number(theirs)}"
-    percent = 100 * abs(ours / theirs - 1)
-    written = f"{percent:.0f}" if percent >= 0.95 else f"{percent:.1f}"
+        return sentence
     return (
-        f"level with {name}"
-        if written == "0.0"
-        else f"{written} % {'above' if ours > theirs else 'below'} {name}"
+        f"{sentence}; but its pairs are no more alike than random pairs (AUC {number(spread.auc)})"
     )
 
 
+def _against(ours: float, theirs: float, name: str) -> str:
+    """Return a comparison of a score with the score of a named system, in words."""
+    doubled = ours >= 2 * theirs
+    if theirs <= 0 or (doubled and theirs < _LEAST_SCORE):
+        return f"{name} {number(theirs)}"
+    if doubled:
+        return f"{ours / theirs:.1f}× {name}"
+    percent = 100 * abs(ours / theirs - 1)
+    rounded = f"{percent:.0f}" if percent >= 0.95 else f"{percent:.1f}"
+    if rounded == "0.0":
+        return f"level with {name}"
+    return f"{rounded} % {'above' if ours > theirs else 'below'} {name}"
+
+
 def _tally(examples: Sequence[Example], rival: str | None) -> str:
-    ranks = [(e.rank or math.inf, e.baseline_rank or math.inf) for e in examples]
-    higher, lower = sum(a < b for a, b in ranks), sum(a > b for a, b in ranks)
+    """Return in how many examples the rank of the first right answer is better, and worse, than the
+    rival's."""
+    higher = 0
+    lower = 0
+    for example in examples:
+        ours = example.rank or math.inf
+        theirs = example.baseline_rank or math.inf
+        higher += ours < theirs
+        lower += ours > theirs
     name = label(rival or "")
-    return f"The first right answer stands higher than with {name} in {higher} of {len(ranks)}, lower in {lower}."
+    return f"The first right answer stands higher than with {name} in {higher} of {len(examples)}, lower in {lower}."

@@ -17,8 +17,8 @@ _OURS = "trained"
 
 @dataclass(frozen=True)
 class ReportTable:
-    """Hold rows below a head, in sections that may have a heading; the first cell of a row is its
-    name."""
+    """Hold rows below a head, in sections that may have a heading; the first cell of a row names
+    the row."""
 
     title: str
     head: Row
@@ -35,13 +35,17 @@ def tables(document: Mapping[str, Any]) -> dict[str, list[ReportTable]]:
             `precisions` of a model of texts; of a recommender with `protocols`, each system's
             protocols as `Recommended.json` gives them, and `cold` if there is one.
     """
-    sections = {
-        "tried": [_tried(document["recipe"])] if "recipe" in document else [],
-        "also": [_also(document["also"])] if document.get("also") else [],
-        "precisions": [_precisions(document["precisions"])] if "precisions" in document else [],
-        "protocols": _protocols(document),
-    }
-    return {name: section for name, section in sections.items() if section}
+    sections = {}
+    if "recipe" in document:
+        sections["tried"] = [_tried(document["recipe"])]
+    if document.get("also"):
+        sections["also"] = [_also(document["also"])]
+    if "precisions" in document:
+        sections["precisions"] = [_precisions(document["precisions"])]
+    protocols = _protocols(document)
+    if protocols:
+        sections["protocols"] = protocols
+    return sections
 
 
 def results(document: Mapping[str, Any]) -> list[ReportTable]:
@@ -55,29 +59,32 @@ def results(document: Mapping[str, Any]) -> list[ReportTable]:
 
 
 def _by_protocol(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the systems that were evaluated by each protocol; ours are the last."""
+    """Return the results of each protocol by system; the trained systems are the last."""
     protocols: Mapping[str, Mapping[str, Any]] = document.get("protocols", {})
     if not protocols:
         return {}
     order = sorted(protocols, key=lambda system: OURS.index(system) if system in OURS else 0)
-    return {
-        name: {system: protocols[system][name] for system in order if name in protocols[system]}
-        for name in protocols[_OURS]
-    }
+    by_protocol: dict[str, dict[str, Any]] = {name: {} for name in protocols[_OURS]}
+    for name, systems in by_protocol.items():
+        for system in order:
+            if name in protocols[system]:
+                systems[system] = protocols[system][name]
+    return by_protocol
 
 
 def _protocols(document: Mapping[str, Any]) -> list[ReportTable]:
+    """Return the tables of each protocol, and of items that were not trained on."""
     parts = []
     for name, systems in _by_protocol(document).items():
         ours = systems[_OURS]
-        parts += [
-            _systems(name, ours, systems),
-            *_leads(name, systems),
-            _parts(name, ours),
-            _lists(name, ours, systems),
-        ]
+        parts.append(_systems(name, ours, systems))
+        parts.extend(_leads(name, systems))
+        parts.append(_parts(name, ours))
+        parts.append(_lists(name, ours, systems))
     cold = document.get("cold")
-    return [*parts, *([] if cold is None else [_cold(cold)])]
+    if cold is not None:
+        parts.append(_cold(cold))
+    return parts
 
 
 def _tried(recipe: Mapping[str, Any]) -> ReportTable:
@@ -92,21 +99,21 @@ def _tried(recipe: Mapping[str, Any]) -> ReportTable:
     """
     sections: dict[str, list[Row]] = {}
     for each in recipe["tried"]:
-        name = setting(each) + (", chosen" if each["values"] == recipe["chosen"] else "")
-        gap = f"{each['low']:+.3f} to {each['high']:+.3f}" if each["low"] or each["high"] else ""
-        sections.setdefault(f"{each['steps']:,} steps", []).append(
-            (
-                name,
-                _number(each["score"]),
-                gap,
-                f"{each['seconds']:,.1f}" if "seconds" in each else "",
-            )
-        )
+        name = setting(each)
+        if each["values"] == recipe["chosen"]:
+            name += ", chosen"
+        gap = ""  # of the best of a round
+        if each["low"] or each["high"]:
+            gap = f"{each['low']:+.3f} to {each['high']:+.3f}"
+        seconds = f"{each['seconds']:,.1f}" if "seconds" in each else ""
+        rows = sections.setdefault(f"{each['steps']:,} steps", [])
+        rows.append((name, _number(each["score"]), gap, seconds))
     title = "on validation, with the 95 % interval of the difference from the best of the round"
-    factors = " and ".join(
-        f"{v:.3g} times {name.rpartition('.')[2]}" for name, v in recipe.get("factors", {}).items()
-    )
-    title += factors and f"; each was tried with {factors}"
+    factors = []
+    for name, factor in recipe.get("factors", {}).items():
+        factors.append(f"{factor:.3g} times {name.rpartition('.')[2]}")
+    if factors:
+        title += f"; each was tried with {' and '.join(factors)}"
     return ReportTable(title, ("", recipe["metric"], "less the best", "CPU seconds"), sections)
 
 
@@ -118,25 +125,15 @@ def _also(also: Mapping[str, Any]) -> ReportTable:
     >>> table.sections[""]
     [('scifact', 'ndcg@10', '0.645', '0.625', '-0.020 [-0.031, -0.010]')]
     """
-    rows = [
-        (
-            path,
-            each["metric"],
-            _number(each["before"]),
-            _number(each["after"]),
-            _signed(each["difference"]),
-        )
-        for path, each in also.items()
-    ]
-    return ReportTable(
-        "other data, with the 95 % interval",
-        ("", "metric", "before", "after", "difference"),
-        {"": rows},
-    )
-
-
-def _signed(d: Mapping[str, Any]) -> str:
-    return f"{d['mean']:+.3f} [{d['low']:+.3f}, {d['high']:+.3f}]"
+    rows = []
+    for path, each in also.items():
+        change = each["difference"]
+        difference = f"{change['mean']:+.3f} [{change['low']:+.3f}, {change['high']:+.3f}]"
+        before = _number(each["before"])
+        after = _number(each["after"])
+        rows.append((path, each["metric"], before, after, difference))
+    head = ("", "metric", "before", "after", "difference")
+    return ReportTable("other data, with the 95 % interval", head, {"": rows})
 
 
 def _precisions(document: Mapping[str, Any]) -> ReportTable:
@@ -144,81 +141,83 @@ def _precisions(document: Mapping[str, Any]) -> ReportTable:
     metrics = list(document["rows"][0]["metrics"])
     sections: dict[str, list[Row]] = {}
     for row in document["rows"]:
-        cells = (f"{row['bytes'] / 1e6:,.0f}", *(_number(row["metrics"][name]) for name in metrics))
-        sections.setdefault(f"{row['width']} numbers", []).append((row["precision"], *cells))
+        cells = [row["precision"], f"{row['bytes'] / 1e6:,.0f}"]
+        cells += [_number(row["metrics"][name]) for name in metrics]
+        sections.setdefault(f"{row['width']} numbers", []).append(tuple(cells))
     title = f"{document['queries']:,} queries, by width and precision, with megabytes of a million documents"
     return ReportTable(title, ("", "MB", *metrics), sections)
 
 
 def _systems(name: str, ours: Any, systems: Mapping[str, Any]) -> ReportTable:
+    """Return the table of the metrics of each system, without and with items that users have
+    seen."""
     metrics = list(ours["rows"][0]["metrics"])
-    sections = {
-        text: [
-            (system, *(_number(row["metrics"][metric]["mean"]) for metric in metrics))
-            for system, protocol in systems.items()
-            for row in protocol["rows"]
-            if row["seen"] == seen and row["which"] == "all"
-        ]
-        for seen, text in SEEN.items()
-    }
-    return ReportTable(
-        f"{name}: {ours['queries']:,} queries, {ours['items']:,} items", ("", *metrics), sections
-    )
+    sections: dict[str, list[Row]] = {}
+    for seen, heading in SEEN.items():
+        rows = sections.setdefault(heading, [])
+        for system, protocol in systems.items():
+            for row in protocol["rows"]:
+                if row["seen"] == seen and row["which"] == "all":
+                    means = [_number(row["metrics"][metric]["mean"]) for metric in metrics]
+                    rows.append((system, *means))
+    title = f"{name}: {ours['queries']:,} queries, {ours['items']:,} items"
+    return ReportTable(title, ("", *metrics), sections)
 
 
 def _leads(name: str, systems: Mapping[str, Any]) -> list[ReportTable]:
-    """Return the table of the leads over the other systems; none where no document has them."""
-    leads = {system: protocol["lead"] for system, protocol in systems.items() if "lead" in protocol}
-    cells = [
-        (system, f"{d['mean']:+.3f}", f"{d['low']:+.3f} to {d['high']:+.3f}")
-        for system, d in leads.items()
-    ]
+    """Return the table of the leads over the other systems; no table for a document without
+    leads."""
+    metric = ""
+    rows = []
+    for system, protocol in systems.items():
+        if "lead" in protocol:
+            lead = protocol["lead"]
+            metric = metric or lead["metric"]
+            interval = f"{lead['low']:+.3f} to {lead['high']:+.3f}"
+            rows.append((system, f"{lead['mean']:+.3f}", interval))
+    if not rows:
+        return []
     title = f"{name}: lead of {_OURS} over the others, {SEEN['excluded']}, paired by user"
-    metric = next((d["metric"] for d in leads.values()), "")
-    return [ReportTable(title, ("", metric, "95 % interval"), {"": cells})] if cells else []
+    return [ReportTable(title, ("", metric, "95 % interval"), {"": rows})]
 
 
 def _parts(name: str, ours: Any) -> ReportTable:
-    rows = [row for row in ours["rows"] if row["seen"] == "excluded"]
-    cells = [
-        (
-            row["which"].replace("history ", "past "),  # so that a line fits a terminal
-            f"{row['queries']:,}",
-            *(_with_interval(metric) for metric in row["metrics"].values()),
-        )
-        for row in rows
-    ]
+    """Return the table of the metrics by tier of the item and by length of the history."""
+    excluded = [row for row in ours["rows"] if row["seen"] == "excluded"]
+    rows = []
+    for row in excluded:
+        part = row["which"].replace("history ", "past ")  # so that a line fits a terminal
+        metrics = [_with_interval(metric) for metric in row["metrics"].values()]
+        rows.append((part, f"{row['queries']:,}", *metrics))
     title = f"{name}, {_OURS}, {SEEN['excluded']}: by tier of the item and length of the history, with 95 % intervals"
-    return ReportTable(title, ("", "asked", *rows[0]["metrics"]), {"": cells})
+    return ReportTable(title, ("", "asked", *excluded[0]["metrics"]), {"": rows})
 
 
 def _lists(name: str, ours: Any, systems: Mapping[str, Any]) -> ReportTable:
+    """Return the table of the shares and the variety of the items in the lists of each system."""
     parts = ("head", "middle", "tail", "novelty", "coverage", "gini")
-    cells = [
-        (system, *(_number(_mean(protocol["lists"][part])) for part in parts))
-        for system, protocol in systems.items()
-        if protocol["lists"]
-    ]
+    rows = []
+    for system, protocol in systems.items():
+        lists = protocol["lists"]
+        if lists:
+            values = [lists[part] for part in parts]
+            means = [each["mean"] if isinstance(each, Mapping) else each for each in values]
+            rows.append((system, *map(_number, means)))
     title = f"{name}: what lists of {ours['depth']} hold: shares by tier, novelty in bits, catalogue shown, inequality"
-    return ReportTable(title, ("", *parts), {"": cells})
+    return ReportTable(title, ("", *parts), {"": rows})
 
 
 def _cold(cold: Mapping[str, Any]) -> ReportTable:
+    """Return the table of the metrics of each system on items that were not trained on."""
     systems: Mapping[str, Mapping[str, Any]] = cold["systems"]
-    metrics, ordered = (
-        list(systems[_OURS]),
-        sorted(systems.items(), key=lambda item: item[0] == _OURS),
-    )
-    cells = [
-        (system, *(_with_interval(values[name]) for name in metrics)) for system, values in ordered
-    ]
+    metrics = list(systems[_OURS])
+    order = [system for system in systems if system != _OURS] + [_OURS]
+    rows = []
+    for system in order:
+        cells = [_with_interval(systems[system][metric]) for metric in metrics]
+        rows.append((system, *cells))
     title = f"items never trained on: {cold['queries']:,} queries, ranked among {cold['items']:,} such items"
-    return ReportTable(title, ("", *metrics), {"": cells})
-
-
-def _mean(value: Any) -> float:
-    mean: float = value["mean"] if isinstance(value, Mapping) else value
-    return mean
+    return ReportTable(title, ("", *metrics), {"": rows})
 
 
 def _number(value: float) -> str:

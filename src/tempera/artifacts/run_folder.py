@@ -9,6 +9,9 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..arguments import refuse_other_kinds
 from ..errors import ConfigError, DataError
 from ..io.console import logger
@@ -21,6 +24,7 @@ from ..text.judge.hybrid import open_words, weight_of
 from ..text.judge.lexical import BM25, Lexical
 from ..towers.saved import Encode, is_static, load
 from ..towers.stamp import Kept
+from ..towers.word_ids import UNKNOWN
 from .calibrated import FILE as CALIBRATION
 from .calibrated import Calibration, read_calibration
 from .index import Found, Index
@@ -51,6 +55,8 @@ class Run(RunFolder):
     ['ada', 'bob', 'keeps']
     """
 
+    _latest_query: tuple[str, NDArray[np.float32]] | None = None  # its text and its vector
+
     @cached_property
     def document(self) -> dict[str, Any]:
         """Content of metrics.json: metrics, differences, seconds, memory."""
@@ -77,25 +83,29 @@ class Run(RunFolder):
 
     @property
     def cautions(self) -> list[str]:
-        """Return what the run has cautioned against at its end, each with advice."""
+        """Cautions about the run at its end, each with advice."""
         return list(self.document.get("cautions", []))
 
     def __repr__(self) -> str:
-        metrics = self.metrics if (self.folder / "metrics.json").is_file() else {}
-        metric = next(iter(metrics.get("trained", {})), "")
-        shown = [
-            f"{name} {values[metric]:.3f}" for name, values in metrics.items() if metric in values
-        ]
-        return (
-            f"Run({str(self.folder)!r}): {metric} {', '.join(shown)}"
-            if shown
-            else f"Run({str(self.folder)!r})"
-        )
+        name = f"Run({str(self.folder)!r})"
+        if not (self.folder / "metrics.json").is_file():
+            return name
+        trained = self.metrics.get("trained")
+        if not trained:
+            return name
+        metric = next(iter(trained))
+        values = []
+        for system, metrics in self.metrics.items():
+            if metric in metrics:
+                values.append(f"{system} {metrics[metric]:.3f}")
+        return f"{name}: {metric} {', '.join(values)}"
 
     @cached_property
     def encode(self) -> Encode:
-        """The function from texts to embeddings, [n, D]; a transformer is on the accelerator that
-        torch finds."""
+        """The function from n texts to their embeddings, [n, D].
+
+        A transformer runs on the accelerator that torch finds.
+        """
         folder = self.folder / "model"
         if is_static(folder):
             return load(folder)
@@ -139,42 +149,73 @@ class Run(RunFolder):
             raise DataError("the query is empty; give words to search for")
         refuse_depth(k)
         refuse_other_kinds(Run.search, locals())
-        text = encodable(query)  # a terminal may pass on bytes that are no text
-        place: Index = self.index if index is None else self._once(Index, Path(index))
-        model = self if onnx is None else self._once(OnnxModel, Path(onnx))
-        vector = model.encode([text])[0]
-        maker = self._maker(place) or model.fingerprint
-        if place.vectors.shape[1] < len(vector) and threshold is not None:
+        searched: Index = self.index if index is None else self._once(Index, Path(index))
+        if onnx is None:
+            vector = self._embed_query(query)
+            model = self.fingerprint
+        else:
+            exported = self._once(OnnxModel, Path(onnx))
+            vector = exported.encode([encodable(query)])[0]
+            model = exported.fingerprint
+        maker = self._maker(searched) or model
+        is_cut = searched.vectors.shape[1] < len(vector)
+        if is_cut and threshold is not None:
             raise DataError(
                 "a threshold is for similarities of whole vectors, and this index has cut ones: leave one out"
             )
         if not hybrid:
-            hits = place.search(vector, k, maker)
-            cut = place.vectors.shape[1] < len(vector)
-            return hits if cut else self._calibrated(hits, model.fingerprint, threshold)
+            hits = searched.search(vector, k, maker)
+            return hits if is_cut else self._calibrated(hits, model, threshold)
         if threshold is not None:
             raise DataError(
                 "a threshold is for similarities, and a hybrid search has none: leave one of the two out"
             )
-        words: BM25 = self._once(self._words, place)
-        vectors = place.scores(vector, maker)
-        scores = fused(vectors[None], words.scores([text]), self._once(weight_of, self.folder))
+        words: BM25 = self._once(self._words, searched)
+        by_vectors = searched.scores(vector, maker)[None]
+        by_words = words.scores([encodable(query)])
+        scores = fused(by_vectors, by_words, self._once(weight_of, self.folder))
         ranked, positions = top_of(scores, k)
-        return place.hits(ranked[0], positions[0])
+        return searched.hits(ranked[0], positions[0])
+
+    def is_unknown(self, query: str) -> bool:
+        """Return True if the model is static and knows no word of a query.
+
+        The vector of the query is then the vector of an unknown word.
+        """
+        if not is_static(self.folder / "model"):
+            return False
+        difference = self._embed_query(query) - self._unknown_word
+        return bool(abs(difference).max() < 1e-6)
+
+    @cached_property
+    def _unknown_word(self) -> NDArray[np.float32]:
+        """Vector of an unknown word, [D]."""
+        vectors = self.encode([UNKNOWN])
+        vector: NDArray[np.float32] = vectors[0]
+        return vector
+
+    def _embed_query(self, query: str) -> NDArray[np.float32]:
+        """Return the vector of a query by the run's own model, [D]; the latest vector is kept."""
+        text = encodable(query)  # a terminal may pass on bytes that are no text
+        latest = self._latest_query
+        if latest is None or latest[0] != text:
+            latest = (text, self.encode([text])[0])
+            self._latest_query = latest
+        return latest[1]
 
     def _maker(self, index: Index) -> str | None:
         """Return the fingerprint of the model that made an index, if the run's queries were trained
-        for its vectors."""
-        kept = self._once(Kept.read, self.folder / "model")
-        return (
-            kept.model
-            if kept is not None and index.stamp is not None and index.stamp.model == kept.model
-            else None
-        )
+        for the vectors of the index; else None."""
+        kept: Kept | None = self._once(Kept.read, self.folder / "model")
+        if kept is None or index.stamp is None or index.stamp.model != kept.model:
+            return None
+        return kept.model
 
     def _words(self, index: Index) -> BM25:
-        """Return the index of the words of an index's documents: the run's, in their order, where
-        it has all of them."""
+        """Return the index of the words of an index's documents.
+
+        The run's index of words is taken, in the order of the documents, if it has all documents.
+        """
         own = self.index
         words = open_words(self.folder, own.documents["preview"], self.fingerprint)
         if index is own:
@@ -188,19 +229,21 @@ class Run(RunFolder):
         return Lexical(index.documents["preview"].to_pylist()).index(words.settings)
 
     @cached_property
-    def _opened(self) -> dict[tuple[Any, Any], Any]:
+    def _results(self) -> dict[tuple[Any, Any], Any]:
+        """Results that `_once` keeps, by function and argument."""
         return {}
 
-    def _once(self, opening: Callable[[Any], Any], what: Any) -> Any:
-        """Open something for the first search that needs it, and keep it for the next one."""
-        key = opening, what
-        if key not in self._opened:
-            self._opened[key] = opening(what)
-        return self._opened[key]
+    def _once(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        """Return the result of a function, which is called by the first search that needs it and
+        kept for later searches."""
+        key = (function, argument)
+        if key not in self._results:
+            self._results[key] = function(argument)
+        return self._results[key]
 
     @cached_property
     def calibration(self) -> Calibration:
-        """Calibration that `tempera calibrate` has written.
+        """The calibration of the model, written by `tempera calibrate`.
 
         Raises:
             DataError: the model has none, or a damaged one.
@@ -213,11 +256,15 @@ class Run(RunFolder):
             return hits
         if threshold is not None and not 0 <= threshold <= 1:
             raise DataError(f"the threshold is {threshold:g}; expected a probability from 0 to 1")
-        if threshold is not None or self.calibration.model == model:
-            self.calibration.refuse_other(model, self.folder / "model")
-            p = self.calibration.probability([hit.score for hit in hits]).tolist()
-            hits = [replace(hit, probability=each) for hit, each in zip(hits, p, strict=True)]
-        return [hit for hit in hits if threshold is None or (hit.probability or 0.0) >= threshold]
+        if threshold is None and self.calibration.model != model:
+            return hits
+        self.calibration.refuse_other(model, self.folder / "model")
+        probabilities = self.calibration.probability([hit.score for hit in hits]).tolist()
+        calibrated = []
+        for hit, probability in zip(hits, probabilities, strict=True):
+            if threshold is None or probability >= threshold:
+                calibrated.append(replace(hit, probability=probability))
+        return calibrated
 
     @cached_property
     def recommender(self) -> Recommender:
@@ -234,8 +281,10 @@ class Run(RunFolder):
         return self.recommender.recommend(user, history, **options)
 
     def recommend_all(self, path: str | Path, users: Any = None, **options: Any) -> dict[str, Any]:
-        """Write the best items of all users, or of some; see
-        `tempera.artifacts.many_users.write_recommendations`."""
+        """Write the best items of all users, or of some users.
+
+        See `tempera.artifacts.many_users.write_recommendations`.
+        """
         refuse_other_kinds(Run.recommend_all, locals())
         refuse_elapsed(options)
         from .many_users import write_recommendations
@@ -259,8 +308,10 @@ class Run(RunFolder):
         return evaluate(self.folder, data, **options)
 
     def add_items(self, path: str | Path) -> Run:
-        """Add the new items of a table by their features, and return the run; see
-        `tempera.artifacts.new_items.add_items`."""
+        """Add the new items of a table by their features, and return the run.
+
+        See `tempera.artifacts.new_items.add_items`.
+        """
         refuse_other_kinds(Run.add_items, locals())
         from .new_items import add_items
 
@@ -277,10 +328,11 @@ class Run(RunFolder):
         now: Any = None,
     ) -> dict[str, Any]:
         """Export the model as ONNX (a recommender's user tower), or the documents or items as an
-        index or a table of vectors; the table of a recommender's users is beside that of its items.
+        index or a table of vectors; a recommender has a second table of its users.
 
         Args:
-            now: of that table, the moment at which users stand so; see `Recommender.recommend`.
+            now: moment up to which the events of users count in the table of users; see
+                `Recommender.recommend`.
 
         See `tempera.artifacts.export.export`.
         """
@@ -292,11 +344,11 @@ class Run(RunFolder):
             raise ConfigError(
                 "now is for the table of a recommender's users: drop it, or use parquet"
             )
-        if self.recommends:
+        if self.recommends and to == "onnx":
+            users = self.recommender.export_users
+        elif self.recommends:
             from .many_users import write_user_vectors
 
-            write = partial(write_user_vectors, self.recommender, width=width, now=now)
-            users = self.recommender.export_users if to == "onnx" else write
-        return export(
-            self.folder, to, None if output is None else Path(output), kind, users, overwrite, width
-        )
+            users = partial(write_user_vectors, self.recommender, width=width, now=now)
+        folder = None if output is None else Path(output)
+        return export(self.folder, to, folder, kind, users, overwrite, width)

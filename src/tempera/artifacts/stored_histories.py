@@ -1,5 +1,4 @@
-"""Histories of a run's users, as its folder keeps them: one of them, or those of many users at
-once.
+"""Histories of a run's users in its folder, read for one user or for many users at once.
 
 Letters in shapes: n users.
 """
@@ -29,53 +28,64 @@ Codes = NDArray[np.int64]
 
 _TIMES = "times"
 TIMES = (_TIMES, "aside_times")
-_LISTS = {  # columns of lists, and the parts of `PastEvents` that they are
-    **{name: name for name in ("items", "targets", "contexts", "aside", *TIMES)},
-    "dislikes": "aside",  # as earlier versions have called them
+_LISTS = {  # columns of lists, and the fields of `PastEvents` that they fill
+    "items": "items",
+    "targets": "targets",
+    "contexts": "contexts",
+    "aside": "aside",
+    "times": "times",
+    "aside_times": "aside_times",
+    "dislikes": "aside",  # the name in earlier versions
+}
+# Columns whose lists are as long as the lists of another column.
+_ALONGSIDE = {
+    "targets": "items",
+    "contexts": "items",
+    "times": "items",
+    "aside_times": "aside",
 }
 
 
 class StoredHistories:
-    """Read what the users of a run have done, each with the latest event last.
+    """Read the past events of a run's users, with the latest event last.
 
     Args:
         path: the file.
         model: fingerprint of the run's model.
         items: number of items that the run has.
-        contexts: number of contexts that it has.
+        contexts: number of contexts that the run has.
 
     Raises:
-        DataError: by every method, where the file is damaged, or of another run.
+        DataError: by every method, if the file is damaged, or of another run.
     """
 
     def __init__(self, path: Path, model: str, items: int, contexts: int = 0) -> None:
-        self.path, self.model = path, model
+        self.path = path
+        self.model = model
         self.known = {"items": items, "targets": 3, "contexts": contexts, "aside": items}
 
     def of(self, user: pa.Scalar) -> PastEvents:
-        """Return what one user has done; only the part of the file with that user is read in
+        """Return the past events of one user; only the part of the file with the user is read in
         full."""
         with self._readable(), parquet.ParquetFile(checked_file(self.path)) as file:
             refuse_foreign(file.schema_arrow.metadata, self.model, self.path)
             names = [name for name in file.schema_arrow.names if name in _LISTS]
             for group in range(file.num_row_groups):
-                ids = file.read_row_group(group, ["id"], use_threads=False)["id"].cast(
-                    pa.large_string()
-                )
-                if (at := pc.index(ids, user).as_py()) >= 0:
-                    return self._past(
-                        file.read_row_group(group, names, use_threads=False).slice(at, 1)
-                    )
+                ids = file.read_row_group(group, ["id"], use_threads=False)["id"]
+                row = pc.index(ids.cast(pa.large_string()), user).as_py()
+                if row >= 0:
+                    lists = file.read_row_group(group, names, use_threads=False)
+                    return self._past(lists.slice(row, 1))
         return nothing()
 
     def rows(self, users: pa.ChunkedArray) -> PastEvents:
-        """Return what users have done, n rows; those of users whom the run does not know are
-        empty."""
-        _, past = self._all
-        return past.at(self._places(users))
+        """Return the past events of users, n rows; the row of an unknown user is empty."""
+        table, past = self._all
+        rows = pc.index_in(users, value_set=table["id"]).fill_null(-1)
+        return past.at(rows.to_numpy().astype(np.int64))
 
     def latest(self, users: pa.ChunkedArray) -> NDArray[np.float64] | None:
-        """Return the time of the latest event of each user, [n], nan for unknown ones; None if the
+        """Return the time of the latest event of each user, [n], nan for unknown users; None if the
         run has no times."""
         times = self.rows(users).times
         if times is None:
@@ -103,26 +113,15 @@ class StoredHistories:
             if _TIMES not in names:
                 return None
             table = parquet.read_table(self.path, columns=names)
-            spans = [pc.min_max(pc.list_flatten(table[name])).as_py() for name in names]
+            ends = []  # the earliest and the latest time of each column
+            for name in names:
+                span = pc.min_max(pc.list_flatten(table[name])).as_py()
+                if span["max"] is not None:
+                    ends += [span["min"], span["max"]]
+            if not ends:
+                return None
             dated = pa.types.is_timestamp(table[_TIMES].type.value_type)
-            known = [span for span in spans if span["max"] is not None]
-            return (
-                KnownTimes(
-                    min(span["min"] for span in known), max(span["max"] for span in known), dated
-                )
-                if known
-                else None
-            )
-
-    def _places(self, users: pa.ChunkedArray) -> Codes:
-        """Return the row of each user, [n]; -1 for unknown ones."""
-        at: Codes = (
-            pc.index_in(users, value_set=self._all[0]["id"])
-            .fill_null(-1)
-            .to_numpy()
-            .astype(np.int64)
-        )
-        return at
+            return KnownTimes(min(ends), max(ends), dated)
 
     @property
     def table(self) -> pa.Table:
@@ -136,43 +135,44 @@ class StoredHistories:
         """The table without its lists, with ids as texts, and the lists of all users."""
         with self._readable():
             table = self.table
-            rest = table.select(["id"])
-            return rest.set_column(0, "id", rest["id"].cast(pa.large_string())), self._past(table)
+            ids = pa.table({"id": table["id"].cast(pa.large_string())})
+            return ids, self._past(table)
 
     def _past(self, table: pa.Table) -> PastEvents:
-        """Return the lists of a table, each with codes that the run has; those of one user's events
-        are of one length."""
-        rows = {
-            field: self._rows(table, name)
-            for name, field in _LISTS.items()
-            if name in table.column_names or name == "items"
-        }
-        for name, of in (
-            ("targets", "items"),
-            ("contexts", "items"),
-            (_TIMES, "items"),
-            ("aside_times", "aside"),
-        ):
-            if name in rows and (
-                of not in rows or not np.array_equal(rows[name].stops, rows[of].stops)
-            ):
-                raise DataError(f"{self.path} has other {name} than {of}: it is damaged")
+        """Return the lists of a table as past events.
+
+        Raises:
+            DataError: codes that the run does not have, or lists of other lengths than the lists
+                beside them.
+        """
+        rows = {}
+        for name, field in _LISTS.items():
+            if name in table.column_names or name == "items":
+                rows[field] = self._rows(table, name)
+        for name, beside in _ALONGSIDE.items():
+            if name not in rows:
+                continue
+            if beside not in rows or not np.array_equal(rows[name].stops, rows[beside].stops):
+                raise DataError(f"{self.path} has other {name} than {beside}: it is damaged")
         return PastEvents(**rows)
 
     def _rows(self, table: pa.Table, name: str) -> Histories:
+        """Return a column of lists."""
         lists = table[name].combine_chunks()
         lists.validate(full=True)
         values = lists.flatten()
         if pa.types.is_timestamp(values.type):
             values = values.cast(pa.int64())
-        values, lengths = values.to_numpy(), lists.value_lengths().to_numpy().astype(np.int64)
-        most = self.known.get(_LISTS[name])
-        if most is not None and len(values) and not 0 <= values.min() <= values.max() < most:
+        codes = values.to_numpy()
+        count = self.known.get(_LISTS[name])
+        if count is not None and len(codes) and not 0 <= codes.min() <= codes.max() < count:
             raise DataError(f"{self.path} names {name} that the run does not have: it is damaged")
-        return Histories.of(values, np.concatenate([[0], lengths.cumsum()]))
+        lengths = lists.value_lengths().to_numpy().astype(np.int64)
+        return Histories.of(codes, np.concatenate([[0], lengths.cumsum()]))
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
+        """Raise every error of the `with` block as a DataError."""
         try:
             yield
         except DataError:

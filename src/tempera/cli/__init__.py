@@ -31,32 +31,41 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 COMMANDS: tuple[Callable[..., None], ...] = (
-    *(train, distill, search, evaluate, recommend, add_items),
-    *(mine, merge, calibrate, sweep, tune, learn, export, check, plan, verify),
+    train,
+    distill,
+    search,
+    evaluate,
+    recommend,
+    add_items,
+    mine,
+    merge,
+    calibrate,
+    sweep,
+    tune,
+    learn,
+    export,
+    check,
+    plan,
+    verify,
 )
 for command in COMMANDS:
-    app.command(
-        command.__name__.replace("_", "-"), cls=Configured if command is train else Command
-    )(command)
+    name = command.__name__.replace("_", "-")
+    kind = Configured if command is train else Command
+    app.command(name, cls=kind)(command)
 # Former names of commands, and of their options, which are refused with the present one.
 RENAMED = {
     "eval": "evaluate",
     "mine --share": "--relative-margin, which is 1 - share",
     "tune --workers": "--jobs",
 }
-RESUMED = ("train", "distill", "sweep", "tune", "learn")  # commands that go on where they stopped
-EVERYWHERE = (
-    "--quiet",
-    "-q",
-    "--verbose",
-    "-v",
-    "--no-progress",
-    "--version",
-)  # options of every command
+# Commands that resume an interrupted run.
+RESUMED = ("train", "distill", "sweep", "tune", "learn")
+# Options of every command.
+EVERYWHERE = ("--quiet", "-q", "--verbose", "-v", "--no-progress", "--version")
 
 
 class Lines(logging.Handler):
-    """Messages as plain lines on standard error, which leave progress bars whole."""
+    """Print messages as plain lines on standard error, above the progress bars."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
@@ -93,7 +102,12 @@ def common(
     temperature tuning."""
     logger = logging.getLogger("tempera")
     logger.handlers = [Lines()]
-    logger.setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
+    if quiet:
+        logger.setLevel(logging.WARNING)
+    elif verbose:
+        logger.setLevel(logging.DEBUG)
+    else:
+        logger.setLevel(logging.INFO)
     if quiet or no_progress:
         os.environ["TQDM_DISABLE"] = "1"
 
@@ -106,8 +120,10 @@ def main() -> None:
     signals: list[int] = []
 
     def stop(number: int, _: object) -> NoReturn:
-        """Stop through every `finally`, so that no half-written folder stays; exit code 130 for
-        Ctrl-C, 143 for SIGTERM."""
+        """Stop through every `finally`, so that no half-written folder stays.
+
+        The exit code is 130 for Ctrl-C and 143 for SIGTERM.
+        """
         signals.append(number)
         sys.exit(128 + number)
 
@@ -118,7 +134,8 @@ def main() -> None:
     except typer.Exit as end:
         code = end.exit_code
     except (Exception, SystemExit) as error:
-        if signals:  # where a class is made, Python 3.11 turns the end into a RuntimeError
+        # Python 3.11 turns a SystemExit into a RuntimeError while a class is made.
+        if signals:
             print(f"tempera: {_stopped(signals[0], sys.argv[1:])}", file=sys.stderr)
             code = 128 + signals[0]
         elif isinstance(error, SystemExit):
@@ -130,7 +147,7 @@ def main() -> None:
 
 
 def _stopped(number: int, arguments: list[str]) -> str:
-    """Return the last line of a command that a signal has stopped: what goes on with its work.
+    """Return the last line of a command that a signal has stopped, with the command to resume.
 
     >>> _stopped(15, ["train", "my pairs.jsonl", "--overwrite"])
     "stopped by SIGTERM; the same command resumes: tempera train 'my pairs.jsonl' --overwrite"
@@ -138,49 +155,54 @@ def _stopped(number: int, arguments: list[str]) -> str:
     'stopped by SIGTERM'
     """
     line = f"stopped by {signal.Signals(number).name}"
-    command = next((each for each in arguments if not each.startswith("-")), "")
-    if command in RESUMED:
+    if _command(arguments) in RESUMED:
         line += f"; the same command resumes: {shlex.join(['tempera', *arguments])}"
     return line
 
 
+def _command(arguments: list[str]) -> str:
+    """Return the name of the command among the arguments, empty without a command."""
+    for argument in arguments:
+        if not argument.startswith("-"):
+            return argument
+    return ""
+
+
 def _arguments(arguments: list[str]) -> list[str]:
-    """Put the options of every command first, where they are parsed; nothing after `--` is an
-    option.
+    """Return the arguments with the options of every command first, where they are parsed.
+
+    Nothing after `--` is an option.
 
     Raises:
         TemperaError: a former name of a command or an option.
     """
     end = arguments.index("--") if "--" in arguments else len(arguments)
-    command = next((each for each in arguments[:end] if not each.startswith("-")), "")
-    for name in [
-        command,
-        *(
-            f"{command} {each.partition('=')[0]}"
-            for each in arguments[:end]
-            if each.startswith("--")
-        ),
-    ]:
-        if name in RENAMED:
-            raise TemperaError(f"{name.split()[-1]} is now called {RENAMED[name]}")
-    return sorted(arguments[:end], key=lambda each: each not in EVERYWHERE) + arguments[end:]
+    command = _command(arguments[:end])
+    if command in RENAMED:
+        raise TemperaError(f"{command} is now called {RENAMED[command]}")
+    for argument in arguments[:end]:
+        option = argument.partition("=")[0]
+        new = RENAMED.get(f"{command} {option}")
+        if new is not None:
+            raise TemperaError(f"{option} is now called {new}")
+    everywhere = [argument for argument in arguments[:end] if argument in EVERYWHERE]
+    rest = [argument for argument in arguments[:end] if argument not in EVERYWHERE]
+    return everywhere + rest + arguments[end:]
 
 
 def _fail(error: Exception) -> int:
-    """Print one line about an error, and return the exit code: 2 for a mistake of the user, 1 for a
-    fault of ours."""
-    mistake = isinstance(error, TemperaError | OSError | MemoryError) or hasattr(
-        error, "format_message"
-    )
-    text = error.format_message() if hasattr(error, "format_message") else str(error)
-    text = text or ("out of memory" if isinstance(error, MemoryError) else "no message")
-    line = " ".join(
-        (
-            text
-            if mistake
-            else f"unexpected {type(error).__name__}: {text} (--verbose shows where)"
-        ).split()
-    )
+    """Print an error in one line, and return the exit code.
+
+    The exit code is 2 for a mistake of the user, and 1 for a fault of Tempera.
+    """
+    format_message = getattr(error, "format_message", None)  # of an error of typer
+    text = str(error) if format_message is None else format_message()
+    if not text:
+        text = "out of memory" if isinstance(error, MemoryError) else "no message"
+    mistake = format_message is not None or isinstance(error, TemperaError | OSError | MemoryError)
+    if not mistake:
+        text = f"unexpected {type(error).__name__}: {text} (--verbose shows where)"
+    line = " ".join(text.split())
     print(f"tempera: {line}", file=sys.stderr)
     if "--json" in sys.argv:
         print(json.dumps({"error": line}))

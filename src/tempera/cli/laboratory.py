@@ -114,7 +114,11 @@ def tune(
             "--space is required: a YAML file with lines such as objective.temperature: 0.01:0.5:log"
         )
     result = run_tuning(
-        *(file, space, trials, output, overrides),
+        file,
+        space,
+        trials,
+        output,
+        overrides,
         metric=metric,
         jobs=jobs,
         keep=keep,
@@ -196,8 +200,10 @@ def calibrate(
 
     path, roles = one_with_roles(pairs) if pairs else (None, None)
     refuse_split(split, "test", path)
-    stated = (precision, recall) if precision or recall else ([0.9], [0.9])
-    result = run_calibration(run, path, roles, stated[0] or (), stated[1] or (), depth, split)
+    if not precision and not recall:
+        precision = [0.9]
+        recall = [0.9]
+    result = run_calibration(run, path, roles, precision or (), recall or (), depth, split)
     folder = Model(str(run)).folder
     document = {"output": str(folder.absolute()), **result.json(), "doubt": result.doubt}
     answer(document, as_json, lambda: say(f"{result}\npicture: {folder}/calibration.svg"))

@@ -75,7 +75,6 @@ def evaluate(
 
     depths = [_depth(part) for part in k.split(",") if part.strip()]
     names = [name.strip() for name in metrics.split(",") if name.strip()]
-    comparison: dict[str, Any] = {"against": against, "bm25": bm25, "exclude_self": exclude_self}
     if (model / HISTORIES).is_file():
         own = {
             "bm25": bm25,
@@ -83,11 +82,11 @@ def evaluate(
             "split": split != "test",
             "mixed_precision": mixed_precision != "no",
         }
-        refused = next((name for name, value in own.items() if value), None)
-        if refused:
-            raise TemperaError(
-                f"--{refused.replace('_', '-')} is for models of texts, and {model} is a recommender"
-            )
+        for name, is_given in own.items():
+            if is_given:
+                raise TemperaError(
+                    f"--{name.replace('_', '-')} is for models of texts, and {model} is a recommender"
+                )
         judged = {
             "metrics": judge.resolved(names, depths) if names or depths else (),
             "queries": queries,
@@ -99,25 +98,22 @@ def evaluate(
         raise TemperaError(f"--queries is for recommenders, and {model} is none")
     paths, roles = with_roles(data) if data else ([], None)
     if per_query is not None:
-        judge.refuse_scores(
-            per_query,
-            overwrite,
-            paths or inputs_of(model),
-            [model, *([against] if against else [])],
-        )
+        models = [model] if against is None else [model, against]
+        judge.refuse_scores(per_query, overwrite, paths or inputs_of(model), models)
     how: dict[str, Any] = {
         "metrics": names,
         "k": depths,
         "mixed_precision": mixed_precision,
-        **comparison,
+        "against": against,
+        "bm25": bm25,
+        "exclude_self": exclude_self,
     }
-    if not paths:
+    findings: list[Any]
+    if paths:
+        findings = judge.evaluate(model, *paths, split=split, roles=roles, **how)
+    else:
         refuse_split(split, "test")
-    findings = (
-        judge.evaluate(model, *paths, split=split, roles=roles, **how)
-        if paths
-        else [evaluate_held_out(model, **how)]
-    )
+        findings = [evaluate_held_out(model, **how)]
     if per_query is not None:
         judge.write_per_query(per_query, findings, overwrite)
     documents = [finding.json() for finding in findings]
@@ -137,7 +133,7 @@ def _evaluate_events(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Evaluate a recommender on other interactions, or on those that it has held out."""
+    """Evaluate a recommender on other interactions, or on its held-out interactions."""
     from ..artifacts.run_folder import Run
     from ..finished.held_out_events import evaluate_held_out_events, refuse_other_kind
     from ..finished.held_out_set import inputs_of
@@ -149,7 +145,8 @@ def _evaluate_events(
         raise TemperaError(f"give a table of later interactions to evaluate on, with {options[0]}")
     if per_query is not None:
         inputs = inputs_of(run) if file is None else [file]
-        refuse_scores(per_query, overwrite, inputs, [run, *([against] if against else [])])
+        models = [run] if against is None else [run, against]
+        refuse_scores(per_query, overwrite, inputs, models)
     if file is None:
         finding = evaluate_held_out_events(run, **judged)
     else:
@@ -202,10 +199,10 @@ def export(
         facts = Run(run).export(to, output, kind, overwrite, width, now)
     lines = [f"written: {facts['output']}"]
     for name, value in facts.items():
-        if isinstance(value, int | float):
-            lines.append(
-                f"{_FACTS.get(name, name)}: {value:{',' if isinstance(value, int) else '.3g'}}"
-            )
+        if isinstance(value, int):
+            lines.append(f"{_FACTS.get(name, name)}: {value:,}")
+        elif isinstance(value, float):
+            lines.append(f"{_FACTS.get(name, name)}: {value:.3g}")
     lines += [f"note: {note}" for note in facts.get("notes", ())]
     answer(facts, as_json, lambda: say("\n".join(lines)))
 
@@ -263,20 +260,31 @@ def mine(
     refuse_split(split, "train", path, corpus)
     if cross_encoder is None and cross_margin != Mining.cross_margin:
         raise TemperaError("--cross-margin is of a cross-encoder: give one as --cross-encoder")
-    how: dict[str, Any] = {"faiss": faiss, "mixed_precision": mixed_precision}
-    places: dict[str, Any] = {
-        "corpus": corpus,
-        "cross_encoder": cross_encoder,
-        "cache": cache,
-        "overwrite": overwrite,
-    }
-    report = run_mining(model, path, output, options, split=split, roles=roles, **how, **places)
-    document = {"output": str(output.absolute()), **asdict(report)}
-    train = f"train on them: tempera train {quote(str(output))}; compare with a run without them, since some may be answers"
-    none = "no query has a hard negative to train on: lower --skip or the margins, or raise --depth"
-    answer(
-        document, as_json, lambda: say("\n".join([*report.lines(), train if report.kept else none]))
+    report = run_mining(
+        model,
+        path,
+        output,
+        options,
+        split=split,
+        roles=roles,
+        faiss=faiss,
+        mixed_precision=mixed_precision,
+        corpus=corpus,
+        cross_encoder=cross_encoder,
+        cache=cache,
+        overwrite=overwrite,
     )
+    document = {"output": str(output.absolute()), **asdict(report)}
+    lines = report.lines()
+    if report.kept:
+        lines.append(
+            f"train on them: tempera train {quote(str(output))}; compare with a run without them, since some may be answers"
+        )
+    else:
+        lines.append(
+            "no query has a hard negative to train on: lower --skip or the margins, or raise --depth"
+        )
+    answer(document, as_json, lambda: say("\n".join(lines)))
 
 
 def merge(
@@ -313,7 +321,7 @@ def merge(
 
 
 def _weight(parts: list[str] | None) -> float | None:
-    """Return the weight of the run, from one weight or from that of both models.
+    """Return the weight of the run, from its weight alone or from the weights of both models.
 
     >>> _weight(None), _weight(["0.7"]), _weight(["0.7, 0.3"]), _weight(["0.7", "0.3"])
     (None, 0.7, 0.7, 0.7)
@@ -357,6 +365,7 @@ def check(run: Path, accept: bool = False, as_json: Json = False) -> None:
 
 
 def _depth(text: str) -> int:
+    """Return the depth of a metric, from its text."""
     if not text.strip().isdecimal() or not int(text):
         raise TemperaError(f"--k has {text!r}; give depths such as 1,10")
     return int(text)

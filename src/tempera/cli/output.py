@@ -19,11 +19,11 @@ if TYPE_CHECKING:  # it takes time to load
 
 _WIDEST = 1000  # letters of a line of a table
 _LONG_PATH = 40  # letters of a path that heads a column
-_USED = 3  # counts of a task that are of what is judged: queries, documents and judgements
+_USED = 3  # first counts of a task: its queries, documents and judgements
 
 
 def print_run(document: dict[str, Any]) -> None:
-    """Print the metrics of a run, and what to do next; with --quiet the result and cautions
+    """Print the metrics of a run and the next command; with --quiet, the result and the cautions
     alone."""
     if logging.getLogger("tempera").level >= logging.WARNING:
         _print_result(document)
@@ -44,16 +44,17 @@ def print_run(document: dict[str, Any]) -> None:
         _print_tables(document, ["also"])
     _print_end(document, 'search: tempera search {output} "what you look for"')
     if "queries_per_second" in document:
-        speeds = ", ".join(
-            f"{name} {speed:,.0f}" for name, speed in document["queries_per_second"].items()
-        )
-        print(f"queries a second on one core, one after the other: {speeds}")
+        speeds = []
+        for name, speed in document["queries_per_second"].items():
+            speeds.append(f"{name} {speed:,.0f}")
+        print(f"queries a second on one core, one after the other: {', '.join(speeds)}")
     if document.get("hybrid"):
         from ..ranking.fusion import Fusion
 
-        fusion, size = Fusion(**document["hybrid"]), document["bytes"]["words.parquet"] / 1e6
+        fusion = Fusion(**document["hybrid"])
+        megabytes = document["bytes"]["words.parquet"] / 1e6
         print(
-            f"words and vectors together: {_advised(systems, fusion)} ({fusion}; index of words {size:.1f} MB)"
+            f"words and vectors together: {_hybrid_advice(systems, fusion)} ({fusion}; index of words {megabytes:.1f} MB)"
         )
 
 
@@ -68,48 +69,48 @@ def _print_result(document: dict[str, Any]) -> None:
             say(document["winner"])
     elif document["metrics"]:
         _print_metrics(document, document["metrics"])
-    say("\n".join(f"caution: {text}" for text in document["cautions"]))
+    say("\n".join(_cautions(document)))
 
 
-def _advised(systems: Mapping[str, Mapping[str, float]], fusion: Fusion) -> str:
-    """Return how to ask words and vectors together, and what speaks against it on the test."""
+def _cautions(document: dict[str, Any]) -> list[str]:
+    """Return the cautions of a run or an evaluation as lines."""
+    return [f"caution: {text}" for text in document["cautions"]]
+
+
+def _hybrid_advice(systems: Mapping[str, Mapping[str, float]], fusion: Fusion) -> str:
+    """Return how to search by words and vectors together, with a system that was better on the
+    test."""
     from ..task.verdict import FUSED, main_metric
 
     if fusion.weight == 1:
         return "words add nothing on validation, so --hybrid ranks by the vectors alone"
-    value = (
-        {name: means[main_metric(systems["trained"])] for name, means in systems.items()}
-        if systems
-        else {}
-    )
-    above = [
-        (value[name], words)
-        for name, words in (("trained", "the vectors"), ("bm25", "BM25"))
-        if name in value
-    ]
-    best, words = max(above, default=(0.0, ""))
-    return (
-        f"--hybrid, here below {words} alone"
-        if FUSED in value and value[FUSED] < best
-        else "add --hybrid"
-    )
+    if not systems or FUSED not in systems:
+        return "add --hybrid"
+    metric = main_metric(systems["trained"])
+    best = systems["trained"][metric]
+    name = "the vectors"
+    if "bm25" in systems and systems["bm25"][metric] > best:
+        best = systems["bm25"][metric]
+        name = "BM25"
+    if systems[FUSED][metric] < best:
+        return f"--hybrid, here below {name} alone"
+    return "add --hybrid"
 
 
 def _print_counting(document: dict[str, Any]) -> None:
-    """Print what a recommender serves where it can serve counts and vectors together."""
+    """Print by which systems a recommender recommends, and the option that changes them."""
     from ..ranking.fusion import Fusion
 
-    counting, size = document["counting"], document["bytes"]["counts.parquet"] / 1e6
-    both = "both together recommend" if document["hybrid"]["weight"] else "counts alone recommend"
+    counting = document["counting"]
+    megabytes = document["bytes"]["counts.parquet"] / 1e6
     vectors = "the vectors alone recommend"
-    served, other = (
-        (both, f"{vectors} with --vectors")
-        if counting["served"]
-        else (vectors, f"{both} with --hybrid")
-    )
+    hybrid = "both together recommend" if document["hybrid"]["weight"] else "counts alone recommend"
+    advice = f"{vectors}; {hybrid} with --hybrid"
+    if counting["served"]:
+        advice = f"{hybrid}; {vectors} with --vectors"
     print(
-        f"vectors and {counting['system']}: {Fusion(**document['hybrid'])}; table of counts {size:.1f} MB; "
-        f"{served}; {other}"
+        f"vectors and {counting['system']}: {Fusion(**document['hybrid'])}; table of counts {megabytes:.1f} MB; "
+        f"{advice}"
     )
 
 
@@ -117,30 +118,28 @@ def _print_metrics(document: dict[str, Any], systems: dict[str, dict[str, float]
     """Print the metrics of each system."""
     from rich.table import Table
 
-    queries, documents = document["data"]["queries"], document["data"]["corpus"]
-    table = Table(
-        title=f"{quantity(queries, 'held-out queries')}, {quantity(documents, 'documents')}"
-    )
+    queries = quantity(document["data"]["queries"], "held-out queries")
+    documents = quantity(document["data"]["corpus"], "documents")
+    table = Table(title=f"{queries}, {documents}")
     table.add_column("metric")
     for system in systems:
         table.add_column(system, justify="right")
     for metric in systems["trained"]:
-        table.add_row(metric, *(f"{values[metric]:.3f}" for values in systems.values()))
+        cells = [f"{values[metric]:.3f}" for values in systems.values()]
+        table.add_row(metric, *cells)
     _show(table)
 
 
 def _print_tables(
     document: dict[str, Any], sections: Sequence[str] = ("tried", "protocols")
 ) -> None:
-    """Print the settings that were tried, and the tables of a recommender; or those of other
-    sections."""
-    from itertools import chain
-
+    """Print the tables of some sections of a report."""
     from ..artifacts.report_tables import tables
 
     parts = tables(document)
-    for part in chain.from_iterable(parts[section] for section in sections if section in parts):
-        _print_table(part)
+    for section in sections:
+        for table in parts.get(section, []):
+            _print_table(table)
 
 
 def _print_table(part: ReportTable) -> None:
@@ -159,8 +158,7 @@ def _print_table(part: ReportTable) -> None:
 
 
 def _show(table: Any) -> None:
-    """Print a table, which is never cut: where it is wider than the terminal, the terminal wraps
-    it."""
+    """Print a table at its full width; a narrower terminal wraps the lines."""
     from rich.measure import Measurement
 
     plain = console()
@@ -169,8 +167,8 @@ def _show(table: Any) -> None:
 
 
 def console(**options: Any) -> Console:
-    """Return a console to which brackets in names are no markup, and which leaves a reader that has
-    gone to `answer`."""
+    """Return a console that prints brackets in names as they are, and leaves a broken pipe to
+    `answer`."""
     from rich.console import Console
 
     class Plain(Console):
@@ -181,91 +179,96 @@ def console(**options: Any) -> Console:
 
 
 def _print_end(document: dict[str, Any], next_command: str) -> None:
-    """Print where time and memory went, and what to do next."""
+    """Print the cautions, the time and the memory of a run, and the next command."""
     from ..engine.clock import age
 
     if document["cautions"]:
-        say("\n".join(f"caution: {text}" for text in document["cautions"]))
-    seconds = ", ".join(f"{name} {each['cpu']:.1f}" for name, each in document["seconds"].items())
-    phases = sum(each["wall"] for each in document["seconds"].values())
-    wall = max(phases, age())  # imports are in no phase; of a resumed run earlier processes are
+        say("\n".join(_cautions(document)))
+    phases = []
+    wall_of_phases = 0.0
+    for name, seconds in document["seconds"].items():
+        phases.append(f"{name} {seconds['cpu']:.1f}")
+        wall_of_phases += seconds["wall"]
+    cpu = ", ".join(phases)
     share = document["replaying"]
-    cached = (
-        f" ({share:.0%} of training embedded texts a second time, to save memory)"
-        if share >= 0.005
-        else ""
-    )
+    if share >= 0.005:
+        cpu += f" ({share:.0%} of training embedded texts a second time, to save memory)"
+    # Imports are in no phase, but in the age of this process; the phases of a resumed run are also
+    # of earlier processes.
+    wall = max(wall_of_phases, age())
     memory = f"peak memory {document['peak_memory_bytes'] / 2**20:,.0f} MiB"
     print(
-        f"CPU seconds: {seconds}{cached}; {wall:.0f} s of wall time, without the start of the program; {memory}"
+        f"CPU seconds: {cpu}; {wall:.0f} s of wall time, without the start of the program; {memory}"
     )
-    print(
-        f"report: {document['output']}/report.html\n{next_command.format(output=quote(document['output']))}"
-    )
+    print(f"report: {document['output']}/report.html")
+    print(next_command.format(output=quote(document["output"])))
 
 
 def print_findings(documents: list[dict[str, Any]]) -> None:
     """Print each task of an evaluation, with intervals."""
-    from rich.table import Table
-
     for document in documents:
         counts = [quantity(number, name) for name, number in document["counts"].items() if number]
         used = len(counts) if "pairs" in document["counts"] else _USED
         print(f"{document['task']}: {', '.join(counts[:used])}")
-        table = Table()
-        table.add_column("metric")
-        shorter = _shorter(list(document["systems"]))
-        for system in document["systems"]:
-            table.add_column(shorter(system), justify="right")
-        for metric in next(iter(document["systems"].values())):
-            values = [system[metric] for system in document["systems"].values()]
-            table.add_row(
-                metric, *(f"{v['mean']:.4f} [{v['low']:.3f}, {v['high']:.3f}]" for v in values)
-            )
-        _show(table)
-        sentences = [f"also in the data: {', '.join(counts[used:])}"] if counts[used:] else []
-        sentences += map(shorter, document["verdicts"])
-        if settings := document.get("bm25"):
+        shorten = _shortener(list(document["systems"]))
+        _print_systems(document["systems"], shorten)
+        sentences = []
+        if counts[used:]:
+            sentences.append(f"also in the data: {', '.join(counts[used:])}")
+        sentences += [shorten(verdict) for verdict in document["verdicts"]]
+        settings = document.get("bm25")
+        if settings:
             stem = "words by their stems" if settings["stem"] else "words as they are"
-            source = (
-                "as the run has tuned it on other queries"
-                if settings["tuned"]
-                else "untuned; a run tunes its own"
-            )
-            sentences.append(
-                "bm25: k1 {k1:g}, b {b:g}, {stem}, {source}".format(
-                    **{**settings, "stem": stem, "source": source}
-                )
-            )
-        say("\n".join([*sentences, *(f"caution: {text}" for text in document["cautions"])]))
+            source = "untuned; a run tunes its own"
+            if settings["tuned"]:
+                source = "as the run has tuned it on other queries"
+            sentences.append(f"bm25: k1 {settings['k1']:g}, b {settings['b']:g}, {stem}, {source}")
+        sentences += _cautions(document)
+        say("\n".join(sentences))
 
 
-def _shorter(paths: Sequence[str]) -> Callable[[str], str]:
-    """Return a function that leaves the beginnings of long paths out of a text, unless two would
-    then be alike."""
-    tails = {
-        path: f".../{'/'.join(Path(path).parts[-2:])}"
-        for path in sorted(set(paths), key=len, reverse=True)
-    }
-    long = {
-        path: tail
-        for path, tail in tails.items()
-        if len(path) > _LONG_PATH and len(tail) < len(path)
-    }
+def _print_systems(
+    systems: dict[str, dict[str, dict[str, float]]], shorten: Callable[[str], str]
+) -> None:
+    """Print the metrics of each system with their intervals."""
+    from rich.table import Table
 
-    def shorter(text: str) -> str:
-        for path, tail in long.items() if len(set(tails.values())) == len(tails) else ():
-            text = text.replace(path, tail)
+    table = Table()
+    table.add_column("metric")
+    for system in systems:
+        table.add_column(shorten(system), justify="right")
+    for metric in next(iter(systems.values())):
+        cells = []
+        for metrics in systems.values():
+            value = metrics[metric]
+            cells.append(f"{value['mean']:.4f} [{value['low']:.3f}, {value['high']:.3f}]")
+        table.add_row(metric, *cells)
+    _show(table)
+
+
+def _shortener(paths: Sequence[str]) -> Callable[[str], str]:
+    """Return a function that cuts the beginnings of long paths in a text, unless two paths would
+    become alike."""
+    # The longest path is replaced first, since it may contain a shorter path.
+    longest_first = sorted(set(paths), key=len, reverse=True)
+    tails = {path: f".../{'/'.join(Path(path).parts[-2:])}" for path in longest_first}
+    are_distinct = len(set(tails.values())) == len(tails)
+
+    def shorten(text: str) -> str:
+        for path, tail in tails.items():
+            if are_distinct and len(path) > _LONG_PATH and len(tail) < len(path):
+                text = text.replace(path, tail)
         return text
 
-    return shorter
+    return shorten
 
 
 def print_merge(document: dict[str, Any], written: Sequence[str]) -> None:
-    """Print the scores at each weight, the best of them, and what was written."""
+    """Print the scores at each weight with the best weight marked, and the written files."""
     from rich.table import Table
 
-    if points := document.get("points"):
+    points = document.get("points")
+    if points:
         table = Table(
             title="weight of the trained model, and the main metric of each set",
             title_justify="left",
@@ -274,10 +277,8 @@ def print_merge(document: dict[str, Any], written: Sequence[str]) -> None:
             table.add_column(name, justify="right")
         for point in points:
             mark = "*" if point["weight"] == document["weight"] else ""
-            table.add_row(
-                f"{mark}{point['weight']:g}",
-                *(f"{value:.4f}" for value in point["scores"].values()),
-            )
+            scores = [f"{score:.4f}" for score in point["scores"].values()]
+            table.add_row(f"{mark}{point['weight']:g}", *scores)
         _show(table)
         say(f"{document['sentence']}\npicture: {document['picture']}")
     say("\n".join(written))
@@ -287,6 +288,6 @@ def print_events(document: dict[str, Any]) -> None:
     """Print the evaluation of a recommender on other interactions."""
     say("\n".join(document["notes"]))
     _print_tables(document)
-    say("\n".join([*(f"caution: {text}" for text in document["cautions"]), *document["winners"]]))
+    say("\n".join(_cautions(document) + document["winners"]))
     if "verdicts" in document:
         say("\n".join(document["verdicts"]))

@@ -1,4 +1,4 @@
-"""The command that tells the cost of a step before it is paid."""
+"""The command that shows the cost of a training step on paper."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def plan(
     from ..run.on_paper import lines, planned
     from ..run.recipe import opened
 
-    options, _ = opened(configuration.load(*split(arguments or [])))
+    file, overrides = split(arguments or [])
+    options, _ = opened(configuration.load(file, overrides))
     document = planned(options, device=device, devices=devices)
     answer(document, as_json, lambda: say("\n".join(lines(document))))

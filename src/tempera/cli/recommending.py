@@ -67,30 +67,24 @@ def recommend(
         )
     from ..artifacts.run_folder import Run
 
-    pairs = [pair.partition("=") for pair in context or ()]
-    if wrong := next((name for name, equals, _ in pairs if not equals), None):
-        raise TemperaError(
-            f"--context {wrong!r} has no value; give it as NAME=VALUE, such as device=phone"
-        )
     options: dict[str, Any] = {
         "k": k,
         "exclude_seen": not include_seen,
         "now": now,
         "before": before,
         "hybrid": hybrid,
+        "context": _context(context or []),
     }
-    options["context"] = {name: value for name, _, value in pairs}
     if every or users is not None or output is not None:
-        if (
-            output is None
-            or every == (users is not None)
-            or (user, history, index) != (None, None, None)
-        ):
+        all_or_some = every != (users is not None)
+        for_one_user = user is not None or history is not None or index is not None
+        if output is None or not all_or_some or for_one_user:
             raise TemperaError(
                 "give --all or --users FILE, with --output FILE.parquet and without --user, --history and --index"
             )
         facts = Run(run).recommend_all(output, users, overwrite=overwrite, **options)
-        lines = [_WRITTEN.format(**facts), *(f"note: {note}" for note in facts["notes"])]
+        lines = [_WRITTEN.format(**facts)]
+        lines += [f"note: {note}" for note in facts["notes"]]
         answer(facts, as_json, lambda: say("\n".join(lines)))
         return
     items = None if history is None else _ids(history)
@@ -113,15 +107,32 @@ def recommend(
     answer(document, as_json, lambda: say(str(result)))
 
 
+def _context(pairs: list[str]) -> dict[str, str]:
+    """Return the context of a question from texts such as device=phone."""
+    context = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if name and not equals:
+            raise TemperaError(
+                f"--context {name!r} has no value; give it as NAME=VALUE, such as device=phone"
+            )
+        context[name] = value
+    return context
+
+
 def _ids(text: str) -> list[str]:
-    """Return the ids between commas, each without spaces around it; in double quotes it stands as
-    it is.
+    """Return the ids between commas, without spaces around them; an id in double quotes keeps its
+    spaces and commas.
 
     >>> _ids('A, "B,1", " C ""D",')
     ['A', 'B,1', ' C "D']
     """
-    names = (quoted.replace('""', '"') or plain.strip() for quoted, plain in _ID.findall(text))
-    return [name for name in names if name]
+    names = []
+    for quoted, plain in _ID.findall(text):
+        name = quoted.replace('""', '"') or plain.strip()
+        if name:
+            names.append(name)
+    return names
 
 
 def add_items(run: Path, items: Path, as_json: Json = False) -> None:
@@ -137,9 +148,8 @@ def add_items(run: Path, items: Path, as_json: Json = False) -> None:
 
     facts = run_adding(run, items)
     lines = [f"{facts['added']:,} items added; the run has {facts['items']:,}"]
-    lines += [f"left out: {quantity(count, reason)}" for reason, count in facts["left_out"].items()]
-    lines += [
-        f"left out: column {name!r}, which the run's items do not have"
-        for name in facts["columns_left_out"]
-    ]
+    for reason, count in facts["left_out"].items():
+        lines.append(f"left out: {quantity(count, reason)}")
+    absent = facts["columns_left_out"]
+    lines += [f"left out: column {name!r}, which the run's items do not have" for name in absent]
     answer(facts, as_json, lambda: say("\n".join(lines)))

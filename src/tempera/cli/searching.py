@@ -1,4 +1,4 @@
-"""The command that searches a run, for one query or for a line of input after the other."""
+"""The command that searches a run, for one query or for each line of input."""
 
 from __future__ import annotations
 
@@ -57,36 +57,42 @@ def search(
     """
     from ..artifacts.run_folder import Run
 
-    opened = Run(run)
+    searched = Run(run)
     piped = query is None and not _at_terminal()
+    # Probabilities of all hits are asked for, so that the hits left out can be counted.
+    lowest = None if threshold is None else 0.0
     for text in _lines() if query is None else [query]:
-        ranked = opened.search(text, k, index, onnx, None if threshold is None else 0.0, hybrid)
-        hits = [hit for hit in ranked if threshold is None or (hit.probability or 0.0) >= threshold]
-        unread = not any(hit.score for hit in ranked) or (not hybrid and _is_unknown(text, opened))
-        notes = [_NOTHING] if ranked and unread else []
+        ranked = searched.search(text, k, index, onnx, lowest, hybrid)
+        hits = ranked
+        if threshold is not None:
+            hits = [hit for hit in ranked if (hit.probability or 0.0) >= threshold]
+        notes = []
+        if ranked and _is_unread(searched, text, ranked, hybrid):
+            notes.append(_NOTHING)
         document: dict[str, Any] = {
             "query": text,
             "hits": [hit.json() for hit in hits],
-            "notes": notes,
+            "notes": list(notes),
         }
         if threshold is not None:
-            document |= {"threshold": threshold, "left_out": len(ranked) - len(hits)}
-            notes = [
-                *notes,
-                f"left out: {len(ranked) - len(hits)} of {len(ranked)} with a probability below {threshold:g}",
-            ]
+            left_out = len(ranked) - len(hits)
+            document["threshold"] = threshold
+            document["left_out"] = left_out
+            notes.append(
+                f"left out: {left_out} of {len(ranked)} with a probability below {threshold:g}"
+            )
         answer(document, as_json, lambda: _show(text, hits, notes, piped))  # noqa: B023  # it is called at once
 
 
-def _is_unknown(text: str, run: Run) -> bool:
-    """Return True if a text is to the static model of a run what stands for unknown signs."""
-    from ..towers.saved import MODEL, is_static
-    from ..towers.word_ids import UNKNOWN
+def _is_unread(run: Run, query: str, ranked: Sequence[Found], hybrid: bool) -> bool:
+    """Return True if the model of a run knows no word of a query.
 
-    if not is_static(run.folder / MODEL):
-        return False
-    vectors = run.encode([text, UNKNOWN])
-    return bool(abs(vectors[0] - vectors[1]).max() < 1e-6)
+    All scores are then 0, or the query has the vector of unknown words. Words (BM25) may still
+    rank the hits of a hybrid search.
+    """
+    if not any(hit.score for hit in ranked):
+        return True
+    return not hybrid and run.is_unknown(query)
 
 
 def _at_terminal() -> bool:
@@ -95,12 +101,16 @@ def _at_terminal() -> bool:
 
 
 def _lines() -> Iterator[str]:
-    """Yield the lines of standard input until it ends, or until an empty one at the prompt of a
-    terminal."""
+    """Yield the lines of standard input.
+
+    The lines end with the input, or with an empty line at the prompt of a terminal.
+    """
     if not _at_terminal():
         if isinstance(sys.stdin, TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")
-        yield from filter(str.strip, map(str.rstrip, sys.stdin))
+        for line in sys.stdin:
+            if line.strip():
+                yield line.rstrip()
         return
     import readline  # noqa: F401  # gives the prompt a history
 
@@ -115,12 +125,15 @@ def _lines() -> Iterator[str]:
         yield line
 
 
-def _show(query: str, hits: Sequence[Found], notes: Sequence[str], among: bool) -> None:
-    """Print a query that is `among` many, and a line for each hit: rank, score, name or beginning
-    of its text, and place."""
+def _show(query: str, hits: Sequence[Found], notes: Sequence[str], with_query: bool) -> None:
+    """Print a line for each hit: rank, score, name or beginning of the text, and place.
+
+    Args:
+        with_query: print the query first.
+    """
     from rich.text import Text
 
-    if among:
+    if with_query:
         print(f"search: {one_line(query)}")
     terminal = console(highlight=False)
     heads = [f"{hit.rank:>2}  {hit.score:.3f}  {percent(hit.probability)}" for hit in hits]
@@ -130,17 +143,16 @@ def _show(query: str, hits: Sequence[Found], notes: Sequence[str], among: bool) 
     texts = [one_line(hit.name or " ".join(hit.preview.split()))[:length] for hit in hits]
     width = max(map(len, texts), default=0)
     for head, text, place in zip(heads, texts, places):
-        line = Text.assemble(
-            head, marked(text, query), " " * (width - len(text) + 2), (place, "dim")
-        )
+        gap = " " * (width - len(text) + 2)
+        line = Text.assemble(head, marked(text, query), gap, (place, "dim"))
         terminal.print(line, soft_wrap=True)
     for note in notes:
         terminal.print(note, soft_wrap=True)
 
 
 def marked(text: str, query: str) -> Text:
-    """Return a text in which every word that shares its stem with a word of the query is bold,
-    apart from common words.
+    """Return a text with the words of a query in bold, compared by their stems; common words of the
+    query are left out.
 
     >>> marked("Sorted by dates, descending", "sort by a date").spans
     [Span(0, 6, 'bold'), Span(10, 15, 'bold')]
@@ -151,11 +163,12 @@ def marked(text: str, query: str) -> Text:
 
     from ..text.judge.lexical import stemmer, words
 
-    stems = set(stemmer().stemWords([word for word in words(query) if word not in _COMMON]))
+    uncommon = [word for word in words(query) if word not in _COMMON]
+    stems = set(stemmer().stemWords(uncommon))
     line = Text(text)
-    for run in re.finditer(r"[^\W_]+", text):
-        if stems & set(stemmer().stemWords(words(run[0]))):
-            line.stylize("bold", *run.span())
+    for match in re.finditer(r"[^\W_]+", text):
+        if not stems.isdisjoint(stemmer().stemWords(words(match[0]))):
+            line.stylize("bold", match.start(), match.end())
     return line
 
 

@@ -43,9 +43,15 @@ def split(arguments: list[str]) -> tuple[Path | None, list[str]]:
 
 
 def sorted_out(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Return the paths, those that exist with a = in their name among them, and the overrides."""
-    paths = [argument for argument in arguments if "=" not in argument or os.path.exists(argument)]
-    return paths, [argument for argument in arguments if argument not in paths]
+    """Return the paths and the overrides; an existing path with a = in its name is a path."""
+    paths = []
+    overrides = []
+    for argument in arguments:
+        if "=" not in argument or os.path.exists(argument):
+            paths.append(argument)
+        else:
+            overrides.append(argument)
+    return paths, overrides
 
 
 def with_roles(arguments: list[str]) -> tuple[list[Path], Any]:
@@ -53,7 +59,8 @@ def with_roles(arguments: list[str]) -> tuple[list[Path], Any]:
     from ..options.build import build_roles
     from ..options.yaml_options import load
 
-    options = [each for each in sorted_out(arguments)[1] if each.startswith("data.")]
+    overrides = sorted_out(arguments)[1]
+    options = [override for override in overrides if override.startswith("data.")]
     paths = [Path(argument) for argument in arguments if argument not in options]
     if not paths:
         raise TemperaError(f"give a table of pairs or a BEIR folder with {options[0]}")
@@ -69,11 +76,15 @@ def one_with_roles(arguments: list[str]) -> tuple[Path, Any]:
 
 
 def refuse_split(split: str, usual: str, *paths: Path | None) -> None:
-    """Raise TemperaError if a split other than the usual one is given, and nothing has splits."""
+    """Raise TemperaError if an unusual split is given, and none of the paths is a BEIR folder."""
     from ..text.read.beir import is_beir
 
-    if split != usual and not any(path is not None and is_beir(path) for path in paths):
-        raise TemperaError("--split is of a BEIR folder: give one")
+    if split == usual:
+        return
+    for path in paths:
+        if path is not None and is_beir(path):
+            return
+    raise TemperaError("--split is of a BEIR folder: give one")
 
 
 def refuse_absent(*models: Path | None) -> None:
@@ -89,11 +100,12 @@ def refuse_absent(*models: Path | None) -> None:
 
 def say(text: str) -> None:
     """Print lines, with control characters escaped."""
-    print("\n".join(map(one_line, text.split("\n"))))
+    for line in text.split("\n"):
+        print(one_line(line))
 
 
 def answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:
-    """Print one JSON document, or what `show` prints for people.
+    """Print one JSON document, or call `show`, which prints the document for people.
 
     Raises:
         OutputError: standard output takes no more, as on a full disk; a reader that has gone is no
@@ -106,9 +118,9 @@ def answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:
             show()
         sys.stdout.flush()
     except OSError as error:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # Python writes the rest once more at its end
+        # Python writes the rest once more when it exits.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             raise OutputError(
                 f"cannot write to standard output: {error.strerror or error}"
@@ -116,20 +128,20 @@ def answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:
 
 
 def _refuse_not_finite(option: Any, value: Any) -> None:
-    """Refuse NaN and infinity, which no limit of an option excludes."""
-    for number in value if isinstance(value, list | tuple) else [value]:
+    """Raise TemperaError for NaN and infinity, which no limit of an option excludes."""
+    numbers = value if isinstance(value, list | tuple) else [value]
+    for number in numbers:
         if isinstance(number, float) and not math.isfinite(number):
             raise TemperaError(f"{option.opts[0]} is {number}; give a finite number")
 
 
 class Command(TyperCommand):
-    """A command whose options are explained by the `Args:` of its function, and named after its
-    parameters."""
+    """A command whose options are explained by the `Args:` of its function, and named after the
+    parameters of the function."""
 
     def __init__(self, *arguments: Any, help: str, params: list[Any], **options: Any) -> None:
-        super().__init__(
-            *arguments, help=help.partition("\n\nArgs:\n")[0], params=params, **options
-        )
+        summary = help.partition("\n\nArgs:\n")[0]
+        super().__init__(*arguments, help=summary, params=params, **options)
         texts = described(help)
         for parameter in params:
             text = texts.get(parameter.name, parameter.help)
@@ -139,50 +151,60 @@ class Command(TyperCommand):
                 parameter.secondary_opts = []  # a switch that is off has no --no-...
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments; a value that an option does not take is named in the error."""
-        parts = [part for each in args for part in each.split("=", 1)]
-        for each in self.params:
-            on, off = (
-                [name for name in names if name in args]
-                for names in (each.opts, each.secondary_opts)
-            )
+        """Parse the arguments; the error about a wrong value of an option names the value.
+
+        Raises:
+            TemperaError: a switch and its opposite, a number that is not finite, or an option of a
+                configuration that is written like an option of the command.
+        """
+        for parameter in self.params:
+            on = [name for name in parameter.opts if name in args]
+            off = [name for name in parameter.secondary_opts if name in args]
             if on and off:
                 raise TemperaError(f"{on[0]} and {off[0]} contradict each other: give one of them")
+        parts: list[str] = []  # --name=value becomes --name, value
+        for argument in args:
+            parts.extend(argument.split("=", 1))
         try:
             rest = super().parse_args(ctx, args)
-            for each in self.params:
-                _refuse_not_finite(each, ctx.params.get(each.name))
-            return rest
         except typer.BadParameter as error:
-            names = set(error.param.opts if error.param else ())
-            if values := [after for name, after in pairwise(parts) if name in names]:
+            names = error.param.opts if error.param else ()
+            values = [after for name, after in pairwise(parts) if name in names]
+            if values:
                 error.message = f"{values[-1]} was given. {error.message}"
             raise
         except Exception as error:
-            known = getattr(error, "possibilities", None)  # of an option that is none
-            name = "" if known is None else getattr(error, "option_name", "")
-            name = (
-                "" if any(option.startswith(name) for option in known or ()) else name
-            )  # it is cut short
-            if (
-                name
-                and any("SECTION.OPTION" in (each.metavar or "") for each in self.params)
-                and (near := meant(name))
-            ):
-                value = next(
-                    (
-                        after
-                        for each, after in pairwise([*parts, ""])
-                        if each == name and after[:2] != "--"
-                    ),
-                    "",
-                )
-                options = " or ".join(f"{each}={value or 'VALUE'}" for each in near)
-                said = error.format_message()  # type: ignore[attr-defined]
-                raise TemperaError(
-                    f"{said}; options of a configuration are written {options}"
-                ) from None
-            raise
+            advice = self._advice(error, parts)
+            if not advice:
+                raise
+            message = error.format_message()  # type: ignore[attr-defined]
+            raise TemperaError(
+                f"{message}; options of a configuration are written {advice}"
+            ) from None
+        for parameter in self.params:
+            _refuse_not_finite(parameter, ctx.params.get(parameter.name))
+        return rest
+
+    def _advice(self, error: Exception, parts: list[str]) -> str:
+        """Return the options of a configuration that an unknown option may mean, as they are
+        written; empty without an unknown option, or without a configuration.
+
+        Args:
+            parts: arguments, a name and its value apart.
+        """
+        takes_options = any("SECTION.OPTION" in (each.metavar or "") for each in self.params)
+        known = getattr(error, "possibilities", None)  # only the error of an unknown option has it
+        if not takes_options or known is None:
+            return ""
+        name = getattr(error, "option_name", "")
+        if not name or any(option.startswith(name) for option in known):
+            return ""  # an option of the command, cut short
+        value = "VALUE"
+        for part, after in pairwise([*parts, ""]):
+            if part == name and not after.startswith("--"):
+                value = after or value
+                break
+        return " or ".join(f"{option}={value}" for option in meant(name))
 
 
 class Configured(Command):

@@ -69,12 +69,14 @@ def verify(arguments: Arguments = None, as_json: Json = False) -> None:
     from ..run.recipe import opened
     from ..run.verify import verify as run_verification
 
-    proofs = run_verification(opened(configuration.load(*split(arguments or [])))[0])
+    file, overrides = split(arguments or [])
+    options, _ = opened(configuration.load(file, overrides))
+    proofs = run_verification(options)
     width = max(len(proof.name) for proof in proofs)
-    lines = [
-        f"{'ok' if proof.passed else 'FAIL':<5}{proof.name:<{width}}  {proof.difference:>14}  {proof.bound}"
-        for proof in proofs
-    ]
+    lines = []
+    for proof in proofs:
+        outcome = "ok" if proof.passed else "FAIL"
+        lines.append(f"{outcome:<5}{proof.name:<{width}}  {proof.difference:>14}  {proof.bound}")
     answer([vars(proof) for proof in proofs], as_json, lambda: say("\n".join(lines)))
     if not all(proof.passed for proof in proofs):
         raise typer.Exit(1)

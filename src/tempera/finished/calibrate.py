@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ..arguments import refuse_other_kinds
-from ..artifacts.calibrated import Calibration, picture, write_calibration
+from ..artifacts.calibrated import Calibration, draw_calibration, write_calibration
 from ..errors import ConfigError
 from ..mining.embedder import Model
 from ..ranking.calibration import fit, thresholds
@@ -84,7 +84,7 @@ def calibrate(
         tuple(thresholds(known.pairs, fitted, precision, recall)),
         datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    write_calibration(judged.folder, calibration, picture(known.pairs, fitted))
+    write_calibration(judged.folder, calibration, draw_calibration(known.pairs, fitted))
     return calibration
 
 
