@@ -29,11 +29,12 @@ import tempera
 from _harness import finish, table
 from _sets import DATA, measured_sets, pairs_of, parser_of_sets, shown
 from recipe import METRIC, MODEL_DIR
+from tempera.forms.set_files import split_names
 from tempera.ranking.compare import Floats
 from tempera.ranking.metrics import Relevant
 from tempera.ranking.ranking import Ranking
 from tempera.text.judge.lexical import Lexical
-from tempera.text.read.beir import read_beir, split_names
+from tempera.text.read.beir import read_beir
 from tempera.towers.saved import load
 
 TESTED = {"medquad": "medquad", "scifact titles": "ir/scifact", "cacm titles": "ir/cacm"}

@@ -37,7 +37,7 @@ TRANSFORMER = [
     "tower.vocabulary=800",
 ]
 EVENTS = ["events.csv", *SHORT, "train.batch_size=128", "tower.dimensions=16"]
-RATED = "data.metadata=[rating]"
+RATED = "data.metadata=[rating,device]"
 HISTORY = "tower.history={pools: [{mean: {last: 1}}, {mean: {last: 10, decay: 0.9}}]}"
 ATTENTION = "tower.history={pools: [{transformer: {last: 10, layers: 1, heads: 2, dropout: 0.1}}]}"
 # In this order: later runs read the folder of the first.

@@ -14,7 +14,7 @@ FLOORS = (  # rooms and root modules, from the lowest floor to the highest
     ("errors",),
     ("arguments", "io"),
     ("tables", "ranking", "arithmetic"),
-    ("core",),
+    ("forms", "core"),
     ("parallel",),
     ("layers",),
     ("engine",),

@@ -20,7 +20,7 @@ FLOORS: list[list[set[str]]] = [
     [{"errors"}],
     [{"arguments"}, {"io"}],
     [{"tables"}, {"ranking"}, {"arithmetic"}],
-    [{"core"}],
+    [{"forms"}, {"core"}],
     [{"parallel"}],
     [{"layers"}],
     [{"engine"}],

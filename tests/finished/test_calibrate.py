@@ -23,10 +23,10 @@ from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError, OutputError
 from tempera.finished.calibrate import calibrate
 from tempera.finished.known_pairs import held_out, known_pairs
+from tempera.forms.roles import Roles
 from tempera.io.ids import content_ids, given_ids
 from tempera.mining.embedder import Model
 from tempera.ranking.probability import Isotonic
-from tempera.text.read.roles import Roles
 from tempera.towers.saved import TRAINED, load
 
 # A copy whose files may be changed, as of an earlier version: without their checksums.

@@ -19,13 +19,13 @@ from tempera.artifacts.index import Index
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError, OutputError
 from tempera.finished.calibrate import calibrate
+from tempera.forms.roles import Roles
 from tempera.io.ids import content_id, content_ids
 from tempera.mining.embedder import among_trained
 from tempera.ranking.fusion import USUAL
 from tempera.run.train import train
 from tempera.text.judge.hybrid import weight_of
 from tempera.text.read.beir import read_beir, write_beir
-from tempera.text.read.roles import Roles
 from tempera.towers.saved import TRAINED, fingerprint
 
 from ..conftest import WORDS, small_options, write_pairs

@@ -38,16 +38,16 @@ from tempera.artifacts.run_folder import Run
 from tempera.engine.cache import Cache
 from tempera.engine.checkpoint import State
 from tempera.errors import TemperaError
+from tempera.forms.event_roles import USUAL as INTERACTION_ROLES
+from tempera.forms.roles import USUAL as PAIR_ROLES
 from tempera.io.manifest import MANIFEST
 from tempera.mining.vectors import Store, keys_of
 from tempera.options import yaml_options as config
 from tempera.options.build import build, build_roles
 from tempera.options.names import PARTS, SECTIONS
-from tempera.recommend.read.event_roles import USUAL as INTERACTION_ROLES
 from tempera.recommend.read.interactions import Interactions
 from tempera.run.resume import Checkpoints
 from tempera.text.read.beir import read_beir
-from tempera.text.read.roles import USUAL as PAIR_ROLES
 from tempera.text.read.sources import PairsFile, documents
 from tempera.towers.saved import load
 from tempera.tuning.space import Space

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from tempera.errors import DataError
+from tempera.forms.data_form import source_of
 from tempera.options.build import build, kind_of_tower
-from tempera.options.forms import source_of
 from tempera.options.names import describe
 from tempera.options.yaml_options import Options, load
 from tempera.recommend.read.interactions import Interactions

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tempera.errors import DataError
-from tempera.options.forms import with_source
+from tempera.forms.data_form import with_source
 
 EVENTS = "user_id,item_id,timestamp\n1,7,1300000000\n1,8,1300000001\n2,7,1300000002\n"
 

@@ -12,9 +12,9 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tempera.errors import DataError
+from tempera.forms.event_roles import proposed
 from tempera.options.build import build
 from tempera.options.yaml_options import load
-from tempera.recommend.read.event_roles import proposed
 from tempera.recommend.read.timeline import Timeline
 
 ROWS = 240

@@ -12,8 +12,8 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tempera.errors import DataError, TemperaError
+from tempera.forms.data_form import with_source
 from tempera.options import yaml_options as configuration
-from tempera.options.forms import with_source
 from tempera.recommend.read.division import GlobalTime, LeaveLastOut
 from tempera.recommend.read.interactions import Interactions
 from tempera.recommend.read.timeline import Timeline

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tempera.errors import DataError
-from tempera.text.read.beir import is_beir, read_beir, write_beir
+from tempera.forms.set_files import is_beir
+from tempera.text.read.beir import read_beir, write_beir
 
 CORPUS: list[dict[str, Any]] = [
     {"_id": "d1", "title": "A title", "text": "and text", "metadata": {"url": [1]}},

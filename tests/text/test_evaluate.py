@@ -21,6 +21,7 @@ import torch
 from scipy import stats
 
 from tempera.errors import ConfigError, DataError, OutputError
+from tempera.forms.roles import Roles
 from tempera.io.ids import content_id
 from tempera.mining.embedder import Model
 from tempera.ranking.compare import Comparison, Difference, compare, sign_flip
@@ -29,7 +30,6 @@ from tempera.ranking.spread import ranks
 from tempera.text.judge.evaluate import evaluate, resolved, write_per_query
 from tempera.text.judge.sts import Agreement, pearson, spearman
 from tempera.text.judge.tasks import Graded, RetrievalTask, read_task
-from tempera.text.read.roles import Roles
 from tempera.towers.static import StaticTower
 from tempera.towers.tokenizer import train_tokenizer
 

@@ -13,10 +13,11 @@ import pyarrow.parquet as parquet
 import pytest
 
 from tempera.errors import DataError
+from tempera.forms.set_files import is_beir
 from tempera.options.build import build
 from tempera.options.yaml_options import load
 from tempera.text.judge.tasks import RetrievalTask
-from tempera.text.read.beir import is_beir, read_beir
+from tempera.text.read.beir import read_beir
 
 CORPUS = [{"_id": f"d{i}", "title": f"Part {i}", "text": f"how part {i} is made"} for i in range(6)]
 QUERIES = [{"_id": f"q{i}", "text": f"who makes part {i}?"} for i in range(6)]

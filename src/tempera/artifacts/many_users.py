@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
 from ..errors import DataError, OutputError
+from ..forms.event_roles import USUAL
 from ..io.atomic import new_file, refuse_replacing
 from ..io.console import progress_bar
 from ..options.build import options_of_run
 from ..ranking.small_vectors import SmallVectors
 from ..recommend.judge.full_catalogue import query_blocks
 from ..recommend.judge.past_events import PastEvents
-from ..recommend.read.event_roles import USUAL
 from ..recommend.read.feature_tables import KEY, keyed
 from ..recommend.read.timeline import ITEMS, USERS
 from ..recommend.train.entity_tables import entities

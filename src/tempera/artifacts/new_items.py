@@ -13,11 +13,11 @@ import torch
 
 from ..core.frame import Frame
 from ..errors import DataError
+from ..forms.event_roles import USUAL
 from ..io.atomic import staged
 from ..io.manifest import MANIFEST, refuse_not_whole
 from ..options.build import options_of_run
 from ..recommend.judge.counts import COUNTS
-from ..recommend.read.event_roles import USUAL
 from ..recommend.read.feature_tables import KEY, by_id
 from ..recommend.read.timeline import HISTORIES, ITEMS
 from ..recommend.train.encoders import Entities, Id

@@ -77,7 +77,7 @@ def one_with_roles(arguments: list[str]) -> tuple[Path, Any]:
 
 def refuse_split(split: str, usual: str, *paths: Path | None) -> None:
     """Raise TemperaError if an unusual split is given, and none of the paths is a BEIR folder."""
-    from ..text.read.beir import is_beir
+    from ..forms.set_files import is_beir
 
     if split == usual:
         return

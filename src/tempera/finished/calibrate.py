@@ -9,9 +9,9 @@ from pathlib import Path
 from ..arguments import refuse_other_kinds
 from ..artifacts.calibrated import Calibration, draw_calibration, write_calibration
 from ..errors import ConfigError
+from ..forms.roles import Roles
 from ..mining.embedder import Model
 from ..ranking.calibration import fit, thresholds
-from ..text.read.roles import Roles
 from ..towers.saved import fingerprint
 from .known_pairs import known_pairs
 

@@ -19,6 +19,11 @@ from numpy.typing import NDArray
 
 from ..artifacts.index import Index
 from ..errors import DataError
+from ..forms.labels import advice
+from ..forms.proposed_roles import log_proposed
+from ..forms.roles import UNTRAINED, Roles, refuse_roles
+from ..forms.set_files import is_beir
+from ..forms.unfolded import column_at
 from ..io.console import logger
 from ..io.ids import mixed
 from ..mining.embedder import Model, Vectors, encode_all
@@ -28,14 +33,9 @@ from ..tables.arrow_types import is_list
 from ..tables.profile import profile
 from ..tables.vector_files import KEY
 from ..text.judge.tasks import RetrievalTask
-from ..text.read.beir import is_beir
-from ..text.read.labels import advice
 from ..text.read.pairs import GIVEN, Pairs, Rows, Text
-from ..text.read.proposed_roles import log_proposed
-from ..text.read.roles import UNTRAINED, Roles, refuse_roles
 from ..text.read.rows import as_labels
 from ..text.read.sources import PairsFile, read_table
-from ..text.read.unfolded import column_at
 from ..text.train.split import Split
 from ..towers.saved import Encode
 from .data_again import (

@@ -9,13 +9,13 @@ from typing import Any
 
 from ..core.corrections import LogQ
 from ..core.objective import Objective
+from ..forms.data_form import with_source
 from ..io.console import logger
 from ..task.config import Config as Config
 from ..task.world import TEXTS, World
 from ..towers.pair import TowerOptions
 from . import yaml_options as configuration
 from .builder import Builder, shown
-from .forms import with_source
 from .names import (
     AUTO,
     PARTS,
@@ -216,7 +216,7 @@ def build_roles(options: Options) -> Any:
     >>> build_roles(Options({"data": {"query": "title"}})).query
     'title'
     """
-    from ..text.read.roles import UNTRAINED
+    from ..forms.roles import UNTRAINED
     from ..text.read.sources import Given
 
     if not options.values:

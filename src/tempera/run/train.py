@@ -12,11 +12,11 @@ from typing import Any
 from ..artifacts.run_folder import Run
 from ..engine.devices import Devices, one_voice, start
 from ..errors import OutputError, TemperaError
+from ..forms.data_form import source_of
 from ..io.atomic import staged
 from ..io.documents import JsonLines
 from ..options import yaml_options as configuration
 from ..options.build import Config, build
-from ..options.forms import source_of
 from ..options.yaml_options import Options
 from ..parallel.distributed import Group
 from ..tables.tables import ending

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ..errors import quantity
-from ..task.evaluation import Part
+from .evaluation import Part
 from .verdict import TOGETHER, SystemScores, Verdict
 
 QUANTILES = (0.0, 0.5, 0.9, 0.99, 1.0)

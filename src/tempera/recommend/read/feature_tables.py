@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...errors import DataError
+from ...forms.unnamed_columns import features_named, is_unnamed
 from ...tables.columns import plain
 from ...tables.tables import TableBlock, joined, refuse_repeated
 from .events import TEXT, EventReader
-from .unnamed_columns import features_named, is_unnamed
 
 KEY = "\0id"  # a column of ids as texts
 # Integers in texts, without signs, zeros and spaces that say nothing; of any length.

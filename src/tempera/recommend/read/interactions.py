@@ -15,6 +15,8 @@ import pyarrow as pa
 from pydantic import Field
 
 from ...errors import ConfigError, DataError, article, did_you_mean
+from ...forms.event_roles import TABLE, USUAL, decided
+from ...forms.sessions import Sessions
 from ...tables.arrays import gathered
 from ...tables.columns import Columns, ColumnsSoFar
 from ...tables.nested import with_paths
@@ -26,11 +28,9 @@ from ...tables.tables import TableBlock, blocks, files_of, is_table, is_written_
 from .aside import Aside
 from .behaviours import refuse_unknown_behaviours, usable_aside, with_contexts, with_targets
 from .division import TEST, TRAIN, VALIDATION, AtRandom, Divide, Fitting, NamedFiles, Undivided
-from .event_roles import TABLE, USUAL, decided
 from .event_times import EventTimes
 from .events import BelowMinRating, events_of, in_context
 from .feature_tables import aligned
-from .sessions import Sessions
 from .timeline import REPEATED, Timeline, timeline_of
 
 

@@ -12,6 +12,8 @@ import pyarrow as pa
 
 from ...arguments import refuse_other_kinds
 from ...errors import ConfigError, DataError, OutputError, article, quantity
+from ...forms.roles import Roles
+from ...forms.set_files import is_beir
 from ...io.atomic import new_file, refuse_replacing
 from ...io.console import aligned
 from ...mining.embedder import Model, Reading, in_half, run_of
@@ -21,8 +23,6 @@ from ...tables.streams import is_frame
 from ...task.evaluation import Evaluation
 from ...task.verdict import TaskScores
 from ...towers.saved import EVALUATED, model_folder
-from ..read.beir import is_beir
-from ..read.roles import Roles
 from .hybrid import weight_of
 from .tasks import Graded, RetrievalTask, read_task
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from ...core.batch import Role
 from ...errors import DataError
+from ...forms.roles import UnsaidScoreError
 from ...mining.embedder import Embedder, among_trained
 from ...task.verdict import TaskScores
 from ...towers.similarities import Similarity
-from ..read.roles import UnsaidScoreError
 from ..train.known_vectors import KnownVectors
 from .tasks import Graded, RetrievalTask, read_task
 

@@ -18,6 +18,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ...errors import DataError
+from ...forms.labels import is_scale_of_labels
+from ...forms.proposed_roles import log_proposed
+from ...forms.roles import UNTRAINED, WHOLE, Roles, refuse_roles
+from ...forms.set_files import is_beir
 from ...io.ids import content_ids, falling
 from ...mining.embedder import Embedder, Vectors, encode_all
 from ...ranking.fusion import rank_by_weight
@@ -28,11 +32,8 @@ from ...tables.columns import plain
 from ...tables.profile import ColumnProfile, profile
 from ...tables.streams import stream
 from ...tables.tables import TableBlock, blocks, joined
-from ..read.beir import is_beir, read_beir
-from ..read.labels import is_scale_of_labels
+from ..read.beir import read_beir
 from ..read.pairs import Pairs, Text
-from ..read.proposed_roles import log_proposed
-from ..read.roles import UNTRAINED, WHOLE, Roles, refuse_roles
 from ..read.rows import PairReader
 from ..read.sources import Given, PairsFile
 from .hybrid import scores_of_both

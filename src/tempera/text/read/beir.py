@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ...errors import DataError, quantity
+from ...forms.set_files import Part, SetFiles, files_of_set, part_blocks
 from ...io.untrusted import inside
 from ...tables.reader import BlockReader, is_text
 from ...tables.tables import joined
 from .pairs import distinct
-from .set_files import Part, SetFiles, part_blocks
 
 UNNAMED = "queries that the split does not name"
 # In place of the row of a text.
@@ -181,26 +181,6 @@ def write_beir(
         lines = ["query-id\tcorpus-id\tscore"]
         lines += [f"{query}\t{doc}\t{grade:.15g}" for (query, doc), grade in last_grade.items()]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def is_beir(path: str | Path) -> bool:
-    """Return True if a folder holds a retrieval set: a corpus, and queries or judgements."""
-    return SetFiles.of(Path(path)) is not None
-
-
-def split_names(folder: Path) -> list[str]:
-    """Return the names of the splits that a retrieval set has judgements for."""
-    return sorted(files_of_set(folder).qrels)
-
-
-def files_of_set(folder: Path) -> SetFiles:
-    """Return the files of a retrieval set; raises DataError for any other folder."""
-    files = SetFiles.of(folder)
-    if files is None:
-        raise DataError(
-            f"no such file: {folder / 'corpus.jsonl'}, and no other table of a corpus beside queries or qrels"
-        )
-    return files
 
 
 def texts_of(folder: Path, part: Part) -> pa.Table:

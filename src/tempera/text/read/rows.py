@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ...errors import ConfigError, DataError
+from ...forms.roles import WHOLE, Roles
 from ...io.ids import content_ids, form_ids, given_ids, mixed
 from ...tables.columns import Columns
 from ...tables.reader import BlockReader, Mask, Rows, is_list, is_text, missing
 from ...tables.tables import TableBlock
 from .pairs import FORM, GIVEN, KIND
-from .roles import WHOLE, Roles
 
 # Fields of the ids of texts in records, as Tevatron and DPR call them.
 _OWN_IDS = ("docid", "psg_id", "passage_id")

@@ -17,6 +17,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ...errors import DataError
+from ...forms.labels import advice, is_wrong
+from ...forms.proposed_roles import (
+    ProposedRoles,
+    named_columns,
+    proposed_roles,
+    refuse_ids_alone,
+    unfolding_of,
+)
+from ...forms.roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL, Roles, UnsaidScoreError
+from ...forms.set_files import files_of_set
+from ...forms.unfolded import Unfolding
 from ...io.console import logger
 from ...io.ids import Ids, content_ids, given_ids
 from ...tables.arrow_types import is_list
@@ -25,20 +36,10 @@ from ...tables.profile import TableProfile, profile
 from ...tables.proposal import decision_table
 from ...tables.streams import stream
 from ...tables.tables import TableBlock, blocks, read_table, refuse_repeated
-from .beir import UNNAMED, Beir, files_of_set, read_beir
-from .labels import advice, is_wrong
+from .beir import UNNAMED, Beir, read_beir
 from .pairs import GIVEN, GRADE, IDS, RANKED, TEXTS, Pairs, Source, Text
 from .parts import joined, named_parts, parts_in_memory
-from .proposed_roles import (
-    ProposedRoles,
-    named_columns,
-    proposed_roles,
-    refuse_ids_alone,
-    unfolding_of,
-)
-from .roles import DOC_NAMES, QUERY_NAMES, TABLE, USUAL, Roles, UnsaidScoreError
 from .rows import as_labels, docs_of, rows_of
-from .unfolded import Unfolding
 
 __all__ = ["DOC_NAMES", "QUERY_NAMES", "BeirFolder", "Given", "PairsFile", "read_table"]
 

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ...errors import DataError, quantity
+from ...forms.text_endings import HTML, is_text_file
 from ...io.untrusted import refuse_irregular
 from ...tables.tables import visible_files
 from .html_text import markdown
 from .pairs import Pairs
 
-_HTML = (".html", ".htm")
-_SUFFIXES = (".txt", ".md", ".markdown", *_HTML)
 _CODE = (
     ".py",
     ".js",
@@ -150,7 +149,7 @@ def passages(
         except UnicodeDecodeError:
             dropped[_NOT_UTF8] += 1
             continue
-        if file.suffix.lower() in _HTML:
+        if file.suffix.lower() in HTML:
             text = markdown(text)
         file_sections: Iterable[Section] = sections(text)
         if is_code(file):
@@ -158,11 +157,6 @@ def passages(
         for section in file_sections:
             for heading, part in parts_of(section, most):
                 yield heading, part, f"{file}:{section.line}"
-
-
-def is_text_file(path: Path) -> bool:
-    """Return True if a file is plain text, Markdown or HTML, by its extension."""
-    return path.suffix.lower() in _SUFFIXES
 
 
 def is_code(path: Path) -> bool:

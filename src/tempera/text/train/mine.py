@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ...arguments import refuse_other_kinds
 from ...errors import DataError, OutputError
+from ...forms.roles import Roles
 from ...io.atomic import as_output_error, new_file, refuse_replacing
 from ...io.console import progress_bar
 from ...io.documents import parsed
@@ -29,7 +30,6 @@ from ...mining.search import Ints, Pairs, by_faiss
 from ...mining.shortfall import Report
 from ...tables.tables import parquet_table
 from ...towers.saved import fingerprint, model_folder, similarity_of
-from ..read.roles import Roles
 from .mining_task import MiningTask
 
 

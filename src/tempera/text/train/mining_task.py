@@ -16,13 +16,14 @@ import pyarrow.compute as pc
 import xxhash
 
 from ...errors import ConfigError, DataError, refuse_other
+from ...forms.proposed_roles import log_proposed
+from ...forms.roles import UNTRAINED, Roles, refuse_roles
+from ...forms.set_files import is_beir
 from ...io.ids import content_ids, given_ids, places
 from ...mining.search import Ints, Pairs
-from ..read.beir import is_beir, read_beir
+from ..read.beir import read_beir
 from ..read.pairs import KIND, distinct
 from ..read.pairs import Pairs as Table
-from ..read.proposed_roles import log_proposed
-from ..read.roles import UNTRAINED, Roles, refuse_roles
 from ..read.sources import PairsFile, documents
 
 

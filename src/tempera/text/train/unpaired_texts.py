@@ -16,22 +16,23 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ...errors import ConfigError, DataError
+from ...forms.proposed_roles import proposed_roles
+from ...forms.roles import DOC_NAMES, QUERY_NAMES, TABLE
+from ...forms.set_files import is_beir, split_names
+from ...forms.text_endings import is_text_file
 from ...io.documents import read_lines
 from ...io.ids import content_id, form
 from ...tables.columns import RoleTable
 from ...tables.tables import blocks, is_table
-from ..read.beir import is_beir, split_names, texts_of
+from ..read.beir import texts_of
 from ..read.pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
 from ..read.parts import joined
-from ..read.proposed_roles import proposed_roles
-from ..read.roles import DOC_NAMES, QUERY_NAMES, TABLE
 from ..read.sources import BeirFolder, PairsFile, read_table
 from ..read.text_files import (
     HEADING_ASKS,
     UNDIVIDED,
     files_of,
     is_code,
-    is_text_file,
     pair_of,
     passages,
     unread,

@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...tables.columns import plain
-from ...tables.profile import ColumnProfile
+from ..tables.columns import plain
+from ..tables.profile import ColumnProfile
 
 # Names of columns that describe rows. Their words are no labels of pairs, unless the words are
 # those of labels.

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...errors import DataError
-from ...tables.columns import plain
-from ...tables.reader import is_text
-from ...tables.saved_sets import PART_NAMES
+from ..errors import DataError
+from ..tables.columns import plain
+from ..tables.reader import is_text
+from ..tables.saved_sets import PART_NAMES
 from .event_roles import TABLE
 from .unnamed_columns import is_unnamed
 

@@ -10,9 +10,9 @@ from typing import NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...errors import DataError
-from ...tables.profile import ColumnProfile, TableProfile, profile
-from ...tables.reader import is_text
+from ..errors import DataError
+from ..tables.profile import ColumnProfile, TableProfile, profile
+from ..tables.reader import is_text
 
 _PRODUCT = r"^(B[0-9A-Z]{9}|\d{9}[\dX])$"  # of Amazon
 _REVIEWER = r"^A[0-9A-Z]{9,}$"

@@ -15,11 +15,11 @@ from typing import Literal
 
 import pyarrow as pa
 
-from ...errors import DataError
-from ...io.documents import parsed
-from ...tables.columns import Columns, plain
-from ...tables.json_tables import json_tables, opened
-from ...tables.tables import TableBlock, blocks_of, csv_tables, ending, is_table, visible_files
+from ..errors import DataError
+from ..io.documents import parsed
+from ..tables.columns import Columns, plain
+from ..tables.json_tables import json_tables, opened
+from ..tables.tables import TableBlock, blocks_of, csv_tables, ending, is_table, visible_files
 
 Part = Literal["corpus", "queries", "qrels"]
 
@@ -336,3 +336,23 @@ def _spaced(path: Path, names: tuple[str, ...]) -> Iterator[pa.Table]:
                 f"{path}, row {number} has {len(row)} values for {len(names)} columns; expected {', '.join(names)}"
             )
     yield pa.table({name: [row[i] for row in rows] for i, name in enumerate(names)})
+
+
+def is_beir(path: str | Path) -> bool:
+    """Return True if a folder holds a retrieval set: a corpus, and queries or judgements."""
+    return SetFiles.of(Path(path)) is not None
+
+
+def split_names(folder: Path) -> list[str]:
+    """Return the names of the splits that a retrieval set has judgements for."""
+    return sorted(files_of_set(folder).qrels)
+
+
+def files_of_set(folder: Path) -> SetFiles:
+    """Return the files of a retrieval set; raises DataError for any other folder."""
+    files = SetFiles.of(folder)
+    if files is None:
+        raise DataError(
+            f"no such file: {folder / 'corpus.jsonl'}, and no other table of a corpus beside queries or qrels"
+        )
+    return files

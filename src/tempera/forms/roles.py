@@ -10,9 +10,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field
 
-from ...errors import ConfigError, DataError
-from ...tables.columns import Columns, RoleTable
-from ...tables.table_form import TableForm
+from ..errors import ConfigError, DataError
+from ..tables.columns import Columns, RoleTable
+from ..tables.table_form import TableForm
 
 # Usual names of the two roles that every table has.
 QUERY_NAMES = ("query", "anchor", "question", "premise", "sentence1", "text1")

@@ -13,18 +13,8 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from ..errors import DataError
+from ..forms.set_files import is_beir, split_names
 from ..io.atomic import is_run
-from ..recommend.read.event_folder import folder_options
-from ..recommend.read.event_roles import TABLE as EVENTS
-from ..recommend.read.event_roles import proposed
-from ..recommend.read.sessions import Sessions
-from ..recommend.read.unnamed_columns import (
-    event_names,
-    is_scale,
-    is_unnamed,
-    refuse_no_events,
-    refuse_prize,
-)
 from ..tables.columns import headless
 from ..tables.nested import with_paths
 from ..tables.profile import TableProfile, profile
@@ -33,12 +23,16 @@ from ..tables.separated import is_adjacency, is_separated
 from ..tables.streams import data_sets, stream
 from ..tables.table_form import table_form
 from ..tables.tables import FEW, TableBlock, blocks, ending, files_of, is_table, visible_files
-from ..text.read.beir import is_beir, split_names
-from ..text.read.proposed_roles import named_columns, proposed_roles, refuse_ids_alone, unfolding_of
-from ..text.read.roles import IDS, Roles
-from ..text.read.roles import TABLE as PAIRS
-from ..text.read.set_files import are_judgements, first_text
-from ..text.read.text_files import is_text_file
+from .event_folder import folder_options
+from .event_roles import TABLE as EVENTS
+from .event_roles import proposed
+from .proposed_roles import named_columns, proposed_roles, refuse_ids_alone, unfolding_of
+from .roles import IDS, Roles
+from .roles import TABLE as PAIRS
+from .sessions import Sessions
+from .set_files import are_judgements, first_text
+from .text_endings import is_text_file
+from .unnamed_columns import event_names, is_scale, is_unnamed, refuse_no_events, refuse_prize
 
 _SHOWN = 200  # letters of a row in a message
 _CALLED = {"query": "queries", "doc": "documents that answer"}

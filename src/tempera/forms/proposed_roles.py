@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...errors import DataError
-from ...io.console import logger
-from ...tables.arrow_types import is_list, is_text
-from ...tables.columns import plain
-from ...tables.profile import ColumnProfile, TableProfile, profile
-from ...tables.proposal import NOT_READ, Decision
+from ..errors import DataError
+from ..io.console import logger
+from ..tables.arrow_types import is_list, is_text
+from ..tables.columns import plain
+from ..tables.profile import ColumnProfile, TableProfile, profile
+from ..tables.proposal import NOT_READ, Decision
 from .labels import is_description, is_scale_of_labels
 from .roles import IDS, TABLE
 from .unfolded import FIRST, REST, SPEAKERS, Unfolding

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ...tables.arrow_types import is_list, is_text
-from ...tables.nested import at_path
-from ...tables.tables import TableBlock
+from ..tables.arrow_types import is_list, is_text
+from ..tables.nested import at_path
+from ..tables.tables import TableBlock
 
 # Who speaks in a chat, by the names that chats give them.
 SPEAKERS = {

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...errors import DataError
-from ...io.documents import parsed
-from ...tables.columns import RoleTable, plain
-from ...tables.reader import is_list, is_text
-from ...tables.tables import TableBlock, refuse_repeated
+from ..errors import DataError
+from ..io.documents import parsed
+from ..tables.columns import RoleTable, plain
+from ..tables.reader import is_list, is_text
+from ..tables.tables import TableBlock, refuse_repeated
 from .running_histories import RunningHistories
 
 SESSION, POSITION = "session", "position"  # columns that flat tables have in addition

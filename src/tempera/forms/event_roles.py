@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...errors import DataError
-from ...tables.columns import Columns, RoleTable, plain
-from ...tables.profile import ColumnProfile, TableProfile, profile
-from ...tables.proposal import NOT_READ, Decision
+from ..errors import DataError
+from ..tables.columns import Columns, RoleTable, plain
+from ..tables.profile import ColumnProfile, TableProfile, profile
+from ..tables.proposal import NOT_READ, Decision
 
 # Usual names of the columns, without case and signs. user and item every table has.
 USUAL: dict[str, tuple[str, ...]] = {

@@ -6,8 +6,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from ...errors import DataError
-from ...tables.tables import TableBlock
+from ..errors import DataError
+from ..tables.tables import TableBlock
 
 
 @dataclass
