@@ -98,7 +98,7 @@ def opened(
     return tower
 
 
-def called(table: pa.Table) -> pa.ChunkedArray:
+def item_names(table: pa.Table) -> pa.ChunkedArray:
     """Return the names of items: their titles if there are any, else their ids.
 
     Raises:
@@ -119,6 +119,6 @@ def _as_text(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def titles_of(table: pa.Table) -> list[str]:
-    """Return `called` as a list."""
-    titles: list[str] = called(table).to_pylist()
+    """Return the names of items as a list."""
+    titles: list[str] = item_names(table).to_pylist()
     return titles
