@@ -202,8 +202,8 @@ class Ease:
 
 @dataclass(frozen=True)
 class Transitions:
-    """Score items by the number of times that they soon followed items of the history, discounted by
-    popularity (a Markov chain).
+    """Score items by the number of times that they soon followed items of the history, discounted
+    by popularity (a Markov chain).
 
     C_ij = sum over events j of training, and events i of the same user g = 1 to `window` places
     before j, of 1 / g^slope; the `successors` largest of each i count. The score of j is the sum,
@@ -231,7 +231,7 @@ class Transitions:
     most = SPARSE
 
     def fit(self, events: Observed) -> ItemToItem:
-        """Count pairs of items that follow each other."""
+        """Count pairs of items where the second soon follows the first."""
         options = (self.window, self.slope, self.successors)
         counts = events.once("transitions", options, lambda: self.counts(events))
         usual = np.maximum(events.counts, 1).astype(np.float32)

@@ -150,12 +150,12 @@ def rank(
     over the scores.
 
     Rank = 1 + items with a higher score + items with an equal score and a smaller code, by the
-    float32 scores without rounding. Memory holds a block of scores, whatever the numbers of queries and
-    items.
+    float32 scores without rounding. Memory holds a block of scores, whatever the numbers of queries
+    and items.
 
     Args:
         scores: of a block of queries, such as `inner(queries, items)` or a baseline's.
-        items: c, how many the catalogue holds.
+        items: c, the number of items in the catalogue.
         target: the code of the item that came next, [q], or of all items to find, [t].
         seen: each query's history, q rows.
         k: length of the lists in `Ranks.top`; 0 for no lists.
@@ -217,10 +217,10 @@ def metrics_of(
 ) -> dict[str, NDArray[np.float64]]:
     """Return each metric for each query whose right items have these ranks, [q].
 
-    The values are equal to those of `ranking.metrics.evaluate` for the lists. With one item, hit@k =
-    recall@k = 1 where rank <= k, precision@k = 1/k, mrr@k = map@k = 1/rank and ndcg@k = 1/log2(rank
-    + 1), each 0 below k. Any k is exact, and mrr at the size of the catalogue is the mean
-    reciprocal rank of the literature.
+    The values are equal to `ranking.metrics.evaluate` of the lists. With one item, hit@k = recall@k
+    = 1 where rank <= k, precision@k = 1/k, mrr@k = map@k = 1/rank and ndcg@k = 1/log2(rank + 1),
+    each 0 below k. Any k is exact, and mrr at the size of the catalogue is the mean reciprocal rank
+    of the literature.
 
     Args:
         ranks: of the right item of each query, [q], or of the right items of all queries, [t].

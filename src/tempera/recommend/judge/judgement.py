@@ -45,9 +45,9 @@ class Recommended:
     """Hold ranks and lists of one recommender, each query having one right item, or several.
 
     `str` is a table: the metrics with seen items left out and left in, by tier of the item to find
-    and by length of the history, with 95 % bootstrap intervals; then measures of the lists. Coverage
-    and Gini are of all lists together and get no interval: fewer different lists, as in a resample,
-    always cover less.
+    and by length of the history, with 95 % bootstrap intervals; then measures of the lists.
+    Coverage and Gini are of all lists together and get no interval: fewer different lists, as in a
+    resample, always cover less.
     """
 
     ranks: Ranks

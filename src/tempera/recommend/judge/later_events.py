@@ -95,7 +95,7 @@ class LaterEvents:
         """Evaluate the towers on the test by every protocol, or on some of the validation by the
         first.
 
-        Without a validation its place is taken by some of the test. Items are never sampled, so
+        Without a validation, some events of the test take its place. Items are never sampled, so
         `whole` changes nothing.
         """
         if part == "test":
@@ -158,7 +158,8 @@ class LaterEvents:
         if "counting" not in about:
             return {TRAINED: towers}
         system = about["counting"]["system"]
-        chosen: Any = replace(self._usual[system], **about["baselines"][system])  # type: ignore[type-var]
+        usual: Any = self._usual[system]
+        chosen = replace(usual, **about["baselines"][system])
         fusion = Fusion(about["hybrid"]["weight"], about["hybrid"]["queries"])
         fitted = chosen.fit(self._observed)
         counting = Counting(system, fitted, fusion, about["counting"]["served"])

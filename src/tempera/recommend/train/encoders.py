@@ -30,7 +30,7 @@ Count = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 _POWERS = 62  # of 2, by which times are told apart
 _ALIKE = 128  # texts that a padding tower reads together
-# share of random vectors in vectors that begin by co-occurrence, so that items without a pair differ
+# share of random vectors in vectors by co-occurrence, so that items without a pair differ
 _NOISE = 0.1
 UNKNOWN = 0  # row of a table for values that training has not seen
 TEXT = pa.large_string()
@@ -199,7 +199,7 @@ class Id:
             )
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """Return an encoder of these entities; ids without a training event are unknown."""
+        """Return an encoder of the entities; ids without a training event are unknown."""
         values = entities.column("id", "id", TEXT, _ONE)
         seen = values.filter(pa.array(entities.known))
         if self.buckets is not None:
@@ -232,7 +232,7 @@ class Category:
     table: str | None = None
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """Return an encoder of these entities."""
+        """Return an encoder of the entities."""
         values = entities.column(self.column, "category", TEXT, _ONE)
         seen = values.filter(pa.array(entities.known))
         _refuse_none(len(seen) - seen.null_count, self.column, "value")
@@ -256,7 +256,7 @@ class Categories:
     table: str | None = None
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """Return an encoder of these entities."""
+        """Return an encoder of the entities."""
         lists = self._lists(entities).combine_chunks()
         values = lists.flatten()
         lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
@@ -290,7 +290,7 @@ class Number:
     scale: Literal["linear", "log"] = "linear"
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """Return an encoder of these entities."""
+        """Return an encoder of the entities."""
         values = entities.column(self.column, "number", pa.float64(), _NUMBER).to_numpy().copy()
         infinite = np.isinf(values)
         if infinite.any():
@@ -333,7 +333,7 @@ class Time:
     table: str | None = None
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """Return an encoder of these entities; parts that training has not seen share a vector."""
+        """Return an encoder of the entities; parts that training has not seen share a vector."""
         times = entities.column(self.column, "time", pa.timestamp("s"), "expected a date")
         times = times.combine_chunks()
         u, p = len(times), len(self.parts)
@@ -390,7 +390,7 @@ class Text:
     tower: TowerOptions = field(default_factory=lambda: Static(64, 8_000, 64))
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """Return an encoder of these entities; a tokenizer is trained on the texts of the entities
+        """Return an encoder of the entities; a tokenizer is trained on the texts of the entities
         that training has seen."""
         texts = entities.column(self.column, "text", TEXT, "expected one text").fill_null("")
         tower = self.tower.build(texts.filter(pa.array(entities.known)).to_pylist())
