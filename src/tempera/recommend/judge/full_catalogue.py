@@ -27,7 +27,7 @@ Scores = Callable[[slice], Floats]
 TIES = "rank = 1 + items with a higher score + items with an equal score and a smaller code"
 _CELLS = 1 << 22  # scores held at once: within the processor's cache
 # least and most queries at once: with fewer, a product costs twice as much a query
-_LEAST_ROWS, _MOST_ROWS = 16, 1024
+_ROWS = (16, 1024)
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,8 @@ def _check(items: int, target: Ints, seen: Histories, of: Ints) -> None:
 
 def query_blocks(queries: int, items: int) -> Iterator[slice]:
     """Yield slices of queries whose scores of all items fit into little memory."""
-    size = min(max(_LEAST_ROWS, _CELLS // items), _MOST_ROWS)
+    least, most = _ROWS
+    size = min(max(least, _CELLS // items), most)
     for start in range(0, queries, size):
         yield slice(start, min(start + size, queries))
 

@@ -281,7 +281,7 @@ class Number:
 
     Args:
         column: of the features of users or items.
-        buckets: their number; None takes the number times a vector.
+        buckets: number of buckets; None takes the number times a vector.
         scale: "log" takes log(1 + |x|) with the sign of x first.
     """
 
