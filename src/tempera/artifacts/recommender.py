@@ -34,7 +34,7 @@ from ..recommend.judge.past_events import Moment, PastEvents, nothing
 from ..recommend.read.feature_tables import texts_of
 from ..recommend.read.timeline import CONTEXTS, HISTORIES, ITEMS, USERS
 from ..recommend.train.encoders import Category, Elapsed, Entities, Id
-from ..recommend.train.entity_tables import entities, opened, titles_of
+from ..recommend.train.entity_tables import entities, open_towers, titles_of
 from ..recommend.train.exportable_users import UserModule
 from ..recommend.train.features import Features, FeatureTowers
 from ..task.world import INTERACTIONS
@@ -139,7 +139,9 @@ class Recommender(RunFolder):
         """
         normalised = self.config.similarity.name == "cosine"
         weights = self.folder / "model" / "model.safetensors"
-        return opened(self.options, normalised, self.users, items, weights, self.contexts, added)
+        return open_towers(
+            self.options, normalised, self.users, items, weights, self.contexts, added
+        )
 
     def within(self, context: Mapping[str, Any]) -> Recommender:
         """Return a recommender for queries in a context, such as {"device": "phone"}.

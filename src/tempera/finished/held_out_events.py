@@ -15,7 +15,7 @@ from ..options.build import config_of_run
 from ..ranking.metrics import listed
 from ..recommend.read.interactions import Interactions
 from ..recommend.recommendation import InteractionTask
-from ..recommend.train.entity_tables import opened
+from ..recommend.train.entity_tables import open_towers
 from ..task.verdict import COUNTED, OURS
 from .data_again import evaluated_model, refitted_parts
 
@@ -93,7 +93,7 @@ def _evaluate_again(run: Path, metrics: tuple[str, ...], queries: int | None) ->
         logger.info(
             f"{model} is judged, the model of {run} from before it learned what the run had held out"
         )
-    task.data.tower = opened(
+    task.data.tower = open_towers(
         task.data.options,
         task.data.tower.normalised,
         events.users,

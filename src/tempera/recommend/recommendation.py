@@ -20,18 +20,18 @@ from .read.division import TEST, Division
 from .read.timeline import Timeline
 from .train.candidates import race_of
 from .train.encoders import Elapsed
-from .train.entity_tables import called
+from .train.entity_tables import item_names
 from .train.features import Features
 from .train.training_events import EventData, TrainingEvents
 from .train.withheld import Withheld, withhold
 
-_WHOLE = "evaluation.queries and evaluation.validation are 0: all interactions are trained on, and nothing is evaluated"
-_SCORES = 2_000_000_000  # of the test queries of a protocol and all items, by each system
+_NO_EVALUATION = "evaluation.queries and evaluation.validation are 0: all interactions are trained on, and nothing is evaluated"
+_SCORES = 2_000_000_000  # most scores of a protocol: its test queries times all items
 
 
 class InteractionTask:
-    """Hold the parts of one run on interactions: training events, held-out events, and what is
-    shown of it."""
+    """Hold the parts of one run on interactions: training events, held-out events, and the
+    showcase."""
 
     def __init__(self, config: Config, events: EventData) -> None:
         self.data = TrainingEvents(config, events)
@@ -41,37 +41,21 @@ class InteractionTask:
     @classmethod
     def read(cls, config: Config, cache: Path | None) -> InteractionTask:
         """Read and divide the interactions of a source, once; arrays are mapped in `cache`, if there
-        is one."""
-        if not isinstance(config.tower, Features):
-            raise ConfigError("tower.kind: interactions need kind: features")
-        if config.train.max_pairs is not None:
-            raise ConfigError(
-                "train.max_pairs is for pairs of texts, and data has interactions: remove it"
-            )
-        if config.train.refit == "validation" and config.evaluation.cold_items:
-            raise ConfigError(
-                "train.refit is validation, whose events may hold what evaluation.cold_items withholds: give refit=all, which "
-                "then trains again after the evaluation only"
-            )
+        is a cache."""
+        tower = _features_of(config)
+        options = config.evaluation
         timeline: Timeline = config.data.read(cache)
-        if len(timeline.item_ids) < 2:
-            raise DataError(
-                f"all {len(timeline):,} interactions are with the item {timeline.item_ids[0].as_py()!r}, and a recommender "
-                "needs several to choose from: give more data"
-            )
-        if Elapsed() in config.tower.query and (timeline.time is None or not timeline.ordered):
-            raise ConfigError(
-                "tower.query: elapsed needs times, but "
-                + (
-                    "the interactions have only an order: name a column of times with data.time=COLUMN, or leave elapsed out"
-                    if timeline.time is None
-                    else "data.ordered is false, which says that times mean nothing: leave out one of both"
-                )
-            )
+        _refuse_one_item(timeline)
+        if Elapsed() in tower.query:
+            _refuse_without_times(timeline)
         division: Division = timeline.source.split(timeline)
-        if config.evaluation.queries == config.evaluation.validation == 0:
+        if options.queries == 0 and options.validation == 0:
             division = replace(
-                division.extended("test"), validation={}, test={}, counts={}, notes=(_WHOLE,)
+                division.extended("test"),
+                validation={},
+                test={},
+                counts={},
+                notes=(_NO_EVALUATION,),
             )
         timeline = division.timeline or timeline
         if timeline.part is not None and timeline.target is not None:
@@ -79,14 +63,13 @@ class InteractionTask:
                 "data.targets needs events in their order and a split by it: set data.split=leave_last_out, global_time or none"
             )
         withheld: Withheld | None = None
-        if share := config.evaluation.cold_items:
+        if options.cold_items:
             timeline, division, withheld = withhold(
-                timeline, division, share, config.evaluation.seed
+                timeline, division, options.cold_items, options.seed
             )
-        events = EventData.of(
-            timeline, _asking(division, config.evaluation, len(timeline.item_ids)), withheld
-        )
-        called(events.items.table)  # which is refused before hours of training, if at all
+        division = _limit_tests(division, options, len(timeline.item_ids))
+        events = EventData.of(timeline, division, withheld)
+        item_names(events.items.table)  # refuses bad names now, not after hours of training
         return cls(config, events)
 
     @property
@@ -101,12 +84,11 @@ class InteractionTask:
         )
 
     def race(self, config: Config) -> Race:
-        """Return the towers that are tried on these events."""
+        """Return the towers that the recipe tries on these events."""
         events = self.data.events
         timeline = events.timeline
-        return race_of(
-            events.users, events.items, timeline.ordered, timeline.time is not None, events.happened
-        )
+        timed = timeline.time is not None
+        return race_of(events.users, events.items, timeline.ordered, timed, events.happened)
 
     @cached_property
     def facts(self) -> DataFacts:
@@ -136,31 +118,77 @@ class InteractionTask:
         return task
 
 
-def _asking(division: Division, options: Evaluation, items: int) -> Division:
-    """Leave out protocols without test events, and ask so many of the others as were set or have a
-    limited number of scores."""
-    silent = [name for name, events in division.test.items() if not len(events)]
-    if division.test and len(silent) == len(division.test):
+def _features_of(config: Config) -> Features:
+    """Return the options of the towers.
+
+    Raises:
+        ConfigError: options that a run on interactions does not take.
+    """
+    if not isinstance(config.tower, Features):
+        raise ConfigError("tower.kind: interactions need kind: features")
+    if config.train.max_pairs is not None:
+        raise ConfigError(
+            "train.max_pairs is for pairs of texts, and data has interactions: remove it"
+        )
+    if config.train.refit == "validation" and config.evaluation.cold_items:
+        raise ConfigError(
+            "train.refit is validation, whose events may hold what evaluation.cold_items withholds: give refit=all, which "
+            "then trains again after the evaluation only"
+        )
+    return config.tower
+
+
+def _refuse_one_item(timeline: Timeline) -> None:
+    """Raise DataError if all interactions are with the same item."""
+    if len(timeline.item_ids) < 2:
+        raise DataError(
+            f"all {len(timeline):,} interactions are with the item {timeline.item_ids[0].as_py()!r}, and a recommender "
+            "needs several to choose from: give more data"
+        )
+
+
+def _refuse_without_times(timeline: Timeline) -> None:
+    """Raise ConfigError if the times since a user's last event are not known."""
+    if timeline.time is None:
+        raise ConfigError(
+            "tower.query: elapsed needs times, but the interactions have only an order: name a column of times with "
+            "data.time=COLUMN, or leave elapsed out"
+        )
+    if not timeline.ordered:
+        raise ConfigError(
+            "tower.query: elapsed needs times, but data.ordered is false, which says that times mean nothing: leave out "
+            "one of both"
+        )
+
+
+def _limit_tests(division: Division, options: Evaluation, items: int) -> Division:
+    """Return a division without empty protocols, and with a limited number of test queries.
+
+    The limit is `evaluation.queries`, or else a number of scores of all items.
+
+    Raises:
+        DataError: the split has protocols, but no test events.
+    """
+    validation = {name: events for name, events in division.validation.items() if len(events)}
+    test = {name: events for name, events in division.test.items() if len(events)}
+    if division.test and not test:
         raise DataError(
             "the split has no test events: no user has an event in the test part and others before it; give more events of each "
             "user, or set data.split=none to train on all without an evaluation"
         )
-    notes = [f"the protocol {name} has no test events" for name in silent]
-    validation, whole = (
-        {name: events for name, events in part.items() if len(events)}
-        for part in (division.validation, division.test)
-    )
-    if options.queries == 0 and whole:
-        left_out = int((division.part == TEST).sum())
-        notes.append(
-            f"evaluation.queries is 0: {quantity(left_out, 'interactions of the test part are not used')}"
-        )
-        whole = {}
+    silent = [name for name in division.test if name not in test]
+    notes = [*division.notes, *(f"the protocol {name} has no test events" for name in silent)]
+    if options.queries == 0 and test:
+        count = int((division.part == TEST).sum())
+        unused = quantity(count, "interactions of the test part are not used")
+        notes.append(f"evaluation.queries is 0: {unused}")
+        test = {}
     most = options.queries or max(LEAST_TO_CHOOSE, _SCORES // items)
-    test = {name: drawn(events, most, options.seed) for name, events in whole.items()}
-    notes += [
-        f"{name} asks {len(test[name]):,} of {len(events):,} test queries, drawn at random; evaluation.queries sets their number"
-        for name, events in whole.items()
-        if len(test[name]) < len(events)
-    ]
-    return replace(division, validation=validation, test=test, notes=(*division.notes, *notes))
+    queries = {name: drawn(events, most, options.seed) for name, events in test.items()}
+    for name, events in test.items():
+        if len(queries[name]) < len(events):
+            notes.append(
+                f"{name} asks {len(queries[name]):,} of {len(events):,} test queries, drawn at random; "
+                "evaluation.queries sets their number"
+            )
+    return replace(division, validation=validation, test=queries, notes=tuple(notes))

@@ -26,15 +26,16 @@ Count = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Table = Any  # sparse rows of items by items, [c, c]; of EASE a dense array
 
-# Items: more than the first have too many pairs, and of the second a dense table takes 1.6 GB.
-SPARSE, DENSE = 200_000, 20_000
+SPARSE = 200_000  # items: more have too many pairs for a sparse table
+DENSE = 20_000  # items: a dense table of them takes 1.6 GB
 _CELLS = 1 << 22  # pairs of items that are counted at once
+_SOLVED = 5_000  # items, without an order; with more, EASE has one regularisation
 _AGAIN = 2_000_000  # training events; with more, a table is counted only once
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Hold interactions user after user, the oldest first; baselines learn only from those of
+    """Hold interactions user after user, the oldest first; baselines learn only from the events of
     `train`.
 
     >>> Observed(np.array([2, 0, 2]), np.array([0, 1, 3]), 3, np.array([True, True, False])).counts.tolist()
@@ -42,12 +43,11 @@ class Observed:
     """
 
     item: NDArray[np.integer]  # [e] codes from 0 to items - 1
-    offsets: Ints  # [u + 1]: user j's are `offsets[j]` to `offsets[j + 1]`
+    offsets: Ints  # [u + 1]: user j has events `offsets[j]` to `offsets[j + 1]`
     items: int  # c
     train: NDArray[np.bool_]  # [e]
-    latest: dict[Any, Table] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )  # the table counted last
+    # the table that was counted last, by its baseline and settings
+    latest: dict[Any, Table] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def counts(self) -> Ints:
@@ -60,9 +60,14 @@ class Observed:
         return self.item[self.train].astype(np.int64), before[self.offsets]
 
     def once(self, name: str, options: Sequence[float], count: Callable[[], Table]) -> Table:
-        """Return a table, which is not counted again while only other settings of its baseline
-        change."""
-        if (key := (name, *options)) not in self.latest:
+        """Return the table of a baseline with these options; the table of the last call is not
+        counted again.
+
+        Raises:
+            DataError: no training events.
+        """
+        key = (name, *options)
+        if key not in self.latest:
             if not self.train.any():
                 raise DataError(f"{name} has no training events to learn from")
             self.latest.clear()
@@ -83,7 +88,7 @@ class Baseline(Protocol):
 
     @property
     def most(self) -> float:
-        """The largest number of items that it is fitted to."""
+        """The largest number of items for which the model is fitted."""
 
     def fit(self, events: Observed) -> FittedBaseline:
         """Learn from the training events."""
@@ -105,15 +110,14 @@ class ItemKNN:
     """Score items by cosines of their users: score(j) = sum over items i of the history of
     decay^(places from its end) cos(i, j).
 
-    x_ui says how often user u had item i in training, cos(i, j) = x_i x_j / (|x_i| |x_j|). Of the
-    history only the `neighbours` that are nearest to j count, and j itself does not (Sarwar et al.
+    x_ui is the number of times that user u had item i in training, cos(i, j) = x_i x_j / (|x_i|
+    |x_j|). Of the history only the `neighbours` nearest to j count, and j does not (Sarwar et al.
     2001; a sum, as events have no grades).
 
     Args:
-        neighbours: of each item; of equal cosines those with the smaller codes.
-        last: items of the history that count; None for all. An item that stands there twice counts
-            twice.
-        decay: what each place further back in the history counts less by.
+        neighbours: of each item; of equal cosines the smaller codes.
+        last: items of the history that count; None for all. A repeated item counts repeatedly.
+        decay: factor of the weight for each place further back in the history.
     """
 
     neighbours: Count = 100
@@ -124,24 +128,23 @@ class ItemKNN:
 
     def fit(self, events: Observed) -> ItemToItem:
         """Count the users that each two items have in common."""
-        return ItemToItem(
-            events.once("item-kNN", [self.neighbours], lambda: self._cosines(events)),
-            self.last,
-            self.decay,
-        )
+        table = events.once("item-kNN", [self.neighbours], lambda: self._cosines(events))
+        return ItemToItem(table, self.last, self.decay)
 
     def _cosines(self, events: Observed) -> Table:
+        """Return the cosine of each item to its nearest neighbours, [c, c], in their columns."""
         had = _had(events, np.float64)
-        square, parts = np.maximum(had.power(2).sum(0), 1), []
+        square = np.maximum(had.power(2).sum(0), 1)  # [c] |x_i|^2
+        parts = []
         for rows, gram in _products(had):
-            of = np.repeat(np.arange(rows.start, rows.stop), np.diff(gram.indptr))
+            row = np.repeat(np.arange(rows.start, rows.stop), np.diff(gram.indptr))
+            # cos^2 |x_i|^2: equal numbers for equal cosines of a row
             gram.data **= 2
-            gram.data /= square[gram.indices]  # equal numbers for equal cosines of a row
-            gram.data[gram.indices == of] = 0
+            gram.data /= square[gram.indices]
+            gram.data[gram.indices == row] = 0
             near = largest(gram, self.neighbours)
-            near.data = np.sqrt(near.data / np.repeat(square[rows], np.diff(near.indptr))).astype(
-                np.float32
-            )
+            own = np.repeat(square[rows], np.diff(near.indptr))
+            near.data = np.sqrt(near.data / own).astype(np.float32)
             parts.append(near)
         return sparse.vstack(parts).T.tocsr()
 
@@ -157,8 +160,8 @@ class Ease:
 
     Args:
         regularisation: towards 0, in counts.
-        last: as for `ItemKNN`. Steck takes the whole history; where what comes next is asked, the
-            latest few say more.
+        last: as for `ItemKNN`. Steck takes the whole history; for the next item the latest few say
+            more.
         decay: as for `ItemKNN`.
     """
 
@@ -168,29 +171,27 @@ class Ease:
 
     @property
     def most(self) -> float:
-        """The largest number of items of which a dense table fits half of the free memory."""
+        """The largest number of items whose dense table fits half of the free memory."""
         return min(DENSE, math.sqrt(psutil.virtual_memory().available / 8))
 
     def fit(self, events: Observed) -> ItemToItem:
         """Invert a table of items by items: seconds for 3,000 items, and eight times as long for
         twice as many."""
-        return ItemToItem(
-            events.once("EASE", [self.regularisation], lambda: self._weights(events)),
-            self.last,
-            self.decay,
-        )
+        table = events.once("EASE", [self.regularisation], lambda: self._weights(events))
+        return ItemToItem(table, self.last, self.decay)
 
     def _weights(self, events: Observed) -> Table:
+        """Return B, [c, c]."""
         table = np.empty((events.items, events.items), np.float32, order="F")
         for rows, gram in _products(_had(events, np.float32)):
-            table[:, rows] = gram.toarray().T  # which is symmetric
+            table[:, rows] = gram.toarray().T  # X'X is symmetric
         table[np.diag_indices(events.items)] += self.regularisation
         table, failed = lapack.spotrf(table, lower=1, overwrite_a=1)  # Cholesky's factor, in place
         if failed:
             raise DataError(
                 f"EASE with a regularisation of {self.regularisation:g} cannot be solved: raise it"
             )
-        table, _ = lapack.spotri(table, lower=1, overwrite_c=1)  # fills the lower triangle alone
+        table, _ = lapack.spotri(table, lower=1, overwrite_c=1)  # P, in the lower triangle alone
         for column in range(events.items):
             table[column, column + 1 :] = table[column + 1 :, column]
         table = table.T  # the same numbers, row by row, as products need them
@@ -201,22 +202,22 @@ class Ease:
 
 @dataclass(frozen=True)
 class Transitions:
-    """Score items by how often they soon followed those of the history, discounted by popularity (a
-    Markov chain).
+    """Score items by the number of times that they soon followed items of the history, discounted
+    by popularity (a Markov chain).
 
-    C_ij = sum over events j of training, over its user's events i that stand g = 1 to `window`
-    places before it, of 1 / g^slope; the `successors` largest of each i count. The score of j is
-    the sum, over the items i that stand g = 1 to `last` places before the query, of decay^(g - 1)
-    C_ij / (n_i^share n_j^discount), where n are training events, at least 1.
+    C_ij = sum over events j of training, and events i of the same user g = 1 to `window` places
+    before j, of 1 / g^slope; the `successors` largest of each i count. The score of j is the sum,
+    over the items i that stand g = 1 to `last` places before the query, of decay^(g - 1) C_ij /
+    (n_i^share n_j^discount), where n are training events, at least 1.
 
     Args:
         window: places, of the training events alone.
         slope: of the weight of a pair over the places between.
-        share: of C_ij among the events of i, from 0 (the count itself) to 1 (its share).
-        discount: of popular items, from 0 (none) to 1.
+        share: of C_ij among the events of i, from 0 (the count) to 1 (the share).
+        discount: of popular items, from 0 (no discount) to 1.
         last: items of the history that count; None for all.
-        decay: what each place further back in the history counts less by.
-        successors: of each item; of equal counts those with the smaller codes.
+        decay: factor of the weight for each place further back in the history.
+        successors: of each item; of equal counts the smaller codes.
     """
 
     window: Count = 20
@@ -230,32 +231,34 @@ class Transitions:
     most = SPARSE
 
     def fit(self, events: Observed) -> ItemToItem:
-        """Count pairs of items that follow each other."""
-        options = self.window, self.slope, self.successors
+        """Count pairs of items where the second soon follows the first."""
+        options = (self.window, self.slope, self.successors)
         counts = events.once("transitions", options, lambda: self.counts(events))
         usual = np.maximum(events.counts, 1).astype(np.float32)
+        before = np.repeat(usual**-self.share, np.diff(counts.indptr))
+        after = (usual**-self.discount)[counts.indices]
         weights = counts.copy()
-        weights.data *= (
-            np.repeat(usual**-self.share, np.diff(counts.indptr))
-            * (usual**-self.discount)[counts.indices]
-        )
+        weights.data *= before * after
         return ItemToItem(weights, self.last, self.decay)
 
     def counts(self, events: Observed) -> Table:
         """Return C, [c, c]."""
         item, offsets = events.of_training()
-        end = np.repeat(offsets[1:], np.diff(offsets))
-        order, n = np.argsort(item, kind="stable"), events.items
-        weight = np.arange(1, self.window + 1, dtype=np.float32) ** -self.slope
-        start, parts = np.concatenate([[0], np.cumsum(np.bincount(item, minlength=n))]), []
+        end = np.repeat(offsets[1:], np.diff(offsets))  # of each event's user
+        order = np.argsort(item, kind="stable")  # events by item
+        start = np.concatenate([[0], np.cumsum(np.bincount(item, minlength=events.items))])
+        gaps = np.arange(1, self.window + 1)
+        weight = gaps.astype(np.float32) ** -self.slope
+        parts = []
         for rows in _runs(start, _CELLS // self.window):
             first = order[start[rows.start] : start[rows.stop]]
-            second = first[:, None] + np.arange(1, self.window + 1)
+            second = first[:, None] + gaps  # [events, window]
             inside = second < end[first][:, None]
-            of, at = item[first] - rows.start, item[second[inside]]
-            pairs = np.broadcast_to(of[:, None], inside.shape)[inside], at
+            row = np.broadcast_to((item[first] - rows.start)[:, None], inside.shape)[inside]
+            column = item[second[inside]]
             values = np.broadcast_to(weight, inside.shape)[inside]
-            counts = sparse.coo_array((values, pairs), (rows.stop - rows.start, n)).tocsr()
+            shape = (rows.stop - rows.start, events.items)
+            counts = sparse.coo_array((values, (row, column)), shape).tocsr()
             parts.append(largest(counts, self.successors))
         return sparse.vstack(parts, format="csr")
 
@@ -273,10 +276,10 @@ class _Constant:
 
 @dataclass(frozen=True)
 class ItemToItem:
-    """The score of item j is the sum over the history of decay^(places from its end) weights_ij; 0
-    without a history.
+    """The score of item j is the sum over items i of the history of decay^(places from its end)
+    weights_ij; 0 without a history.
 
-    An item that is newer than the weights counts nothing, and keeps its place.
+    An item that is newer than the weights counts nothing, and keeps its place in the history.
     """
 
     weights: Table  # [c, c]
@@ -284,24 +287,27 @@ class ItemToItem:
     decay: float = 1.0
 
     def scores(self, histories: Histories) -> Floats:
-        """Return the scores by one product of the histories' items, [r, c], which are few, with the
+        """Return the scores, [r, c], by one product of a sparse matrix of the histories with the
         weights."""
-        read = histories if self.last is None else histories.last(self.last)
-        ends = read.lengths.cumsum()
-        query, items = read.pairs()
-        fading = (self.decay ** (ends[query] - np.arange(len(items)) - 1)).astype(np.float32)
-        rows, counted = np.concatenate([[0], ends]), self.weights.shape[0]
-        fading[items >= counted] = 0
-        product = (
-            sparse.csr_array((fading, items.clip(max=counted - 1), rows), (len(read), counted))
-            @ self.weights
+        if self.last is not None:
+            histories = histories.last(self.last)
+        known = self.weights.shape[0]
+        query, items = histories.pairs()
+        ends = histories.lengths.cumsum()
+        age = ends[query] - np.arange(len(items)) - 1  # places from the end
+        fading = (self.decay**age).astype(np.float32)
+        fading[items >= known] = 0
+        read = sparse.csr_array(
+            (fading, items.clip(max=known - 1), np.concatenate([[0], ends])),
+            (len(histories), known),
         )
+        product = read @ self.weights
         scores: Floats = product.toarray() if sparse.issparse(product) else product
         return scores
 
 
 def by_history(fitted: FittedBaseline, histories: Histories) -> Scores:
-    """Return the scores of a block of queries, by the history of each, as ranking needs them."""
+    """Return a function from a slice of the queries to their scores, for ranking."""
     return lambda rows: fitted.scores(histories[rows])
 
 
@@ -311,11 +317,9 @@ BASELINES: dict[str, Baseline] = {
     "EASE": Ease(),
     "transitions": Transitions(),
 }
-COUNTING = (
-    "item-kNN",
-    "transitions",
-)  # with sparse weights not below 0, which a run can keep beside its vectors
-# What is tried on validation, one option after the other.
+# baselines with sparse weights not below 0, which a run can keep beside its vectors
+COUNTING = ("item-kNN", "transitions")
+# settings that are tried on validation, one option after the other
 _GRID: Mapping[str, Mapping[str, Sequence[float | None]]] = {
     "item-kNN": {"neighbours": (20, 100, 400), "last": (3, 10, None), "decay": (0.8, 1.0)},
     "EASE": {"last": (3, 10, None), "decay": (0.8, 1.0), "regularisation": (100.0, 300.0, 1000.0)},
@@ -327,7 +331,7 @@ _GRID: Mapping[str, Mapping[str, Sequence[float | None]]] = {
         "discount": (0.0, 0.1, 0.2, 0.4),
     },
 }
-# Where histories have no order.
+# baselines of histories without an order
 UNORDERED: dict[str, Baseline] = {
     "popularity": Popular(),
     "item-kNN": ItemKNN(last=None, decay=1.0),
@@ -338,92 +342,90 @@ UNORDERED: dict[str, Baseline] = {
 def grid(
     system: str, events: Observed, ordered: bool = True
 ) -> Mapping[str, Sequence[float | None]]:
-    """Return the settings of a baseline to choose among; of many events those alone that need no
-    other table.
+    """Return the settings of a baseline to choose among, by option.
+
+    Settings that need another table are left out where there are many events.
 
     Args:
-        ordered: False leaves out those by which the latest events of a history count more.
+        ordered: False leaves out the options by which the latest events of a history count more.
     """
-    again = events.train.sum() <= _AGAIN
-    few = not ordered and events.items <= _SOLVED
-    left = (
-        (() if again else _TABLE)
-        + (() if ordered else _ORDER)
-        + (() if few else ("regularisation",))
-    )
-    return {name: values for name, values in _GRID.get(system, {}).items() if name not in left}
+    left_out: set[str] = set()
+    if events.train.sum() > _AGAIN:
+        left_out |= {"neighbours", "window", "slope"}
+    if not ordered:
+        left_out |= {"last", "decay"}
+    if ordered or events.items > _SOLVED:
+        left_out.add("regularisation")
+    options = _GRID.get(system, {})
+    return {name: values for name, values in options.items() if name not in left_out}
 
 
 def tuned(
     baseline: Any, grid: Mapping[str, Sequence[float | None]], score: Callable[[Any], float]
 ) -> Any:
     """Return a baseline with the settings that score highest, chosen one option after the other; of
-    equal ones the first.
+    equal settings the first.
 
     >>> tuned(Transitions(), {"window": (5, 10), "decay": (0.5, 0.9)}, lambda each: -each.window + each.decay).window
     5
     """
     for option, values in grid.items():
-        baseline = max((replace(baseline, **{option: value}) for value in values), key=score)
+        candidates = [replace(baseline, **{option: value}) for value in values]
+        baseline = max(candidates, key=score)
     return baseline
 
 
-# items of which EASE is solved for each regularisation, where there is no order to choose
-_SOLVED = 5_000
-_ORDER = ("last", "decay")
-_TABLE = ("neighbours", "window", "slope")  # settings that need another table
-
-
 def largest(table: Table, most: int) -> Table:
-    """Return sparse rows with only the largest values of each that are above 0; of equal ones those
-    with the smaller columns.
+    """Return sparse rows with only the largest values of each row that are above 0; of equal values
+    the smaller columns.
 
     >>> largest(sparse.csr_array(np.array([[3.0, 5.0, 3.0, 0.0]])), 2).toarray().tolist()
     [[3.0, 5.0, 0.0, 0.0]]
     """
     table.sort_indices()
-    rows, lengths = table.shape[0], np.diff(table.indptr)
-    least = np.zeros(rows, table.data.dtype)  # the value that the last of a row has to reach
+    rows = table.shape[0]
+    lengths = np.diff(table.indptr)
+    least = np.zeros(rows, table.data.dtype)  # the smallest value of a row that may stay
     for i in np.flatnonzero(lengths > most):
         values = table.data[table.indptr[i] : table.indptr[i + 1]]
         least[i] = max(0, np.partition(values, -most)[-most])
     row = np.repeat(np.arange(rows), lengths)
     stays = table.data > least[row]
+    # Of the values equal to the smallest, the first fill the places that are left in their row.
     equal = np.flatnonzero((table.data == least[row]) & ~stays & (table.data > 0))
-    first = np.searchsorted(row[equal], row[equal])  # of the equal ones of a row, among all of them
+    place = np.arange(len(equal)) - np.searchsorted(row[equal], row[equal])
     left = most - np.bincount(row[stays], minlength=rows)
-    stays[equal[np.arange(len(equal)) - first < left[row[equal]]]] = True
+    stays[equal[place < left[row[equal]]]] = True
     kept = np.flatnonzero(stays)
     counts = np.bincount(row[kept], minlength=rows)
-    values = (
-        table.data[kept].astype(np.float32),
-        table.indices[kept],
-        np.concatenate([[0], counts.cumsum()]),
-    )
-    return sparse.csr_array(values, table.shape)
+    indptr = np.concatenate([[0], counts.cumsum()])
+    values = table.data[kept].astype(np.float32)
+    return sparse.csr_array((values, table.indices[kept], indptr), table.shape)
 
 
 def _had(events: Observed, dtype: type[np.floating]) -> Table:
-    """Return how often each user had each item in training, X, [u, c]."""
+    """Return X: the number of times that each user had each item in training, [u, c]."""
     items, offsets = events.of_training()
-    had = sparse.csr_array(
-        (np.ones(len(items), dtype), items, offsets), (len(offsets) - 1, events.items)
-    )
+    ones = np.ones(len(items), dtype)
+    had = sparse.csr_array((ones, items, offsets), (len(offsets) - 1, events.items))
     had.sum_duplicates()
     return had
 
 
 def _products(had: Table) -> Iterator[tuple[slice, Table]]:
-    """Yield rows of X'X for X, [u, c], some items at a time: as many as have a limited number of
-    pairs."""
+    """Yield rows of X'X for X, [u, c]: consecutive items with a limited number of pairs."""
     users = had.T.tocsr()
-    pairs = np.minimum((users != 0) @ np.diff(had.indptr), had.shape[1])
+    pairs = np.minimum((users != 0) @ np.diff(had.indptr), had.shape[1])  # at most, of each item
     for rows in _runs(np.concatenate([[0], pairs.cumsum()]), _CELLS):
         yield rows, (users[rows] @ had).tocsr()
 
 
 def _runs(start: Ints, most: int) -> Iterator[slice]:
-    """Yield consecutive items with a limited number of events, or one item that has more."""
+    """Yield consecutive items with a limited number of events, or a single item with more.
+
+    Args:
+        start: [c + 1] number of events before each item.
+    """
     first = 0
     while first < len(start) - 1:
         last = max(first + 1, int(np.searchsorted(start, start[first] + most, side="right")) - 1)

@@ -1,5 +1,5 @@
-"""Evaluation on items that were never trained on, ranked among themselves by a model, by popularity
-and by chance.
+"""Evaluation on items left out of training, ranked among themselves by a model, by popularity and
+by chance.
 
 Letters in shapes: q queries, i items of the catalogue, c withheld items, D width.
 """
@@ -24,7 +24,7 @@ Means = dict[str, Difference]
 
 @dataclass(frozen=True)
 class ColdItems:
-    """Hold queries whose answers are withheld items; those that a user has already taken are left
+    """Hold queries whose answers are withheld items; items that a user has already taken are left
     out of the ranking."""
 
     items: Ints  # [c] codes, rising
@@ -39,35 +39,34 @@ class ColdItems:
         return self._means(inner(users, items[self.items]))
 
     def popularity(self) -> Means:
-        """Rank by the withheld training events, which new items do not have: an upper reference for
-        popularity."""
+        """Rank by the number of withheld training events, as if it were known: an upper reference
+        for popularity."""
         counts = self.counts.astype(np.float32)
         return self._means(lambda rows: np.tile(counts, (len(self.target[rows]), 1)))
 
     def chance(self) -> Means:
         """Return the exact expectation of a random order."""
+        items = len(self.items)
         rows, taken = self._among().pairs()
         mine = np.searchsorted(self.items, self.target)
-        pairs = np.unique(rows * len(self.items) + taken)
-        others = pairs[pairs % len(self.items) != mine[pairs // len(self.items)]] // len(self.items)
-        candidates = len(self.items) - np.bincount(others, minlength=len(mine))  # [q]
-        places = np.arange(1, len(self.items) + 1)
-        means = {
-            name: values.cumsum() / places
-            for name, values in metrics_of(places, self.metrics).items()
-        }
-        expected = {name: float(values[candidates - 1].mean()) for name, values in means.items()}
-        return {name: Difference(mean, mean, mean, 0.95) for name, mean in expected.items()}
+        pairs = np.unique(rows * items + taken)
+        others = pairs[pairs % items != mine[pairs // items]]
+        candidates = items - np.bincount(others // items, minlength=len(mine))  # [q]
+        ranks = np.arange(1, items + 1)
+        expected: Means = {}
+        for name, values in metrics_of(ranks, self.metrics).items():
+            means = values.cumsum() / ranks  # over the ranks up to each
+            mean = float(means[candidates - 1].mean())
+            expected[name] = Difference(mean, mean, mean, 0.95)
+        return expected
 
     def _among(self) -> Histories:
-        """Return the withheld items of each history, by their positions among the withheld ones."""
+        """Return the withheld items of each history, by their positions in `items`."""
         rows, codes = self.seen.pairs()
         inside = np.isin(codes, self.items)
         lengths = np.bincount(rows[inside], minlength=len(self.seen))
-        return Histories.of(
-            np.searchsorted(self.items, codes[inside]),
-            np.concatenate([[0], lengths.cumsum()]).astype(np.int64),
-        )
+        offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int64)
+        return Histories.of(np.searchsorted(self.items, codes[inside]), offsets)
 
     def _means(self, scores: Scores) -> Means:
         target = np.searchsorted(self.items, self.target)

@@ -1,5 +1,5 @@
-"""Interactions of another file, put after the histories that a run has stored, and the events of
-them that are asked.
+"""Interactions of another file, put after the histories that a run has stored, and the events to
+ask.
 
 Letters in shapes: u users of the file, e events.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -26,14 +26,14 @@ Times = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Continued:
-    """Hold the users of a file, with their stored events and those of the file that are left, and
+    """Hold the users of a file, with their stored events and the remaining events of the file, and
     the events to ask."""
 
     timeline: Timeline  # codes of its items are those of the run
     test: Mapping[str, Events]  # by protocol
-    left_out: Mapping[str, int]  # events of the file, by reason
-    later: int  # events of the file that are left
-    again: int  # of them, with an item that the stored history of their user holds
+    left_out: Mapping[str, int]  # events of the file that are left out, by reason
+    later: int  # events of the file that remain
+    again: int  # remaining events with an item that the stored history of their user holds
 
     @classmethod
     def of(
@@ -46,21 +46,21 @@ class Continued:
     ) -> Continued:
         """Put the events of a file after stored ones.
 
-        Events with an item that the run does not have, and those not later than what the run knows
-        of their user, are left out and counted. Data with an order are asked as `GlobalTime` asks
-        events after its cut, others as `NamedFiles` does.
+        Events with an item that the run does not have, and events not later than the user's latest
+        stored event, are left out and counted. Data with an order are asked as `GlobalTime` asks
+        events after its cut, data without as `NamedFiles` asks.
 
         Args:
-            later: the events of the file, with ids as `items` has them; their contexts, if there
-                are any, are numbered like the stored ones.
+            later: the events of the file, with ids in the form of `items`; contexts are numbered
+                like the stored contexts.
             items: ids of the run's items, as texts.
-            stored: what each user of the file has done before, u rows.
-            latest: the time of each user's latest stored event, [u], nan where there is none; None
-                without times.
-            split: the division of the run, whose settings are used if it is by time.
+            stored: the past events of each user of the file, u rows.
+            latest: the time of each user's latest stored event, [u], nan without stored events;
+                None without times.
+            split: the division of the run; a division by time gives its settings.
 
         Raises:
-            DataError: nothing is left to ask.
+            DataError: no events remain to ask.
 
         >>> from tempera.recommend.judge.full_catalogue import Histories
         >>> later = Timeline.of(["new", "new", "old"], ["a", "b", "b"])
@@ -70,77 +70,101 @@ class Continued:
         ([0, 1, 0, 1, 1], {'next': [4], 'rolling': [1, 4]})
         """
         user = later.user_of(np.arange(len(later)))
-        at = (
-            pc.index_in(later.item_ids.cast(pa.large_string()), value_set=items)
-            .fill_null(-1)
-            .to_numpy()
+        ids = later.item_ids.cast(pa.large_string())
+        code = pc.index_in(ids, value_set=items).fill_null(-1).to_numpy()  # -1: not in the run
+        coded = replace(
+            later,
+            item=code[later.item].astype(np.int64),
+            time=None if later.time is None else later.time.astype(np.float64),
+            item_ids=items.combine_chunks(),
+            aside=later.aside and replace(later.aside, item=code[later.aside.item]),
         )
-        item, left_out = at[later.item].astype(np.int64), dict[str, int]()
-        known, fresh = item >= 0, np.ones(len(later), bool)
-        if missing := int((at < 0).sum()):
-            what = f"interactions with {missing:,} items that the run does not have"
-            left_out[what] = int((~known).sum())
-        time = None if later.time is None else later.time.astype(np.float64)
-        if time is not None and latest is not None:
-            fresh = ~(time <= latest[user])
-            if not fresh.all():
-                left_out["interactions not later than what the run knows of their user"] = int(
-                    (~fresh).sum()
-                )
-        aside = later.aside and replace(later.aside, item=at[later.aside.item])
-        coded = replace(later, item=item, time=time, item_ids=items.combine_chunks(), aside=aside)
-        timeline, part = _together(coded, user, stored, latest, known & fresh)
+        kept = coded.item >= 0
+        left_out: dict[str, int] = {}
+        missing = int((code < 0).sum())
+        if missing:
+            reason = f"interactions with {missing:,} items that the run does not have"
+            left_out[reason] = int((~kept).sum())
+        if coded.time is not None and latest is not None:
+            stale = coded.time <= latest[user]
+            if stale.any():
+                reason = "interactions not later than what the run knows of their user"
+                left_out[reason] = int(stale.sum())
+            kept &= ~stale
+        timeline, part = _together(coded, user, stored, latest, kept)
         repeats = timeline.repeats & (part == TEST)
-        again, left = int(repeats.sum()), int((part == TEST).sum())
+        again = int(repeats.sum())
+        remaining = int((part == TEST).sum())
         if not timeline.ordered:
             timeline, part = timeline.kept(~repeats), part[~repeats]
             timeline = replace(timeline, part=part)
-        protocols = _protocols(timeline, part, split) if left else {}
-        test = {name: events for name, events in protocols.items() if len(events)}
+        test: dict[str, Events] = {}
+        if remaining:
+            protocols = _protocols(timeline, part, split)
+            test = {name: events for name, events in protocols.items() if len(events)}
         if not test:
-            reasons = "".join(f"; {count:,} {reason}" for reason, count in left_out.items())
-            which = "" if later.target is None else " of a behaviour that is evaluated"
-            raise DataError(
-                f"nothing can be asked of the {len(later):,} interactions: no event{which} is left that has a history before it"
-                f"{reasons}"
-            )
-        return cls(timeline, test, left_out, left, again)
+            _refuse_nothing(later, left_out)
+        return cls(timeline, test, left_out, remaining, again)
+
+
+def _refuse_nothing(later: Timeline, left_out: Mapping[str, int]) -> NoReturn:
+    """Raise DataError for a file of which no event remains to ask."""
+    reasons = "".join(f"; {count:,} {reason}" for reason, count in left_out.items())
+    which = "" if later.target is None else " of a behaviour that is evaluated"
+    raise DataError(
+        f"nothing can be asked of the {len(later):,} interactions: no event{which} is left that has a history before it"
+        f"{reasons}"
+    )
 
 
 def _together(
-    later: Timeline, user: Events, stored: PastEvents, latest: Times | None, left: NDArray[np.bool_]
+    later: Timeline, user: Events, stored: PastEvents, latest: Times | None, kept: NDArray[np.bool_]
 ) -> tuple[Timeline, NDArray[np.uint8]]:
-    """Return the stored events of each user of whom an event of the file is left, followed by
-    these, and the part of each."""
+    """Return the stored events of each user with a kept event of the file, followed by the kept
+    events, and the part of each event."""
     owner, past = stored.items.pairs()
     order = np.argsort(np.concatenate([owner, user]), kind="stable")
-    part = np.repeat(np.array([TRAIN, TEST], np.uint8), [len(past), len(user)])[order]
-    columns: dict[str, Any] = {"item": np.concatenate([past, later.item])[order].astype(np.int32)}
+
+    def joined(first: NDArray[Any], second: NDArray[Any]) -> NDArray[Any]:
+        """Return a column of the stored events and of the file, user by user."""
+        return np.concatenate([first, second])[order]
+
+    time: NDArray[Any] | None = None
     if later.time is not None:
         before = np.full(len(stored), -np.inf) if latest is None else latest
-        columns["time"] = np.concatenate([before[owner], later.time])[order]
+        time = joined(before[owner], later.time)
+    context: NDArray[Any] | None = None
     if later.context is not None and stored.contexts is not None:
-        columns["context"] = np.concatenate([stored.contexts.pairs()[1], later.context])[
-            order
-        ].astype(np.int32)
+        context = joined(stored.contexts.pairs()[1], later.context).astype(np.int32)
+    target: NDArray[Any] | None = None
     if later.target is not None:
         use = np.full(len(past), 2) if stored.targets is None else stored.targets.pairs()[1]
-        columns["target"] = np.concatenate([use, later.target])[order].astype(np.uint8)
-    absent: dict[str, Any] = dict.fromkeys(("time", "weight", "context", "target", "aside"))
-    offsets = later.offsets + np.concatenate([[0], stored.items.lengths.cumsum()])
-    both = replace(later, offsets=offsets, **{**absent, **columns})
+        target = joined(use, later.target).astype(np.uint8)
+    both = replace(
+        later,
+        offsets=later.offsets + np.concatenate([[0], stored.items.lengths.cumsum()]),
+        item=joined(past, later.item).astype(np.int32),
+        time=time,
+        context=context,
+        target=target,
+        weight=None,
+        aside=None,
+    )
     both = replace(both, aside=_aside_together(later, stored, both))
-    kept = np.concatenate([np.isin(owner, user[left]), left])[order]
-    return both.kept(kept), part[kept]
+    part = joined(np.full(len(past), TRAIN, np.uint8), np.full(len(user), TEST, np.uint8))
+    chosen = joined(np.isin(owner, user[kept]), kept)
+    return both.kept(chosen), part[chosen]
 
 
 def _aside_together(later: Timeline, stored: PastEvents, both: Timeline) -> Aside | None:
-    """Return what each user had set aside before the file, and in it, beside the timeline of both;
-    of items that the run has."""
+    """Return the items of the run that each user had set aside before the file, and in the file,
+    beside the timeline of both."""
     if later.aside is None and stored.aside is None:
         return None
     nothing: NDArray[Any] = np.empty(0, np.int64)
-    owner, old = (nothing, nothing) if stored.aside is None else stored.aside.pairs()
+    owner, old = nothing, nothing
+    if stored.aside is not None:
+        owner, old = stored.aside.pairs()
     fresh, user, place = nothing, nothing, nothing
     if later.aside is not None:
         known = later.aside.item >= 0
@@ -171,8 +195,7 @@ def _protocols(timeline: Timeline, part: NDArray[np.uint8], split: Divide) -> Ma
     """Return the events to ask, by protocol."""
     if not timeline.ordered:
         return NamedFiles(validation_share=0)(timeline).test
-    start = timeline.offsets[:-1] + np.add.reduceat(
-        part == TRAIN, timeline.offsets[:-1], dtype=np.int64
-    )
+    begin = timeline.offsets[:-1]
+    start = begin + np.add.reduceat(part == TRAIN, begin, dtype=np.int64)
     protocol = split if isinstance(split, GlobalTime) else GlobalTime()
     return protocol.targets(timeline, start, timeline.offsets[1:])

@@ -1,5 +1,5 @@
-"""Counting and vectors together: counted items and users' vectors fused, as they are judged and as
-a saved run recommends.
+"""Counting and vectors together: scores by counts and by users' vectors fused, for evaluation and
+for a saved run.
 
 Letters in shapes: r queries of a block, c items.
 """
@@ -26,7 +26,7 @@ from ...towers.stamp import refuse_foreign
 from .baselines import Floats, ItemToItem
 from .full_catalogue import Histories, Scores
 
-COUNTS = "counts.parquet"  # of a run: which items follow or accompany which
+COUNTS = "counts.parquet"  # of a run: the items that follow or accompany each item
 _KEY = b"tempera.counts"
 
 
@@ -38,7 +38,7 @@ class Counting:
         system: name of the baseline.
         fitted: its weights, which are not below 0.
         fusion: weight of the vectors.
-        served: True if validation shows both together to be better than the vectors alone.
+        served: True if both together are better on validation than the vectors alone.
     """
 
     system: str
@@ -47,8 +47,11 @@ class Counting:
     served: bool = False
 
     def chosen(self, metric: Mapping[float, NDArray[np.float64]]) -> Counting:
-        """Return the same with the weight that is best by a metric of each validation query, [q],
-        for rising weights."""
+        """Return the same baseline with the weight that is best on validation.
+
+        Args:
+            metric: by weight, rising: the metric of each validation query, [q].
+        """
         fusion = Fusion.chosen(metric)
         ahead = metric[fusion.weight] - metric[1.0]
         return replace(self, fusion=fusion, served=bool(ahead.mean() > standard_error(ahead)))
@@ -57,75 +60,75 @@ class Counting:
         """Return scores of vectors and of counts in one, [r, c]: the weighted mean of both,
         standardised for each query.
 
-        Counts enter by their square root, which keeps one frequent pair from outweighing everything
-        else. Items that are newer than the table have no counts, and a query without any, such as
-        one without a history, is answered by the vectors alone.
+        Counts enter by their square root, so that a frequent pair does not outweigh the others.
+        Items that are newer than the table have no counts. The vectors alone answer a query without
+        counts, such as a query without a history.
         """
+        if weight is None:
+            weight = self.fusion.weight
         counted = np.zeros(vectors.shape, np.float32)
         counted[:, : self.fitted.weights.shape[0]] = np.sqrt(self.fitted.scores(histories))
-        together = fused(vectors, counted, self.fusion.weight if weight is None else weight)
+        together = fused(vectors, counted, weight)
         uncounted = ~counted.any(1)
         together[uncounted] = standardised(vectors[uncounted])
         return together.astype(np.float32)
 
     @property
     def ranks(self) -> str:
-        """Return what ranks with the chosen weight, in words."""
-        if self.fusion.weight in (0, 1):
-            return "the vectors alone" if self.fusion.weight else f"{self.system} alone"
+        """The systems that rank with the chosen weight, in words."""
+        if self.fusion.weight == 0:
+            return f"{self.system} alone"
+        if self.fusion.weight == 1:
+            return "the vectors alone"
         return f"the vectors and {self.system} together"
 
     def by_history(
         self, vectors: Scores, histories: Histories, weight: float | None = None
     ) -> Scores:
-        """Return the fused scores of a block of queries, as ranking needs them."""
+        """Return a function from a slice of the queries to their fused scores, for ranking."""
         return lambda rows: self.fused(vectors(rows), histories[rows], weight)
 
     def about(self) -> dict[str, Any]:
-        """Return what was chosen, for metrics.json."""
+        """Return the chosen baseline and weight, for metrics.json."""
         return {
             "hybrid": asdict(self.fusion),
             "counting": {"system": self.system, "served": self.served},
         }
 
     def table(self) -> pa.Table:
-        """Return a table with a row for each item, and what was chosen in its metadata."""
+        """Return a table with a row for each item, and the chosen settings in its metadata."""
         weights = self.fitted.weights
+        offsets = pa.array(weights.indptr, pa.int64())
+        items = pa.array(weights.indices.astype(np.int32))
         columns = {
-            name: pa.LargeListArray.from_arrays(
-                pa.array(weights.indptr, pa.int64()), pa.array(values)
-            )
-            for name, values in (
-                ("items", weights.indices.astype(np.int32)),
-                ("weights", weights.data),
-            )
+            "items": pa.LargeListArray.from_arrays(offsets, items),
+            "weights": pa.LargeListArray.from_arrays(offsets, pa.array(weights.data)),
         }
-        about = {
-            **{"system": self.system, "served": self.served, **asdict(self.fusion)},
-            **{"last": self.fitted.last, "decay": self.fitted.decay},
-        }
+        about = {"system": self.system, "served": self.served}
+        about |= asdict(self.fusion)
+        about |= {"last": self.fitted.last, "decay": self.fitted.decay}
         return pa.table(columns).replace_schema_metadata({_KEY: json.dumps(about).encode()})
 
     @classmethod
     def read(cls, table: pa.Table) -> Counting:
-        """Return what `table` has written.
+        """Return the counts that `table` has written.
 
         Raises:
             ValueError, KeyError, TypeError, pyarrow.ArrowException: another table, or a damaged
-                one.
+                table.
         """
         about: Any = parsed((table.schema.metadata or {})[_KEY].decode())
         table.validate(full=True)
-        items, weights = (table[name].combine_chunks() for name in ("items", "weights"))
-        offsets, columns = items.offsets.to_numpy().astype(np.int64), items.values.to_numpy()
+        items = table["items"].combine_chunks()
+        weights = table["weights"].combine_chunks()
+        offsets = items.offsets.to_numpy().astype(np.int64)
+        columns = items.values.to_numpy()
         values = weights.values.to_numpy()
         if not np.array_equal(offsets, weights.offsets.to_numpy()) or values.dtype != np.float32:
             raise ValueError("its items and weights do not belong together")
-        if not (
-            ((columns >= 0) & (columns < len(table))).all()
-            and (values >= 0).all()
-            and np.isfinite(values).all()
-        ):
+        are_items = ((columns >= 0) & (columns < len(table))).all()
+        are_weights = (values >= 0).all() and np.isfinite(values).all()
+        if not are_items or not are_weights:
             raise ValueError("it names items or weights that cannot be")
         counts = sparse.csr_array((values, columns, offsets), (len(table), len(table)))
         fitted = ItemToItem(counts, about["last"], float(about["decay"]))
@@ -140,7 +143,7 @@ def open_counts(run: Path, items: int, model: str) -> Counting | None:
         model: fingerprint of the run's model.
 
     Raises:
-        DataError: the table is damaged, or is one of another run.
+        DataError: the table is damaged, or belongs to another run.
     """
     path = run / COUNTS
     refuse_damaged(path)
@@ -161,6 +164,7 @@ def open_counts(run: Path, items: int, model: str) -> Counting | None:
         raise DataError(
             f"{path} is damaged: {error}; without this file the vectors alone recommend"
         ) from None
-    if (size := counting.fitted.weights.shape[0]) > items:
+    size = counting.fitted.weights.shape[0]
+    if size > items:
         raise DataError(f"{path} is damaged: it counts {size:,} items, and the run has {items:,}")
     return counting

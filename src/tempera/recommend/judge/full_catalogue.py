@@ -20,16 +20,14 @@ from ...ranking.nearest import refuse_not_finite, top_of
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-Scores = Callable[
-    [slice], Floats
-]  # of some queries for every item, [r, c]; what is returned may be written over
+# From a slice of the queries to their scores of every item, [r, c], in an array that the caller may
+# overwrite.
+Scores = Callable[[slice], Floats]
 
 TIES = "rank = 1 + items with a higher score + items with an equal score and a smaller code"
 _CELLS = 1 << 22  # scores held at once: within the processor's cache
-_ROWS = (
-    16,
-    1024,
-)  # queries at once: with fewer than the first, a product costs twice as much a query
+# least and most queries at once: with fewer, a product costs twice as much a query
+_ROWS = (16, 1024)
 
 
 @dataclass(frozen=True)
@@ -69,20 +67,21 @@ class Histories:
         return [self.items[start:stop] for start, stop in zip(self.starts, self.stops)]
 
     def joined(self, other: Histories) -> Histories:
-        """Return rows that hold those of both, in new memory.
+        """Return rows with the items of both, in new memory.
 
         >>> rows = [Histories.of(np.array(codes), np.array([0, 1, 2])) for codes in ([4, 2], [9, 7])]
         >>> [row.tolist() for row in rows[0].joined(rows[1]).each]
         [[4, 9], [2, 7]]
         """
-        (mine, own), (theirs, more) = self.pairs(), other.pairs()
-        row, items = np.concatenate([mine, theirs]), np.concatenate([own, more])
-        order = np.argsort(row, kind="stable")
+        row, items = self.pairs()
+        other_row, other_items = other.pairs()
+        order = np.argsort(np.concatenate([row, other_row]), kind="stable")
+        both = np.concatenate([items, other_items])[order]
         lengths = self.lengths + other.lengths
-        return Histories.of(items[order], np.concatenate([[0], lengths.cumsum()]))
+        return Histories.of(both, np.concatenate([[0], lengths.cumsum()]))
 
     def only(self, kept: NDArray[np.bool_]) -> Histories:
-        """Return rows with some of the items alone; `kept` is in the order of `pairs`."""
+        """Return rows with only the items where `kept` is True, in the order of `pairs`."""
         row = np.repeat(np.arange(len(self)), self.lengths)
         lengths = np.bincount(row[kept], minlength=len(self))
         return Histories.of(self.values[kept], np.concatenate([[0], lengths.cumsum()]))
@@ -106,14 +105,13 @@ class Histories:
 class Ranks:
     """Hold the rank of every item to find, from 1, and the best items of each query.
 
-    `excluded` leaves out the other items of the query's history, `included` ranks them with the
-    rest; an item that comes again is never left out for being its own history. Equal scores are
-    ranked by code.
+    `excluded` leaves out the items of the query's history, `included` ranks all items. An item to
+    find is never left out, even if the history holds it. Equal scores are ranked by code.
     """
 
     excluded: Ints  # [t] of every target; [q] where each query has one
     included: Ints  # [t]
-    top: Ints  # [q, K] the best items, those of the history left out; -1 where there are no more
+    top: Ints  # [q, K] the best items without the history; -1 where there are no more
     items: int
 
 
@@ -124,8 +122,8 @@ def inner(queries: Floats, items: Floats) -> Scores:
     Raises:
         DataError: vectors with values that are not finite.
     """
-    for side, vectors in (("queries", queries), ("items", items)):
-        refuse_not_finite(vectors, side)
+    refuse_not_finite(queries, "queries")
+    refuse_not_finite(items, "items")
     across = np.ascontiguousarray(items, np.float32).T
     scratch = np.empty((0, len(items)), np.float32)
 
@@ -151,18 +149,18 @@ def rank(
     """Rank each query's targets among all items, with its history left out and left in, in one pass
     over the scores.
 
-    Rank = 1 + items with a higher score + items with an equal score and a smaller code, of the
-    float32 scores as they come. Memory holds a block of scores, whatever the numbers of queries and
-    items.
+    Rank = 1 + items with a higher score + items with an equal score and a smaller code, by the
+    float32 scores without rounding. Memory holds a block of scores, whatever the numbers of queries
+    and items.
 
     Args:
         scores: of a block of queries, such as `inner(queries, items)` or a baseline's.
-        items: c, how many the catalogue holds.
+        items: c, the number of items in the catalogue.
         target: the code of the item that came next, [q], or of all items to find, [t].
         seen: each query's history, q rows.
-        k: length of the lists in `Ranks.top`; 0 for none.
-        of: [t] the query of each target, rising; None where each has one.
-        aside: items that each query leaves out beside those of its history, q rows.
+        k: length of the lists in `Ranks.top`; 0 for no lists.
+        of: [t] the query of each target, rising; None where each query has one target.
+        aside: items that each query leaves out beside its history, q rows.
 
     Raises:
         DataError: a code outside the catalogue, another number of histories than of targets, scores
@@ -173,37 +171,45 @@ def rank(
     >>> ranks.excluded.tolist(), ranks.included.tolist(), ranks.top.tolist()
     ([2], [3], [[2, 1]])
     """
-    several, of = of is not None, np.arange(len(target)) if of is None else of
-    for left_out in (seen, *([] if aside is None else [aside])):
-        _check(items, target, left_out, of)
-    included, excluded = np.empty(len(target), np.int64), np.empty(len(target), np.int64)
+    query = np.arange(len(target)) if of is None else of
+    _check(items, target, seen, query)
+    if aside is not None:
+        _check(items, target, aside, query)
+    included = np.empty(len(target), np.int64)
+    excluded = np.empty(len(target), np.int64)
     queries = len(seen) if len(target) else 0
     top = np.full((queries, min(k, items)), -1)
     for rows in query_blocks(queries, items):
-        block = _numbers(scores(rows), rows)
-        these = slice(*np.searchsorted(of, [rows.start, rows.stop]))
-        mine, row = target[these], of[these] - rows.start
-        own = block[row, mine]
-        at, codes = seen[of[these]].pairs()
-        if aside is not None:
-            place, beside = aside[of[these]].pairs()
-            at, codes = np.concatenate([at, place]), np.concatenate([codes, beside])
-        # what a query has seen and finds again is no more left out for its other targets than for
-        # itself
-        if several:
-            others = ~np.isin(row[at] * items + codes, row * items + mine)
-            at, codes = at[others], codes[others]
-        above = (
-            _seen_above(block[row[at], codes], own[at], codes < mine[at], at * items + codes)
-            // items
+        block = _refuse_nan(scores(rows), rows)
+        part = slice(*np.searchsorted(query, [rows.start, rows.stop]))  # of the targets
+        code = target[part]
+        row = query[part] - rows.start
+        own = block[row, code]
+        at, left_out = _left_out(query[part], seen, aside)
+        if of is not None:
+            # An item to find of a query is left out for none of the query's other targets.
+            finds = np.isin(row[at] * items + left_out, row * items + code)
+            at, left_out = at[~finds], left_out[~finds]
+        above = _seen_above(
+            block[row[at], left_out], own[at], left_out < code[at], at * items + left_out
         )
-        included[these] = _count(block, row, mine)
-        excluded[these] = included[these] - np.bincount(above, minlength=len(mine))
+        included[part] = _count(block, row, code)
+        excluded[part] = included[part] - np.bincount(above // items, minlength=len(code))
         if k:
-            block[row[at], codes] = -np.inf
-            block[row, mine] = own
+            block[row[at], left_out] = -np.inf
+            block[row, code] = own
             top[rows] = _list(block, k)
     return Ranks(excluded, included, top, items)
+
+
+def _left_out(query: Ints, seen: Histories, aside: Histories | None) -> tuple[Ints, Ints]:
+    """Return the items that the targets of some queries leave out: the place of the target, and the
+    code of the item."""
+    at, codes = seen[query].pairs()
+    if aside is None:
+        return at, codes
+    more_at, more_codes = aside[query].pairs()
+    return np.concatenate([at, more_at]), np.concatenate([codes, more_codes])
 
 
 def metrics_of(
@@ -211,15 +217,15 @@ def metrics_of(
 ) -> dict[str, NDArray[np.float64]]:
     """Return each metric for each query whose right items have these ranks, [q].
 
-    They are what `ranking.metrics.evaluate` says of the lists themselves. With one item hit@k =
-    recall@k = 1 where rank <= k, precision@k = 1/k, mrr@k = map@k = 1/rank and ndcg@k = 1/log2(rank
-    + 1), each 0 below k. Any k is exact, and mrr at the size of the catalogue is the mean
-    reciprocal rank of the literature.
+    The values are equal to `ranking.metrics.evaluate` of the lists. With one item, hit@k = recall@k
+    = 1 where rank <= k, precision@k = 1/k, mrr@k = map@k = 1/rank and ndcg@k = 1/log2(rank + 1),
+    each 0 below k. Any k is exact, and mrr at the size of the catalogue is the mean reciprocal rank
+    of the literature.
 
     Args:
-        ranks: of the right items, [q], or of those of all queries, [t].
-        of: [t] the query of each right item, each query having one at least; None where each has
-            one.
+        ranks: of the right item of each query, [q], or of the right items of all queries, [t].
+        of: [t] the query of each right item, each query having at least one; None where each query
+            has one.
 
     >>> {name: value.tolist() for name, value in metrics_of(np.array([1, 3, 4]), ["hit@3", "mrr@3"]).items()}
     {'hit@3': [1.0, 1.0, 0.0], 'mrr@3': [1.0, 0.3333333333333333, 0.0]}
@@ -230,9 +236,8 @@ def metrics_of(
     order = np.lexsort((ranks, query))
     place, query = ranks[order].astype(np.float64), query[order]
     counts = np.bincount(query)
-    nth = (
-        np.arange(len(place)) - (counts.cumsum() - counts)[query] + 1
-    )  # right items of the query up to this one
+    before = counts.cumsum() - counts  # right items of earlier queries
+    nth = np.arange(len(place)) - before[query] + 1  # place among the query's right items
     values: dict[str, NDArray[np.float64]] = {}
     for name in metrics:
         kind, k = parsed(name)
@@ -242,9 +247,9 @@ def metrics_of(
 
 
 _Worth = Callable[[NDArray[np.float64], Ints, Ints, int], NDArray[np.float64]]
-_WORTH: dict[
-    str, _Worth
-] = {  # of one right item: its rank, its place among the query's right items, their number
+# by metric: the worth of one right item, from its rank, its place among the right items of the
+# query, the number of right items and k
+_WORTH: dict[str, _Worth] = {
     "hit": lambda rank, nth, right, k: 1.0 * (nth == 1),
     "recall": lambda rank, nth, right, k: 1 / right,
     "precision": lambda rank, nth, right, k: np.full_like(rank, 1 / k),
@@ -257,13 +262,13 @@ _WORTH: dict[
 def _ideal(right: Ints, k: int) -> NDArray[np.float64]:
     """Return the discounted gain of a list that begins with all right items, up to k."""
     places = np.minimum(right, k)
-    gains: NDArray[np.float64] = np.cumsum(1 / np.log2(np.arange(places.max(initial=0)) + 2))[
-        places - 1
-    ]
+    discounts = 1 / np.log2(np.arange(places.max(initial=0)) + 2)
+    gains: NDArray[np.float64] = np.cumsum(discounts)[places - 1]
     return gains
 
 
 def _check(items: int, target: Ints, seen: Histories, of: Ints) -> None:
+    """Raise DataError for another number of histories than of queries, or an unknown item."""
     if len(target) and (len(target) != len(of) or len(seen) != of[-1] + 1):
         raise DataError(
             f"{len(target):,} targets, but {len(seen):,} histories; expected one history for each target"
@@ -277,13 +282,15 @@ def _check(items: int, target: Ints, seen: Histories, of: Ints) -> None:
 
 def query_blocks(queries: int, items: int) -> Iterator[slice]:
     """Yield slices of queries whose scores of all items fit into little memory."""
-    size = min(max(_ROWS[0], _CELLS // items), _ROWS[1])
-    return (slice(start, min(start + size, queries)) for start in range(0, queries, size))
+    least, most = _ROWS
+    size = min(max(least, _CELLS // items), most)
+    for start in range(0, queries, size):
+        yield slice(start, min(start + size, queries))
 
 
-def _numbers(block: Floats, rows: slice) -> Floats:
-    """Return the block; raise DataError for a NaN, which is above nothing and would give its query
-    the first rank."""
+def _refuse_nan(block: Floats, rows: slice) -> Floats:
+    """Return the block; raise DataError for a NaN, which would give its query the first rank, as no
+    score is above a NaN."""
     if np.isnan(block.max(initial=-np.inf)):
         row = rows.start + int(np.isnan(block).any(1).argmax())
         raise DataError(f"scores of query {row} are NaN: the model has diverged")
@@ -295,20 +302,20 @@ def _count(block: Floats, rows: Ints, target: Ints) -> Ints:
     ranks = np.empty(len(target), np.int64)
     for i, (place, at) in enumerate(zip(rows.tolist(), target.tolist())):
         row = block[place]
-        ranks[i] = (
-            1 + np.count_nonzero(row[:at] >= row[at]) + np.count_nonzero(row[at + 1 :] > row[at])
-        )
+        higher_or_equal = np.count_nonzero(row[:at] >= row[at])
+        higher = np.count_nonzero(row[at + 1 :] > row[at])
+        ranks[i] = 1 + higher_or_equal + higher
     return ranks
 
 
 def _seen_above(scores: Floats, own: Floats, smaller: NDArray[np.bool_], keys: Ints) -> Ints:
     """Return keys of the seen items that rank above the target, each once."""
-    above = np.sort(
-        keys[(scores > own) | ((scores == own) & smaller)]
-    )  # in place of the slower `unique`
+    is_above = (scores > own) | ((scores == own) & smaller)
+    above = np.sort(keys[is_above])  # in place of the slower `unique`
     return above[np.diff(above, prepend=-1) > 0]
 
 
 def _list(block: Floats, k: int) -> Ints:
+    """Return the k items with the highest scores, [r, K]; -1 where the score is -inf."""
     best, positions = top_of(block, k)
     return np.where(np.isneginf(best), -1, positions)

@@ -16,11 +16,13 @@ from ...core.frame import Frame
 from ...task.showcase import DataFacts, Example, Hit, Searched, Subject
 from ...task.verdict import SystemScores, best_baseline
 from ..read.timeline import CONTEXTS, HISTORIES, ITEMS, USERS
-from ..train.entity_tables import documents_of, opened, titles_of, with_counts
+from ..train.entity_tables import documents_of, open_towers, titles_of, with_counts
 from ..train.training_events import TrainingEvents
 from ..train.visits_preview import visits_summary
 from .counts import COUNTS
+from .judgement import Recommended
 from .later_events import LaterEvents
+from .leads import TRAINED
 
 RECOMMENDER = Subject(
     "A recommender",
@@ -56,7 +58,8 @@ class ItemShowcase:
 
     def facts(self) -> DataFacts:
         """Return counts of the data, and its source with the roles of its columns written down."""
-        timeline, division = self.events.timeline, self.events.division
+        timeline = self.events.timeline
+        division = self.events.division
         counts = {
             "pairs": len(timeline),
             "dropped": {**timeline.dropped, **division.counts},
@@ -66,11 +69,9 @@ class ItemShowcase:
             "corpus": len(timeline.item_ids),
             "users": len(timeline.user_ids),
         }
-        tests = (
-            ", ".join(f"{len(events):,} {name}" for name, events in division.test.items()) or "none"
-        )
+        tests = ", ".join(f"{len(events):,} {name}" for name, events in division.test.items())
         text = "{pairs:,} interactions of {users:,} users with {corpus:,} items: {train:,} for training"
-        headline = f"{text.format(**counts)}; test queries: {tests}"
+        headline = f"{text.format(**counts)}; test queries: {tests or 'none'}"
         notes = tuple(f"note: {note}" for note in (*division.notes, *self._unseen()))
         return DataFacts(
             timeline.source,
@@ -98,64 +99,72 @@ class ItemShowcase:
     def preview(self) -> dict[str, Any]:
         """Return three rows of the first batch, lengths, repeats, and negatives of a row."""
         (events,) = self.data.sampler(0, 1)
-        summary = visits_summary(
-            self.data.visits, events, self.titles, self.data.visits.contexts.last
-        )
-        return {**summary, "dropped": self.facts().counts["dropped"]}
+        visits = self.data.visits
+        summary = visits_summary(visits, events, self.titles, visits.contexts.last)
+        summary["dropped"] = self.facts().counts["dropped"]
+        return summary
 
     def searched(self) -> Searched:
-        """Return the items with their vectors, and what is known of users and items, with all
-        histories."""
-        timeline, users, items = self.events.timeline, self.events.users, self.events.items
-        whole = (
-            timeline if self.events.withheld is None else self.events.withheld.whole
-        ).chronological
-        histories = pa.LargeListArray.from_arrays(whole.offsets, np.asarray(whole.item, np.int32))
-        taken = {"id": whole.user_ids, "items": histories}
-        timed = whole.time is not None and whole.ordered
-        if timed:
-            taken["times"] = _times(whole.offsets, whole.time, whole.dated)
-        if (aside := whole.aside) is not None:
-            taken["aside"] = pa.LargeListArray.from_arrays(aside.offsets, aside.item)
-            if timed:
-                taken["aside_times"] = _times(aside.offsets, aside.time, whole.dated)
-        for name, values in (("targets", whole.target), ("contexts", whole.context)):
-            if values is not None:
-                taken[name] = pa.LargeListArray.from_arrays(whole.offsets, np.asarray(values))
+        """Return the items with their vectors, and the tables of users, items, histories, contexts
+        and counts."""
+        items = self.events.items
         tables = {
-            USERS: with_counts(users),
+            USERS: with_counts(self.events.users),
             ITEMS: with_counts(items),
-            HISTORIES: pa.table(taken),
+            HISTORIES: self._histories(),
         }
         if self.events.contexts is not None:
             tables[CONTEXTS] = with_counts(self.events.contexts)
-        if (counting := self.held_out.counting) is not None:
-            tables[COUNTS] = counting.table()
+        if self.held_out.counting is not None:
+            tables[COUNTS] = self.held_out.counting.table()
         return Searched(
             self.data.item_vectors, documents_of(items), self.data.tower.normalised, tables
         )
 
+    def _histories(self) -> pa.Table:
+        """Return all events of each user, with the events that training does without."""
+        whole = self.events.timeline
+        if self.events.withheld is not None:
+            whole = self.events.withheld.whole
+        whole = whole.chronological
+        timed = whole.time is not None and whole.ordered
+        items = np.asarray(whole.item, np.int32)
+        columns = {
+            "id": whole.user_ids,
+            "items": pa.LargeListArray.from_arrays(whole.offsets, items),
+        }
+        if timed:
+            columns["times"] = _times(whole.offsets, whole.time, whole.dated)
+        aside = whole.aside
+        if aside is not None:
+            columns["aside"] = pa.LargeListArray.from_arrays(aside.offsets, aside.item)
+            if timed:
+                columns["aside_times"] = _times(aside.offsets, aside.time, whole.dated)
+        for name, values in (("targets", whole.target), ("contexts", whole.context)):
+            if values is not None:
+                columns[name] = pa.LargeListArray.from_arrays(whole.offsets, np.asarray(values))
+        return pa.table(columns)
+
     def reopened(self, folder: Path) -> float:
         """Save the towers and read them into others; return the largest difference in any number of
         a vector."""
-        data, own = self.data, self.data.tower
+        own = self.data.tower
         own.save(folder)
-        weights = folder / "model.safetensors"
-        other = opened(
-            data.options,
+        read = open_towers(
+            self.data.options,
             own.normalised,
             self.events.users,
             self.events.items,
-            weights,
+            folder / "model.safetensors",
             self.events.contexts,
         )
         items = Frame({"item": torch.arange(min(8, len(self.events.timeline.item_ids)))})
         trained = np.flatnonzero(self.events.division.train)
-        users = data.visits.frame(
-            torch.from_numpy(self.events.division.test.get(self.events.protocol, trained)[:8])
-        )
-        pairs = [(tower.encode(items), tower.encode(users, "query")) for tower in (own, other)]
-        return max(float((here - read).abs().max()) for here, read in zip(*pairs))
+        events = self.events.division.test.get(self.events.protocol, trained)[:8]
+        users = self.data.visits.frame(torch.from_numpy(events))
+        of_items = (own.encode(items) - read.encode(items)).abs().max()
+        of_users = (own.encode(users, "query") - read.encode(users, "query")).abs().max()
+        return max(float(of_items), float(of_users))
 
     @cached_property
     def titles(self) -> list[str]:
@@ -165,31 +174,33 @@ class ItemShowcase:
     def examples(
         self, systems: Mapping[str, SystemScores], count: int = 10, shown: int = 5
     ) -> list[Example]:
-        """Return users at random: what they took last, and what was recommended."""
-        protocol, timeline, every = (
-            self.events.protocol,
-            self.events.timeline,
-            self.held_out.reached,
-        )
-        events, reached = self.events.division.test[protocol], every["trained"][protocol]
-        other = every.get(best_baseline(systems) or "", {}).get(protocol)
+        """Return users at random, with the items that they took last and their recommendations."""
+        protocol = self.events.protocol
+        timeline = self.events.timeline
+        events = self.events.division.test[protocol]
+        trained = self.held_out.reached[TRAINED][protocol]
+        baseline = best_baseline(systems)
+        other: Recommended | None = None
+        if baseline is not None:
+            other = self.held_out.reached.get(baseline, {}).get(protocol)
         chosen = np.sort(np.random.default_rng(self.held_out.seed).permutation(len(events))[:count])
         scores = self.data.user_vectors(events[chosen]) @ self.data.item_vectors.T
         begin, stop = timeline.histories(events[chosen])
         examples = []
-        for i, query in enumerate(chosen):
+        for i, query in enumerate(chosen.tolist()):
             past = timeline.item[max(begin[i], stop[i] - shown) : stop[i]]
-            hits = [item for item in reached.ranks.top[query, :shown].tolist() if item >= 0]
-            right, rank = reached.right(int(query))
+            right, rank = trained.right(query)
+            top = trained.ranks.top[query, :shown]
+            hits = [
+                Hit(self.titles[item], "", float(scores[i, item]), item in right)
+                for item in top[top >= 0].tolist()
+            ]
             examples.append(
                 Example(
                     query=" | ".join(self.titles[item] for item in past) or "no history",
                     answers=tuple(self.titles[item] for item in right),
-                    hits=tuple(
-                        Hit(self.titles[item], "", float(scores[i, item]), item in right)
-                        for item in hits
-                    ),
-                    baseline_rank=None if other is None else other.right(int(query))[1],
+                    hits=tuple(hits),
+                    baseline_rank=None if other is None else other.right(query)[1],
                     rank=rank,
                 )
             )

@@ -34,8 +34,8 @@ _DRAWS = 1000  # resamples
 class Row:
     """Hold the metrics of some queries, with the items of their histories left out or left in."""
 
-    seen: str  # one of SEEN
-    which: str  # all, a tier of the items that came next, or a range of history lengths
+    seen: str  # a name of SEEN
+    which: str  # all, a tier of the items to find, or a range of history lengths
     queries: int
     metrics: dict[str, Difference]
 
@@ -44,21 +44,19 @@ class Row:
 class Recommended:
     """Hold ranks and lists of one recommender, each query having one right item, or several.
 
-    `str` is a table of it: both ways to treat what a user has seen, by tier of the item to find and
-    by length of the history, with 95 % bootstrap intervals; then what the lists hold. Coverage and
-    Gini are of all lists together and get no interval: fewer different lists, as in a resample,
-    always cover less.
+    `str` is a table: the metrics with seen items left out and left in, by tier of the item to find
+    and by length of the history, with 95 % bootstrap intervals; then measures of the lists.
+    Coverage and Gini are of all lists together and get no interval: fewer different lists, as in a
+    resample, always cover less.
     """
 
     ranks: Ranks
-    target: Ints  # [q] the item to find, or those of all queries, [t]
+    target: Ints  # [q] the item to find, or the items to find of all queries, [t]
     lengths: Ints  # [q] items of the history
     popularity: Popularity
     names: tuple[str, ...] = METRICS  # of metrics
-    users: Ints | None = (
-        None  # [q] whose queries belong together and are drawn together; None: each stands alone
-    )
-    query: Ints | None = None  # [t] the query of each item to find, rising; None: each has one
+    users: Ints | None = None  # [q] the bootstrap draws users; None: it draws queries
+    query: Ints | None = None  # [t] of each item to find, rising; None: each query has one item
 
     @classmethod
     def of(
@@ -76,14 +74,14 @@ class Recommended:
         """Rank the whole catalogue for each query, and list the k best items that it has not seen.
 
         Args:
-            seen: the history of each query, which is as long as it says.
-            aside: items that are left out beside it.
+            seen: the history of each query, q rows; its length groups the queries.
+            aside: items that are left out beside the history, q rows.
 
         Raises:
             ConfigError: a metric that does not exist.
-            DataError: no queries, or what `rank` refuses.
+            DataError: no queries, or data that `rank` refuses.
         """
-        metrics_of(np.ones(1, np.int64), metrics)  # a wrong name is told before a long run
+        metrics_of(np.ones(1, np.int64), metrics)  # refuses a wrong name before a long run
         if not len(target):
             raise DataError(
                 "no queries to evaluate a recommender on; give the split more of the data"
@@ -94,75 +92,70 @@ class Recommended:
         )
 
     def right(self, query: int) -> tuple[list[int], int]:
-        """Return the items to find for a query, and the rank of the first that is found."""
-        places = [query] if self.query is None else np.flatnonzero(self.query == query)
+        """Return the items to find for a query, and the best rank of them."""
+        places = np.array([query])
+        if self.query is not None:
+            places = np.flatnonzero(self.query == query)
         return self.target[places].tolist(), int(self.ranks.excluded[places].min())
 
     @cached_property
     def per_query(self) -> dict[str, Floats]:
-        """Each metric of each query; with seen items included it is called `hit@10, seen
+        """Each metric of each query; with seen items included its name is `hit@10, seen
         included`."""
-        included = {
-            f"{name}, seen included": v
-            for name, v in metrics_of(self.ranks.included, self.names, self.query).items()
-        }
-        return {**metrics_of(self.ranks.excluded, self.names, self.query), **included}
+        values = metrics_of(self.ranks.excluded, self.names, self.query)
+        included = metrics_of(self.ranks.included, self.names, self.query)
+        for name in included:
+            values[f"{name}, seen included"] = included[name]
+        return values
 
     @cached_property
     def rows(self) -> list[Row]:
         """Metrics of every part of the queries, with seen items left out and left in; empty parts
         are omitted."""
         values = np.stack(list(self.per_query.values()), 1)  # [q, 2 m]
-        parts = [
-            (name, mask, self._intervals(values, mask))
-            for name, mask in self.parts.items()
-            if mask.any()
-        ]
         m = len(self.names)
-        return [
-            Row(
-                seen,
-                name,
-                int(mask.sum()),
-                dict(zip(self.names, intervals[side * m : (side + 1) * m])),
-            )
-            for side, seen in enumerate(SEEN)
-            for name, mask, intervals in parts
-        ]
+        excluded, included = [], []
+        for name, mask in self.parts.items():
+            if not mask.any():
+                continue
+            intervals = self._intervals(values, mask)
+            queries = int(mask.sum())
+            metrics = dict(zip(self.names, intervals[:m]))
+            metrics_included = dict(zip(self.names, intervals[m:]))
+            excluded.append(Row("excluded", name, queries, metrics))
+            included.append(Row("included", name, queries, metrics_included))
+        return [*excluded, *included]
 
     @property
     def parts(self) -> dict[str, NDArray[np.bool_]]:
-        """Return which queries belong to each part, [q] each."""
+        """True for the queries of each part, [q] each, by the name of the part."""
         parts = {"all": np.ones(len(self.lengths), bool)}
         if self.query is None:
             tier = self.popularity.tiers[self.target]
-            parts |= {name: tier == place for place, name in enumerate(TIERS)}
+            for place, name in enumerate(TIERS):
+                parts[name] = tier == place
         for start, end in pairwise(LENGTHS):
             name = f"history {start}" if end == start + 1 else f"history {start}-{end - 1}"
             parts[name] = (start <= self.lengths) & (self.lengths < end)
-        return {**parts, f"history {LENGTHS[-1]}+": self.lengths >= LENGTHS[-1]}
+        parts[f"history {LENGTHS[-1]}+"] = self.lengths >= LENGTHS[-1]
+        return parts
 
     @cached_property
     def lists(self) -> dict[str, float | Difference]:
-        """Return measures of the lists: share of places by tier, novelty in bits, coverage and
-        Gini."""
-        top, places = self.ranks.top, self.popularity.places(self.ranks.top)
+        """Measures of the lists: share of places by tier, novelty in bits, coverage and Gini."""
+        top = self.ranks.top
         if not top.shape[1]:
             return {}
-        shares = places / places.sum(
-            1, keepdims=True
-        )  # no list is empty: it may hold the item to find
+        places = self.popularity.places(top)
+        shares = places / places.sum(1, keepdims=True)  # no list is empty
         every = np.ones(len(top), bool)
-        intervals = [
-            *self._intervals(shares, every),
-            *self._intervals(self.popularity.novelty(top)[:, None], every, bounds=None),
-        ]
+        novelty = self.popularity.novelty(top)[:, None]
+        measures: dict[str, float | Difference] = dict(zip(TIERS, self._intervals(shares, every)))
+        measures["novelty"] = self._intervals(novelty, every, bounds=None)[0]
         shown = exposure(top, self.ranks.items)
-        return {
-            **dict(zip((*TIERS, "novelty"), intervals)),
-            "coverage": coverage(shown),
-            "gini": gini(shown),
-        }
+        measures["coverage"] = coverage(shown)
+        measures["gini"] = gini(shown)
+        return measures
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -171,36 +164,32 @@ class Recommended:
 
     def intervals(self) -> dict[str, Difference]:
         """Return the means with their intervals."""
-        both = [row for row in self.rows if row.which == "all"]
-        return dict(
-            zip(
-                self.per_query,
-                (comparisons for row in both for comparisons in row.metrics.values()),
-            )
-        )
+        excluded, included = (row.metrics for row in self.rows if row.which == "all")
+        return dict(zip(self.per_query, [*excluded.values(), *included.values()]))
 
     def against(self, other: Recommended) -> dict[str, Comparison]:
         """Compare with another system on the same queries; the bootstrap draws and swaps users."""
-        intervals = compare(
-            _by_user(self.per_query, self.users), _by_user(other.per_query, self.users), _DRAWS
-        )
+        own = _by_user(self.per_query, self.users)
+        others = _by_user(other.per_query, self.users)
+        queries = len(self.lengths)
         return {
-            name: replace(comparison, queries=len(self.lengths))
-            for name, comparison in intervals.items()
+            name: replace(comparison, queries=queries)
+            for name, comparison in compare(own, others, _DRAWS).items()
         }
 
     def json(self) -> dict[str, Any]:
         """Return a JSON object."""
-        lists = {
-            name: asdict(v) if isinstance(v, Difference) else v for name, v in self.lists.items()
-        }
-        facts = {
+        lists: dict[str, Any] = {}
+        for name, measure in self.lists.items():
+            lists[name] = asdict(measure) if isinstance(measure, Difference) else measure
+        return {
             "queries": len(self.lengths),
             "items": self.ranks.items,
             "ties": TIES,
             "depth": self.ranks.top.shape[1],
+            "rows": [asdict(row) for row in self.rows],
+            "lists": lists,
         }
-        return {**facts, "rows": [asdict(row) for row in self.rows], "lists": lists}
 
     def __str__(self) -> str:
         lines = [f"{len(self.lengths):,} queries, {self.ranks.items:,} items; {TIES}"]
@@ -211,15 +200,13 @@ class Recommended:
                 if row.seen == seen:
                     cells = "".join(f"  {_cell(interval)}" for interval in row.metrics.values())
                     lines.append(f"  {row.which:<22}{row.queries:>9,}{cells}")
-        return "\n".join(line.rstrip() for line in [*lines, "", *self._lists()])
-
-    def _lists(self) -> list[str]:
-        cells = {
-            name: _cell(v) if isinstance(v, Difference) else f"{v:.4f}"
-            for name, v in self.lists.items()
-        }
-        lines = [f"  {_LISTS[name]:<31}  {cell}" for name, cell in cells.items()]
-        return [f"lists of {self.ranks.top.shape[1]}", *lines] if lines else []
+        lines.append("")
+        if self.lists:
+            lines.append(f"lists of {self.ranks.top.shape[1]}")
+        for name, measure in self.lists.items():
+            cell = _cell(measure) if isinstance(measure, Difference) else f"{measure:.4f}"
+            lines.append(f"  {_LISTS[name]:<31}  {cell}")
+        return "\n".join(line.rstrip() for line in lines)
 
     def _intervals(
         self, values: Floats, mask: NDArray[np.bool_], bounds: Bounds | None = SCORES
@@ -237,7 +224,7 @@ _LISTS = {
 
 
 def _by_user(per_query: dict[str, Floats], users: Ints | None) -> dict[str, Floats]:
-    """Return sums of each user, scaled so that their mean is the mean over queries."""
+    """Return sums of each user, scaled so that the mean over users is the mean over queries."""
     if users is None:
         return per_query
     _, at = np.unique(users, return_inverse=True)

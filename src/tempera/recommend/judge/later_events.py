@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from ...io.console import logger
 from ...ranking.fusion import WEIGHTS, Fusion
 from ...ranking.ranking import LEAST_TO_CHOOSE
-from ...ranking.spread import spread
+from ...ranking.spread import Spread, spread
 from ...task.config import Config
 from ...task.evaluation import MOST, Part
 from ...task.showcase import Looks
-from ...task.verdict import COUNTED, OURS, SystemScores, Verdict, main_metric
+from ...task.verdict import COUNTED, SystemScores, Verdict, main_metric
 from ..read.timeline import Events, Timeline
 from ..train.encoders import Elapsed
 from ..train.training_events import TrainingEvents, aside_of
@@ -26,11 +26,11 @@ from .cold import ColdItems, Means
 from .counts import Counting
 from .full_catalogue import Histories, Scores, inner
 from .judgement import Recommended
-from .leads import protocols_of, winner
+from .leads import TRAINED, UNTRAINED, protocols_of, winner
 from .popularity import Popularity
 
-# of validation events and items, to choose settings of baselines and the weight beside the vectors
-# by
+# most scores by which settings of baselines and the weight beside the vectors are chosen:
+# validation events times items
 _SCORES = 30_000_000
 MOMENT = (
     "the users' tower reads elapsed, the time from a user's last event to the question: "
@@ -42,14 +42,12 @@ class LaterEvents:
     """Evaluate the current towers of a run, the baselines, and both together, on later events."""
 
     def __init__(self, config: Config, data: TrainingEvents) -> None:
-        self.options, self.seed, self.data, self.events = (
-            config.evaluation,
-            config.train.seed,
-            data,
-            data.events,
-        )
+        self.options = config.evaluation
+        self.seed = config.train.seed
+        self.data = data
+        self.events = data.events
         self.reached: dict[str, dict[str, Recommended]] = {}  # by system and protocol
-        self.cold: dict[str, Means] = {}  # what each system makes of withheld items
+        self.cold: dict[str, Means] = {}  # by system: the metrics on withheld items
         self.chosen: dict[str, Any] = {}  # baselines with the settings that validation has chosen
         self.counting: Counting | None = None  # the baseline beside the vectors, once it is chosen
 
@@ -72,10 +70,12 @@ class LaterEvents:
         )
 
     def follow(self, other: LaterEvents) -> None:
-        """Take over what another run on the same events has reached, and what validation has chosen
-        for it."""
+        """Take over the judgements of another run on the same events, and the settings that its
+        validation has chosen."""
         other.choose()
-        self.reached, self.cold, self.chosen = dict(other.reached), dict(other.cold), other.chosen
+        self.reached = dict(other.reached)
+        self.cold = dict(other.cold)
+        self.chosen = other.chosen
         if other.counting is not None:
             fitted = self.chosen[other.counting.system].fit(self._observed)
             self.counting = replace(other.counting, fitted=fitted)
@@ -89,63 +89,75 @@ class LaterEvents:
         """Evaluate the towers on the test by every protocol, or on some of the validation by the
         first.
 
-        Without a validation its place is taken by some of the test. Items are never sampled, so
+        Without a validation, some events of the test take its place. Items are never sampled, so
         `whole` changes nothing.
         """
-        division, items = self.events.division, self.data.item_vectors
-        if part == "validation":
-            events = next(iter((self.validation or division.test).values()))
-            return self._verdict(self._some(events, self.options.validation or MOST), items)[0]
-        verdicts = {name: self._verdict(events, items) for name, events in division.test.items()}
-        system = OURS[bool(self.reached)]
-        self.reached[system] = {name: reached for name, (_, reached) in verdicts.items()}
-        if self.events.withheld is not None:
-            self._judge_cold(system, self.events.withheld, items)
-        return verdicts[self.events.protocol][0]
-
-    def _verdict(self, events: Events, items: NDArray[np.float32]) -> tuple[Verdict, Recommended]:
+        if part == "test":
+            return self._judge_test()
+        items = self.data.item_vectors
+        protocols = self.validation or self.events.division.test
+        events = self._some(next(iter(protocols.values())), self.options.validation or MOST)
         users = self.data.user_vectors(events)
         reached = self._reached(inner(users, items), events)
-        unit = [
-            rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-            for rows in (users, items[self.events.targets(events)])
-        ]
-        seen = unit[0].any(1) & unit[1].any(
-            1
-        )  # the vector of an unseen id is zero, which is no sign of a collapse
-        known = (
-            spread(*(rows[seen] for rows in unit))
-            if seen.sum() > 1
-            else replace(spread(*unit), sides=())
-        )
-        return Verdict(reached, known), reached
+        return Verdict(reached, self._spread(users, items, events))
+
+    @property
+    def _towers(self) -> str:
+        """The name of the towers as a system on the test, where a run judges them once before its
+        training, and then after it."""
+        if UNTRAINED in self.reached:
+            return TRAINED
+        return UNTRAINED
+
+    def _judge_test(self) -> Verdict:
+        """Evaluate the towers on the test by every protocol, and on withheld items."""
+        items = self.data.item_vectors
+        reached: dict[str, Recommended] = {}
+        verdicts: dict[str, Verdict] = {}
+        for name, events in self.events.division.test.items():
+            users = self.data.user_vectors(events)
+            reached[name] = self._reached(inner(users, items), events)
+            verdicts[name] = Verdict(reached[name], self._spread(users, items, events))
+        system = self._towers
+        self.reached[system] = reached
+        if self.events.withheld is not None:
+            self._judge_cold(system, self.events.withheld, items)
+        return verdicts[self.events.protocol]
+
+    def _spread(
+        self, users: NDArray[np.float32], items: NDArray[np.float32], events: Events
+    ) -> Spread:
+        """Return the cosines of users and the items of their events, beside those of random
+        pairs."""
+        users = _unit(users)
+        answers = _unit(items[self.events.targets(events)])
+        # The vector of an unseen id is zero, which is no sign of a collapse.
+        seen = users.any(1) & answers.any(1)
+        if seen.sum() > 1:
+            return spread(users[seen], answers[seen])
+        return replace(spread(users, answers), sides=())
 
     def reached_again(self, about: Mapping[str, Any]) -> dict[str, dict[str, Recommended]]:
-        """Return the ranks of the towers as they are, and of counts and vectors together, on the
-        test of each protocol.
+        """Return the ranks of the towers, and of counts and vectors together, on the test of each
+        protocol.
 
         Args:
-            about: what was chosen for them, as `about` has returned it.
+            about: the document of a run, from `about`, with the settings that were chosen.
         """
-        test, items = self.events.division.test, self.data.item_vectors
-        reached = {
-            OURS[1]: {
-                name: self._reached(inner(self.data.user_vectors(events), items), events)
-                for name, events in test.items()
-            }
-        }
-        if "counting" in about:
-            system = about["counting"]["system"]
-            usual = (BASELINES if self.events.timeline.ordered else UNORDERED)[system]
-            chosen: Any = replace(usual, **about["baselines"][system])  # type: ignore[type-var]
-            fusion = Fusion(about["hybrid"]["weight"], about["hybrid"]["queries"])
-            served = about["counting"]["served"]
-            counting = Counting(system, chosen.fit(self._observed), fusion, served)
-            reached[COUNTED] = {
-                name: self._reached(self._fused(counting, events)(None), events)
-                for name, events in test.items()
-            }
-        return reached
+        items = self.data.item_vectors
+        towers: dict[str, Recommended] = {}
+        for name, events in self.events.division.test.items():
+            users = self.data.user_vectors(events)
+            towers[name] = self._reached(inner(users, items), events)
+        if "counting" not in about:
+            return {TRAINED: towers}
+        system = about["counting"]["system"]
+        usual: Any = self._usual[system]
+        chosen = replace(usual, **about["baselines"][system])
+        fusion = Fusion(about["hybrid"]["weight"], about["hybrid"]["queries"])
+        fitted = chosen.fit(self._observed)
+        counting = Counting(system, fitted, fusion, about["counting"]["served"])
+        return {TRAINED: towers, COUNTED: self._judge_counting(counting)}
 
     def _reached(self, scores: Scores, events: Events) -> Recommended:
         """Evaluate scores of all items for events."""
@@ -154,43 +166,58 @@ class LaterEvents:
         )
 
     def _judge_cold(self, system: str, withheld: Withheld, items: NDArray[np.float32]) -> None:
-        events, own = withheld.targets, self.events
-        target, users = own.targets(events), own.timeline.user_of(events)
+        """Evaluate the towers on withheld items, beside popularity and chance."""
+        events = withheld.targets
         queries = ColdItems(
-            withheld.items, withheld.counts, target, own.seen(events), self.options.metrics, users
+            withheld.items,
+            withheld.counts,
+            self.events.targets(events),
+            self.events.seen(events),
+            self.options.metrics,
+            self.events.timeline.user_of(events),
         )
         self.cold[system] = queries.model(self.data.user_vectors(events), items)
-        self.cold |= {"popularity as if known": queries.popularity(), "random": queries.chance()}
+        self.cold["popularity as if known"] = queries.popularity()
+        self.cold["random"] = queries.chance()
 
     def _some(self, events: Events, most: int) -> Events:
         return drawn(events, most, self.options.seed)
 
     def choose(self) -> None:
-        """Choose, on validation, settings of the baselines, and the one beside the vectors, as they
-        are now, with its weight."""
-        for _ in self._settled(self._observed):
-            pass
+        """Choose settings of the baselines on validation, and the baseline beside the vectors with
+        its weight, unless they are chosen already."""
+        self._choose(self._observed, judged=False)
 
-    def _settled(self, observed: Observed) -> Iterator[tuple[str, Baseline]]:
-        """Yield each baseline with its settings, before the table it was tuned with is forgotten;
-        the first time, choose them."""
-        if self.chosen or not (self.options.baselines and self.looks and self.options.queries != 0):
-            yield from self.chosen.items()
+    def _choose(self, observed: Observed, judged: bool) -> None:
+        """Choose as `choose` does.
+
+        Args:
+            judged: evaluate each baseline on the test as soon as it is chosen, while its table is
+                still held.
+        """
+        compares = self.options.baselines and self.looks and self.options.queries != 0
+        if self.chosen or not compares:
             return
         best, highest = "", -1.0
-        ordered = self.events.timeline.ordered
-        for system, usual in (BASELINES if ordered else UNORDERED).items():
+        for system, usual in self._usual.items():
             if observed.items > usual.most:
                 logger.info(
                     f"{system} is left out: {observed.items:,} items are more than its {usual.most:,.0f}"
                 )
                 continue
-            self.chosen[system], score = self._tuned(system, usual, observed)
-            yield system, self.chosen[system]
+            baseline, score = self._tuned(system, usual, observed)
+            self.chosen[system] = baseline
+            if judged:
+                self._judge_baseline(system, baseline, observed)
             if system in COUNTING and score > highest:
                 best, highest = system, score
         if best:
             self.counting = self._weighed(Counting(best, self.chosen[best].fit(observed)))
+
+    @property
+    def _usual(self) -> Mapping[str, Baseline]:
+        """The baselines for these events, with their usual settings."""
+        return BASELINES if self.events.timeline.ordered else UNORDERED
 
     @property
     def _observed(self) -> Observed:
@@ -202,25 +229,38 @@ class LaterEvents:
     def baselines(self) -> dict[str, SystemScores]:
         """Rank by popularity, item-kNN, EASE, transition counts, and counts and vectors, if
         evaluation.baselines asks for them."""
-        observed, test = self._observed, self.events.division.test
-        for system, baseline in self._settled(observed):
-            fitted = baseline.fit(
-                observed
-            )  # one at a time: each may hold a table of items by items
-            self.reached[system] = {
-                name: self._reached(by_history(fitted, self.events.histories(events)), events)
-                for name, events in test.items()
-            }
+        observed = self._observed
+        if self.chosen:
+            for system, baseline in self.chosen.items():
+                self._judge_baseline(system, baseline, observed)
+        else:
+            self._choose(observed, judged=True)
         if self.counting is not None:
-            self.reached[COUNTED] = {
-                name: self._reached(self._fused(self.counting, events)(None), events)
-                for name, events in test.items()
-            }
+            self.reached[COUNTED] = self._judge_counting(self.counting)
+        protocol = self.events.protocol
         return {
-            system: self.reached[system][self.events.protocol]
-            for system in self.reached
-            if system not in OURS[:2]
+            system: reached[protocol]
+            for system, reached in self.reached.items()
+            if system not in (UNTRAINED, TRAINED)
         }
+
+    def _judge_baseline(self, system: str, baseline: Baseline, observed: Observed) -> None:
+        """Evaluate a baseline on the test, and forget its table: the table may be one of items by
+        items."""
+        fitted = baseline.fit(observed)
+        self.reached[system] = {}
+        for name, events in self.events.division.test.items():
+            scores = by_history(fitted, self.events.histories(events))
+            self.reached[system][name] = self._reached(scores, events)
+
+    def _judge_counting(self, counting: Counting) -> dict[str, Recommended]:
+        """Return the ranks of counts and vectors together on the test of each protocol."""
+        reached = {}
+        for name, events in self.events.division.test.items():
+            histories = self.events.histories(events)
+            scores = counting.by_history(self._vector_scores(events), histories)
+            reached[name] = self._reached(scores, events)
+        return reached
 
     def _tuned(self, system: str, baseline: Baseline, observed: Observed) -> tuple[Baseline, float]:
         """Return a baseline with the settings that are best on validation, and its metric there; 0
@@ -228,12 +268,14 @@ class LaterEvents:
         if not self.chooses:
             return baseline, 0.0
         events = self._choosing(observed.items)
-        seen = self.events.histories(events)
+        histories = self.events.histories(events)
 
         def score(each: Baseline) -> float:
-            return float(self._metric(by_history(each.fit(observed), seen), events).mean())
+            scores = by_history(each.fit(observed), histories)
+            return float(self._metric(scores, events).mean())
 
-        baseline = tuned(baseline, grid(system, observed, self.events.timeline.ordered), score)
+        settings = grid(system, observed, self.events.timeline.ordered)
+        baseline = tuned(baseline, settings, score)
         return baseline, score(baseline)
 
     def _weighed(self, counting: Counting) -> Counting:
@@ -242,17 +284,17 @@ class LaterEvents:
         if not self.chooses:
             return counting
         events = self._choosing(len(self.events.timeline.item_ids))
-        fused = self._fused(counting, events)
-        return counting.chosen({weight: self._metric(fused(weight), events) for weight in WEIGHTS})
+        vectors = self._vector_scores(events)
+        histories = self.events.histories(events)
+        metric = {}
+        for weight in WEIGHTS:
+            scores = counting.by_history(vectors, histories, weight)
+            metric[weight] = self._metric(scores, events)
+        return counting.chosen(metric)
 
-    def _fused(self, counting: Counting, events: Events) -> Callable[[float | None], Scores]:
-        """Return the scores by the weight of the vectors, which are embedded once; None is the
-        weight that was chosen."""
-        vectors, histories = (
-            inner(self.data.user_vectors(events), self.data.item_vectors),
-            self.events.histories(events),
-        )
-        return lambda weight: counting.by_history(vectors, histories, weight)
+    def _vector_scores(self, events: Events) -> Scores:
+        """Return the scores of all items by the towers' vectors."""
+        return inner(self.data.user_vectors(events), self.data.item_vectors)
 
     def _choosing(self, items: int) -> Events:
         """Return the validation events of all protocols that settings are chosen on."""
@@ -266,43 +308,53 @@ class LaterEvents:
     def about(self) -> dict[str, Any]:
         """Return every protocol of every system, by tier and history length, and the metrics on
         withheld items."""
-        return {
-            **self._about_cold(),
-            **(
-                {"baselines": {name: asdict(each) for name, each in self.chosen.items()}}
-                if self.chosen
-                else {}
-            ),
-            **({"winner": self._winner()} if self.chosen else {}),
-            **({} if self.counting is None else self.counting.about()),
-            **({"moment": MOMENT} if Elapsed() in self.data.options.query else {}),
-            "protocols": protocols_of(self.reached),
-        }
+        document: dict[str, Any] = {}
+        if self.events.withheld is not None:
+            document["cold"] = self._about_cold(self.events.withheld)
+        if self.chosen:
+            document["baselines"] = {name: asdict(each) for name, each in self.chosen.items()}
+            document["winner"] = self._winner()
+        if self.counting is not None:
+            document |= self.counting.about()
+        if Elapsed() in self.data.options.query:
+            document["moment"] = MOMENT
+        document["protocols"] = protocols_of(self.reached)
+        return document
 
     def _winner(self) -> str:
-        """Return which system is best on the test, and by how much, in a sentence."""
+        """Return a sentence: the best system on the test, and its lead."""
         protocol = self.events.protocol
-        return winner(
-            {name: each[protocol] for name, each in self.reached.items() if name != OURS[0]},
-            protocol,
-        )
-
-    def _about_cold(self) -> dict[str, Any]:
-        if (withheld := self.events.withheld) is None:
-            return {}
         systems = {
-            system: {name: asdict(mean) for name, mean in means.items()}
-            for system, means in sorted(self.cold.items())
+            name: reached[protocol] for name, reached in self.reached.items() if name != UNTRAINED
         }
-        counts = {"items": len(withheld.items), "queries": len(withheld.targets)}
-        return {"cold": {**counts, "withheld": int(withheld.counts.sum()), "systems": systems}}
+        return winner(systems, protocol)
+
+    def _about_cold(self, withheld: Withheld) -> dict[str, Any]:
+        """Return the metrics of each system on withheld items, by name."""
+        systems: dict[str, Any] = {}
+        for system, means in sorted(self.cold.items()):
+            systems[system] = {name: asdict(mean) for name, mean in means.items()}
+        return {
+            "items": len(withheld.items),
+            "queries": len(withheld.targets),
+            "withheld": int(withheld.counts.sum()),
+            "systems": systems,
+        }
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return vectors of length 1; zero vectors stay zero."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: NDArray[np.float32] = vectors / np.maximum(lengths, 1e-12)
+    return unit
 
 
 def drawn(events: Events, most: int, seed: int) -> Events:
-    """Return the events, or so many of them at random."""
+    """Return the events, or `most` of them at random in rising order."""
     if len(events) <= most:
         return events
-    return events[np.sort(np.random.default_rng(seed).choice(len(events), most, replace=False))]
+    chosen = np.random.default_rng(seed).choice(len(events), most, replace=False)
+    return events[np.sort(chosen)]
 
 
 def judge_events(
@@ -314,16 +366,25 @@ def judge_events(
 ) -> Recommended:
     """Evaluate scores of all items for events of a timeline.
 
+    Where the events lie in parts, all items of the user's part are to be found.
+
     Args:
         counts: training events of each item.
     """
-    seen, aside = Histories(*timeline.taken(events)), aside_of(timeline, events)
-    of, target = Histories(timeline.item, events, timeline.answers(events)).pairs()
-    several = None
-    if timeline.part is not None:  # an item that comes again is one to find
-        first = np.sort(np.unique(of * len(timeline.item_ids) + target, return_index=True)[1])
-        several, target = of[first], target[first]
-    users = timeline.user_of(events)
+    items, starts, stops = timeline.taken(events)
+    seen = Histories(items, starts, stops)
+    query, target = Histories(timeline.item, events, timeline.answers(events)).pairs()
+    if timeline.part is not None:  # an item that comes again in a part is one item to find
+        keys = query * len(timeline.item_ids) + target
+        first = np.sort(np.unique(keys, return_index=True)[1])
+        query, target = query[first], target[first]
     return Recommended.of(
-        scores, target, seen, Popularity(counts), metrics, users, query=several, aside=aside
+        scores,
+        target,
+        seen,
+        Popularity(counts),
+        metrics,
+        users=timeline.user_of(events),
+        query=None if timeline.part is None else query,
+        aside=aside_of(timeline, events),
     )

@@ -16,51 +16,56 @@ from ...task.verdict import OURS, main_metric
 from .judgement import Recommended
 
 Reached = Mapping[str, Mapping[str, Recommended]]  # by system and protocol
+UNTRAINED, TRAINED = OURS[:2]  # the towers before training, and after it
 
 
 def protocols_of(reached: Reached) -> dict[str, dict[str, Any]]:
     """Return every protocol of every system as a JSON object, with the lead of the trained towers
-    over the others."""
-    trained = reached.get(OURS[1], {})
-    return {
-        system: {
-            name: {**each.json(), **_lead(trained.get(name), each)}
-            for name, each in protocols.items()
-        }
-        for system, protocols in reached.items()
-    }
+    over the other systems."""
+    trained = reached.get(TRAINED, {})
+    documents: dict[str, dict[str, Any]] = {}
+    for system, protocols in reached.items():
+        documents[system] = {}
+        for name, scores in protocols.items():
+            document = scores.json()
+            if name in trained and trained[name] is not scores:
+                lead = _lead(trained[name], scores)
+                document["lead"] = {"metric": main_metric(trained[name].names), **asdict(lead)}
+            documents[system][name] = document
+    return documents
 
 
 def winner(systems: Mapping[str, Recommended], protocol: str) -> str:
-    """Return which of several systems is best in a protocol, and by how much, in a sentence."""
+    """Return a sentence: the best system of a protocol, and its lead over the next.
+
+    Systems with the scores of the best for every query, as vectors with a weight of 1 have, are
+    named with the best.
+    """
     metric = main_metric(next(iter(systems.values())).names)
     best, *rest = sorted(systems, key=lambda name: -systems[name].metrics[metric])
     values = systems[best].per_query[metric]
-    alike = [
-        name for name in rest if np.array_equal(systems[name].per_query[metric], values)
-    ]  # as with a weight of 1
-    names = [best, *(alike if len(alike) < len(rest) else [])]
+    alike = [name for name in rest if np.array_equal(systems[name].per_query[metric], values)]
+    if len(alike) == len(rest):
+        alike = []
+    names = [best, *alike]
     rivals = [name for name in rest if name not in names]
-    d = _ahead(systems[best], systems[rivals[0]])
-    shown = d.low > 0 and len(values) >= FEW_QUERIES
+    lead = _lead(systems[best], systems[rivals[0]])
+    verb = "is" if len(names) == 1 else "are"
+    claim = "not shown to be the best"
+    if lead.low > 0 and len(values) >= FEW_QUERIES:
+        claim = "the best"
     others = ", ".join(
-        f"{name} {each.metrics[metric]:.3f}" for name, each in systems.items() if name in rivals
+        f"{name} {scores.metrics[metric]:.3f}" for name, scores in systems.items() if name in rivals
     )
     return (
-        f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} {'the best' if shown else 'not shown to be the best'} on the "
-        f"test ({protocol}, {quantity(len(values), 'queries')}): {metric} {systems[best].metrics[metric]:.3f}, {d.mean:+.3f} "
-        f"[{d.low:+.3f}, {d.high:+.3f}] over {rivals[0]}; {others}"
+        f"{' and '.join(names)} {verb} {claim} on the test ({protocol}, {quantity(len(values), 'queries')}): "
+        f"{metric} {systems[best].metrics[metric]:.3f}, {lead.mean:+.3f} [{lead.low:+.3f}, {lead.high:+.3f}] "
+        f"over {rivals[0]}; {others}"
     )
 
 
-def _lead(trained: Recommended | None, other: Recommended) -> dict[str, Any]:
-    """Return the lead of the trained towers over another system, in the main metric."""
-    if trained is None or trained is other:
-        return {}
-    return {"lead": {"metric": main_metric(trained.names), **asdict(_ahead(trained, other))}}
-
-
-def _ahead(system: Recommended, other: Recommended) -> Difference:
+def _lead(system: Recommended, other: Recommended) -> Difference:
     """Return the main metric of a system less that of another, with its interval over users."""
-    first, second = (each.per_query[main_metric(system.names)] for each in (system, other))
-    return bootstrap_columns((first - second)[:, None], system.users, bounds=GAPS)[0]
+    metric = main_metric(system.names)
+    difference = system.per_query[metric] - other.per_query[metric]
+    return bootstrap_columns(difference[:, None], system.users, bounds=GAPS)[0]

@@ -1,4 +1,4 @@
-"""Past events of users, as a run keeps them for those who ask.
+"""Past events of users, as a run keeps them for recommendations.
 
 Letters in shapes: n users, e pairs of a user and an item.
 """
@@ -19,7 +19,7 @@ Codes = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class PastEvents:
-    """Hold what n users have done, a row for each user, the latest last.
+    """Hold the past events of n users, a row for each user, the latest event last.
 
     >>> rows = lambda codes: Histories.of(np.array(codes), np.array([0, len(codes)]))
     >>> past = PastEvents(rows([4, 2, 9]), targets=rows([1, 0, 2]), aside=rows([7]))
@@ -28,12 +28,11 @@ class PastEvents:
     """
 
     items: Histories
-    targets: Histories | None = (
-        None  # 0 stands in histories only, as in a timeline; None: all events are targets
-    )
-    contexts: Histories | None = None  # what each event happened in; None is not known
-    times: Histories | None = None  # of each event, in the data's unit; None is not known
-    # items that count as seen and are no part of the history: disliked, rated low, taken besides
+    # of each event: 0 stands in histories only, as in a timeline; None: all events are targets
+    targets: Histories | None = None
+    contexts: Histories | None = None  # code of each event's context; None: not known
+    times: Histories | None = None  # of each event, in the data's unit; None: not known
+    # items that count as seen and are not in the history: disliked, rated low, taken besides
     aside: Histories | None = None
     aside_times: Histories | None = None
 
@@ -44,7 +43,7 @@ class PastEvents:
         return self._each(lambda lists: lists[rows])
 
     def at(self, rows: Codes) -> PastEvents:
-        """Return chosen rows; -1 is an empty one."""
+        """Return chosen rows; -1 is an empty row."""
         known = rows >= 0
         return self._each(
             lambda lists: Histories(
@@ -52,13 +51,16 @@ class PastEvents:
             )
         )
 
+    @property
+    def _lists(self) -> dict[str, Histories]:
+        """The fields that are known, by name."""
+        return {name: lists for name, lists in vars(self).items() if lists is not None}
+
     def _each(self, change: Callable[[Histories], Histories]) -> PastEvents:
-        return PastEvents(
-            **{name: change(lists) for name, lists in vars(self).items() if lists is not None}
-        )
+        return PastEvents(**{name: change(lists) for name, lists in self._lists.items()})
 
     def until(self, moment: Moment) -> PastEvents:
-        """Return what was known at a moment: the events up to it, or before it.
+        """Return the events that were known at a moment: up to the moment, or before it.
 
         >>> rows = lambda values: Histories.of(np.array(values), np.array([0, len(values)]))
         >>> past = PastEvents(rows([4, 2, 9]), times=rows([10, 20, 30]))
@@ -69,19 +71,23 @@ class PastEvents:
         """
         if not moment.named:
             return self
-        kept = {name: lists for name, lists in vars(self).items() if lists is not None}
-        for times, names in (
-            (self.times, ("items", "targets", "contexts", "times")),
-            (self.aside_times, ("aside", "aside_times")),
-        ):
-            if times is not None:
-                known = moment.knows(times.values)
-                kept |= {name: kept[name].only(known) for name in names if name in kept}
-        return PastEvents(**kept)
+        lists = self._lists
+        if self.times is not None:
+            known = moment.knows(self.times.values)
+            for name in ("items", "targets", "contexts", "times"):
+                if name in lists:
+                    lists[name] = lists[name].only(known)
+        if self.aside_times is not None:
+            known = moment.knows(self.aside_times.values)
+            for name in ("aside", "aside_times"):
+                if name in lists:
+                    lists[name] = lists[name].only(known)
+        return PastEvents(**lists)
 
     def pauses(self, now: float | None) -> NDArray[np.float32]:
-        """Return the time from the latest event of each user to a moment, [n]: nan where there is
-        none, 0 where events have no times, as the latest one then is at the moment.
+        """Return the time from the latest event of each user to a moment, [n]: nan for a user
+        without events, 0 where events have no times, as the latest event is then taken to be at the
+        moment.
 
         >>> rows = lambda values: Histories.of(np.array(values), np.array([0, len(values)]))
         >>> PastEvents(rows([4, 2]), times=rows([10, 20])).pauses(25).tolist()
@@ -96,15 +102,16 @@ class PastEvents:
 
     @property
     def left_out(self) -> tuple[Codes, Codes]:
-        """Users, in rising order, and items that they have taken, or have met and not taken, [e]
-        each."""
+        """Users, in rising order, and items that the users have taken, or have met and not taken,
+        [e] each."""
         user, item = self.items.pairs()
         if self.targets is not None:
             taken = self.targets.pairs()[1] > 0
             user, item = user[taken], item[taken]
         if self.aside is not None:
-            whose, beside = self.aside.pairs()
-            user, item = np.concatenate([user, whose]), np.concatenate([item, beside])
+            aside_user, aside_item = self.aside.pairs()
+            user = np.concatenate([user, aside_user])
+            item = np.concatenate([item, aside_item])
         order = np.argsort(user, kind="stable")
         return user[order], item[order]
 
@@ -114,9 +121,10 @@ class Moment:
     """Hold the moment of a question, in the unit of the data's times.
 
     Args:
-        now: the time that it is, to which pauses are counted.
-        before: events at this time or later are not known; None: those later than `now` are not.
-        named: one that was named; without, it is the latest time of all, when all is known.
+        now: the time to which pauses are counted.
+        before: events at this time or later are not known; None: events later than `now` are not
+            known.
+        named: True if the moment was named; False: the latest time of all, when all is known.
     """
 
     now: float
@@ -125,7 +133,9 @@ class Moment:
 
     def knows(self, times: NDArray[Any]) -> NDArray[np.bool_]:
         """Return True for each time of an event that is known."""
-        known: NDArray[np.bool_] = times <= self.now if self.before is None else times < self.before
+        known: NDArray[np.bool_] = times <= self.now
+        if self.before is not None:
+            known = times < self.before
         return known
 
 

@@ -36,20 +36,20 @@ class Popularity:
         """The tier of each item, 0 to 2 as in `TIERS`, [c].
 
         Head: the tenth of the items with the most training events; middle: the four tenths after
-        them; tail: the other half, with what was never seen in training. Numbers are rounded up,
-        and of equal items the smaller code goes first.
+        them; tail: the other half, with the items that training has never seen. Numbers are rounded
+        up, and of equal items the smaller code goes first.
         """
         edges = np.ceil(np.cumsum(SHARES) * len(self.counts) - 1e-9)  # 0.1 of 70 items are 7
-        tiers = np.empty(len(self.counts), np.int64)
-        tiers[np.argsort(-self.counts, kind="stable")] = np.searchsorted(
-            edges, np.arange(len(tiers)), side="right"
-        )
+        items = len(self.counts)
+        by_count = np.argsort(-self.counts, kind="stable")
+        tiers = np.empty(items, np.int64)
+        tiers[by_count] = np.searchsorted(edges, np.arange(items), side="right")
         return tiers
 
     @cached_property
     def information(self) -> Floats:
-        """-log2 of each item's share of the training events, in bits, [c]; an item without any
-        counts as having one."""
+        """-log2 of each item's share of the training events, in bits, [c]; an item without events
+        counts as an item with one."""
         information: Floats = -np.log2(np.maximum(self.counts, 1) / max(1, int(self.counts.sum())))
         return information
 
@@ -62,8 +62,9 @@ class Popularity:
         """Return the self-information of each list's items, mean over its places, in bits, [q]; 0
         for an empty list.
 
-        The less often an item was seen, the more a list with it says (Zhou et al. 2010, there log2
-        of users over an item's users; Vargas and Castells 2011, with shares of events as here).
+        The less often an item was seen, the more novel is a list with the item (Zhou et al. 2010,
+        with log2 of users over an item's users; Vargas and Castells 2011, with shares of events as
+        here).
         """
         filled = top >= 0
         total = np.where(filled, self.information[top], 0.0).sum(1)
@@ -87,8 +88,8 @@ def coverage(shown: Ints) -> float:
 
 
 def gini(shown: Ints) -> float:
-    """Return how unequally lists hold the items: 0 where all stand in as many, near 1 where one
-    stands in all.
+    """Return the inequality of the items' exposure: 0 where all stand in equally many lists, near 1
+    where a single item stands in all lists.
 
     G = sum_i (2 i - c - 1) x_i / (c sum_i x_i) over exposures x in rising order, i from 1 to c,
     items in no list included (Fleder and Hosanagar 2009); 0 where there are no lists.

@@ -1,6 +1,6 @@
-"""The towers that the recipe tries on interactions, and its values of what is left open.
+"""The towers that the recipe tries on interactions, and its values of the options left open.
 
-Candidates are plain options, so that another one is a line here.
+Candidates are plain options, so that a new candidate is a line here.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from ...task.rounds import LEARNING_RATE, TEMPERATURE, Open, Race, Round, Settin
 from .encoders import Entities
 
 WINDOWS = [
-    *({"mean": {"last": last}} for last in (1, 2)),
-    *({"mean": {"last": last, "decay": 0.9}} for last in (4, 10)),
-    *({"mean": {"last": last}} for last in (20, 50)),
+    {"mean": {"last": 1}},
+    {"mean": {"last": 2}},
+    {"mean": {"last": 4, "decay": 0.9}},
+    {"mean": {"last": 10, "decay": 0.9}},
+    {"mean": {"last": 20}},
+    {"mean": {"last": 50}},
 ]
 _IDS = [{"id": {"init": "cooccurrence"}}]
 _ID_ALONE = {"tower.doc": _IDS, "tower.dimensions": 128}
-# The towers without features; the first is the one of a run whose validation is too small to
-# choose.
+# The towers without features; a run whose validation is too small to choose takes the first.
 TOWERS: dict[str, dict[str, Any]] = {
     "ages": {
         **_ID_ALONE,
@@ -48,22 +50,24 @@ _BAG = {
     LEARNING_RATE: 0.005,
     "tower.dimensions": 64,
 }
-# The same of interactions without an order.
+# The towers without features for interactions without an order.
 UNORDERED: dict[str, dict[str, Any]] = {
     "bag": {**_BAG, "tower.doc": ["id"], "tower.history": {"pools": ["bag"]}},
     "bag, by co-occurrence": {**_BAG, "tower.doc": _IDS, "tower.history": {"pools": ["bag"]}},
     "id by id": {**_BAG, "tower.doc": ["id"], "tower.query": ["id"], "tower.history": None},
 }
-_PARTS = tuple(
-    f"tower.{part}" for part in ("doc", "query", "history", "query_layers", "doc_layers")
+_PARTS = (
+    "tower.doc",
+    "tower.query",
+    "tower.history",
+    "tower.query_layers",
+    "tower.doc_layers",
 )
 _LOSS = ("objective.preset", "objective.similarity")
 _LOOKS = ("train.evaluations", "train.patience")
+_WITH_PARTS = (*_PARTS, "tower.dimensions", "tower.dropout", LEARNING_RATE, "train.sampled")
 OPEN = {
-    **{
-        name: Open(beside=_PARTS)
-        for name in (*_PARTS, "tower.dimensions", "tower.dropout", LEARNING_RATE, "train.sampled")
-    },
+    **{name: Open(beside=_PARTS) for name in _WITH_PARTS},
     TEMPERATURE: Open(beside=("objective.scale", *_LOSS, *_PARTS)),
     "objective.corrections": Open(["log_q"], False, _LOSS),
     "objective.masks": Open(["same_id", "known_positives"], False, _LOSS),
@@ -75,8 +79,12 @@ OPEN = {
 }
 # Types of columns that a feature reads, beside texts and lists of texts or of whole numbers.
 _READ = (
-    *(pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
-    *(pa.types.is_date, pa.types.is_timestamp),
+    pa.types.is_boolean,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_date,
+    pa.types.is_timestamp,
 )
 _FEW = 5  # entities that a value has on average, for a column of categories
 
@@ -88,68 +96,83 @@ def race_of(
     features, the best two for longer.
 
     Args:
-        ordered: the order of a user's events means something.
-        timed: they have times.
-        happened: the context of events, a row for each.
+        ordered: True if the order of a user's events means something.
+        timed: True if the events have times.
+        happened: the context of each of some events.
     """
     known = TOWERS if ordered else UNORDERED
     towers = [Setting(values, name) for name, values in known.items()]
-    of_users, of_items = features_of(users), features_of(items)
+    of_items = features_of(items)
+    of_users = features_of(users)
     if happened is not None:
         of_users += features_of(happened)
     if ordered and timed:
         of_users.append({"elapsed": {}})
-    own = {
-        "tower.doc": [*(_IDS if ordered else ["id"]), *of_items],
-        **({"tower.query": of_users} if of_users else {}),
-    }
-    features = (
-        [Round(6, [Setting({}), Setting(own, "features")], keep=2)] if of_users or of_items else []
-    )
-    return Race({}, [Round(6, towers, keep=2), *features, Round(4)], known[next(iter(known))])
+    rounds = [Round(6, towers, keep=2)]
+    if of_users or of_items:
+        ids: list[Any] = _IDS if ordered else ["id"]
+        features: dict[str, Any] = {"tower.doc": [*ids, *of_items]}
+        if of_users:
+            features["tower.query"] = of_users
+        rounds.append(Round(6, [Setting({}), Setting(features, "features")], keep=2))
+    rounds.append(Round(4))
+    return Race({}, rounds, known[next(iter(known))])
 
 
 def features_of(entities: Entities) -> list[dict[str, Any]]:
-    """Return features that read the columns of a table, by what the columns hold.
+    """Return features that read the columns of a table, by the contents of the columns.
 
-    Lists, and texts with | between values, are categories; texts and whole numbers of which many
-    entities share a value are a category; other numbers and dates are a number in ten buckets;
-    other texts are read as texts. Columns with one value, and lists that are all empty, tell
-    nothing.
+    Lists, and texts with | between values, are categories; texts and whole numbers are a category
+    if many entities share a value; else numbers and dates are a number in ten buckets, and texts
+    are texts. Columns with a single value, and empty lists, have no feature.
 
     >>> table = pa.table({"id": ["a", "b"], "genres": ["x|y", "y"], "year": [1.5, 2.5], "title": ["some text", "more"]})
     >>> features_of(Entities(table, np.ones(2, int)))
     [{'categories': {'column': 'genres'}}, {'number': {'column': 'year', 'buckets': 10}}, {'text': {'column': 'title'}}]
     """
     known = entities.table.filter(pa.array(entities.known))
-    kinds = ((name, _kind(known[name].drop_null())) for name in known.column_names if name != "id")
-    options = {"number": {"buckets": 10}}
-    return [{kind: {"column": name, **options.get(kind, {})}} for name, kind in kinds if kind]
+    features: list[dict[str, Any]] = []
+    for name in known.column_names:
+        if name == "id":
+            continue
+        kind = _kind(known[name].drop_null())
+        if kind == "number":
+            features.append({kind: {"column": name, "buckets": 10}})
+        elif kind:
+            features.append({kind: {"column": name}})
+    return features
 
 
 def _kind(values: pa.ChunkedArray) -> str:
-    """Return the kind of feature that reads a column's values, without nulls; empty if they tell
-    nothing."""
+    """Return the kind of feature that reads a column's values, without nulls; empty if the column
+    is not worth a feature."""
     kind = values.type
     if is_list(kind):
         reads = is_text(kind.value_type) or pa.types.is_integer(kind.value_type)
-        return "categories" if reads and pc.count(pc.list_flatten(values)).as_py() else ""
-    if not (is_text(kind) or any(is_one(kind) for is_one in _READ)):
+        if reads and pc.count(pc.list_flatten(values)).as_py():
+            return "categories"
+        return ""
+    if not is_text(kind) and not any(is_one(kind) for is_one in _READ):
         return ""
     distinct = pc.count_distinct(values).as_py()
     if distinct < 2:
         return ""
-    shared = distinct * _FEW <= len(values)
-    if pa.types.is_temporal(values.type):
+    if pa.types.is_temporal(kind):
         return "number"
-    if not is_text(values.type):
-        return "number" if pa.types.is_floating(values.type) or not shared else "category"
-    if pc.any(pc.match_substring(values, "|")).as_py():
-        return "categories"
-    return "category" if shared else "number" if _is_number(values) else "text"
+    shared = distinct * _FEW <= len(values)
+    if is_text(kind):
+        if pc.any(pc.match_substring(values, "|")).as_py():
+            return "categories"
+        if shared:
+            return "category"
+        return "number" if _is_number(values) else "text"
+    if shared and not pa.types.is_floating(kind):
+        return "category"
+    return "number"
 
 
 def _is_number(texts: pa.ChunkedArray) -> bool:
+    """Return True if all texts are finite numbers."""
     try:
         return bool(np.isfinite(texts.cast(pa.float64()).to_numpy()).all())
     except pa.ArrowInvalid:

@@ -1,5 +1,5 @@
-"""Dislikes as hard negatives of their user: those that training knows of, and some of them for each
-row of a batch.
+"""Dislikes as hard negatives of their user: the dislikes that training knows of, and a draw of them
+for each row of a batch.
 
 Letters in shapes: u users, e events, i items, b rows of a batch, m drawn dislikes.
 """
@@ -19,13 +19,14 @@ from ..read.timeline import Timeline
 
 
 def known_dislikes(timeline: Timeline, train: NDArray[np.bool_]) -> Ragged | None:
-    """Return what training knows of users' dislikes, each item once, u rows; None if there are none
-    at all.
+    """Return the dislikes of each user that training knows of, each item once, u rows; None if the
+    data have no dislikes.
 
-    A dislike is known if its user's event before it is trained on (or the first one, where none is
-    before it), and it is not later than all that is trained on. Items that are also a target of the
-    user in training are left out, and so are those that training does not have, such as withheld
-    ones. Beside events in parts, all dislikes are those of the training part.
+    A dislike is known if the user's event before the dislike is trained on (or the user's first
+    event, where the dislike is earlier), and the dislike is not later than all training events.
+    Items that are also a target of the user in training are left out, and items without a training
+    event, such as withheld items. Where events lie in parts, the dislikes of the training part are
+    known.
 
     Args:
         train: events of the training part, [e].
@@ -33,7 +34,8 @@ def known_dislikes(timeline: Timeline, train: NDArray[np.bool_]) -> Ragged | Non
     aside = timeline.aside
     if aside is None or not aside.disliked.any():
         return None
-    items, users = len(timeline.item_ids), len(timeline.user_ids)
+    items = len(timeline.item_ids)
+    users = len(timeline.user_ids)
     user = np.repeat(np.arange(users), np.diff(aside.offsets))
     trained = np.zeros(items, bool)
     trained[timeline.item[train]] = True
@@ -44,13 +46,13 @@ def known_dislikes(timeline: Timeline, train: NDArray[np.bool_]) -> Ragged | Non
             known &= aside.time <= timeline.time[train].max()
     elif aside.part is not None:
         known &= aside.part == TRAIN
-    targets = train if timeline.target is None else train & (timeline.target > 0)
+    targets = train
+    if timeline.target is not None:
+        targets = train & (timeline.target > 0)
     taken = timeline.user_of(np.flatnonzero(targets)) * items + timeline.item[targets]
     keys = np.setdiff1d(user[known] * items + aside.item[known], taken)
-    return Ragged(
-        torch.from_numpy(keys % items),
-        from_lengths(torch.from_numpy(np.bincount(keys // items, minlength=users))),
-    )
+    lengths = torch.from_numpy(np.bincount(keys // items, minlength=users))
+    return Ragged(torch.from_numpy(keys % items), from_lengths(lengths))
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,9 @@ class Disliked:
     """Draw dislikes of the rows' users beside the rows of a batch.
 
     Args:
-        known: those of each user, u rows.
-        most: number drawn for a row at most; of a user with fewer, all.
-        seed: with the step it fixes what is drawn.
+        known: the dislikes of each user, u rows.
+        most: largest number drawn for a row; of a user with fewer dislikes, all are drawn.
+        seed: of the draws, together with the step.
     """
 
     known: Ragged
@@ -69,7 +71,7 @@ class Disliked:
 
     def __call__(self, user: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """Return the items drawn without replacement for the rows of these users, [b], and the row
-        of each, both [m].
+        of each item, both [m].
 
         >>> draw = Disliked(Ragged.of([[5, 6], [], [7]]), most=2, seed=0)
         >>> items, owner = draw(torch.tensor([2, 1, 0]), step=0)
@@ -78,21 +80,21 @@ class Disliked:
         """
         own = self.known[user]
         row = torch.repeat_interleave(own.lengths)
-        generator = torch.Generator().manual_seed(
-            hash((self.seed, step, self.most)) & 0x7FFF_FFFF_FFFF_FFFF
-        )
+        seed = hash((self.seed, step, self.most)) & 0x7FFF_FFFF_FFFF_FFFF
+        generator = torch.Generator().manual_seed(seed)
         order = torch.rand(len(row), generator=generator).argsort()
-        order = order[row[order].argsort(stable=True)]
-        chosen = order[
-            torch.arange(len(row)) - own.offsets[row] < self.most
-        ]  # rows keep their places when sorted by row
+        order = order[row[order].argsort(stable=True)]  # at random within each row
+        place = torch.arange(len(row)) - own.offsets[row]  # within the row, also of `order`
+        chosen = order[place < self.most]
         return own.values[chosen], row[chosen]
 
     def expected(self, users: Tensor, items: int) -> Tensor:
-        """Return how often a row is expected to bring each item, [i], where it is of each user with
-        these chances, [u]."""
+        """Return the expected number of times that a row has each item as a dislike, [i].
+
+        Args:
+            users: chance of each user to be the user of the row, [u].
+        """
         lengths = self.known.lengths
-        each = users.double() * lengths.clamp_max(self.most) / lengths.clamp_min(1)
-        return torch.bincount(
-            self.known.values, each[torch.repeat_interleave(lengths)], minlength=items
-        ).float()
+        chance = users.double() * lengths.clamp_max(self.most) / lengths.clamp_min(1)
+        chances = chance[torch.repeat_interleave(lengths)]  # of each dislike of each user
+        return torch.bincount(self.known.values, chances, minlength=items).float()

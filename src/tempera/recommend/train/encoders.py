@@ -1,4 +1,4 @@
-"""Features of users and items as vectors: each encoder looks up what it knows of an entity by the
+"""Features of users and items as vectors: each encoder looks up the feature of an entity by the
 entity's code.
 
 Letters in shapes: u entities of one kind, n rows, D width.
@@ -28,11 +28,11 @@ from ...towers.static import Static
 
 Count = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
-_POWERS = 62  # of 2, that times are told apart by
+_POWERS = 62  # of 2, by which times are told apart
 _ALIKE = 128  # texts that a padding tower reads together
-# share of random vectors in those that begin by co-occurrence: items without a pair are told apart
+# share of random vectors in vectors by co-occurrence, so that items without a pair differ
 _NOISE = 0.1
-UNKNOWN = 0  # row of a table for what training has not seen
+UNKNOWN = 0  # row of a table for values that training has not seen
 TEXT = pa.large_string()
 _PARTS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
     "year": pc.year,
@@ -41,7 +41,7 @@ _PARTS: Mapping[str, Callable[[pa.Array], pa.Array]] = {
     "weekday": pc.day_of_week,
     "hour": pc.hour,
 }
-# What features expect, for messages.
+# expected columns, for messages
 _ONE = "expected one value; use categories for lists"
 _SEVERAL = "expected lists, or texts with separators; use category for one value"
 _NUMBER = "expected a number or null"
@@ -54,19 +54,21 @@ class Entities:
 
     table: pa.Table  # [u] with a column id
     count: NDArray[np.int64]  # [u] training events
-    first: Callable[[int], Tensor] | None = None  # of a width: vectors to begin with, [u, width]
+    first: Callable[[int], Tensor] | None = None  # from a width to first vectors, [u, width]
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """Return which entities training has seen, [u]."""
+        """True for each entity that training has seen, [u]."""
         return self.count > 0
 
     def column(self, name: str, feature: str, kind: pa.DataType, expected: str) -> pa.ChunkedArray:
-        """Return a feature's column with values of a kind, named `expected` in messages; times are
-        seconds since 1970.
+        """Return a feature's column with values of a kind; times are seconds since 1970.
+
+        Args:
+            expected: the kind in words, for messages.
 
         Raises:
-            DataError: no such column, or one of another kind.
+            DataError: no column of this name, or values of another kind.
         """
         if name not in self.table.column_names:
             raise DataError(
@@ -78,48 +80,53 @@ class Entities:
                 column = column.cast(pa.timestamp("s"), safe=False).cast(pa.int64())
             return column.cast(kind)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            what, row = str(column.type), None
-            if is_text(column.type):
-                row = next(row for row, text in enumerate(column) if not reads_as(kind, text))
-                what = repr(column[row].as_py())
-            self.refuse(name, feature, what, expected, row)
+            if not is_text(column.type):
+                self.refuse(name, feature, str(column.type), expected)
+            row = next(row for row, text in enumerate(column) if not reads_as(kind, text))
+            self.refuse(name, feature, repr(column[row].as_py()), expected, row)
 
     def refuse(
         self, name: str, feature: str, what: str, expected: str, row: int | None = None
     ) -> NoReturn:
-        """Raise DataError for a column that a feature cannot read, in a row; a context has no
-        name."""
-        named = "" if row is None else self.table["id"][row].as_py()
-        what += f" for {named!r}" if named else ""
+        """Raise DataError for a column that a feature cannot read.
+
+        Args:
+            what: the contents that the feature cannot read.
+            row: of these contents; its id is named if the entities have ids.
+        """
+        if row is not None:
+            name_of_row = self.table["id"][row].as_py()
+            if name_of_row:
+                what += f" for {name_of_row!r}"
         raise DataError(
             f"tower: the feature {feature} cannot read the column {name!r}, which is {what}: {expected}"
         )
 
 
-# Vectors by name, with the values that have one; features that name the same table share it.
+# A table of vectors and its values, by name; features that name the same table share the table.
 Tables = dict[str, tuple[Table, pa.Array]]
 
 
 class Lookup(nn.Module):
     """Look up one vector for each entity, by its id or category; unknown codes share one vector.
 
-    In training a share `unknown` of the rows have the unknown vector too, so that it learns to
-    stand for new entities.
+    In training a share `unknown` of the rows have the unknown vector too, which so learns to stand
+    for new entities.
     """
 
     row_of: Tensor
 
     def __init__(self, row_of: Tensor, table: Table, unknown: float) -> None:
         super().__init__()
-        self.table, self.unknown = table, unknown
+        self.table = table
+        self.unknown = unknown
         self.register_buffer("row_of", row_of, persistent=False)  # [u]
 
     def forward(self, codes: Tensor) -> Tensor:
         rows = self.row_of[codes]
         if self.training and self.unknown:
-            rows = rows.masked_fill(
-                torch.rand(rows.shape, device=rows.device) < self.unknown, UNKNOWN
-            )
+            hidden = torch.rand(rows.shape, device=rows.device) < self.unknown
+            rows = rows.masked_fill(hidden, UNKNOWN)
         vectors: Tensor = self.table(rows)
         return vectors
 
@@ -137,7 +144,8 @@ class Bag(nn.Module):
         self.register_buffer("offsets", offsets, persistent=False)
 
     def forward(self, codes: Tensor) -> Tensor:
-        starts, lengths = self.offsets[codes], self.offsets[codes + 1] - self.offsets[codes]
+        starts = self.offsets[codes]
+        lengths = self.offsets[codes + 1] - starts
         first = lengths.cumsum(0) - lengths
         return self.table.mean_of(self.values[spread(starts, lengths)], first)
 
@@ -162,16 +170,16 @@ class Id:
     """A vector for each user or item.
 
     Args:
-        table: name of the table; features with the same one share it. None is user or item.
-        buckets: ids share this many vectors, by hash, new ones too; None gives each its own.
+        table: name of the table; features with the same table share its vectors. None is user or
+            item.
+        buckets: ids, new ids too, share this many vectors by hash; None gives each id a vector.
         unknown: share of the rows that train the vector for unknown ids instead of their own; at 0
-            that vector is 0.
-        init: the vectors to begin with: "random", or by "cooccurrence", where items that are taken
-            beside the same other items begin near each other; it is for items, without buckets.
+            the vector for unknown ids is 0.
+        init: the first vectors: "random", or by "cooccurrence", where items that are taken beside
+            the same items begin near each other; cooccurrence is for items, without buckets.
 
     Raises:
-        ConfigError: buckets with unknown or cooccurrence; in buckets no id is unknown, and none is
-            alone.
+        ConfigError: buckets with unknown or cooccurrence; in buckets no id is unknown or alone.
     """
 
     table: str | None = None
@@ -191,30 +199,29 @@ class Id:
             )
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """Return an encoder of these entities; ids without a training event are unknown."""
+        """Return an encoder of the entities; ids without a training event are unknown."""
         values = entities.column("id", "id", TEXT, _ONE)
         seen = values.filter(pa.array(entities.known))
         if self.buckets is not None:
-            nobody = pc.equal(values, "").to_numpy(zero_copy_only=False)  # who is in no bucket
+            nobody = pc.equal(values, "").to_numpy(zero_copy_only=False)  # an empty id: no bucket
             seen = pa.array([f"{i} of {self.buckets}" for i in range(self.buckets)], TEXT)
             values = seen.take(pa.array(buckets_of(values, self.buckets), mask=nobody))
         table, row_of = _table(tables, self.table or role, width, seen, values, self.unknown > 0)
         if self.init == "cooccurrence" and entities.first is not None:
             known = torch.from_numpy(entities.known)
+            rows = row_of[known]
             with torch.no_grad():
-                table.weight[row_of[known]] = (
-                    entities.first(width)[known] + _NOISE * table.weight[row_of[known]]
-                )
+                table.weight[rows] = entities.first(width)[known] + _NOISE * table.weight[rows]
         return Lookup(row_of, table, self.unknown)
 
 
 @dataclass(frozen=True)
 class Category:
-    """A vector for each value of a column; missing values, and those that training has not seen,
-    share one.
+    """A vector for each value of a column; missing values, and values that training has not seen,
+    share a vector.
 
-    Tables of one name are shared by value: a user's favourite brand has the vector of that brand's
-        items.
+    Tables of one name are shared by value: a user's favourite brand and the items of the brand have
+        the same vector.
 
     Args:
         column: of the features of users or items.
@@ -225,13 +232,12 @@ class Category:
     table: str | None = None
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """Return an encoder of these entities."""
+        """Return an encoder of the entities."""
         values = entities.column(self.column, "category", TEXT, _ONE)
         seen = values.filter(pa.array(entities.known))
         _refuse_none(len(seen) - seen.null_count, self.column, "value")
-        table, row_of = _table(
-            tables, self.table or self.column, width, seen, values, seen.null_count > 0
-        )
+        name = self.table or self.column
+        table, row_of = _table(tables, name, width, seen, values, seen.null_count > 0)
         return Lookup(row_of, table, 0.0)
 
 
@@ -250,22 +256,16 @@ class Categories:
     table: str | None = None
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """Return an encoder of these entities."""
+        """Return an encoder of the entities."""
         lists = self._lists(entities).combine_chunks()
         values = lists.flatten()
-        lengths = (
-            pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        )
-        return _bag(tables, self, width, values, lengths, entities.known)
+        lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+        return _bag(tables, self, width, values, lengths.astype(np.int64), entities.known)
 
     def _lists(self, entities: Entities) -> pa.ChunkedArray:
-        """Return a list of texts for each entity; an empty text has none."""
-        kind = (
-            entities.table.schema.field(self.column).type
-            if self.column in entities.table.column_names
-            else None
-        )
-        if kind is None or not is_text(kind):
+        """Return a list of texts for each entity; an empty text is an empty list."""
+        columns = entities.table.column_names
+        if self.column not in columns or not is_text(entities.table[self.column].type):
             return entities.column(self.column, "categories", pa.large_list(TEXT), _SEVERAL)
         texts = entities.column(self.column, "categories", TEXT, _SEVERAL)
         parts = pc.split_pattern(pc.if_else(pc.equal(texts, ""), None, texts), self.separator)
@@ -276,12 +276,12 @@ class Categories:
 class Number:
     """A number, normalised to mean 0 and deviation 1 in training, or in buckets of equal frequency.
 
-    Missing ones, and those that are not a number (nan), have a vector of their own where training
-    has seen one, and none where it has not. Infinite ones are refused.
+    Missing numbers, nan too, have a vector of their own if training has seen a missing number, and
+    else the vector 0. Infinite numbers are refused.
 
     Args:
         column: of the features of users or items.
-        buckets: how many; None takes the number times a vector.
+        buckets: number of buckets; None takes the number times a vector.
         scale: "log" takes log(1 + |x|) with the sign of x first.
     """
 
@@ -290,28 +290,23 @@ class Number:
     scale: Literal["linear", "log"] = "linear"
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """Return an encoder of these entities."""
+        """Return an encoder of the entities."""
         values = entities.column(self.column, "number", pa.float64(), _NUMBER).to_numpy().copy()
-        if np.isinf(values).any():
-            entities.refuse(
-                self.column, "number", "infinite", _NUMBER, int(np.isinf(values).argmax())
-            )
+        infinite = np.isinf(values)
+        if infinite.any():
+            entities.refuse(self.column, "number", "infinite", _NUMBER, int(infinite.argmax()))
         if self.scale == "log":
             values = np.sign(values) * np.log1p(np.abs(values))
         seen = values[entities.known & np.isfinite(values)]
-        missing = len(seen) < entities.known.sum()  # whether a vector for none is trained
         _refuse_none(len(seen), self.column, "number")
+        missing = len(seen) < entities.known.sum()  # training has seen a missing number
         if self.buckets is None:
             normal = (values - seen.mean()) / (seen.std() if np.ptp(seen) else 1.0)
-            return ScaledVector(
-                torch.from_numpy(np.where(np.isfinite(normal), normal, np.nan)).float(),
-                width,
-                missing,
-            )
+            normal = np.where(np.isfinite(normal), normal, np.nan)
+            return ScaledVector(torch.from_numpy(normal).float(), width, missing)
         edges = np.unique(np.quantile(seen, np.linspace(0, 1, self.buckets + 1)[1:-1]))
-        row_of = np.where(
-            np.isfinite(values), 1 + np.searchsorted(edges, values, side="right"), UNKNOWN
-        )
+        bucket = 1 + np.searchsorted(edges, values, side="right")
+        row_of = np.where(np.isfinite(values), bucket, UNKNOWN)
         weight = _normal(len(edges) + 2, width)
         weight[UNKNOWN] *= missing
         return Lookup(torch.from_numpy(row_of), Table(len(weight), width, _weight=weight), 0.0)
@@ -319,15 +314,15 @@ class Number:
 
 @dataclass(frozen=True)
 class Time:
-    """The mean of the vectors of a time's recurring parts, such as its month and its weekday; 0 for
-    a missing one.
+    """The mean of the vectors of a time's recurring parts, such as the month and the weekday; 0 for
+    a missing time.
 
-    How long ago it was is a number: `number: {column: ..., buckets: 10}` reads dates, too.
+    The age of a date is a number: `number: {column: ..., buckets: 10}` reads dates, too.
 
     Args:
         column: of the features of users or items: dates, texts of ISO dates, or seconds since 1970;
             in UTC.
-        parts: which of them.
+        parts: the recurring parts to read.
         table: name of the table; None is the column's.
     """
 
@@ -338,21 +333,18 @@ class Time:
     table: str | None = None
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """Return an encoder of these entities; parts that training has not seen share one
-        vector."""
-        times = entities.column(
-            self.column, "time", pa.timestamp("s"), "expected a date"
-        ).combine_chunks()
+        """Return an encoder of the entities; parts that training has not seen share a vector."""
+        times = entities.column(self.column, "time", pa.timestamp("s"), "expected a date")
+        times = times.combine_chunks()
         u, p = len(times), len(self.parts)
-        named = [
-            pc.binary_join_element_wise(part, _PARTS[part](times).cast(pa.string()), " ").cast(TEXT)
-            for part in self.parts
-        ]
+        named = []
+        for part in self.parts:
+            values = _PARTS[part](times).cast(pa.string())
+            named.append(pc.binary_join_element_wise(part, values, " ").cast(TEXT))
         valid = times.is_valid().to_numpy(zero_copy_only=False)
-        at = (np.arange(u)[:, None] + u * np.arange(p))[
-            valid
-        ]  # those of one entity after the other
-        values = pa.concat_arrays(named).take(pa.array(at.ravel()))
+        # places in `named`, all parts of one entity after the other
+        places = (np.arange(u)[:, None] + u * np.arange(p))[valid]
+        values = pa.concat_arrays(named).take(pa.array(places.ravel()))
         return _bag(tables, self, width, values, valid * p, entities.known)
 
 
@@ -372,14 +364,13 @@ class TextEncoder(nn.Module):
         self.project = nn.Identity() if own == width else nn.Linear(own, width, bias=False)
 
     def forward(self, codes: Tensor) -> Tensor:
-        tower, texts = self.tower.of("doc"), Ragged(self.values, self.offsets)[codes]
-        if (
-            tower.padded and len(codes) > _ALIKE
-        ):  # of similar length at a time, so that few are padded
+        tower = self.tower.of("doc")
+        texts = Ragged(self.values, self.offsets)[codes]
+        if tower.padded and len(codes) > _ALIKE:
+            # Texts of similar length are read together, so that few places are padded.
             order = texts.lengths.argsort(stable=True)
-            read = torch.cat([tower(texts[rows]) for rows in torch.split(order, _ALIKE)])[
-                order.argsort()
-            ]
+            read = torch.cat([tower(texts[rows]) for rows in torch.split(order, _ALIKE)])
+            read = read[order.argsort()]
         else:
             read = tower(texts)
         vectors: Tensor = self.project(read)
@@ -399,15 +390,15 @@ class Text:
     tower: TowerOptions = field(default_factory=lambda: Static(64, 8_000, 64))
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """Return an encoder of these entities; a tokenizer is trained on the texts of those that
-        training has seen."""
+        """Return an encoder of the entities; a tokenizer is trained on the texts of the entities
+        that training has seen."""
         texts = entities.column(self.column, "text", TEXT, "expected one text").fill_null("")
         tower = self.tower.build(texts.filter(pa.array(entities.known)).to_pylist())
         return TextEncoder(tower, tower.features(texts.to_pylist(), "reading texts"), width)
 
 
 class Waiting(nn.Module):
-    """One vector for each power of 2 of the time that has passed, and one for rows without a
+    """A vector for each power of 2 of the time that has passed, and a vector for rows without a
     time."""
 
     powers: Tensor
@@ -418,7 +409,7 @@ class Waiting(nn.Module):
         self.register_buffer("powers", 2.0 ** torch.arange(1 + _POWERS), persistent=False)
 
     def forward(self, elapsed: Tensor) -> Tensor:
-        # compared and not computed by a logarithm, which rounds: runtimes would differ at 2^k
+        # compared, as a logarithm rounds and runtimes would differ at 2^k
         reached = elapsed.clamp_min(0).add(1)[:, None] >= self.powers  # nan reaches none
         vectors: Tensor = self.table(reached.sum(1))
         return vectors
@@ -429,13 +420,13 @@ class Elapsed:
     """Embed the time from a user's latest event to the moment of the query, by powers of 2 of the
     data's unit.
 
-    It tells who goes on from who comes back: the next item follows the latest ones only while a
-        user is at it.
+    The time tells a user who goes on from a user who comes back: the next item follows the latest
+        items only while the user goes on.
     """
 
 
 def _refuse_none(count: int, column: str, what: str) -> None:
-    """Raise DataError for a column without anything that a feature could learn."""
+    """Raise DataError if the count of a column's values in training is 0."""
     if not count:
         raise DataError(f"tower: column {column!r} has no {what} in training")
 
@@ -448,14 +439,19 @@ def _bag(
     lengths: NDArray[np.int64],
     known: NDArray[np.bool_],
 ) -> Bag:
-    """Return a bag of the values of each entity, given one after the other with their number for
-    each entity, [u]."""
+    """Return a bag of the values of each entity.
+
+    Args:
+        values: of all entities, one after the other.
+        lengths: number of values of each entity, [u].
+        known: True for the entities that training has seen, [u].
+    """
     seen = values.filter(pa.array(np.repeat(known, lengths)))
     _refuse_none(len(seen) - seen.null_count, feature.column, "value")
-    table, row_of = _table(
-        tables, feature.table or feature.column, width, seen, values, seen.null_count > 0
-    )
-    return Bag(row_of, torch.from_numpy(np.concatenate([[0], lengths.cumsum()])), table)
+    name = feature.table or feature.column
+    table, row_of = _table(tables, name, width, seen, values, seen.null_count > 0)
+    offsets = np.concatenate([[0], lengths.cumsum()])
+    return Bag(row_of, torch.from_numpy(offsets), table)
 
 
 def buckets_of(ids: pa.ChunkedArray, buckets: int) -> NDArray[np.int64]:
@@ -475,19 +471,23 @@ def _table(
     trained: bool,
 ) -> tuple[Table, Tensor]:
     """Return a table with a row for each value seen in training, and the row of each value: unknown
-    for all others.
+    for values that training has not seen.
 
-    The unknown vector is 0 unless it is `trained`: a random one would be noise in the sum of an
-        entity's features.
+    A table of this name that exists already is enlarged. The unknown vector is 0 unless it is
+    `trained`: a random one would be noise in the sum of an entity's features.
     """
     table, known = tables.get(name, (Table(0, width), pa.array([], TEXT)))
     new = pc.unique(seen).drop_null()
-    known = pa.concat_arrays([known, new.filter(pc.invert(pc.is_in(new, known)))])
-    weight, old, own = _normal(1 + len(known), width), len(table.weight), int(trained)
+    new = new.filter(pc.invert(pc.is_in(new, known)))
+    known = pa.concat_arrays([known, new])
+    weight = _normal(1 + len(known), width)
+    old = len(table.weight)  # rows of the table so far
+    own = int(trained)  # the first row to keep: a trained unknown vector is drawn again
     weight[own:old] = table.weight[own:old].detach()
     if not old and not trained:
         weight[UNKNOWN] = 0
-    table.weight, table.num_embeddings = nn.Parameter(weight), len(weight)
+    table.weight = nn.Parameter(weight)
+    table.num_embeddings = len(weight)
     tables[name] = table, known
     at = pc.index_in(values, value_set=known).fill_null(-1)
     return table, torch.from_numpy(at.to_numpy().astype(np.int64) + 1)

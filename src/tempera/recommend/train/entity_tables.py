@@ -21,7 +21,7 @@ TITLES = ("title", "name")  # columns that an item is called by
 
 
 def with_counts(known: Entities) -> pa.Table:
-    """Return the table that `entities` reads: the last column is the count, of a name that no
+    """Return the table that `entities` reads: the last column is the count, under a name that no
     feature has."""
     name = "count"
     while name in known.table.column_names:
@@ -33,7 +33,7 @@ def entities(path: Path) -> Entities:
     """Read the users or items of a run.
 
     Raises:
-        DataError: no such file, or one of another form.
+        DataError: no file at this path, or a file of another form.
     """
     try:
         table = parquet_table(path)
@@ -56,7 +56,7 @@ def documents_of(items: Entities) -> pa.Table:
     return pa.table({"doc_id": ids, "name": titles, "place": places, "doc": titles})
 
 
-def opened(
+def open_towers(
     options: Features,
     normalised: bool,
     users: Entities,
@@ -69,22 +69,20 @@ def opened(
 
     Args:
         normalised: vectors are compared by cosine.
-        contexts: what events happened in, if the run knows it.
-        added: what the run did not have, such as a file of items, for the message.
+        contexts: the contexts that events happened in, if the run has any.
+        added: the name of data that the run did not have, such as a file of items, for the message.
 
     Raises:
-        DataError: weights that are of other towers, or no weights.
+        DataError: weights of other towers, or no weights.
     """
     refuse_damaged(weights)
     try:
         tower = options.build(users, items, contexts)
         tower.load_state_dict(tensors_of(weights.read_bytes()))
     except DataError as error:
-        what = (
-            f"{added} does not fit the run"
-            if added
-            else f"the tables in {weights.parent} do not fit the run's config.yaml"
-        )
+        what = f"the tables in {weights.parent} do not fit the run's config.yaml"
+        if added:
+            what = f"{added} does not fit the run"
         raise DataError(f"{what}: {error}") from None
     except FileNotFoundError:
         raise DataError(f"{weights} is missing: the run is incomplete") from None
@@ -98,15 +96,14 @@ def opened(
     return tower
 
 
-def called(table: pa.Table) -> pa.ChunkedArray:
+def item_names(table: pa.Table) -> pa.ChunkedArray:
     """Return the names of items: their titles if there are any, else their ids.
 
     Raises:
         DataError: titles or names that are no texts.
     """
-    return pc.coalesce(
-        *(_as_text(table, name) for name in (*TITLES, "id") if name in table.column_names)
-    )
+    columns = [name for name in (*TITLES, "id") if name in table.column_names]
+    return pc.coalesce(*(_as_text(table, name) for name in columns))
 
 
 def _as_text(table: pa.Table, name: str) -> pa.ChunkedArray:
@@ -119,6 +116,6 @@ def _as_text(table: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def titles_of(table: pa.Table) -> list[str]:
-    """Return `called` as a list."""
-    titles: list[str] = called(table).to_pylist()
+    """Return the names of items as a list."""
+    titles: list[str] = item_names(table).to_pylist()
     return titles

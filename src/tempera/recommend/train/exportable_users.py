@@ -21,12 +21,11 @@ _EXPORTED = Mean | Max | Ages | Attention | BagOfOthers
 
 
 class UserModule(nn.Module):
-    """Map histories, [n, w], users, [n], and the times since their last events, [n], to vectors as
-    they are compared, [n, D]; `inputs` names those that the tower reads.
+    """Map histories, [n, w], users, [n], and the times since their last events, [n], to vectors for
+    comparison, [n, D]; `inputs` names the inputs that the tower reads.
 
-    A history is a row of codes of items, the latest last, with -1 in front where others are longer.
-    What towers make of the features of items and users is looked up: it is computed once, for all
-    of them.
+    A history is a row of codes of items, the latest last, with -1 in front of a shorter history.
+    The vectors of the features of all items and users are computed once, and looked up.
 
     Raises:
         ConfigError: a pool that reads events one after the other, or features of events.
@@ -40,55 +39,52 @@ class UserModule(nn.Module):
     ) -> None:
         super().__init__()
         past = tower.query.past
-        other = next(
-            (type(pool).__name__.lower() for pool in pools if not isinstance(pool, _EXPORTED)), None
-        )
-        if other:
-            raise ConfigError(
-                f"a user tower with the pool {other} cannot be exported: pools may be {POOLINGS}"
-            )
+        for pool in pools:
+            if not isinstance(pool, _EXPORTED):
+                raise ConfigError(
+                    f"a user tower with the pool {type(pool).__name__.lower()} cannot be exported: pools may be {POOLINGS}"
+                )
         if tower.query.moment is not None or (past and past.happened is not None):
             raise ConfigError(
                 "a user tower with features of events cannot be exported: train one without features of "
                 "data.context and data.behaviour"
             )
-        learned = iter(
-            [module for module in past.pools if isinstance(module, Attending | Ageing)]
-            if past
-            else []
-        )
-        means = [pool for pool in pools if isinstance(pool, Mean)]
-        self.pools = [
-            *means,
-            *(pool for pool in pools if not isinstance(pool, Mean)),
-        ]  # in the order of `Past`
-        self.learned = nn.ModuleList(
-            [next(learned) for pool in self.pools if isinstance(pool, Attention | Ages)]
-        )
+        # in the order of `Past`
+        means: list[Pooling] = [pool for pool in pools if isinstance(pool, Mean)]
+        self.pools = means + [pool for pool in pools if not isinstance(pool, Mean)]
+        self.learned = nn.ModuleList()
+        if past is not None:
+            self.learned.extend(
+                module for module in past.pools if isinstance(module, Attending | Ageing)
+            )
         self.network, self.normalised = tower.query.network, tower.normalised
         features = tower.query.features
         self.waiting = tower.query.waiting
-        reads = {
-            "history": past is not None,
-            "user": len(features.encoders) > 0,
-            "elapsed": self.waiting is not None,
-        }
-        self.inputs = tuple(name for name, is_read in reads.items() if is_read)
+        inputs = []
+        of_items = torch.empty(1, 0)
+        of_users = torch.empty(0)
         with torch.no_grad():
-            vectors = past.items(torch.arange(items)) if past else torch.empty(1, 0)
-            self.register_buffer(
-                "items", torch.cat([vectors, torch.zeros_like(vectors[:1])])
-            )  # the last: no item
-            self.register_buffer(
-                "users", features(torch.arange(users)) if "user" in self.inputs else torch.empty(0)
-            )
+            if past is not None:
+                inputs.append("history")
+                of_items = past.items(torch.arange(items))
+            if len(features.encoders):
+                inputs.append("user")
+                of_users = features(torch.arange(users))
+        if self.waiting is not None:
+            inputs.append("elapsed")
+        self.inputs = tuple(inputs)
+        no_item = torch.zeros_like(of_items[:1])
+        self.register_buffer("items", torch.cat([of_items, no_item]))
+        self.register_buffer("users", of_users)
 
     def forward(
         self, first: Tensor, second: Tensor | None = None, third: Tensor | None = None
     ) -> Tensor:
         tensors = [tensor for tensor in (first, second, third) if tensor is not None]
         values = dict(zip(self.inputs, tensors, strict=True))
-        parts = [*self._pooled(values["history"])] if "history" in values else []
+        parts: list[Tensor] = []
+        if "history" in values:
+            parts += self._pooled(values["history"])
         if "user" in values:
             parts.append(self.users[values["user"]])
         if self.waiting is not None:
@@ -97,7 +93,7 @@ class UserModule(nn.Module):
         return F.normalize(vectors, dim=-1) if self.normalised else vectors
 
     def _pooled(self, history: Tensor) -> Iterator[Tensor]:
-        """Yield what each pool makes of histories, [n, w] -> [n, D]."""
+        """Yield the vectors of histories by each pool, [n, w] -> [n, D]."""
         filled = history >= 0
         x = self.items[torch.where(filled, history, self.items.shape[0] - 1)]  # [n, w, D]
         age = history.shape[1] - 1 - torch.arange(history.shape[1], device=history.device)  # [w]

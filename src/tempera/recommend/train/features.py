@@ -23,28 +23,28 @@ from ...towers.static import Static
 from .candidates import OPEN
 from .encoders import Count, Elapsed, Entities, Feature, Id, OfUser, Share, Tables, Text, Waiting
 from .history import History, Past
-from .pooling import BagOfOthers, Causal
+from .pooling import BagOfOthers, Causal, Pooling
 
 _BLOCK = 4096  # rows that are encoded at once
-_LITTLE = 0.1  # of random weights beside those that a layer begins with
+_LITTLE = 0.1  # scale of the random weights of a layer that begins as a mean
 
 
 @dataclass(frozen=True)
 class Features:
     """Embed users and items by their features as vectors of the same width.
 
-    An item is the sum of its features' vectors, then a network; a user the pools of the items taken
-    before and the sum of the user's own features, side by side, then a network.
+    An item is the sum of its features' vectors, then a network. A user is the pools of the items
+    taken before and the sum of the user's own features, side by side, then a network.
 
     Args:
         doc: features of the items.
         query: features of the users themselves, and of the context in which they are asked.
-        history: what users have taken before; None leaves it out.
+        history: the items that users have taken before; None leaves the history out.
         dimensions: width of all vectors.
-        query_layers: widths of the hidden layers of the users' network; none makes it one linear
-            layer, which begins as the mean of the pools, or nothing at all where there is one pool
-            alone.
-        doc_layers: the same of the items'; none leaves the sum as it is.
+        query_layers: widths of the hidden layers of the users' network. Without hidden layers the
+            network is one linear layer, which begins as the mean of the pools, or no layer where
+            there is one pool alone.
+        doc_layers: widths of the hidden layers of the items' network; none leaves the sum as it is.
         dropout: share of the numbers that a network's input loses in training.
     """
 
@@ -59,31 +59,35 @@ class Features:
     dropout: Share = 0.0
 
     def __post_init__(self) -> None:
+        features = [*self.doc, *self.query]
         if not self.doc:
             raise ConfigError("doc is empty; give at least one feature of the items, such as id")
         if not self.query and self.history is None:
             raise ConfigError("users have neither features nor a history: give query or history")
-        if any(isinstance(feature, Id) and feature.init != "random" for feature in self.query):
-            raise ConfigError(
-                "tower.query: id with init cooccurrence is for items: put it into tower.doc"
-            )
-        if any(getattr(feature, "column", None) == "id" for feature in (*self.doc, *self.query)):
+        for feature in self.query:
+            if isinstance(feature, Id) and feature.init != "random":
+                raise ConfigError(
+                    "tower.query: id with init cooccurrence is for items: put it into tower.doc"
+                )
+        if any(getattr(feature, "column", None) == "id" for feature in features):
             raise ConfigError(
                 "a feature reads the column 'id', as a run calls the ids themselves: give the feature id, or rename the column"
             )
-        for heads in [
-            pool.heads
-            for pool in (self.history.pools if self.history else ())
-            if isinstance(pool, Causal)
-        ]:
-            if self.dimensions % heads:
+        for pool in self._pools:
+            if isinstance(pool, Causal) and self.dimensions % pool.heads:
                 raise ConfigError(
-                    f"dimensions is {self.dimensions}, which {heads} heads of the transformer do not divide"
+                    f"dimensions is {self.dimensions}, which {pool.heads} heads of the transformer do not divide"
                 )
         if any(isinstance(tower, Features) for tower in self.readers):
             raise ConfigError(
                 "text.tower: features is not a text tower: give static, transformer or pretrained"
             )
+
+    @property
+    def _pools(self) -> Sequence[Pooling]:
+        if self.history is None:
+            return ()
+        return self.history.pools
 
     @property
     def readers(self) -> list[TowerOptions]:
@@ -93,19 +97,15 @@ class Features:
     @property
     def is_bag(self) -> bool:
         """True if users are bags of items without an order."""
-        return any(
-            isinstance(pool, BagOfOthers) for pool in (self.history.pools if self.history else ())
-        )
+        return any(isinstance(pool, BagOfOthers) for pool in self._pools)
 
     def suited(self, ordered: bool) -> Features:
-        """Return options that fit histories with an order, or without.
+        """Return the options for histories with an order, or for histories without an order.
 
         Raises:
-            ConfigError: pools that do not.
+            ConfigError: pools of the wrong kind.
         """
-        if self.history is None or all(
-            isinstance(pool, BagOfOthers) != ordered for pool in self.history.pools
-        ):
+        if all(isinstance(pool, BagOfOthers) != ordered for pool in self._pools):
             return self
         if not ordered and self.history == History():  # the default
             return replace(self, history=History((BagOfOthers(),)), query_layers=())
@@ -116,25 +116,27 @@ class Features:
     @property
     def learning_rate(self) -> float:
         """Default learning rate: 2e-3, or less if a text tower needs less."""
-        return min([2e-3, *(tower.learning_rate for tower in self.readers)])
+        rate = 2e-3
+        for tower in self.readers:
+            rate = min(rate, tower.learning_rate)
+        return rate
 
     def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
-        """Return a batch of about 125 an epoch, of 64 to 1,024 events, and 12 epochs for up to a
-        million events to 3 of many.
+        """Return the default batch size and number of epochs for a number of events.
 
-        The batch has up to 2,048 events where users are bags.
-        A text tower other than a static one trains for long: batches of up to 2,048 and 4 epochs.
+        An epoch has about 125 batches of 64 to 1,024 events, or up to 2,048 where users are bags.
+        There are 12 epochs for up to a million events, and 3 for many.
+        A text tower that is not static trains slowly: batches of up to 2,048 events and 4 epochs.
         """
         if not all(isinstance(reader, Static) for reader in self.readers):
             return max(2, min(2048, pairs)), 4.0
-        return batch_of(pairs, 125, 64, 2048 if self.is_bag else 1024), epochs_of(
-            pairs, 12_000_000, 3, 12
-        )
+        largest = 2048 if self.is_bag else 1024
+        return batch_of(pairs, 125, 64, largest), epochs_of(pairs, 12_000_000, 3, 12)
 
     def build(
         self, users: Entities, items: Entities, contexts: Entities | None = None
     ) -> FeatureTowers:
-        """Return untrained towers for these users and items, and what events happened in."""
+        """Return untrained towers for these users, items and contexts of events."""
         return FeatureTowers(self, users, items, contexts)
 
 
@@ -147,32 +149,35 @@ class FeatureTowers(Encoder):
         self, options: Features, users: Entities, items: Entities, contexts: Entities | None = None
     ) -> None:
         super().__init__()
-        width, tables = options.dimensions, Tables()
+        width = options.dimensions
+        tables: Tables = {}
         of_items = Sum([feature.encoder(items, "item", width, tables) for feature in options.doc])
         past = None
         if options.history is not None:
-            shared = options.history.items == "shared"
-            own = of_items if shared else Sum([Id().encoder(items, "history", width, Tables())])
-            happened = _sum(options.history.features(contexts), contexts, width, tables)
+            own = of_items
+            if options.history.items == "own":
+                own = Sum([Id().encoder(items, "history", width, {})])
+            happened = _context_sum(options.history.features(contexts), contexts, width, tables)
             past = Past(options.history, own, width, happened)
-        own_features = [feature for feature in options.query if not isinstance(feature, Elapsed)]
-        moment = [feature for feature in own_features if _reads(feature, contexts)]
-        if twice := next((feature for feature in moment if _reads(feature, users)), None):
-            raise ConfigError(
-                f"tower.query: the column {twice.column} is one of users and one of data.context: rename one"  # type: ignore[union-attr]
-            )
-        of_users = Sum(
-            [
-                feature.encoder(users, "user", width, tables)
-                for feature in own_features
-                if feature not in moment
-            ]
-        )
+        lasting: list[Feature] = []  # features of the users
+        momentary: list[Feature] = []  # features of the context in which a user asks
+        for feature in options.query:
+            if isinstance(feature, Elapsed):
+                continue
+            if not _reads(feature, contexts):
+                lasting.append(feature)
+            elif _reads(feature, users):
+                raise ConfigError(
+                    f"tower.query: the column {feature.column} is one of users and one of data.context: rename one"  # type: ignore[union-attr]
+                )
+            else:
+                momentary.append(feature)
+        of_users = Sum([feature.encoder(users, "user", width, tables) for feature in lasting])
         self.doc = ItemTower(of_items, layers([width, *options.doc_layers, width], options.dropout))
-        self.query = UserTower(
-            past, of_users, _sum(moment, contexts, width, tables), width, options
-        )
-        self.normalised, self.width = True, width
+        moment = _context_sum(momentary, contexts, width, tables)
+        self.query = UserTower(past, of_users, moment, width, options)
+        self.normalised = True
+        self.width = width
 
     def of(self, role: Role) -> Embeds:
         """Return the tower that embeds a role."""
@@ -180,14 +185,20 @@ class FeatureTowers(Encoder):
 
     @torch.no_grad()
     def encode(self, features: Frame, role: Role = "doc") -> Tensor:
-        """Return vectors of rows as they are compared, [n, D], on the CPU: of length 1 if
+        """Return vectors of rows for comparison, [n, D], on the CPU: of length 1 if
         `normalised`."""
-        tower, device, parts = self.of(role), next(self.parameters()).device, []
+        if not len(features):
+            return torch.empty(0, self.width)
+        tower = self.of(role)
+        device = next(self.parameters()).device
+        parts = []
         with without_dropout(self):
             for start in range(0, len(features), _BLOCK):
                 vectors = tower(features[start : start + _BLOCK].to(device)).float()
-                parts.append((F.normalize(vectors, dim=-1) if self.normalised else vectors).cpu())
-        return torch.cat(parts) if parts else torch.empty(0, self.width)
+                if self.normalised:
+                    vectors = F.normalize(vectors, dim=-1)
+                parts.append(vectors.cpu())
+        return torch.cat(parts)
 
     def save(self, folder: Path) -> None:
         """Write the weights; the tables of users and items are files beside them."""
@@ -213,17 +224,17 @@ class Sum(nn.Module):
         return total
 
 
-def _sum(
+def _context_sum(
     features: Sequence[Feature], contexts: Entities | None, width: int, tables: Tables
 ) -> Sum | None:
-    """Return the sum of features of the context; None without features."""
+    """Return an encoder of contexts by the sum of their features; None without features."""
     if not features or contexts is None:
         return None
     return Sum([feature.encoder(contexts, "event", width, tables) for feature in features])
 
 
 def _reads(feature: Feature, entities: Entities | None) -> bool:
-    """Return whether a feature reads a column that these entities have."""
+    """Return True if the entities have the column of a feature."""
     return entities is not None and getattr(feature, "column", None) in entities.table.column_names
 
 
@@ -251,20 +262,25 @@ class UserTower(nn.Module):
     ) -> None:
         super().__init__()
         self.past, self.features, self.moment = past, features, moment
-        self.waiting = (
-            Waiting(width)
-            if any(isinstance(feature, Elapsed) for feature in options.query)
-            else None
-        )
-        besides = bool(features.encoders) + (self.waiting is not None) + (moment is not None)
-        inputs = (past.width if past else 0) + width * besides
+        self.waiting = None
+        if any(isinstance(feature, Elapsed) for feature in options.query):
+            self.waiting = Waiting(width)
+        inputs = 0
+        if past is not None:
+            inputs += past.width
+        if len(features.encoders):
+            inputs += width
+        if self.waiting is not None:
+            inputs += width
+        if moment is not None:
+            inputs += width
         self.network = layers([inputs, *options.query_layers, width], options.dropout)
-        if past and inputs > width and not options.query_layers:
+        if past is not None and inputs > width and not options.query_layers:
             self._begin_at_the_mean(past.width // width)
 
     @torch.no_grad()
     def _begin_at_the_mean(self, pools: int) -> None:
-        """Let one linear layer begin as the mean of the pools, to which the user's own features add
+        """Set the linear layer to the mean of the pools, to which the user's own features add
         little."""
         (linear,) = (module for module in self.network.modules() if isinstance(module, nn.Linear))
         linear.weight *= _LITTLE
@@ -273,9 +289,11 @@ class UserTower(nn.Module):
             block += torch.eye(linear.out_features) / pools
 
     def forward(self, frame: Frame) -> Tensor:
-        columns, parts = frame.columns, []
+        columns = frame.columns
+        parts = []
         if self.past is not None:
-            parts.append(self.past(columns["history"], columns.get("own"), columns.get("contexts")))
+            own, contexts = columns.get("own"), columns.get("contexts")
+            parts.append(self.past(columns["history"], own, contexts))
         if len(self.features.encoders):
             parts.append(self.features(columns["user"]))
         if self.waiting is not None:
@@ -292,6 +310,8 @@ def layers(widths: Sequence[int], dropout: float) -> nn.Module:
     if len(widths) == 2 and widths[0] == widths[1]:
         return nn.Identity()
     parts: list[nn.Module] = [nn.Dropout(dropout)] if dropout else []
-    for i, (a, b) in enumerate(pairwise(widths)):
-        parts += [*([nn.ReLU()] if i else []), nn.Linear(a, b)]
+    for i, (before, after) in enumerate(pairwise(widths)):
+        if i > 0:
+            parts.append(nn.ReLU())
+        parts.append(nn.Linear(before, after))
     return nn.Sequential(*parts)

@@ -35,8 +35,9 @@ class History:
         targets: consecutive events of a user that share the reading of their history; more are
             faster and more alike.
         dropout: share of the numbers of the items' vectors that the pools lose in training.
-        context: features of what past events happened in (data.context), added to their items'
-            vectors; that of the behaviour is always there, if there is one.
+        context: features of the contexts of past events (data.context), added to the vectors of
+            the events' items; the feature of the behaviour is always added, if there is a
+            behaviour.
 
     Raises:
         ConfigError: no pools, or a context beside a bag, which reads items alone.
@@ -62,7 +63,7 @@ class History:
         return max(pool.last for pool in self.pools)
 
     def features(self, contexts: Entities | None) -> list[Feature]:
-        """Return the features of past events beside their items, where these contexts are known.
+        """Return the features of past events beside their items, of these contexts.
 
         Raises:
             ConfigError: features without a context.
@@ -71,22 +72,21 @@ class History:
             raise ConfigError(
                 "tower.history.context reads columns of events: name them in data.context"
             )
-        named = [getattr(feature, "column", "") for feature in self.context]
-        behaves = (
-            contexts is not None
-            and BEHAVIOUR in contexts.table.column_names
-            and BEHAVIOUR not in named
-        )
-        return [*([Category(BEHAVIOUR)] if behaves else []), *self.context]
+        features = list(self.context)
+        columns = [getattr(feature, "column", "") for feature in features]
+        behaves = contexts is not None and BEHAVIOUR in contexts.table.column_names
+        if behaves and BEHAVIOUR not in columns:
+            features.insert(0, Category(BEHAVIOUR))
+        return features
 
 
 class Past(nn.Module):
-    """Map events of rows to [n, P D]: the pools of a history, side by side, means before others; 0
-    for an empty history.
+    """Map events of rows to [n, P D]: the pools of a history, side by side, means first; 0 for an
+    empty history.
 
     Args:
-        items: codes [e] to vectors [e, D].
-        happened: the same of what events happened in, which is added to them.
+        items: map codes of items, [e], to vectors, [e, D].
+        happened: map codes of contexts, [e], to vectors that are added, [e, D].
     """
 
     def __init__(
@@ -97,13 +97,17 @@ class Past(nn.Module):
         happened: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.items, self.happened, self.width = items, happened, width * len(history.pools)
+        self.items = items
+        self.happened = happened
+        self.width = width * len(history.pools)
         self.drop = nn.Dropout(history.dropout)
+        self.pools = nn.ModuleList()
         means = [pool for pool in history.pools if isinstance(pool, Mean)]
-        self.pools = nn.ModuleList([Means(means)] if means else [])
-        self.pools.extend(
-            module_of(pool, width) for pool in history.pools if not isinstance(pool, Mean)
-        )
+        if means:
+            self.pools.append(Means(means))
+        for pool in history.pools:
+            if not isinstance(pool, Mean):
+                self.pools.append(module_of(pool, width))
 
     def forward(
         self, events: Events, own: Tensor | None = None, contexts: Events | None = None
@@ -113,35 +117,40 @@ class Past(nn.Module):
         if isinstance(self.pools[0], Others):
             codes, which = _distinct(events)
             vectors = self.items(codes)
-            return _beside([pool(self.drop(vectors), which, events, own) for pool in self.pools])
+            return _side_by_side(
+                [pool(self.drop(vectors), which, events, own) for pool in self.pools]
+            )
         sequences = Sequences(events)
-        x = _looked_up(self.items, events, sequences.places)
+        x = _vectors_at(sequences.places, events, self.items)
         if self.happened is not None and contexts is not None:
-            x = x + _looked_up(self.happened, contexts, sequences.places)
+            x = x + _vectors_at(sequences.places, contexts, self.happened)
         x = self.drop(x)  # [s, L, D]
-        pooled = _beside([pool(x, sequences) for pool in self.pools])
+        pooled = _side_by_side([pool(x, sequences) for pool in self.pools])
         return pooled.masked_fill((sequences.seen == 0)[:, None], 0)
 
 
-def _beside(pooled: Sequence[Tensor]) -> Tensor:
+def _side_by_side(pooled: Sequence[Tensor]) -> Tensor:
     """Return the vectors of several pools as one, [n, P D]."""
-    return torch.cat(list(pooled), 1) if len(pooled) > 1 else pooled[0]
+    if len(pooled) == 1:
+        return pooled[0]
+    return torch.cat(list(pooled), 1)
 
 
-def _looked_up(vectors_of: Callable[[Tensor], Tensor], events: Events, places: Tensor) -> Tensor:
+def _vectors_at(places: Tensor, events: Events, vectors_of: Callable[[Tensor], Tensor]) -> Tensor:
     """Return vectors of the events at some places, [s, L, D], each distinct code embedded once; 0
     at the place -1."""
     codes, which = _distinct(events)
     vectors = vectors_of(codes)
-    vectors = torch.cat(
-        [vectors, vectors.new_zeros(1, vectors.shape[1])]
-    )  # the last stands for no event
+    width = vectors.shape[1]
+    # The last vector stands for no event.
+    vectors = torch.cat([vectors, vectors.new_zeros(1, width)])
     which = torch.cat([which, which.new_full((1,), len(codes))])
-    return vectors.index_select(0, which[places].flatten()).view(*places.shape, vectors.shape[1])
+    return vectors.index_select(0, which[places].flatten()).view(*places.shape, width)
 
 
 def _distinct(events: Events) -> tuple[Tensor, Tensor]:
-    """Return the distinct codes of events, and the place of each event's among them; found on the
-    host."""
+    """Return the distinct codes of events, and the place of each event's code among the distinct
+    codes, both computed on the host."""
     codes, which = distinct(events.on_host.items)
-    return sent(codes, events.items.device), sent(which, events.items.device)
+    device = events.items.device
+    return sent(codes, device), sent(which, device)

@@ -1,5 +1,5 @@
-"""Ways to look back on a history, as modules: each maps the vectors of sequences' events to one
-vector a row.
+"""Ways to look back on a history, as modules: each maps the vectors of sequences' events to a
+vector for each row.
 
 Letters in shapes: n rows, s sequences, L events of the longest, E places that rows look back from,
     D width.
@@ -29,34 +29,32 @@ class Means(nn.Module):
 
     def __init__(self, means: Sequence[Mean]) -> None:
         super().__init__()
-        self.last, self.decay = [mean.last for mean in means], [mean.decay for mean in means]
+        self.means = means
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
         """Map [s, L, D] to [n, P D]."""
         band = self._band(sequences.depth, x.shape[1], x)  # [E P, L]
-        sums = torch.matmul(band, x).view(len(x), sequences.depth, len(self.last), -1)
+        sums = torch.matmul(band, x).view(len(x), sequences.depth, len(self.means), -1)
         return (sequences.rows(sums) / self._mass(sequences.seen, x)).flatten(1)
 
     def _band(self, depth: int, longest: int, like: Tensor) -> Tensor:
-        age = (
-            torch.arange(longest, device=like.device)
-            - torch.arange(depth, device=like.device)[:, None]
-        )  # [E, L]
-        weights = [(age >= 0) & (age < last) for last in self.last]
-        return torch.stack(
-            [
-                inside * decay ** age.clamp_min(0).to(like.dtype)
-                for inside, decay in zip(weights, self.decay)
-            ],
-            1,
-        ).flatten(0, 1)
+        """Return the weight of each event for each place that rows look back from, [E P, L]."""
+        place = torch.arange(longest, device=like.device)
+        age = place - place[:depth, None]  # [E, L]
+        power = age.clamp_min(0).to(like.dtype)
+        weights = []
+        for mean in self.means:
+            inside = (age >= 0) & (age < mean.last)
+            weights.append(inside * mean.decay**power)
+        return torch.stack(weights, 1).flatten(0, 1)
 
     def _mass(self, seen: Tensor, like: Tensor) -> Tensor:
-        """Sum of the weights of each row, [n, P, 1]; 1 for an empty history."""
-        counts = torch.stack([seen.clamp(1, last) for last in self.last], 1).to(like.dtype)
-        if all(decay == 1 for decay in self.decay):
+        """Return the sum of the weights of each row, [n, P, 1]; 1 for an empty history."""
+        counts = torch.stack([seen.clamp(1, mean.last) for mean in self.means], 1).to(like.dtype)
+        decays = [mean.decay for mean in self.means]
+        if all(decay == 1 for decay in decays):
             return counts[:, :, None]
-        decay = placed(torch.tensor(self.decay, dtype=torch.float64), like)
+        decay = placed(torch.tensor(decays, dtype=torch.float64), like)
         geometric = (1 - decay**counts) / (1 - decay).clamp_min(1e-12)
         return torch.where(decay < 1, geometric, counts)[:, :, None]
 
@@ -71,13 +69,11 @@ class Largest(nn.Module):
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
         """Map [s, L, D] to [n, D]."""
         lowest = torch.finfo(x.dtype).min
-        padded = x.masked_fill((sequences.places < 0)[:, :, None], lowest)
-        padded = torch.cat(
-            [padded, padded.new_full((len(x), sequences.depth + self.last, x.shape[2]), lowest)], 1
-        )
-        windows = padded[:, : sequences.depth + self.last - 1].unfold(
-            1, self.last, 1
-        )  # [s, E, D, last]
+        depth = sequences.depth
+        known = x.masked_fill((sequences.places < 0)[:, :, None], lowest)
+        padding = x.new_full((len(x), depth + self.last, x.shape[2]), lowest)
+        padded = torch.cat([known, padding], 1)[:, : depth + self.last - 1]
+        windows = padded.unfold(1, self.last, 1)  # [s, E, D, last]
         return sequences.rows(windows.amax(-1))
 
 
@@ -94,21 +90,21 @@ class Attending(nn.Module):
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
         """Map [s, L, D] to [n, D]."""
-        depth, last = sequences.depth, len(self.age)
+        last = len(self.age)
         place = torch.arange(x.shape[1], device=x.device)
-        age = place - place[:depth, None]  # [E, L]
+        age = place - place[: sequences.depth, None]  # [E, L]
         bias = self.age[age.clamp(0, last - 1)].masked_fill(age >= last, -torch.inf)
-        logits = (self.score(x).squeeze(-1)[:, None] + bias).masked_fill(
-            ~sequences.allowed, -torch.inf
-        )
+        logits = self.score(x).squeeze(-1)[:, None] + bias  # [s, E, L]
+        logits = logits.masked_fill(~sequences.allowed, -torch.inf)
+        # An empty history has no logits to weigh by.
         logits = logits.masked_fill((logits == -torch.inf).all(-1, keepdim=True), 0)
         pooled = torch.matmul(logits.softmax(-1), x)
         return sequences.rows(pooled)
 
 
 class Ageing(nn.Module):
-    """A mean of the latest events with a learned weight for each age, whatever the event; begun as
-    decay^age."""
+    """A mean of the latest events with a learned weight for each age, whatever the event; the
+    weights begin as decay^age."""
 
     def __init__(self, last: int, decay: float) -> None:
         super().__init__()
@@ -126,26 +122,29 @@ class Ageing(nn.Module):
 
 
 class Others(nn.Module):
-    """The sum of all other items of a user over a power of their number: each row's own item is
-    taken from its user's sum."""
+    """The sum of all items of a user but the row's own item, over a power of the number of
+    items."""
 
     def __init__(self, bag: BagOfOthers) -> None:
         super().__init__()
         self.power, self.dropout = bag.power, bag.dropout
 
     def forward(self, vectors: Tensor, which: Tensor, events: Events, own: Tensor | None) -> Tensor:
-        """Map the vectors of distinct items, [d, D], and the one of each event, [e], to [n, D].
+        """Map the vectors of distinct items, [d, D], and the item of each event, [e], to [n, D].
 
         Args:
-            own: place of each row's own item in its history, [n]; -1, or None for all, where it is
-                not there.
+            own: place of each row's own item in the row's history, [n]; -1 where the history does
+                not hold the own item, None where no history does.
         """
         known = events.on_host
+        # Rows with the same history share one sum.
         beyond = known.stop.max() + 1
         spans, of = torch.unique(known.start * beyond + known.stop, return_inverse=True)
-        begin, lengths = spans // beyond, spans % beyond - spans // beyond
-        read = spread(begin, lengths)
-        of, lengths, read = (sent(each, vectors.device) for each in (of, lengths, read))
+        begin, end = spans // beyond, spans % beyond
+        device = vectors.device
+        read = sent(spread(begin, end - begin), device)
+        lengths = sent(end - begin, device)
+        of = sent(of, device)
         first = lengths.cumsum(0) - lengths
         which = which[read]
         weight = torch.ones_like(which, dtype=vectors.dtype)
@@ -173,7 +172,7 @@ class Recurrent(nn.Module):
         """Map [s, L, D] to [n, D]."""
         lengths = (sequences.places >= 0).sum(1)
         forward = x.flip(1)
-        # From the first event on: the places before the beginning are moved to the end.
+        # Each sequence begins at place 0: the places before its first event are moved to the end.
         place = torch.arange(x.shape[1], device=x.device)
         order = (place + (x.shape[1] - lengths)[:, None]) % x.shape[1]
         states = self.unit(forward.gather(1, order[:, :, None].expand_as(forward)))[0]
@@ -188,8 +187,10 @@ class CausalLayer(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
-        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.mix, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.before = nn.LayerNorm(width)
+        self.between = nn.LayerNorm(width)
+        self.mix = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
         self.feed = nn.Sequential(
             nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
         )
@@ -197,14 +198,13 @@ class CausalLayer(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         s, length, width = x.shape
-        q, k, v = (
-            self.mix(self.before(x)).view(s, length, 3, self.heads, -1).transpose(1, 3).unbind(2)
-        )
+        mixed = self.mix(self.before(x)).view(s, length, 3, self.heads, -1)
+        q, k, v = mixed.transpose(1, 3).unbind(2)  # [s, heads, L, D / heads] each
         # Written out, because torch's kernels differ with and without a graph, and a replay must
         # repeat every bit.
         logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1) + bias  # [s, heads, L, L]
-        mixed = self.drop(logits.softmax(-1)) @ v
-        x = x + self.drop(self.out(mixed.transpose(1, 2).reshape(s, length, width)))
+        attended = self.drop(logits.softmax(-1)) @ v
+        x = x + self.drop(self.out(attended.transpose(1, 2).reshape(s, length, width)))
         fed: Tensor = x + self.drop(self.feed(self.between(x)))
         return fed
 
@@ -217,30 +217,37 @@ class Transforming(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(CausalLayer(width, heads, dropout) for _ in range(layers))
         self.age = nn.Parameter(torch.zeros(heads, last))
-        self.drop, self.norm = nn.Dropout(dropout), nn.LayerNorm(width)
+        self.drop = nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
         """Map [s, L, D] to [n, D]; sequences of similar length are read together, so that few
         places are empty."""
-        longest, known = x.shape[1], sequences.places >= 0
+        longest = x.shape[1]
+        known = sequences.places >= 0
         sizes = 2 ** sequences.lengths.clamp_min(_SHORT).log2().ceil().long()
-        groups = [
-            ((sizes == size).nonzero()[:, 0], min(size, longest))
-            for size in torch.unique(sizes).tolist()
-        ]
-        order = sent(torch.cat([of for of, _ in groups]).argsort(), x.device)
-        parts = []
-        for of, size in ((sent(of, x.device), size) for of, size in groups):
-            read = self._read(x[:, :size].index_select(0, of), known[:, :size].index_select(0, of))
-            parts.append(F.pad(read, (0, 0, 0, longest - size)))
-        states = torch.cat(parts).index_select(0, order)
-        return sequences.rows(self.norm(states))
+        groups = []
+        states = []
+        for size in torch.unique(sizes).tolist():
+            group = (sizes == size).nonzero()[:, 0]
+            groups.append(group)
+            of = sent(group, x.device)
+            places = min(size, longest)
+            read = self._read(
+                x[:, :places].index_select(0, of), known[:, :places].index_select(0, of)
+            )
+            states.append(F.pad(read, (0, 0, 0, longest - places)))
+        order = sent(torch.cat(groups).argsort(), x.device)
+        return sequences.rows(self.norm(torch.cat(states).index_select(0, order)))
 
     def _read(self, x: Tensor, known: Tensor) -> Tensor:
-        """Return the states at all places of some sequences, [s, L, D]; `known` tells which places
-        hold an event, [s, L]."""
+        """Return the states at all places of some sequences, [s, L, D].
+
+        Args:
+            known: True for the places that hold an event, [s, L].
+        """
         place = torch.arange(x.shape[1], device=x.device)
-        age = place - place[:, None]  # [L, L] how much older what is looked at is
+        age = place - place[:, None]  # [L, L] of an event, as seen from each place
         bias = self.age[:, age.clamp(0, self.age.shape[1] - 1)]  # [heads, L, L]
         visible = known[:, None] | torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
         bias = bias.masked_fill(~((age >= 0) & visible)[:, None], -torch.inf)  # [s, heads, L, L]

@@ -28,7 +28,7 @@ class Mean(Latest):
     """The mean of the `last` events; the weight falls by `decay` with each event further back.
 
     Args:
-        decay: what the weight is multiplied by; 1 weighs all alike.
+        decay: factor of the weight; 1 weighs all events alike.
     """
 
     decay: Decay = 1.0
@@ -49,7 +49,7 @@ class Ages(Latest):
     """A mean of the `last` events with a learned weight for each age.
 
     Args:
-        decay: what the weights begin with: each event further back counts less by it.
+        decay: factor of the first weights for each event further back.
     """
 
     decay: Decay = 0.8
@@ -57,7 +57,7 @@ class Ages(Latest):
 
 @dataclass(frozen=True)
 class BagOfOthers:
-    """All other items of a user, without an order: their sum over a power of their number; an
+    """The sum of all items of a user, without an order, over a power of the number of items; an
     event's own item is left out.
 
     Args:
@@ -67,19 +67,19 @@ class BagOfOthers:
 
     power: Annotated[float, Field(ge=0, le=1)] = 0.5
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    last: ClassVar[int] = 1 << 40  # events that it looks back on: all
+    last: ClassVar[int] = 1 << 40  # all events
 
 
 @dataclass(frozen=True)
 class Gru(Latest):
-    """A gated recurrent unit; `last` events before the first target of a run and those between them
-    are read."""
+    """A gated recurrent unit, which reads `last` events before the first target of a run, and the
+    events between targets."""
 
 
 @dataclass(frozen=True)
 class Causal(Latest):
-    """A causal transformer; `last` events before the first target of a run, and those between
-    targets, are read.
+    """A causal transformer, which reads `last` events before the first target of a run, and the
+    events between targets.
 
     Args:
         layers: of attention and feed-forward.

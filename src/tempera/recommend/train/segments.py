@@ -27,17 +27,17 @@ class Segments:
     """Draw every training event once an epoch, in runs of up to `targets` consecutive events of a
     user, in a random order.
 
-    Each epoch cuts every user's events at places of its own, so that no event always stands first.
-    It has as few batches of at most `batch_size` events as hold them all, which differ by at most
-    one event: a last batch of what is left over would have few negatives. A run that crosses the
-    end of a batch is continued in the next.
+    Each epoch cuts every user's events at new places, so that no event always stands first. An
+    epoch has as few batches of at most `batch_size` events as possible, whose sizes differ by at
+    most one event: a last batch of the remaining events would have few negatives. A run that
+    crosses the end of a batch is continued in the next batch.
 
     Args:
-        offsets: [u + 1] where each user's events begin, in the timeline.
-        counts: [u] how many of them train: the first ones.
-        targets: events of a run at most.
-        positions: [e] the events that these are numbers of, where only some of a user's first
-            events train; None: all do.
+        offsets: [u + 1] where each user's events begin.
+        counts: [u] number of each user's events that train, which are the user's first events.
+        targets: largest number of events of a run.
+        positions: [e] events of the timeline, where `offsets` counts only the events that train;
+            None: `offsets` counts events of the timeline.
 
     Raises:
         ConfigError: a batch that is larger than the data, or too small to hold a negative.
@@ -67,8 +67,8 @@ class Segments:
         seed: int,
         targets: int = 16,
     ) -> Segments:
-        """Return segments of the events to train on, [e], which stand before all others of their
-        user that are targets."""
+        """Return segments of the events to train on, [e], which stand before all other targets of
+        their user."""
         counts = np.add.reduceat(train, timeline.offsets[:-1], dtype=np.int64)
         if timeline.target is None:
             return cls(timeline.offsets, counts, batch_size, seed, targets)
@@ -87,42 +87,43 @@ class Segments:
 
     def __call__(self, first: int, last: int) -> Iterator[Tensor]:
         """Yield events of the batches first, first + 1, ... last - 1 of the whole run, [b], without
-        drawing earlier ones."""
+        drawing earlier batches."""
         many = max(1, _AHEAD // self.batch_size)
         while first < last:
             epoch, position = divmod(first, self.batches_per_epoch)
             steps = min(many, last - first, self.batches_per_epoch - position)
             cuts = self.cuts(np.arange(position, position + steps + 1))
-            yield from torch.split(
-                torch.from_numpy(self.rows(epoch, cuts[0], cuts[-1])), np.diff(cuts).tolist()
-            )
+            events = torch.from_numpy(self.rows(epoch, cuts[0], cuts[-1]))
+            yield from torch.split(events, np.diff(cuts).tolist())
             first += steps
 
     def cuts(self, positions: Events) -> Events:
-        """Return the place in an epoch at which each of these batches begins."""
+        """Return the place in an epoch at which each batch begins."""
         cuts: Events = positions * self.events // self.batches_per_epoch
         return cuts
 
     def rows(self, epoch: int, low: int, high: int) -> Events:
-        """Return the events at these places of an epoch."""
+        """Return the events at the places of an epoch from `low` to `high`, exclusive."""
         shift, ends = self.plan(epoch)
-        runs = slice(*np.searchsorted(ends, [low, high - 1], side="right") + (0, 1))
+        first, last = np.searchsorted(ends, [low, high - 1], side="right")
+        runs = slice(first, last + 1)
         lengths = np.diff(np.minimum(ends[runs], high), prepend=low)
         events: Events = np.arange(low, high) + np.repeat(shift[runs], lengths)
-        return events if self.positions is None else self.positions[events]
+        if self.positions is None:
+            return events
+        return self.positions[events]
 
     @cached_property
     def plan(self) -> Callable[[int], tuple[Events, Events]]:
-        """Return the runs of an epoch in their order, [s]: the shift from a place in the epoch to
-        an event, and their ends.
-
-        The last epoch asked for is remembered.
+        """From an epoch to its runs in their order, [s]: the shift from a place in the epoch to an
+        event, and the end of each run in the epoch; the last epoch is remembered.
         """
         return lru_cache(maxsize=1)(self._plan)
 
     def _plan(self, epoch: int) -> tuple[Events, Events]:
         generator = np.random.default_rng((self.seed, epoch))
-        missing = generator.integers(0, self.targets, len(self.counts))  # of each user's first run
+        # events by which each user's first run is shorter
+        missing = generator.integers(0, self.targets, len(self.counts))
         runs = np.where(self.counts > 0, -(-(self.counts + missing) // self.targets), 0)
         after = runs.cumsum()
         order = generator.permutation(int(after[-1]))
@@ -138,9 +139,9 @@ class Segments:
 class Contexts:
     """Find the part of the timeline from which each event of a batch is predicted.
 
-    Consecutive events of a user share where it starts, `targets` of them at most, so that their
-    histories are one run of the timeline that is read once. The first of them has `last` events
-    before it, the others those and what lies between; fewer where the user has fewer.
+    Up to `targets` consecutive events of a user share the start of this part, so that their
+    histories are one run of the timeline that is read once. The first event has a history of `last`
+    events, and each later event also the events between; a user may have fewer events.
 
     Args:
         last: events before the first target of a run.

@@ -1,4 +1,4 @@
-"""Histories that rows share: those that start at the same event are one sequence, read once.
+"""Histories that rows share: histories that start at the same event are one sequence, read once.
 
 Letters in shapes: n rows, s sequences, L events of the longest, E places that rows look back from.
 """
@@ -14,8 +14,8 @@ from torch import Tensor
 from ...arithmetic.abilities import sent
 from ...core.frame import Events
 
-# events: sequences are padded to the places of the deepest, so that a gap costs more than reading
-# again
+# events between two rows of a sequence: sequences are padded to the places of the deepest, so that
+# a larger gap costs more than a second reading
 _APART = 16
 
 
@@ -24,16 +24,16 @@ class Sequences:
     """Arrange events as one row for each sequence, counted from its end: place 0 is the latest
     event that a row has seen.
 
-    Rows that share a start share a sequence, unless there is a gap of many events between the
-    places they look back from.
+    Rows that share a start share a sequence, unless many events lie between the places that rows
+    look back from.
     """
 
     events: Events
 
     @cached_property
     def _shared(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Start and end of each sequence, [s], and the sequence of each row, [n]; on the host, so
-        that no device is waited for."""
+        """Start and end of each sequence, [s], and the sequence of each row, [n]; computed on the
+        host, to wait for no device."""
         events = self.events.on_host
         order = (events.start * (events.stop.max() + 1) + events.stop).argsort()
         start, stop = events.start[order], events.stop[order]
@@ -41,11 +41,8 @@ class Sequences:
         fresh[1:] = (start.diff() > 0) | (stop.diff() > _APART)
         first = fresh.nonzero()[:, 0]
         last = torch.cat([first[1:], first.new_tensor([len(start)])]) - 1
-        return (
-            start[first],
-            stop[last],
-            torch.empty_like(order).index_copy_(0, order, fresh.cumsum(0) - 1),
-        )
+        of = torch.empty_like(order).index_copy_(0, order, fresh.cumsum(0) - 1)
+        return start[first], stop[last], of
 
     @cached_property
     def lengths(self) -> Tensor:
@@ -59,6 +56,7 @@ class Sequences:
 
     @cached_property
     def _back(self) -> Tensor:
+        """`back` on the host."""
         _, ends, of = self._shared
         return (ends[of] - self.events.on_host.stop).clamp_max(self._longest - 1)
 
@@ -71,7 +69,7 @@ class Sequences:
     def back(self) -> Tensor:
         """Place of each row in its sequence, [n]: the number of events after its history.
 
-        An empty history has no place of its own, and looks back from the last.
+        An empty history has no place, and looks back from the last place.
         """
         return sent(self._back, self.events.start.device)
 
@@ -89,15 +87,17 @@ class Sequences:
         return sent(torch.where(at >= starts[:, None], at, -1), self.events.start.device)
 
     def rows(self, values: Tensor) -> Tensor:
-        """Return the values of each row, [n, ...], from those of every place that rows look back
-        from, [s, E, ...]."""
+        """Return the values of each row, [n, ...], from the values of every place that rows look
+        back from, [s, E, ...]."""
         return values.flatten(0, 1).index_select(0, self.of * values.shape[1] + self.back)
 
     @cached_property
     def allowed(self) -> Tensor:
-        """Return whether a row that looks back from a place sees another one, [s, E, L]."""
+        """True for the places, L, that a row sees from the place that it looks back from, E,
+        [s, E, L]."""
         place = torch.arange(self.places.shape[1], device=self.places.device)
-        return (place[None] >= place[:, None])[: self.depth] & (self.places >= 0)[:, None]
+        earlier = place[None] >= place[: self.depth, None]  # [E, L]
+        return earlier & (self.places >= 0)[:, None]
 
     @cached_property
     def depth(self) -> int:

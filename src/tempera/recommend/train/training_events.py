@@ -31,15 +31,16 @@ from .segments import Contexts, Segments
 from .visits import Visits
 from .withheld import Withheld
 
-_SOME = 10_000  # events by which the kinds of their columns are told
+_SAMPLE = 10_000  # training events whose contexts tell the kinds of the columns
 
 
 @dataclass(frozen=True)
 class EventData:
-    """Hold the interactions of a source, divided. Runs on the same data share it.
+    """Hold the divided interactions of a source, which runs on the same data share.
 
     Args:
-        withheld: items that are not trained on, if there are any.
+        withheld: items left out of training, if there are any.
+        contexts: the distinct contexts that events happened in, if the source has any.
     """
 
     timeline: Timeline
@@ -47,29 +48,31 @@ class EventData:
     users: Entities
     items: Entities
     withheld: Withheld | None
-    contexts: Entities | None = None  # what events happened in
+    contexts: Entities | None = None
 
     @classmethod
     def of(
         cls, timeline: Timeline, division: Division, withheld: Withheld | None = None
     ) -> EventData:
-        """Return divided events with what training knows of users and items."""
-        of_users = np.add.reduceat(division.train, timeline.offsets[:-1], dtype=np.int64)
-        of_items = counted(timeline.item, division.train, len(timeline.item_ids))
+        """Return divided events with the features and training counts of users and items."""
+        train = division.train
+        of_users = np.add.reduceat(train, timeline.offsets[:-1], dtype=np.int64)
         users = Entities(_features(timeline.user_ids, timeline.users), of_users)
-        first = Cooccurrence(timeline, division.train)
+        of_items = counted(timeline.item, train, len(timeline.item_ids))
+        first = Cooccurrence(timeline, train)
         items = Entities(_features(timeline.item_ids, timeline.items), of_items, first)
         contexts: Entities | None = None
         if timeline.contexts is not None and timeline.context is not None:
             number = pa.array(range(len(timeline.contexts)))
-            of_contexts = counted(timeline.context, division.train, len(number))
+            of_contexts = counted(timeline.context, train, len(number))
             contexts = Entities(_features(number, timeline.contexts), of_contexts)
         return cls(timeline, division, users, items, withheld, contexts)
 
     def extended(self, part: Part) -> EventData:
-        """Return the same events, trained on also where they are of this part or before it, without
-        those of withheld items."""
-        division, timeline = self.division.extended(part), self.timeline
+        """Return the same events with this part, and the parts before it, for training; events of
+        withheld items are left out."""
+        timeline = self.timeline
+        division = self.division.extended(part)
         if self.withheld is not None:
             timeline = timeline.kept(~np.isin(timeline.item, self.withheld.items))
             division = Division(np.zeros(len(timeline), np.uint8), {}, {})
@@ -79,34 +82,37 @@ class EventData:
 
     @property
     def protocol(self) -> str:
-        """First protocol of the split, by which systems are compared; empty where nothing is
-        evaluated."""
+        """First protocol of the split, by which systems are compared; empty without an
+        evaluation."""
         return next(iter(self.division.test), "")
 
     @property
     def happened(self) -> Entities | None:
-        """Return contexts of some training events, a row for each of them."""
+        """The contexts of some training events, a row for each of the events."""
         if self.contexts is None or self.timeline.context is None:
             return None
-        some = self.timeline.context[np.flatnonzero(self.division.train)[:_SOME]]
-        table = self.contexts.table.take(pa.array(some))
-        columns = [
-            name for name in table.column_names if name != BEHAVIOUR
-        ]  # which the one who asks need not name
-        return Entities(table.select(columns), np.ones(len(some), np.int64))
+        train = np.flatnonzero(self.division.train)
+        sample = self.timeline.context[train[:_SAMPLE]]
+        table = self.contexts.table.take(pa.array(sample))
+        if BEHAVIOUR in table.column_names:  # a question need not name a behaviour
+            table = table.drop_columns(BEHAVIOUR)
+        return Entities(table, np.ones(len(sample), np.int64))
 
     def histories(self, events: Events) -> Histories:
         """Return the histories before events."""
         return Histories(self.timeline.item, *self.timeline.histories(events))
 
     def taken(self, events: Events) -> Histories:
-        """Return the targets before events: what their users have taken, not only looked at."""
+        """Return the targets before events: the items that users have taken, not only looked at."""
         return Histories(*self.timeline.taken(events))
 
     def seen(self, events: Events) -> Histories:
-        """Return what the users of events had taken before them, disliked or rated low."""
+        """Return the items that users had taken, disliked or rated low before events."""
+        taken = self.taken(events)
         aside = aside_of(self.timeline, events)
-        return self.taken(events) if aside is None else self.taken(events).joined(aside)
+        if aside is None:
+            return taken
+        return taken.joined(aside)
 
     def targets(self, events: Events) -> NDArray[np.int64]:
         """Return the items of events."""
@@ -114,33 +120,40 @@ class EventData:
 
 
 def aside_of(timeline: Timeline, events: Events) -> Histories | None:
-    """Return what `Timeline.aside_of` does, as rows."""
-    rows = timeline.aside_of(events)
-    return None if rows is None else Histories(*rows)
+    """Return the items set aside before each event, as `Timeline.aside_of` finds them; None if no
+    item of the timeline is set aside."""
+    aside = timeline.aside_of(events)
+    if aside is None:
+        return None
+    items, starts, stops = aside
+    return Histories(items, starts, stops)
 
 
 def _features(ids: pa.Array, table: pa.Table | None) -> pa.Table:
     """Return features with a first column of ids."""
-    columns = (
-        {} if table is None else {name: table[name] for name in table.column_names if name != "id"}
-    )
-    return pa.table({"id": ids, **columns})
+    columns = {"id": ids}
+    if table is not None:
+        for name in table.column_names:
+            if name != "id":
+                columns[name] = table[name]
+    return pa.table(columns)
 
 
 class TrainingEvents:
-    """Make the batches of one run."""
+    """Make the batches of one run, and the vectors of users and items by its tower."""
 
     def __init__(self, config: Config, events: EventData) -> None:
         self.events = events
-        timeline, train = events.timeline, events.division.train
+        timeline = events.timeline
+        train = events.division.train
         if timeline.target is not None:
             train = train & (timeline.target > 0)
         self.options: Features = config.tower.suited(timeline.ordered)
         history = self.options.history
         options = replace(config, tower=self.options).settled(int(train.sum())).train
-        contexts = (
-            Contexts(timeline, history.last, history.targets) if history else Contexts(timeline, 1)
-        )
+        contexts = Contexts(timeline, last=1)
+        if history is not None:
+            contexts = Contexts(timeline, history.last, history.targets)
         draws = Draws(options.sampled, options.sampled_power, options.seed)
         disliked = self._disliked(config, events.division.train, options.seed)
         self.visits = Visits(timeline, train, contexts, draws, config.base.asks_known, disliked)
@@ -151,6 +164,7 @@ class TrainingEvents:
         self.tower.normalised = config.base.similarity.name == "cosine"
 
     def _disliked(self, config: Config, train: NDArray[np.bool_], seed: int) -> Disliked | None:
+        """Return the draws of dislikes as negatives; None if training knows of no dislikes."""
         known = known_dislikes(self.events.timeline, train)
         if known is None:
             return None
@@ -165,26 +179,29 @@ class TrainingEvents:
         return self.visits.batch(rows, number)
 
     def content(self) -> Iterable[Tensor]:
-        """Yield all that is known of events, those set aside, and features, as the tower has read
-        these."""
-        timeline, division = self.events.timeline, self.events.division
-        aside = {} if timeline.aside is None else vars(timeline.aside)
-        each = [timeline.offsets, *timeline.columns.values(), division.part, *aside.values()]
-        yield from (
-            torch.from_numpy(np.array(values))
-            for values in each
-            if values is not None and len(values)
-        )
+        """Yield the numbers of events and of events set aside, and the features as the tower has
+        read them."""
+        timeline = self.events.timeline
+        numbers = [timeline.offsets, *timeline.columns.values(), self.events.division.part]
+        if timeline.aside is not None:
+            numbers += vars(timeline.aside).values()
+        for values in numbers:
+            if values is not None and len(values):
+                yield torch.from_numpy(np.array(values))
         yield from self.tower.buffers()
 
     def source(self) -> Iterable[Tensor]:
-        """Yield how many events each user and each item has."""
-        whole = self.events.timeline if self.events.withheld is None else self.events.withheld.whole
-        yield from (torch.from_numpy(whole.lengths), torch.from_numpy(np.bincount(whole.item)))
+        """Yield the number of events of each user, and of each item."""
+        whole = self.events.timeline
+        if self.events.withheld is not None:
+            whole = self.events.withheld.whole
+        yield torch.from_numpy(whole.lengths)
+        yield torch.from_numpy(np.bincount(whole.item))
 
     def called(self, rows: Tensor) -> list[str]:
         """Return the users and items of events."""
-        timeline, events = self.events.timeline, rows.numpy()
+        timeline = self.events.timeline
+        events = rows.numpy()
         users = timeline.user_ids.take(pa.array(timeline.user_of(events))).to_pylist()
         items = timeline.item_ids.take(pa.array(self.events.targets(events))).to_pylist()
         return [
@@ -192,10 +209,10 @@ class TrainingEvents:
         ]
 
     def user_vectors(self, events: Events) -> NDArray[np.float32]:
-        """Return vectors of the users, as they stand before these events, [q, D].
+        """Return vectors of the users before these events, [q, D].
 
-        Each has a history of its own, as whoever asks a saved run has: events that share a pass
-        would have a longer one.
+        Each event has a history of its own, like a question to a saved run: events that share a
+        pass would have longer histories.
         """
         contexts = replace(self.visits.contexts, targets=1)
         frame = replace(self.visits, contexts=contexts).frame(torch.from_numpy(events))
@@ -203,10 +220,9 @@ class TrainingEvents:
 
     @property
     def item_vectors(self) -> NDArray[np.float32]:
-        """Return vectors of all items, [c, D]."""
-        return self._encoded(
-            Frame({"item": torch.arange(len(self.events.timeline.item_ids))}), "doc"
-        )
+        """Vectors of all items, [c, D]."""
+        items = torch.arange(len(self.events.timeline.item_ids))
+        return self._encoded(Frame({"item": items}), "doc")
 
     def _encoded(self, frame: Frame, role: Role) -> NDArray[np.float32]:
         vectors: NDArray[np.float32] = self.tower.encode(frame, role).numpy()

@@ -29,18 +29,18 @@ from .segments import Contexts
 class Visits:
     """Hold event k as row k: its user with the earlier events, and its item.
 
-    A batch holds each item once, however many rows it answers, with the log of the chance that the
-    batch holds it at all. Items that are drawn in addition are listed apart, without those of the
-    rows; dislikes stand beside them for each row that brings them, and the expected number of these
-    is added to the chance. A user is listed once for each row, with the log of the expected count.
+    A batch holds each item once, however many rows have the item for an answer, with the log of the
+    chance that the batch holds the item at all. Items drawn in addition are listed apart, without
+    the items of the rows. Dislikes are listed for each row whose user has them, and the expected
+    number of dislikes is added to the chance. A user is listed once for each row, with the log of
+    the expected count.
 
     Args:
-        train: events that are trained on, [e].
-        contexts: what each event is predicted from.
+        train: events to train on, [e].
+        contexts: finds the history from which each event is predicted.
         draws: items drawn in addition to each batch, from the training items.
-        knowing: whether batches tell what else each user has taken, for masks and numerators that
-            ask.
-        disliked: draws items that a row's user does not like, as its hard negatives.
+        knowing: True adds the items that each row's user has taken, for masks and numerators.
+        disliked: draws items that a row's user does not like, as hard negatives of the row.
     """
 
     timeline: Timeline
@@ -57,9 +57,10 @@ class Visits:
 
     @cached_property
     def context(self) -> Tensor | None:
-        """Number of what each event happened in, [e]."""
-        context = self.timeline.context
-        return None if context is None else torch.from_numpy(np.asarray(context))
+        """The number of each event's context, [e]; None without contexts."""
+        if self.timeline.context is None:
+            return None
+        return torch.from_numpy(np.asarray(self.timeline.context))
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -78,25 +79,27 @@ class Visits:
 
     @cached_property
     def ends(self) -> Tensor:
-        """Return those of the draws, [i]."""
+        """The cumulated chances of the items in one draw, [i]."""
         return self.draws.ends(self.proposal)
 
     @cached_property
     def expected_dislikes(self) -> Tensor | None:
-        """Return how often a row of a batch is expected to bring each item as a dislike, [i]."""
+        """The expected number of times that a row of a batch has each item as a dislike, [i]."""
         if self.disliked is None:
             return None
-        return self.disliked.expected(
-            self.known.lengths / len(self.known.values), len(self.timeline.item_ids)
-        )
+        return self.disliked.expected(self.user_share, len(self.timeline.item_ids))
+
+    @cached_property
+    def user_share(self) -> Tensor:
+        """Share of each user among the training events, [u]."""
+        return self.known.lengths / len(self.known.values)
 
     @cached_property
     def known(self) -> Ragged:
         """The training items of each user, u rows."""
         lengths = np.add.reduceat(self.train, self.timeline.offsets[:-1], dtype=np.int64)
-        return Ragged(
-            self.item[torch.from_numpy(self.train)], from_lengths(torch.from_numpy(lengths))
-        )
+        items = self.item[torch.from_numpy(self.train)]
+        return Ragged(items, from_lengths(torch.from_numpy(lengths)))
 
     def frame(self, events: Tensor) -> Frame:
         """Return the users of these events, and their histories, [b]."""
@@ -104,10 +107,8 @@ class Visits:
         start, stop = self.contexts(events)
         columns: dict[str, Column] = {"user": user, "history": Events.of(self.item, start, stop)}
         if self.context is not None:
-            columns |= {
-                "context": self.context[events].long(),
-                "contexts": Events.of(self.context, start, stop),
-            }
+            columns["context"] = self.context[events].long()
+            columns["contexts"] = Events.of(self.context, start, stop)
         if not self.timeline.ordered:
             columns["own"] = torch.where(events < stop, events - start, -1)
         elif self.timeline.time is not None:
@@ -118,46 +119,54 @@ class Visits:
         self, events: NDArray[np.int64], stop: NDArray[np.int64], start: NDArray[np.int64]
     ) -> Tensor:
         """Return the time since the latest event of each history, [b]; nan where there is none."""
-        assert self.timeline.time is not None
-        passed = (self.timeline.time[events] - self.timeline.time[np.maximum(stop - 1, 0)]).astype(
-            np.float32
-        )
+        time = self.timeline.time
+        assert time is not None
+        latest = time[np.maximum(stop - 1, 0)]
+        passed = (time[events] - latest).astype(np.float32)
         return torch.from_numpy(np.where(stop > start, passed, np.float32(np.nan)))
 
     def batch(self, events: Tensor, step: int = 0) -> Batch[Frame]:
         """Return the chosen events, [b], with the items that step `step` draws in addition."""
-        frame, answer = self.frame(events), self.item[events].long()
+        rows = len(events)
+        frame = self.frame(events)
         user = frame.columns["user"]
         assert isinstance(user, Tensor)
+        answer = self.item[events].long()
         distinct = torch.unique(answer)  # [d]
-        drawn = torch.empty(0, dtype=torch.int64)
+        drawn = torch.empty(0, dtype=torch.int64)  # [m]
+        sampled: Side[Frame] | None = None
         if self.draws.count:
             drawn = torch.unique(self.draws(self.ends, step))
             drawn = drawn[~torch.isin(drawn, distinct)]
-        weight = self.timeline.weight
-        disliked, owner = drawn[:0], drawn[:0]
+            if len(drawn):
+                sampled = self._items(drawn, rows)
+        disliked = torch.empty(0, dtype=torch.int64)
+        negatives: Side[Frame] | None = None
         if self.disliked is not None:
             disliked, owner = self.disliked(user, step)
+            if len(disliked):
+                negatives = replace(self._items(disliked, rows), owner=owner)
+        known: Shared | None = None
+        if self.knowing:
+            known = self._known(user, torch.cat([distinct, drawn, disliked]))
+        weight: Tensor | None = None
+        if self.timeline.weight is not None:
+            weight = torch.from_numpy(self.timeline.weight[events.numpy()])
         return Batch(
-            query=Side(
-                frame,
-                ids=user,
-                logq=expected_logq(len(events), self.known.lengths[user] / len(self.known.values)),
-            ),
-            doc=self._items(distinct, len(events)),
-            negatives=replace(self._items(disliked, len(events)), owner=owner)
-            if len(disliked)
-            else None,
-            sampled=self._items(drawn, len(events)) if len(drawn) else None,
-            weight=None if weight is None else torch.from_numpy(weight[events.numpy()]),
-            known=self._known(user, torch.cat([distinct, drawn, disliked]))
-            if self.knowing
-            else None,
+            query=Side(frame, ids=user, logq=expected_logq(rows, self.user_share[user])),
+            doc=self._items(distinct, rows),
+            negatives=negatives,
+            sampled=sampled,
+            weight=weight,
+            known=known,
             answer=answer,
         )
 
     def _items(self, items: Tensor, rows: int) -> Side[Frame]:
-        proposal = self.proposal[items] if self.draws.count else None
+        """Return items as a side of a batch of so many rows, with the log of their chance."""
+        proposal: Tensor | None = None
+        if self.draws.count:
+            proposal = self.proposal[items]
         logq = inclusion_logq(rows, self.frequency[items], self.draws.count, proposal)
         if self.expected_dislikes is not None:
             logq = torch.logaddexp(logq, (rows * self.expected_dislikes[items]).log())
@@ -165,15 +174,20 @@ class Visits:
 
     def _known(self, user: Tensor, present: Tensor) -> Shared:
         """Return the training items of each row's user that the batch holds, each once: only these
-        need a mask."""
-        here = torch.zeros(len(self.timeline.item_ids), dtype=torch.bool)
+        need a mask.
+
+        Args:
+            user: of each row, [b].
+            present: all items of the batch.
+        """
+        items = len(self.timeline.item_ids)
+        here = torch.zeros(items, dtype=torch.bool)
         here[present] = True
         users, of = torch.unique(user, return_inverse=True)
         own = self.known[users]
         inside = here[own.values].nonzero()[:, 0]
-        keys = torch.repeat_interleave(own.lengths)[inside] * len(here) + own.values[inside]
-        distinct = torch.unique_consecutive(
-            torch.from_numpy(np.sort(keys.numpy()))
-        )  # once, however often it was taken
-        lengths = torch.bincount(distinct // len(here), minlength=len(users))
-        return Shared(Ragged(distinct % len(here), from_lengths(lengths)), of)
+        keys = torch.repeat_interleave(own.lengths)[inside] * items + own.values[inside]
+        rising = torch.from_numpy(np.sort(keys.numpy()))
+        distinct = torch.unique_consecutive(rising)  # once, however often an item was taken
+        lengths = torch.bincount(distinct // items, minlength=len(users))
+        return Shared(Ragged(distinct % items, from_lengths(lengths)), of)

@@ -20,9 +20,9 @@ class Withheld:
     """Hold items withheld from training, and the later events of these items."""
 
     items: Events  # [c] codes, rising
-    counts: Events  # [c] events of each that training does without
+    counts: Events  # [c] training events of each that are left out
     targets: Events  # [t] events of the test part, in rising order, each with a history
-    whole: Timeline  # with the events that training does without
+    whole: Timeline  # with the training events that are left out
 
 
 def withhold(
@@ -30,8 +30,8 @@ def withhold(
 ) -> tuple[Timeline, Division, Withheld]:
     """Take the training events of a random share of the items out of a timeline.
 
-    Histories then hold such an item only where it was taken after training. Users of whom nothing
-    is left go with it.
+    Histories then hold a withheld item only where it was taken after training. Users without
+    remaining events are left out.
 
     Raises:
         DataError: a share of less than an item, or of items that nobody takes in the test.
@@ -49,7 +49,8 @@ def withhold(
     cold[items] = True
     left = ~(cold[timeline.item] & (division.part == TRAIN))
     place = np.cumsum(left) - 1  # of an event that is left
-    fewer, part = timeline.kept(left), division.part[left]
+    fewer = timeline.kept(left)
+    part = division.part[left]
     judged = fewer.judged
     targets = judged[cold[fewer.item[judged]] & (part[judged] == TEST)]
     targets = targets[fewer.has_history(targets)]
@@ -60,8 +61,12 @@ def withhold(
         )
 
     def left_of(protocols: Mapping[str, Events]) -> dict[str, Events]:
-        moved = {name: place[events] for name, events in protocols.items()}
-        return {name: events[fewer.has_history(events)] for name, events in moved.items()}
+        """Return the events of each protocol in `fewer` that still have a history."""
+        remaining = {}
+        for name, events in protocols.items():
+            moved = place[events]
+            remaining[name] = moved[fewer.has_history(moved)]
+        return remaining
 
     moved = replace(
         division,
