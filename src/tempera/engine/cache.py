@@ -32,7 +32,7 @@ from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
 from ..arithmetic.abilities import free_bytes, seeded
-from ..arithmetic.products import onednn_pays, settle
+from ..arithmetic.products import choose_onednn, onednn_pays
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Batch, Role
 from ..errors import ConfigError, TemperaError, refuse_unknown
@@ -237,7 +237,7 @@ class Cache:
         """Cut batches and multiply as a run did before; as the options say, if they or the kind of
         device have changed since."""
         if "onednn" in sizes:  # which earlier versions do not know
-            settle(sizes["onednn"])
+            choose_onednn(sizes["onednn"])
         if sizes["wanted"] == self.wanted:
             self.mode, self.tokens = sizes["mode"], sizes["tokens"]
             self.bytes, self.micro_bytes = float(sizes["bytes"]), float(sizes["micro_bytes"])
