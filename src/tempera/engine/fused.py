@@ -30,7 +30,7 @@ from torch.nn.functional import pad, softplus
 
 from ..arithmetic.abilities import widest
 from ..core.matches import Listed, Matches
-from ..core.tiles import Gradients, Problem, Term, Vectors, sweep
+from ..core.tiles import Gradients, Problem, Term, Vectors, tile_losses
 from ..errors import ConfigError, one_line
 from ..io.console import logger
 
@@ -84,8 +84,8 @@ def launch(name: str, programs: int, arguments: Sequence[Any], sizes: Mapping[st
 
 @dataclass
 class Fused:
-    """A `core.tiles.sweep` by kernels; what they do not take goes to torch, and the log says why,
-    once.
+    """A `core.tiles.tile_losses` by kernels. A problem that they do not take goes to torch, and the
+    log says why, once.
 
     Args:
         parts: numbers in fp16 that a number of a vector is multiplied as: 2 is as exact as float32,
@@ -115,8 +115,10 @@ class Fused:
     ) -> tuple[Tensor, Gradients | None]:
         """Return losses, [b], and the gradients of sum(shares * losses); no gradients where
         `shares` is None."""
-        swept = self._by_kernels(problem, vectors, scale, shares, learns)
-        return sweep(problem, vectors, scale, shares, learns) if swept is None else swept
+        by_kernels = self._by_kernels(problem, vectors, scale, shares, learns)
+        if by_kernels is None:
+            return tile_losses(problem, vectors, scale, shares, learns)
+        return by_kernels
 
     def _by_kernels(
         self, problem: Problem, vectors: Vectors, scale: float, shares: Tensor | None, learns: bool
@@ -132,7 +134,7 @@ class Fused:
             return None
         try:
             parts = self.parts if scale <= _STEEP else 2
-            swept = _swept(problem, vectors, scale, shares, learns, parts, self.launch)
+            result = _losses_by_kernels(problem, vectors, scale, shares, learns, parts, self.launch)
         except torch.OutOfMemoryError:
             if not self.least:
                 raise
@@ -147,7 +149,7 @@ class Fused:
                 raise ConfigError(f"train.kernel=triton: {why}; use train.kernel=torch") from error
         else:
             self.works = True
-            return swept
+            return result
         self.works = False
         logger.warning(f"{why}; torch computes the loss stage")
         return None
@@ -383,7 +385,7 @@ def _level(term: Term, anchors: Tensor, candidates: Tensor, scale: float) -> Ten
     return own
 
 
-def _swept(
+def _losses_by_kernels(
     problem: Problem,
     vectors: Vectors,
     scale: float,

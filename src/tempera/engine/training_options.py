@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ..arithmetic.abilities import missing
-from ..core.tiles import Sweep, sweep
+from ..core.tiles import LossPass, tile_losses
 from ..errors import ConfigError
 from ..io.console import logger
 from ..parallel.shards import ONE_PROCESS
@@ -266,9 +266,9 @@ class Training:
         device, autocast = devices.group.device, devices.autocast
         return Cache(self.cache, self.cache_memory, self.micro_batch_tokens, device, autocast)
 
-    def swept(self, kernels: Reach, precision: Wanted) -> Sweep:
-        """Return what computes losses and gradients where the kernels reach so far, and towers have
-        this precision."""
+    def loss_pass(self, kernels: Reach, precision: Wanted) -> LossPass:
+        """Return the function that computes losses and gradients, by the reach of the kernels and
+        the precision of the towers."""
         if self.kernel == "torch" or (self.kernel == "auto" and kernels != "pay"):
-            return sweep
+            return tile_losses
         return Fused(parts_of(precision), MANY if self.kernel == "auto" else 0)

@@ -140,11 +140,12 @@ def _counted(
         embedded = cache.embed(encoder, mine)
     rows = embedded.batch.doc.rows
     everyone = _everyone(batch, rows, len(mine))
-    swept = options.swept(kernels, options.mixed_precision)
-    if isinstance(swept, Fused) and kernels != "no":
-        base_of(scored).sweep = swept = counting(ledger, swept)
+    loss_pass = options.loss_pass(kernels, options.mixed_precision)
+    if isinstance(loss_pass, Fused) and kernels != "no":
+        loss_pass = counting(ledger, loss_pass)
+        base_of(scored).loss_pass = loss_pass
     tile = loss_on_paper(ledger, scored, everyone, free)
-    fused = swept if isinstance(swept, Fused) and swept.works else None
+    fused = loss_pass if isinstance(loss_pass, Fused) and loss_pass.works else None
     grads = {role: side.rows.detach() for role, side in embedded.batch.sides().items()}
     with ledger(BACKWARD):
         embedded.backward(grads)
@@ -203,7 +204,7 @@ def _choose(
         stage.repeat(options.gradient_accumulation_steps)
 
 
-def counting(ledger: Ledger, swept: Fused) -> Fused:
+def counting(ledger: Ledger, fused: Fused) -> Fused:
     """Return fused kernels that are counted, and do not run: the first two tensors of each are
     multiplied."""
 
@@ -216,7 +217,7 @@ def counting(ledger: Ledger, swept: Fused) -> Fused:
         )
         ledger.note(Operation(name, anchors.dtype, 2 * anchors.numel() * len(candidates), moved))
 
-    return replace(swept, launch=launch)
+    return replace(fused, launch=launch)
 
 
 def objective_on_paper(objective: nn.Module, device: torch.device) -> Any:
