@@ -82,9 +82,9 @@ class Side(Generic[X]):
             value = getattr(self, name)
             if value is None:
                 continue
-            there = sent(value, device)
-            if there is not value:
-                moved[name] = there
+            on_device = sent(value, device)
+            if on_device is not value:
+                moved[name] = on_device
         return replace(self, **moved) if moved else self
 
     def of(self, rows: Y) -> Side[Y]:
@@ -275,9 +275,9 @@ class Batch(Generic[X]):
         nothing waits for them."""
         moved: Any = {}
         for role, side in self.sides().items():
-            there = side.to(device)
-            if there is not side:
-                moved[role] = there
+            on_device = side.to(device)
+            if on_device is not side:
+                moved[role] = on_device
         return replace(self, **moved) if moved else self
 
     def shares(self) -> Tensor:

@@ -313,17 +313,17 @@ class Definition:
         """Find the candidates that are known to go with each row."""
         listed = _needed(self.batch.known)
         known = [set(ids.tolist()) for ids in listed.values.split(listed.lengths.tolist())]
-        found: list[set[int]] = [set() for _ in known]
+        candidates: list[set[int]] = [set() for _ in known]
         for i, mine in enumerate(known):
             if block[1] != "query":
                 for c, document in enumerate(self._ids[block[1]]):
                     if document in mine:
-                        found[i].add(c)
+                        candidates[i].add(c)
             else:
                 for j, theirs in enumerate(known):
                     if self._documents[j] in mine or self._documents[i] in theirs:
-                        found[i].add(j)
-        return found
+                        candidates[i].add(j)
+        return candidates
 
     def guided(self, block: Block, mask: Guided) -> list[set[int]]:
         """Find the candidates that a guide finds closer to the anchor than the row's pair; a tie is
