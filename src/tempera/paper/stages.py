@@ -32,7 +32,7 @@ from ..engine.optim import adagrad_rows, adam, set_sparse, total_norm
 from ..engine.training_options import Training
 from ..parallel.distributed import ALONE, CPU, Group, buckets
 from ..parallel.divided_tables import divisible
-from ..parallel.exchange import columns_of, header_of, leaf, places
+from ..parallel.exchange import column_offsets, columns_of, header_of, leaf
 from .cost import (
     META,
     AsAccelerator,
@@ -407,7 +407,7 @@ def _exchange(
         stage.operations[Operation(name, torch.uint8, 0, 0, int(size * others))] += times
 
     columns, again = columns_of(embedded.batch), options.gradient_accumulation_steps
-    send("all-gather of rows", count * places(header_of(columns))[-1], again)
+    send("all-gather of rows", count * column_offsets(header_of(columns))[-1], again)
     grads = sum(side.rows.nbytes for side in embedded.batch.sides().values())
     send("reduce-scatter of gradients", count * grads, again)
     replayed = sum(not micro.kept for micro in plan.micros)
