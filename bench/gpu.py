@@ -153,7 +153,7 @@ def kernel_stage(sizes: Sizes, device: torch.device) -> tuple[Figures, list[Aim]
         )
         for way, count in {"kernels": 2, "kernels in half precision": 1}.items():
             by_kernels = make().to(device)
-            by_kernels.sweep = fused.Fused(count)
+            by_kernels.loss_pass = fused.Fused(count)
             off = gap(passed(by_kernels, few), want)
             aims.append(
                 Aim(f"{way} off tiles: {name}, width {width}", off, 1e-5 if count == 2 else 1e-2)
@@ -249,7 +249,7 @@ def against(sizes: Sizes, pairs: int, device: torch.device, batches: int = 1) ->
     model, ours, theirs = readers(sizes, pairs, device, batches)
     several = "" if batches == 1 else ", each of other lengths"
     cached, by_kernels = losses.CachedMultipleNegativesRankingLoss, mnr()
-    by_kernels.sweep = fused.Fused(1)
+    by_kernels.loss_pass = fused.Fused(1)
     ways: dict[str, Callable[[], float]] = {
         "Tempera": partial(ours, mnr()),
         "Tempera, kernels": partial(ours, by_kernels),

@@ -92,7 +92,7 @@ def loss_stage(make: Callable[[], Objective], width: int, pairs: int = 65_536) -
     for way, parts in {"seconds": 0, "by kernels": 2, "by kernels in half precision": 1}.items():
         ledger, objective = Ledger(META), make()
         if parts:
-            objective.sweep = counting(ledger, Fused(parts))
+            objective.loss_pass = counting(ledger, Fused(parts))
         rows = Batch(
             *(Side(torch.empty(pairs, width, device=META, requires_grad=True)) for _ in range(2))
         )

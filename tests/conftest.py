@@ -66,7 +66,7 @@ def unsettled() -> Iterator[None]:
     """Forget which library a resumed run has multiplied by."""
     yield
     if "tempera.arithmetic.products" in sys.modules:
-        sys.modules["tempera.arithmetic.products"]._choice.settled = None  # type: ignore[attr-defined]
+        sys.modules["tempera.arithmetic.products"]._choice.chosen = None  # type: ignore[attr-defined]
 
 
 @pytest.fixture

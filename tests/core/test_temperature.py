@@ -34,7 +34,7 @@ def test_a_fixed_temperature() -> None:
     assert not dial.learnable and not dial.scale().requires_grad
     for progress in (0.0, 0.5, 1.0):
         dial.advance(progress)
-    dial.settle(1024, True)
+    dial.resolve(1024, True)
     assert dial.value == at(0.07)
     assert Temperature(3.0, floor=0.1, ceiling=1.0).value == at(3.0)  # bounds are for training only
 
@@ -204,22 +204,22 @@ def test_auto_takes_its_value_once() -> None:
     dial = Temperature("auto")
     with pytest.raises(ConfigError, match="auto and has no value yet"):
         dial.scale()
-    dial.settle(1024, True)
+    dial.resolve(1024, True)
     assert dial.value == at(1 / math.log(1024))
-    dial.settle(8, True)
+    dial.resolve(8, True)
     assert dial.value == at(1 / math.log(1024))
     learned = Temperature("auto", learnable=True, floor=0.2, ceiling=0.3)
-    learned.settle(1024, True)
+    learned.resolve(1024, True)
     assert learned.value == at(0.2) and learned.learnable
     learned = Temperature("auto", learnable=True, floor=0.01, ceiling=0.1)
-    learned.settle(1024, True)
+    learned.resolve(1024, True)
     assert learned.value == at(0.1)
 
 
 def test_auto_is_where_a_schedule_starts() -> None:
     dial = Temperature("auto", final=0.02)
     dial.advance(0.5)  # nothing to go on yet
-    dial.settle(1024, True)
+    dial.resolve(1024, True)
     for progress, value in ((0.0, 1 / math.log(1024)), (1.0, 0.02)):
         dial.advance(progress)
         assert dial.value == at(value)
@@ -232,7 +232,7 @@ def test_auto_is_where_a_schedule_starts() -> None:
 @pytest.mark.parametrize("learnable", [False, True])
 def test_a_checkpoint_restores_the_temperature(learnable: bool) -> None:
     before = Temperature("auto", learnable=learnable)
-    before.settle(1000, True)
+    before.resolve(1000, True)
     if learnable:
         step(before, -1.0)
     file = io.BytesIO()
@@ -247,7 +247,7 @@ def test_a_checkpoint_restores_the_temperature(learnable: bool) -> None:
         ):
             after.load_state_dict(state)
             assert after.value == before.value and after.learnable == learnable
-            after.settle(7, True)  # is settled already
+            after.resolve(7, True)  # is settled already
             assert after.value == before.value
 
 
@@ -263,11 +263,11 @@ def test_a_schedule_goes_on_after_a_checkpoint() -> None:
 
 def test_a_schedule_from_auto_goes_on_after_a_checkpoint() -> None:
     before, after = Temperature("auto", final=0.02), Temperature("auto", final=0.02)
-    before.settle(1024, True)
+    before.resolve(1024, True)
     before.advance(0.3)
     after.load_state_dict(before.state_dict())
     for dial in (before, after):
-        dial.settle(1024, True)
+        dial.resolve(1024, True)
         dial.advance(0.7)
     assert after.value == before.value
 
@@ -375,7 +375,7 @@ def test_a_temperature_below_what_the_precision_holds(
 def test_auto_is_judged_when_it_has_a_value() -> None:
     dial = Temperature("auto")
     assert heads(Objective(cosine, dial)) == []
-    dial.settle(2, True)
+    dial.resolve(2, True)
     assert heads(Objective(cosine, dial)) == ["cosine with temperature 1"]
 
 

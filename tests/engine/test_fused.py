@@ -21,7 +21,7 @@ from tempera.core.masks import Guided, KnownPositives, SameId
 from tempera.core.memory import Memory
 from tempera.core.similarity import cosine, dot
 from tempera.core.teacher import Teacher
-from tempera.core.tiles import sweep
+from tempera.core.tiles import tile_losses
 from tempera.engine import fused, loop
 from tempera.engine.devices import Devices
 from tempera.engine.training_options import Training
@@ -118,7 +118,7 @@ def off(objective: Objective, rows: Batch[Tensor], half: bool = False) -> float:
     """Return how far the kernels are off the definition: losses, gradients relative to their
     largest entry, and the scale's."""
     took = fused.Fused(1 if half else 2)
-    objective.sweep = took
+    objective.loss_pass = took
     got = gradients(objective, rows, objective)
     assert not took.said
     exact = rows.map(lambda x: x.double())
@@ -166,7 +166,7 @@ def test_a_loss_that_float32_cannot_tell_from_0_keeps_its_precision() -> None:
     """One negative whose probability is below float32's distance of 1 and the number before it."""
     rows = torch.eye(2, requires_grad=True)
     objective = Objective(dot, 0.05)
-    objective.sweep = fused.Fused()
+    objective.loss_pass = fused.Fused()
     losses = objective(rows, torch.eye(2))
     losses.sum().backward()
     expected = torch.tensor([-20.0], dtype=torch.float64).exp()
@@ -189,7 +189,7 @@ def test_large_logits_keep_their_distances() -> None:
     objective = Objective(dot, 1.0)
     want = gradients(objective, rows.map(Tensor.double), objective)
     tiles = gradients(objective, rows, objective)
-    objective.sweep = fused.Fused()
+    objective.loss_pass = fused.Fused()
     got = gradients(objective, rows, objective)
     off, usual = ((x[1][:32] - want[1][:32]).norm() / want[1][:32].norm() for x in (got, tiles))
     assert off < 5 * usual < 1e-3
@@ -200,7 +200,7 @@ def test_large_logits_keep_their_distances() -> None:
 )  # of what the smaller of two numbers replaces
 def test_huge_logits_have_gradients() -> None:
     objective = Objective(dot, 1.0)
-    objective.sweep = fused.Fused()
+    objective.loss_pass = fused.Fused()
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
         sides = (Side(torch.randn(17, 20, generator=generator) * 6e3) for _ in range(2))
@@ -213,7 +213,7 @@ def test_half_precision_is_not_for_low_temperatures() -> None:
         found = []
         for parts in (1, 2):
             objective = mnr(temperature=temperature)
-            objective.sweep = fused.Fused(parts)
+            objective.loss_pass = fused.Fused(parts)
             found.append(gradients(objective, rows, objective)[1])
         assert torch.equal(*found) == same
 
@@ -242,7 +242,7 @@ def test_what_the_kernels_do_not_take_has_the_bits_of_torch_and_a_line_in_the_lo
     ids = rows.doc.ids.tolist()  # type: ignore[union-attr]
     rows = Batch(**sides, known=Ragged.of([*zip(ids, reversed(ids))]))  # type: ignore[arg-type]
     want = gradients(objective, rows, objective)
-    objective.sweep = fused.Fused()
+    objective.loss_pass = fused.Fused()
     with caplog.at_level("INFO", logger="tempera"):
         got = gradients(objective, rows, objective)
     assert all(torch.equal(x, y) for x, y in zip(got, want, strict=True))
@@ -289,18 +289,18 @@ def test_a_run_takes_the_kernels_where_its_option_says_so_or_where_they_pay(
         options,
         Devices(mixed_precision="bf16"),
     )  # type: ignore[arg-type]
-    wanted = {"triton": fused.Fused(1), "auto": fused.Fused(1, fused.MANY) if pays else sweep}
-    assert objective.sweep == wanted.get(kernel, sweep)
+    wanted = {"triton": fused.Fused(1), "auto": fused.Fused(1, fused.MANY) if pays else tile_losses}
+    assert objective.loss_pass == wanted.get(kernel, tile_losses)
 
 
 def test_few_scores_stay_with_torch_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
     rows, objective = batch(random.Random(0), 20, 8), mnr()
     want = gradients(objective, rows, objective)
-    objective.sweep = fused.Fused(least=1000)
+    objective.loss_pass = fused.Fused(least=1000)
     with caplog.at_level("INFO", logger="tempera"):
         got = gradients(objective, rows, objective)
     assert all(torch.equal(x, y) for x, y in zip(got, want, strict=True)) and not caplog.records
-    objective.sweep = fused.Fused(least=400)
+    objective.loss_pass = fused.Fused(least=400)
     assert not torch.equal(
         gradients(objective, rows, objective)[1], want[1]
     )  # by kernels, which round otherwise
@@ -324,8 +324,8 @@ def test_kernels_that_do_not_run_are_told_once(
         calls.append(1)
         raise error
 
-    monkeypatch.setattr(fused, "_sweep_by_kernels", broken)
-    objective.sweep = fused.Fused(least=least)
+    monkeypatch.setattr(fused, "_losses_by_kernels", broken)
+    objective.loss_pass = fused.Fused(least=least)
     if not least:
         wanted = type(error) if isinstance(error, torch.OutOfMemoryError) else ConfigError
         with pytest.raises(

@@ -364,7 +364,7 @@ def test_the_products_of_kernels_are_those_that_they_run(
         (torch.empty(512, 64, device=META, requires_grad=True) for _ in range(2)),
     )
     objective = mnr()
-    objective.sweep = counting(ledger, Fused(parts))
+    objective.loss_pass = counting(ledger, Fused(parts))
     loss_on_paper(ledger, objective_on_paper(objective, META), Batch(*map(Side, rows)), 80e9)
     assert ledger.stages[LOSS].total("flops") == (kernels + products) * 512**2 * 64
     own = [

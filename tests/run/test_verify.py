@@ -147,13 +147,13 @@ def test_a_wrong_gradient_is_found_and_a_right_one_passes(
 def test_a_wrong_gradient_of_the_temperature_is_found(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = case.objective.sweep
+    right = case.objective.loss_pass
 
-    def sweep(*given: Any) -> Any:
+    def loss_pass(*given: Any) -> Any:
         losses, gradients = right(*given)
         return losses, gradients and replace(gradients, scale=1.001 * gradients.scale)
 
-    monkeypatch.setattr(case.objective, "sweep", sweep)
+    monkeypatch.setattr(case.objective, "loss_pass", loss_pass)
     assert failed(verification._objective(case)) == ["objective = its definition: gradients"]
 
 

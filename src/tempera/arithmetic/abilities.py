@@ -1,7 +1,7 @@
-"""Abilities of a device, asked of torch and not guessed from its name; where one is missing there
-is something else to do.
+"""Abilities of a device, asked of torch and not guessed from the device's name; a missing ability
+has a substitute.
 
-A CPU is the host: nothing waits for it, and torch is not asked about it.
+A CPU is the host: nothing waits for a CPU, and torch is not asked about its abilities.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ def free_memory(device: torch.device) -> int | None:
     """Return the bytes that are free on an accelerator; None on a CPU, or where the device cannot
     be asked.
 
-    What torch keeps for its next tensors counts as free, so that a second run in a process has the
-    memory of the first.
+    Memory that torch keeps for its next tensors counts as free, so that a second run in a process
+    has the memory of the first.
     """
     if device.type == "cpu":
         return None
     try:
-        kept = torch.accelerator.memory_reserved(device) - torch.accelerator.memory_allocated(
-            device
-        )
+        reserved = torch.accelerator.memory_reserved(device)
+        kept = reserved - torch.accelerator.memory_allocated(device)
         return int(torch.accelerator.get_memory_info(device)[0]) + kept
     except (RuntimeError, AttributeError):
         return None
@@ -67,10 +66,8 @@ def has_sparse(device: torch.device) -> bool:
     True
     """
     try:
-        indices, values = (
-            torch.zeros(1, 0, dtype=torch.int64, device=device),
-            torch.zeros(0, 1, device=device),
-        )
+        indices = torch.zeros(1, 0, dtype=torch.int64, device=device)
+        values = torch.zeros(0, 1, device=device)
         torch.sparse_coo_tensor(indices, values, (1, 1), check_invariants=False).coalesce()
     except (NotImplementedError, RuntimeError):
         return False
@@ -78,7 +75,7 @@ def has_sparse(device: torch.device) -> bool:
 
 
 def missing(device: torch.device) -> list[str]:
-    """Name what a device does not have, and what is done instead.
+    """Name the abilities that a device does not have, and their substitutes.
 
     >>> missing(torch.device("cpu"))
     []
@@ -95,8 +92,8 @@ def missing(device: torch.device) -> list[str]:
 
 
 def event(device: torch.device) -> torch.Event | None:
-    """Return a mark to be set in the work of a device, by which to time it; None where it has
-    none."""
+    """Return a mark to set in the work of a device, to time this work; None where the device has no
+    marks."""
     if device.type in _HOSTED:
         return None
     try:
@@ -124,17 +121,17 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def placed(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return a tensor in the dtype and on the device of another; its dtype changes first, which the
-    device may not have."""
+    """Return a tensor in the dtype and on the device of another; the dtype changes first, since the
+    device may not have the first dtype."""
     return sent(tensor.to(like.dtype), like.device)
 
 
 def sent(rows: X, device: torch.device | str) -> X:
-    """Return a tensor, or rows of several, on a device; CUDA reads pinned memory of the host while
-    the program goes on.
+    """Return a tensor, or rows of several tensors, on a device; CUDA reads pinned memory of the host
+    while the program goes on.
 
     Memory that is not pinned is copied when the device has done all its work, and the program waits
-    for that.
+    for the copy.
     """
     here: Any = rows
     read_by_cuda = (
@@ -149,8 +146,8 @@ def sent(rows: X, device: torch.device | str) -> X:
 
 @contextmanager
 def without_dropout(module: Any) -> Iterator[None]:
-    """Switch dropout off in the block; each module within has its own mode again afterwards, as one
-    that is never trained."""
+    """Switch dropout off in the block; each module has its own mode again afterwards, such as a
+    module that is never trained."""
     training = [each for each in module.modules() if each.training]
     module.eval()
     try:

@@ -16,8 +16,8 @@ def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Return the backward pass of a `torch.autograd.Function` of which a second derivative is an
     error.
 
-    torch's own `once_differentiable` raises only where the gradient that comes in has a graph. That
-    of a mean has none, and the second derivative would be 0 without a word.
+    torch's own `once_differentiable` raises only where the incoming gradient has a graph. The
+    gradient of a mean has no graph, and the second derivative would be 0 without a word.
     """
 
     @wraps(backward)
@@ -26,20 +26,15 @@ def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
             gradients = backward(ctx, *grads)
         if not torch.is_grad_enabled():  # as without create_graph
             return gradients
-        known = (
-            each
-            for each in (*ctx.saved_tensors, *grads)
-            if isinstance(each, Tensor) and each.requires_grad
-        )
-        nothing = [
-            each.flatten()[:0].sum() for each in known
-        ]  # by which whoever asks for their derivatives comes here
+        # Whoever asks for the derivatives of these tensors comes here by way of the empty sums.
+        tensors = [each for each in (*ctx.saved_tensors, *grads) if isinstance(each, Tensor)]
+        nothing = [each.flatten()[:0].sum() for each in tensors if each.requires_grad]
+        bound = []
+        for gradient in gradients:
+            if gradient is not None:
+                gradient = sum((zero.to(gradient) for zero in nothing), gradient.detach())
+            bound.append(gradient)
         fails: Any = torch._C._functions.DelayedError(_ONCE, len(gradients))
-        return fails(
-            *(
-                None if each is None else sum((zero.to(each) for zero in nothing), each.detach())
-                for each in gradients
-            )
-        )
+        return fails(*bound)
 
     return once

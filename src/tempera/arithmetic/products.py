@@ -1,11 +1,11 @@
 """Products of matrices, on a CPU by the library that takes less time.
 
 torch multiplies float32 by MKL, which uses 256 of the 512 bits of an AMD processor: on a Zen 5,
-oneDNN takes less than half of its time. The only switch to oneDNN also lets it round factors to
-bf16, which it does where a processor has AMX. So it is measured whether oneDNN is faster and
-whether it rounds, and only products of this module go to it: torch's attention would take six times
-as long. The switch is one for all threads, so that what others multiply in the meantime goes to
-oneDNN, too.
+oneDNN takes less than half of that time. The only switch to oneDNN also allows oneDNN to round
+factors to bf16, as happens where a processor has AMX. So a measurement shows whether oneDNN is
+faster and exact, and only products of this module go to oneDNN: torch's attention would take six
+times as long. The switch is one for all threads, so that the products of other threads go to oneDNN
+in the meantime, too.
 
 Letters in shapes: m rows, k inputs, o outputs.
 """
@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
-from itertools import product
 from typing import Any
 
 import torch
@@ -26,16 +25,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 WORTH = 1.5  # times as fast another way to multiply has to be, to be taken
-_LARGE = (
-    1 << 21
-)  # products of two numbers that pay for oneDNN's later start, of some 10 microseconds
+# Products of two numbers that pay for oneDNN's later start, of some 10 microseconds.
+_LARGE = 1 << 21
 _ROUNDS = 9
 _FEWEST = 32  # rows that are multiplied together
 _HALF = (torch.bfloat16, torch.float16)
 
 
 def mm(x: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return x y, [m, k] and [k, o] to [m, o]; by oneDNN where that pays.
+    """Return x y, [m, k] and [k, o] to [m, o]; by oneDNN where oneDNN pays.
 
     >>> mm(torch.ones(1, 2), torch.ones(2, 3)).tolist()
     [[2.0, 2.0, 2.0]]
@@ -46,7 +44,7 @@ def mm(x: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
 
 def by_onednn(x: Tensor, y: Tensor) -> AbstractContextManager[None]:
     """Return a context in which x, [m, k], times y, [k, o], in float32 is multiplied by oneDNN,
-    where that pays.
+    where oneDNN pays.
 
     >>> with by_onednn(x := torch.ones(1, 2), y := torch.ones(2, 1)):
     ...     torch.addmm(torch.ones(1, 1), x, y).tolist()
@@ -56,25 +54,25 @@ def by_onednn(x: Tensor, y: Tensor) -> AbstractContextManager[None]:
 
 
 def filled(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return rows in a precision, with zeros up to a number of them that recurs: [m, k] -> [r, k].
+    """Return rows in a precision, and zeros up to a number of rows that recurs: [m, k] -> [r, k].
 
-    oneDNN prepares for each shape that it has not seen of late. The number is a multiple of 32, and
-    of a sixteenth of the power of 2 below m: 32, 64, ... 512, 544, ... 1,024, 1,088, ...
+    oneDNN prepares for each new shape. The number is a multiple of 32, and of a sixteenth of the
+    power of 2 below m: 32, 64, ... 512, 544, ... 1,024, 1,088, ...
 
     >>> [len(filled(torch.ones(rows, 1))) for rows in (1, 32, 500, 513, 1025)]
     [32, 32, 512, 544, 1088]
     """
-    low, step = (
-        rows if dtype is None else rows.to(dtype),
-        max(_FEWEST, 1 << max(0, len(rows).bit_length() - 5)),
-    )
+    low = rows if dtype is None else rows.to(dtype)
+    step = max(_FEWEST, 1 << max(0, len(rows).bit_length() - 5))
     more = -len(rows) % step
-    return torch.cat([low, low.new_zeros(more, low.shape[1])]) if more else low.contiguous()
+    if not more:
+        return low.contiguous()
+    return torch.cat([low, low.new_zeros(more, low.shape[1])])
 
 
 def unfilled(products: Tensor, shape: torch.Size) -> Tensor:
-    """Return the products of rows, [r, o], without those that filled them up, laid out as the rows,
-    whose shape is [..., k].
+    """Return the products of rows, [r, o], without the products of filling zeros, laid out as the
+    rows, whose shape is [..., k].
 
     >>> unfilled(torch.ones(32, 5), torch.Size([2, 3, 4])).shape
     torch.Size([2, 3, 5])
@@ -93,20 +91,22 @@ def onednn_takes(x: Tensor, columns: int) -> bool:
 
 
 def onednn_pays() -> bool:
-    """Return True if oneDNN multiplies float32 in less time than torch here, as exactly; or what
-    `settle` has said."""
-    return onednn_gain() >= WORTH if _choice.settled is None else _choice.settled
+    """Return True if oneDNN multiplies float32 in less time than torch here, as exactly; or the
+    choice of `choose_onednn`."""
+    if _choice.chosen is not None:
+        return _choice.chosen
+    return onednn_gain() >= WORTH
 
 
-def settle(choice: bool) -> None:
-    """Multiply as a run did that began elsewhere or in a busier moment: it ends with the same bits.
-    oneDNN has to be exact here."""
-    _choice.settled = choice and onednn_gain() > 0
+def choose_onednn(choice: bool) -> None:
+    """Multiply by the library that a run began with, elsewhere or in a busier moment, so that the
+    run ends with the same bits. oneDNN has to be exact here."""
+    _choice.chosen = choice and onednn_gain() > 0
 
 
 @cache
 def onednn_gain() -> float:
-    """Return how many times as fast as by torch oneDNN multiplies float32, as exactly; else 0.
+    """Return torch's time over oneDNN's for a product in float32; 0 if oneDNN is not as exact.
     Measured once, in about 0.05 s."""
     if not torch.backends.mkldnn.is_available() or _choice.matmul is None:  # type: ignore[no-untyped-call]
         return 0.0  # without oneDNN, or before torch 2.9
@@ -125,16 +125,15 @@ def onednn_gain() -> float:
                 exact = all(map(_is_exact, _SHAPES))
         except RuntimeError:  # as where torch's switches are locked
             return 0.0
-        x, y = (
-            torch.ones(shape, dtype=torch.float32, device="cpu")
-            for shape in ((256, 512), (512, 1024))
-        )
-        seconds: list[list[float]] = [[], []]
+        x = torch.ones(256, 512, dtype=torch.float32, device="cpu")
+        y = torch.ones(512, 1024, dtype=torch.float32, device="cpu")
+        by_torch = []
+        by_onednn = []
         for _ in range(_ROUNDS):  # in turns, so that a busy moment meets both
-            seconds[0].append(_seconds(x, y))
+            by_torch.append(_seconds(x, y))
             with _switched():
-                seconds[1].append(_seconds(x, y))
-    return min(seconds[0]) / min(seconds[1]) if exact else 0.0
+                by_onednn.append(_seconds(x, y))
+    return min(by_torch) / min(by_onednn) if exact else 0.0
 
 
 _SHAPES = ((64, 64, 64), (100, 33, 65), (256, 512, 256), (1024, 64, 1024))
@@ -147,18 +146,19 @@ def _is_exact(shape: tuple[int, int, int]) -> bool:
     x = torch.arange(m * k, device="cpu").view(m, k) % 1999 - 999
     y = torch.arange(k * o, device="cpu").view(k, o) % 29 - 14  # so that sums are below 2^24
     want = (x.double() @ y.double()).float()
-    ways = product(*((each.float(), each.T.float().contiguous().T) for each in (x, y)))
-    return all(torch.equal(a @ b, want) for a, b in ways)
+    for a in (x.float(), x.T.float().contiguous().T):
+        for b in (y.float(), y.T.float().contiguous().T):
+            if not torch.equal(a @ b, want):
+                return False
+    return True
 
 
 def _seconds(x: Tensor, y: Tensor) -> float:
-    """Return the CPU seconds of this thread, which other programs change less; or wall seconds
-    where a clock of them is coarse."""
-    clock = (
-        time.thread_time
-        if time.get_clock_info("thread_time").resolution < 1e-5
-        else time.perf_counter
-    )
+    """Return the CPU seconds of a product in this thread, since other programs change CPU seconds
+    less; wall seconds where the clock of CPU seconds is coarse."""
+    clock = time.perf_counter
+    if time.get_clock_info("thread_time").resolution < 1e-5:
+        clock = time.thread_time
     start = clock()
     torch.mm(x, y)
     return clock() - start
@@ -169,15 +169,18 @@ class _Choice:
     the last restores it."""
 
     def __init__(self) -> None:
-        self.settled: bool | None = None
-        self.measuring, self.entering = threading.Lock(), threading.Lock()
-        self.inside, self.earlier = 0, "none"
+        self.chosen: bool | None = None
+        self.measuring = threading.Lock()
+        self.entering = threading.Lock()
+        self.inside = 0
+        self.earlier = "none"
         self.matmul: Any = getattr(torch.backends.mkldnn, "matmul", None)
 
     def __enter__(self) -> None:
         with self.entering:
             if not self.inside:
-                self.earlier, self.matmul.fp32_precision = self.matmul.fp32_precision, "bf16"
+                self.earlier = self.matmul.fp32_precision
+                self.matmul.fp32_precision = "bf16"
             self.inside += 1
 
     def __exit__(self, *error: object) -> None:
@@ -211,8 +214,8 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @lru_cache
 def _adding(dtype: torch.dtype) -> Callable[..., Tensor]:
-    """Return oneDNN's linear layer, which torch's compiler takes, too; or torch's, where there is
-    no other in this precision."""
+    """Return oneDNN's linear layer, which torch's compiler takes, too; or torch's, where oneDNN has
+    none in this precision."""
     try:
         adding: Any = torch.ops.mkldnn._linear_pointwise
         one = torch.ones(1, 1, dtype=dtype)
@@ -227,10 +230,10 @@ def _adding(dtype: torch.dtype) -> Callable[..., Tensor]:
 
 
 class LastRows:
-    """Keeps what was made of the rows that came last, for the next layer that reads the same ones:
+    """Keeps a function's result for the last rows, for the next layer that reads the same rows:
     queries, keys and values do.
 
-    Writes to `rows.data`, which torch does not count, are not seen.
+    Torch does not count writes to `rows.data`: the kept result stays.
 
     >>> last, rows = LastRows(lambda rows: rows + 1), torch.zeros(2)
     >>> last.of(rows) is last.of(rows)
@@ -247,9 +250,11 @@ class LastRows:
         self.version = -1
 
     def of(self, rows: Tensor) -> Tensor:
-        """Return what is made of rows, by now."""
+        """Return the function's result for rows."""
         if rows.is_inference():  # whose changes are not counted
             return self.make(rows)
         if self.made is None or rows is not self.rows or rows._version != self.version:
-            self.rows, self.version, self.made = rows, rows._version, self.make(rows)
+            self.rows = rows
+            self.version = rows._version
+            self.made = self.make(rows)
         return self.made

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 
 class Table(nn.Embedding):
-    """Vectors of which a batch reads few, [rows, D].
+    """Vectors, [rows, D], of which a batch reads few.
 
-    With `sparse`, which training sets for an optimiser that wants it, gradients hold the rows that
-    were read instead of all.
+    With `sparse`, which training sets for an optimiser of sparse gradients, gradients hold the rows
+    that were read instead of all.
 
     >>> table = Table(1_000_000, 2, sparse=True)
     >>> table.mean_of(torch.tensor([7, 7, 5]), torch.tensor([0, 2])).sum().backward()
@@ -22,22 +22,22 @@ class Table(nn.Embedding):
     ([[5, 7]], [[1.0, 1.0], [1.0, 1.0]])
     """
 
-    lookup: Callable[[Tensor], Tensor] | None = (
-        None  # takes the place of its own where rows are divided among processes
-    )
+    # Takes the place of the table's own lookup where rows are divided among processes.
+    lookup: Callable[[Tensor], Tensor] | None = None
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return vectors of rows, [..., D]."""
-        return super().forward(rows) if self.lookup is None else self.lookup(rows)
+        if self.lookup is not None:
+            return self.lookup(rows)
+        return super().forward(rows)
 
     def mean_of(self, rows: Tensor, starts: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The means of bags of vectors, [n, D]; 0 for an empty bag.
+        """Return the means of bags of vectors, [n, D]; 0 for an empty bag.
 
         Args:
             rows: of all bags, one after the other.
-            starts: where each bag begins among them, [n].
-            weights: what the vector of each row of the table is multiplied by, [rows of the table];
-                None is 1.
+            starts: the position of each bag's first row in `rows`, [n].
+            weights: the factor of each vector of the table, [rows of the table]; None is 1.
 
         >>> table = Table(2, 1, _weight=torch.tensor([[1.0], [3.0]]))
         >>> table.mean_of(torch.tensor([0, 1]), torch.tensor([0]), torch.tensor([5.0, 1.0])).tolist()
@@ -47,7 +47,9 @@ class Table(nn.Embedding):
             return weighted_means(self.weight, rows, starts, weights)
         # Each row once: a gradient has one vector for what was read, not one for each time.
         distinct, which = torch.unique(rows, return_inverse=True)
-        vectors = self(distinct) if weights is None else self(distinct) * weights[distinct][:, None]
+        vectors = self(distinct)
+        if weights is not None:
+            vectors = vectors * weights[distinct][:, None]
         return F.embedding_bag(which, vectors, starts, mode="mean")
 
 
@@ -61,7 +63,6 @@ def weighted_means(table: Tensor, rows: Tensor, starts: Tensor, weights: Tensor 
 
 
 def lengths_of(rows: Tensor, starts: Tensor) -> Tensor:
-    """Return how many rows each bag holds, [n]."""
-    return starts.diff(
-        append=starts.new_full((1,), len(rows))
-    )  # made on the device, without a wait
+    """Return the number of rows of each bag, [n]."""
+    end = starts.new_full((1,), len(rows))  # made on the device, without a wait
+    return starts.diff(append=end)

@@ -13,8 +13,7 @@ from .similarity import cosine
 def cautions(
     objective: Objective, dtype: torch.dtype = torch.float32, normalised: bool = False
 ) -> list[str]:
-    """Return what is likely to go wrong with an objective, one sentence each; an empty list if
-    nothing is.
+    """Return the likely faults of an objective, one sentence each.
 
     Args:
         dtype: of the embeddings as the towers give them.
@@ -53,10 +52,10 @@ def cautions(
 
 
 def refuse_batch_statistics(model: nn.Module) -> None:
-    """Raise ConfigError for a layer that looks at the whole batch: it embeds a row otherwise in
+    """Raise ConfigError for a layer that looks at the whole batch: its embedding of a row differs in
     every micro-batch.
 
-    One in eval() that has learned its statistics looks at each row alone.
+    A layer in eval() that has learned its statistics looks at each row alone.
     """
     for name, module in model.named_modules():
         looks = isinstance(module, nn.modules.batchnorm._BatchNorm)

@@ -40,8 +40,8 @@ class Side(Generic[X]):
         teacher: [n, T] a teacher's unit vectors of the same rows.
 
     Raises:
-        DataError: rows that are an array or a list, or something that is no tensor of a number (of
-            a guide and a teacher a vector) for each row, or ids or owners that are no integers.
+        DataError: rows that are an array or a list; another field that is no tensor of a number (of
+            a guide and a teacher a vector) for each row; ids or owners that are no integers.
 
     >>> side = Side(torch.eye(3), ids=torch.tensor([7, 8, 9]))
     >>> len(side), side[1:].ids.tolist()
@@ -68,22 +68,24 @@ class Side(Generic[X]):
 
     def __getitem__(self, rows: Any) -> Side[X]:
         """Return the chosen rows, with everything known about them."""
-        present = {f.name: getattr(self, f.name) for f in fields(self)}
-        chosen: Any = {
-            name: None if value is None else value[rows] for name, value in present.items()
-        }
+        chosen: Any = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            chosen[field.name] = None if value is None else value[rows]
         return Side(**chosen)
 
     def to(self, device: torch.device) -> Side[X]:
-        """Return the same side with what is computed with on another device; ids and owners stay
-        where they are."""
-        present = {name: getattr(self, name) for name in ("rows", "logq", "guide", "teacher")}
-        moved: Any = {
-            name: None if value is None else sent(value, device) for name, value in present.items()
-        }
-        return (
-            self if all(moved[name] is present[name] for name in moved) else replace(self, **moved)
-        )
+        """Return the same side with the numbers that are computed with on another device; ids and
+        owners stay where they are."""
+        moved: Any = {}
+        for name in ("rows", "logq", "guide", "teacher"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            on_device = sent(value, device)
+            if on_device is not value:
+                moved[name] = on_device
+        return replace(self, **moved) if moved else self
 
     def of(self, rows: Y) -> Side[Y]:
         """Return the same side with other `rows`: embeddings in place of features."""
@@ -91,7 +93,7 @@ class Side(Generic[X]):
 
 
 def _extremes(values: Tensor | None) -> Sequence[float]:
-    """Return the least and the greatest value, or nan; nothing where there are none, or a device
+    """Return the least and the greatest value, or nan; nothing without values, or where a device
     would be waited for."""
     if values is None or values.device.type != "cpu" or not len(values):
         return ()
@@ -105,21 +107,23 @@ def kind_of(value: Any) -> str:
 
 
 def _check_column(holder: Side[Any] | Batch[Any], name: str, rows: int) -> None:
-    """Refuse what is no tensor of a number, or of a guide and a teacher a vector, for each row;
-    keep integers as int64."""
-    value, owned = getattr(holder, name), article(type(holder).__name__.lower())
+    """Raise DataError for a field that is no tensor of a number, or of a guide and a teacher a
+    vector, for each row; keep integers as int64."""
+    value = getattr(holder, name)
     if value is None:
         return
+    owned = article(type(holder).__name__.lower())
     whole = name in ("ids", "owner", "answer")
     if not isinstance(value, Tensor) or (whole and value.dtype not in _INTEGERS):
-        what = "integers" if whole else "numbers"
+        kind = "integers" if whole else "numbers"
         raise DataError(
-            f"{owned} has {name} of {kind_of(value)}: give a tensor of {what}, one for each row"
+            f"{owned} has {name} of {kind_of(value)}: give a tensor of {kind}, one for each row"
         )
     if value.dim() and len(value) != rows:
         raise DataError(f"{owned} of {rows} rows has {name} of {len(value)}: give one for each row")
-    wanted, dim = ("vector", 2) if name in ("guide", "teacher") else ("number", 1)
-    if value.dim() != dim:
+    is_vector = name in ("guide", "teacher")
+    if value.dim() != (2 if is_vector else 1):
+        wanted = "vector" if is_vector else "number"
         raise DataError(
             f"{owned} has {name} of the shape {[*value.shape]}: give one {wanted} for each row"
         )
@@ -129,8 +133,8 @@ def _check_column(holder: Side[Any] | Batch[Any], name: str, rows: int) -> None:
 
 @dataclass(frozen=True)
 class Batch(Generic[X]):
-    """Row i pairs query i with doc i; or, where `answer` is given, with the document of that id,
-    which stands in doc once.
+    """Row i pairs query i with doc i; with `answer`, query i with the document of that id, which
+    stands in doc once.
 
     Args:
         query: [n] queries.
@@ -142,12 +146,11 @@ class Batch(Generic[X]):
         known: n rows: the ids of every document known to answer each query.
         span: the rows this device answers for, all if None.
         answer: [n] id of each row's document; None where doc i is row i's.
-        temperature: of this batch in place of the objective's, which then learns nothing from it.
+        temperature: in place of the objective's, which then learns nothing from this batch.
 
     Raises:
         DataError: queries and documents of different number, an answer to documents without ids,
-            negatives without owner, or weights below 0, something that is not one for each row or
-            of another kind.
+            negatives without owner, weights below 0, or a field of another kind or length.
         ConfigError: a temperature of 0 or below.
 
     >>> q, d = torch.randn(4, 8), torch.randn(4, 8)
@@ -181,15 +184,8 @@ class Batch(Generic[X]):
             )
         if self.answer is not None and self.doc.ids is None:
             raise DataError("answer names the document of every query, by id: give doc its ids")
-        if self.negatives is not None and self.negatives.owner is None:
-            raise DataError(
-                "negatives need an owner: the row each one came with, Side(rows, owner=...)"
-            )
-        for row in _extremes(None if self.negatives is None else self.negatives.owner):
-            if not -1 <= row < len(self.query):
-                raise DataError(
-                    f"a batch of {len(self.query)} rows has a negative of row {row}: count them from 0"
-                )
+        if self.negatives is not None:
+            self._check_owner(self.negatives)
         for name in ("weight", "answer"):
             _check_column(self, name, len(self))
         if not isinstance(self.known, Ragged | Shared | None):
@@ -206,25 +202,40 @@ class Batch(Generic[X]):
         if self.temperature is not None:
             refuse_temperature(self.temperature)
 
+    def _check_owner(self, negatives: Side[X]) -> None:
+        """Raise DataError for negatives without owner, or an owner that is no row."""
+        if negatives.owner is None:
+            raise DataError(
+                "negatives need an owner: the row each one came with, Side(rows, owner=...)"
+            )
+        for row in _extremes(negatives.owner):
+            if not -1 <= row < len(self.query):
+                raise DataError(
+                    f"a batch of {len(self.query)} rows has a negative of row {row}: count them from 0"
+                )
+
     def __len__(self) -> int:
         return len(self.query)
 
     @property
     def local(self) -> slice:
         """This device's rows."""
-        return slice(0, len(self)) if self.span is None else slice(self.span.start, self.span.stop)
+        if self.span is None:
+            return slice(0, len(self))
+        return slice(self.span.start, self.span.stop)
 
     @cached_property
     def answers(self) -> Tensor:
         """Return the position of each row's document among the documents, [n], on the host.
 
         Raises:
-            DataError: an answer that is not among them.
+            DataError: an answer that is not among the documents.
         """
         if self.answer is None:
             return torch.arange(len(self))
         assert self.doc.ids is not None
-        answer, (ordered, order) = self.answer.cpu(), self.doc.ids.cpu().sort(stable=True)
+        answer = self.answer.cpu()
+        ordered, order = self.doc.ids.cpu().sort(stable=True)
         at = torch.searchsorted(ordered, answer).clamp_(max=max(0, len(ordered) - 1))
         if not torch.equal(ordered[at], answer):
             lost = answer[ordered[at] != answer][0]
@@ -242,8 +253,12 @@ class Batch(Generic[X]):
 
     @cached_property
     def _sides(self) -> Mapping[Role, Side[X]]:
-        sides = {role: getattr(self, role) for role in ROLES}
-        return {role: side for role, side in sides.items() if side is not None}
+        sides: dict[Role, Side[X]] = {}
+        for role in ROLES:
+            side = getattr(self, role)
+            if side is not None:
+                sides[role] = side
+        return sides
 
     def of(self, rows: Mapping[Role, Y]) -> Batch[Y]:
         """Return the same batch with other `rows` for every side: embeddings in place of
@@ -258,25 +273,25 @@ class Batch(Generic[X]):
     def to(self, device: torch.device) -> Batch[X]:
         """Return the same batch with its rows on another device; ids and the like stay, so that
         nothing waits for them."""
-        sides = self.sides()
-        moved: Any = {role: side.to(device) for role, side in sides.items()}
-        return self if all(moved[role] is sides[role] for role in moved) else replace(self, **moved)
+        moved: Any = {}
+        for role, side in self.sides().items():
+            on_device = side.to(device)
+            if on_device is not side:
+                moved[role] = on_device
+        return replace(self, **moved) if moved else self
 
     def shares(self) -> Tensor:
         """Return the weight of each of this device's rows in the mean over all devices, [b]."""
-        weight = (
-            torch.ones(len(self), dtype=torch.float64)
-            if self.weight is None
-            else self.weight.cpu().double()
-        )
-        return weight[self.local] / weight.sum().clamp_min(
-            torch.finfo(weight.dtype).tiny
-        )  # rows may all weigh nothing
+        weight = torch.ones(len(self), dtype=torch.float64)
+        if self.weight is not None:
+            weight = self.weight.cpu().double()
+        tiny = torch.finfo(weight.dtype).tiny  # rows may all weigh nothing
+        return weight[self.local] / weight.sum().clamp_min(tiny)
 
 
 def as_batch(queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -> Batch[Tensor]:
-    """Return the batch of two tensors, [b, D] each, of which row i is a pair; a batch is returned
-    as it is.
+    """Return the batch of two tensors, [b, D] each, whose rows i are a pair; a batch is returned as
+    it is.
 
     Raises:
         DataError: one tensor without the other, or tensors of different length.
@@ -302,7 +317,7 @@ def take(batch: Batch[X], rows: Tensor) -> Batch[X]:
     """Return chosen rows of a batch, with the negatives that came with them.
 
     Negatives without owner, samples, and documents that rows share stay whole: `answer` finds the
-        latter.
+        shared documents.
 
     >>> negatives = Side(torch.eye(3), owner=torch.tensor([0, 1, -1]))
     >>> chosen = take(Batch(Side(torch.eye(3)), Side(torch.eye(3)), negatives), torch.tensor([1, 2]))
@@ -313,9 +328,8 @@ def take(batch: Batch[X], rows: Tensor) -> Batch[X]:
     if batch.answer is None:
         changed["doc"] = batch.doc[rows]
     if batch.negatives is not None and batch.negatives.owner is not None:
-        place = torch.full(
-            (len(batch) + 1,), -1
-        )  # of each row among the chosen; the last is that of no row
+        # The place of each row among the chosen; the last, which an owner of -1 finds, stays -1.
+        place = torch.full((len(batch) + 1,), -1)
         place[rows] = torch.arange(len(rows))
         owner = place[batch.negatives.owner]
         kept = (owner >= 0) | (batch.negatives.owner < 0)
@@ -340,17 +354,17 @@ def divide(batch: Batch[X], part: int, parts: int) -> Batch[X]:
     if parts == 1:
         return batch
     mine = take(batch, torch.arange(len(batch))[_share(len(batch), part, parts)])
-    changed: Any = (
-        {} if batch.answer is None else {"doc": batch.doc[_share(len(batch.doc), part, parts)]}
-    )
+    changed: Any = {}
+    if batch.answer is not None:
+        changed["doc"] = batch.doc[_share(len(batch.doc), part, parts)]
     if mine.negatives is not None and mine.negatives.owner is not None and part:
-        changed["negatives"] = mine.negatives[
-            mine.negatives.owner >= 0
-        ]  # the first process has those of no row
+        # The first process has the negatives of no row.
+        changed["negatives"] = mine.negatives[mine.negatives.owner >= 0]
     if batch.sampled is not None:
         changed["sampled"] = batch.sampled[_share(len(batch.sampled), part, parts)]
     return replace(mine, **changed)
 
 
 def _share(count: int, part: int, parts: int) -> slice:
+    """Return the rows of one of several parts of nearly equal size."""
     return slice(count * part // parts, count * (part + 1) // parts)

@@ -1,4 +1,4 @@
-"""Terms added to the logits after the temperature: they are never divided by it.
+"""Terms added to the logits after the temperature, which divides none of them.
 
 A correction is called with a block and answers with an `Addition`. Where q is the expected number
 of times that the samplers put a document into a batch, and s the similarity:
@@ -30,10 +30,10 @@ class Addition:
     """
 
     candidate: Tensor | None = None  # [c] added to every candidate, positive or not
-    positive: Callable[[Tensor, Tensor], Tensor] | None = (
-        None  # (rows [k], columns [k]) -> [k] or one number, added to positives
-    )
-    # (tile, similarities / t [r, c], t): adds to these in place, not to positives; without gradient
+    # (rows [k], columns [k]) -> [k] or one number, added to positives
+    positive: Callable[[Tensor, Tensor], Tensor] | None = None
+    # (tile, similarities / t [r, c], t): adds to the similarities in place, not to positives; without
+    # gradient
     pairwise: Callable[[slice, Tensor, float], None] | None = None
 
 
@@ -42,8 +42,8 @@ Correction = Callable[[Block], Addition]
 
 @dataclass(frozen=True)
 class LogQ:
-    """Take the log of how often a document is sampled off its logit, so that popular ones are not
-    over-penalised.
+    """Subtract the log of a document's sampling frequency from its logit, so that popular documents
+    are not over-penalised.
 
     classic: off every candidate, the positive too (Yi et al. 2019, section 3.1). A constant factor
         of q cancels.
@@ -82,12 +82,10 @@ class LogQ:
                 f"log_q needs logq of the {block.candidate} candidates, and the batch has none: give the data a "
                 f"frequency, or drop the correction"
             )
+        every = -self.weight * logq
         if self.kind == "classic":
-            return Addition(candidate=-self.weight * logq)
-        return Addition(
-            candidate=-self.weight * logq,
-            positive=lambda rows, columns: self.weight * logq[columns],
-        )
+            return Addition(candidate=every)
+        return Addition(candidate=every, positive=lambda rows, columns: self.weight * logq[columns])
 
 
 def expected_logq(
@@ -128,9 +126,9 @@ def inclusion_logq(
 
         log( 1 - (1 - frequency)^batch_rows (1 - proposal)^sampled )
 
-    What `LogQ` needs where a batch holds each document once: each stands there with this chance, or
-    not at all, and a sum over those that do, each divided by its chance, has the sum over all for
-    its mean (Horvitz and Thompson 1952).
+    `LogQ` needs this chance where a batch holds each document at most once: a sum over the documents
+    of a batch, each divided by its chance, has the sum over all documents for its mean (Horvitz and
+    Thompson 1952).
 
     Args:
         batch_rows: pairs of a batch.

@@ -1,9 +1,9 @@
-"""The objective as it is defined, row by row and candidate by candidate in float64: what the tiles
-are checked against.
+"""The objective as it is defined, row by row and candidate by candidate in float64: the oracle of
+the tiles.
 
     loss_i = mean over softmaxes of [ log sum_c exp(l_ic) - level_i ],    l_ic = s_ic / t + corrections
 
-or, with a teacher, (1 - w) of that and w of how far the row is from what the teacher says.
+or, with a teacher, (1 - w) of that loss and w of the row's divergence from the teacher.
 
 Shares no line with the tiles. Gradients are autograd's. Takes some milliseconds for ten rows, so it
 is for small batches.
@@ -41,8 +41,8 @@ def defined_losses(
     embedding and the temperature.
 
     Args:
-        scale: 1/t; None is that of the objective's dial. A batch with a temperature of its own is
-            scored by that.
+        scale: 1/t; None is the scale of the objective's temperature. A batch with a temperature of
+            its own is scored by its own.
 
     >>> from .batch import Side
     >>> eye = torch.eye(3)
@@ -51,12 +51,14 @@ def defined_losses(
     """
     if isinstance(objective, Matryoshka):
         total = torch.zeros(len(batch), dtype=torch.float64)
-        for width, weight in zip(
-            objective.widths or (batch.doc.rows.shape[1],), objective.weights, strict=True
-        ):
+        widths = objective.widths or (batch.doc.rows.shape[1],)
+        for width, weight in zip(widths, objective.weights, strict=True):
             for precision in ("float32", *objective.precisions):
-                cut = batch.map(lambda rows, w=width, p=precision: kept(rows[:, :w].double(), p))  # type: ignore[misc]
-                total = total + weight * defined_losses(objective.objective, cut, scale)
+                rows = {}
+                for role, side in batch.sides().items():
+                    rows[role] = kept(side.rows[:, :width].double(), precision)
+                losses = defined_losses(objective.objective, batch.of(rows), scale)
+                total = total + weight * losses
         return total
     if batch.temperature is not None:
         scale = torch.tensor(1 / batch.temperature, dtype=torch.float64)
@@ -74,8 +76,8 @@ class Definition:
     scale: Tensor  # 1/t
 
     def losses(self) -> Tensor:
-        """Compute the loss of every row, [n]: the mean of its losses in each softmax, mixed with
-        what the teacher says."""
+        """Compute the loss of every row, [n]: the mean of its losses in each softmax, mixed with its
+        loss against a teacher."""
         contrast = torch.stack([self.loss(blocks) for blocks in self.softmaxes()]).mean(0)
         teacher = self.objective.teacher
         if teacher is None:
@@ -85,40 +87,34 @@ class Definition:
 
     def taught(self, teacher: Teacher) -> Tensor:
         """Compute the loss of every row against a teacher, [n]: the mean over its anchors."""
-        blocks = [
-            block
-            for pool in teacher.compared
-            for block in pool.blocks
-            if len(self._sides.get(block[1], ()))
-        ]
-        differences = [
-            self.difference(teacher, [block for block in blocks if block[0] == anchor])
-            for anchor in ("query", "doc")
-            if any(block[0] == anchor for block in blocks)
-        ]
-        return torch.stack(differences).mean(0)
+        by_anchor: dict[Role, list[Block]] = {"query": [], "doc": []}
+        for pool in teacher.compared:
+            for block in pool.blocks:
+                if len(self._sides.get(block[1], ())):
+                    by_anchor[block[0]].append(block)
+        divergences = [self.divergence(teacher, blocks) for blocks in by_anchor.values() if blocks]
+        return torch.stack(divergences).mean(0)
 
-    def difference(self, teacher: Teacher, blocks: list[Block]) -> Tensor:
-        """Compute how far the logits of each row's anchor and the candidates of some blocks are
-        from the teacher's, [n]."""
+    def divergence(self, teacher: Teacher, blocks: list[Block]) -> Tensor:
+        """Compute KL(P || Q) of each row's anchor over the candidates of some blocks, [n], with P the
+        teacher's softmax and Q the student's."""
         losses = []
-        scales = [1 / scale for scale in teacher.scales]
+        student_temperature = 1 / teacher.scales[0]
+        teacher_temperature = 1 / teacher.scales[1]
         allowed = {block: self.compared(block, teacher.own) for block in blocks}
         for i in range(len(self.batch)):
-            student, target = [], []
+            student = []
+            target = []
             for block in blocks:
                 chosen = allowed[block][i]
                 added = torch.zeros(len(chosen), dtype=torch.float64)
-                for correction in self.objective.corrections:
-                    if isinstance(correction, LogQ) and not teacher.own:
-                        added = (
-                            added
-                            - correction.weight
-                            * _needed(self._sides[block[1]].logq).double()[chosen]
-                        )
-                target.append(self.said(block, i, chosen) / scales[1] + added)
-                student.append(self.similarities(block)[i, chosen] / scales[0] + added)
-            u, v = torch.cat(student), torch.cat(target)
+                if not teacher.own:
+                    added = self.logq_terms(block, chosen)
+                similarities = self.similarities(block)[i, chosen]
+                student.append(similarities / student_temperature + added)
+                target.append(self.teacher_says(block, i, chosen) / teacher_temperature + added)
+            u = torch.cat(student)
+            v = torch.cat(target)
             loss = torch.sum(v.softmax(0) * (v.log_softmax(0) - u.log_softmax(0)))
             for block in blocks:
                 unsaid = self.unsaid(block)[i]
@@ -127,23 +123,40 @@ class Definition:
             losses.append(loss)
         return torch.stack(losses)
 
-    def said(self, block: Block, i: int, chosen: list[int]) -> Tensor:
-        """Find what a teacher says of a row's anchor and chosen candidates: products of its
-        vectors."""
+    def logq_terms(self, block: Block, chosen: list[int]) -> Tensor:
+        """Compute the sampling corrections of chosen candidates, [k]."""
+        added = torch.zeros(len(chosen), dtype=torch.float64)
+        for correction in self.objective.corrections:
+            if isinstance(correction, LogQ):
+                logq = _needed(self._sides[block[1]].logq).double()
+                added = added - correction.weight * logq[chosen]
+        return added
+
+    def teacher_says(self, block: Block, i: int, chosen: list[int]) -> Tensor:
+        """Compute the teacher's similarities of a row's anchor and chosen candidates, [k]: products
+        of its vectors."""
         anchors, candidates = (_needed(self._sides[role].teacher).double() for role in block)
         return anchors[self.places(block[0])[i]] @ candidates[chosen].T  # type: ignore[no-any-return]
 
     def compared(self, block: Block, own: bool) -> list[list[int]]:
-        """List the candidates that a teacher compares with each row's anchor: all, or its own, but
-        itself and what is masked."""
-        masked, pair = self.masked(block), self.pair(block)
-        itself = [{place} if block[0] == block[1] else set() for place in self.places(block[1])]
-        rows = zip(self.listed(block, own), masked, pair, itself, strict=True)
-        return [sorted(all_of - (out - kept) - anchor) for all_of, out, kept, anchor in rows]
+        """List the candidates that a teacher compares with each row's anchor: all candidates, or the
+        row's own, but not the anchor itself and not the masked ones."""
+        listed = self.listed(block, own)
+        masked = self.masked(block)
+        pair = self.pair(block)
+        compared = []
+        for i, place in enumerate(self.places(block[1])):
+            candidates = listed[i] - (masked[i] - pair[i])
+            if block[0] == block[1]:
+                candidates = candidates - {place}
+            compared.append(sorted(candidates))
+        return compared
 
     def pair(self, block: Block) -> list[set[int]]:
-        """Find each row's positive among the candidates of a block that holds it."""
-        return [{place} if holds_positive(block) else set() for place in self.places(block[1])]
+        """Find each row's positive among the candidates of a block, if the block holds it."""
+        if not holds_positive(block):
+            return self._nothing
+        return [{place} for place in self.places(block[1])]
 
     def listed(self, block: Block, own: bool) -> list[set[int]]:
         """Find the candidates of each row before any is left out: all, or its own."""
@@ -155,11 +168,14 @@ class Definition:
         """List the blocks of each softmax; a block whose candidates the batch does not have is left
         out."""
         softmaxes: dict[str, list[Block]] = {}
-        for anchor, candidate in (block for pool in self.objective.pools for block in pool.blocks):
-            if candidate in self._sides:
-                direction = f"{anchor}>{'query' if candidate == 'query' else 'doc'}"
-                joint = self.objective.partition == "joint"
-                softmaxes.setdefault("" if joint else direction, []).append((anchor, candidate))
+        for pool in self.objective.pools:
+            for anchor, candidate in pool.blocks:
+                if candidate not in self._sides:
+                    continue
+                name = "joint"
+                if self.objective.partition == "per_direction":
+                    name = f"{anchor}>{'query' if candidate == 'query' else 'doc'}"
+                softmaxes.setdefault(name, []).append((anchor, candidate))
         return list(softmaxes.values())
 
     def loss(self, blocks: list[Block]) -> Tensor:
@@ -167,12 +183,15 @@ class Definition:
         held = next(block for block in blocks if holds_positive(block))
         positives = {block: self.positives(block, several=block == held) for block in blocks}
         negatives = {block: self.negatives(block, positives[block]) for block in blocks}
-        tables = {block: (self.logits(block, True), self.logits(block, False)) for block in blocks}
+        as_positive = {block: self.logits(block, positive=True) for block in blocks}
+        as_negative = {block: self.logits(block, positive=False) for block in blocks}
         unsaid = {block: self.unsaid(block) for block in blocks}
         losses = []
         for i in range(len(self.batch)):
-            positive = {block: tables[block][0][i, sorted(positives[block][i])] for block in blocks}
-            negative = torch.cat([tables[block][1][i, negatives[block][i]] for block in blocks])
+            positive = {
+                block: as_positive[block][i, sorted(positives[block][i])] for block in blocks
+            }
+            negative = torch.cat([as_negative[block][i, negatives[block][i]] for block in blocks])
             if self.objective.hardest is not None:
                 negative = negative.topk(min(self.objective.hardest, len(negative))).values
             loss = _log_sum_exp(torch.cat([*positive.values(), negative]))
@@ -200,20 +219,22 @@ class Definition:
                 logits = logits - correction.weight * _needed(self._sides[block[1]].logq).double()
             elif isinstance(correction, Margin) and positive:
                 logits = logits - correction.margin
-            elif (
-                isinstance(correction, Hardness)
-                and not positive
-                and block[0] == "query" != block[1]
-            ):
-                own = torch.tensor(
-                    [[c in mine for c in range(logits.shape[1])] for mine in self.own(block[1])],
-                    dtype=torch.bool,
-                )
-                harder = {"all": own | ~own, "own": own, "others": ~own}[correction.on]
-                logits = logits + torch.where(
-                    harder, correction.strength * similarities.detach(), 0.0
-                )
+            elif isinstance(correction, Hardness) and not positive:
+                gains = correction.strength * similarities.detach()
+                logits = logits + torch.where(self.harder(block, correction), gains, 0.0)
         return logits
+
+    def harder(self, block: Block, correction: Hardness) -> Tensor:
+        """Find the candidates that a correction makes harder for each row, [n, c]; only documents
+        for queries."""
+        harder = torch.zeros(len(self.batch), len(self._sides[block[1]]), dtype=torch.bool)
+        if block[0] != "query" or block[1] == "query":
+            return harder
+        for i, mine in enumerate(self.own(block[1])):
+            harder[i, sorted(mine)] = True
+        if correction.on == "all":
+            return torch.ones_like(harder)
+        return harder if correction.on == "own" else ~harder
 
     def places(self, role: Role) -> list[int]:
         """Find where each row's own query or document stands, [n]."""
@@ -226,42 +247,45 @@ class Definition:
         none."""
         if role == "query" or (role == "doc" and self.batch.answer is None):
             return [{i} for i in range(len(self.batch))]
+        own: list[set[int]] = [set() for _ in range(len(self.batch))]
         owner = self._sides[role].owner
-        owners = [] if owner is None else owner.tolist()
-        return [{c for c, row in enumerate(owners) if row == i} for i in range(len(self.batch))]
+        if owner is not None:
+            for c, row in enumerate(owner.tolist()):
+                if row >= 0:
+                    own[row].add(c)
+        return own
 
     def positives(self, block: Block, several: bool) -> list[set[int]]:
-        """Find each row's positives; `several` adds those of other rows, where the numerator counts
-        them."""
+        """Find each row's positives; `several` adds the positives of other rows that the numerator
+        counts."""
         if not holds_positive(block):
-            return [set() for _ in range(len(self.batch))]
-        positives = [{place} for place in self.places(block[1])]
+            return self._nothing
+        positives = self.pair(block)
         if several and self.objective.numerator != "one":
             positives = _joined(positives, self.same_id(block))
-            positives = (
-                positives if self.batch.known is None else _joined(positives, self.known(block))
-            )
+            if self.batch.known is not None:
+                positives = _joined(positives, self.known(block))
         return positives
 
     def negatives(self, block: Block, positives: list[set[int]]) -> list[list[int]]:
         """List the candidates of each row that are neither positives nor masked."""
-        left_out = _joined(positives, self.masked(block), self.no_candidates(block))
-        return [[c for c in range(len(self._sides[block[1]])) if c not in out] for out in left_out]
+        everything = set(range(len(self._sides[block[1]])))
+        left_out = _joined(_joined(positives, self.masked(block)), self.no_candidates(block))
+        return [sorted(everything - out) for out in left_out]
 
     def no_candidates(self, block: Block) -> list[set[int]]:
-        """Find what is no candidate of a row at all: the anchor itself and, for a document, its
-        row's negatives."""
+        """Find the columns that are no candidates of a row at all: the anchor itself and, for a
+        document, its row's negatives."""
         if block[0] == block[1]:
             return [{place} for place in self.places(block[1])]
-        return (
-            self.own("negatives")
-            if block == ("doc", "negatives")
-            else [set() for _ in range(len(self.batch))]
-        )
+        if block == ("doc", "negatives"):
+            return self.own("negatives")
+        return self._nothing
 
     def masked(self, block: Block) -> list[set[int]]:
-        """Find what the masks leave out of a block for each row, its positives included."""
-        masked: list[set[int]] = [set() for _ in range(len(self.batch))]
+        """Find the candidates of each row that the masks leave out of a block, positives
+        included."""
+        masked = self._nothing
         for mask in self.objective.masks:
             if isinstance(mask, SameId):
                 masked = _joined(masked, self.same_id(block))
@@ -272,40 +296,41 @@ class Definition:
         return masked
 
     def same_id(self, block: Block) -> list[set[int]]:
-        """Find the candidates that are each row's query or document by their ids, or belong to one
-        that is."""
-        queries, documents = self._ids["query"], self._documents
-        of_query = [_equal(queries, query) for query in queries]
+        """Find the candidates with the id of each row's query or document, and the query or document
+        of the rows that have that id."""
+        queries = self._ids["query"]
+        documents = self._documents
+        of_query = [_equal(queries, query) for query in queries]  # rows
         if block[1] == "query":
             return _joined(of_query, [_equal(documents, document) for document in documents])
         same = [_equal(self._ids[block[1]], document) for document in documents]
+        if block[1] != "doc":
+            return same
         places = self.places("doc")
-        return (
-            _joined(same, [{places[j] for j in rows} for rows in of_query])
-            if block[1] == "doc"
-            else same
-        )
+        return _joined(same, [{places[j] for j in rows} for rows in of_query])
 
     def known(self, block: Block) -> list[set[int]]:
         """Find the candidates that are known to go with each row."""
         listed = _needed(self.batch.known)
         known = [set(ids.tolist()) for ids in listed.values.split(listed.lengths.tolist())]
-        if block[1] != "query":
-            return [
-                {c for c, each in enumerate(self._ids[block[1]]) if each in mine} for mine in known
-            ]
-        rows = list(zip(self._documents, known, strict=True))
-        return [
-            {j for j, (other, theirs) in enumerate(rows) if other in mine or own in theirs}
-            for own, mine in rows
-        ]
+        candidates: list[set[int]] = [set() for _ in known]
+        for i, mine in enumerate(known):
+            if block[1] != "query":
+                for c, document in enumerate(self._ids[block[1]]):
+                    if document in mine:
+                        candidates[i].add(c)
+            else:
+                for j, theirs in enumerate(known):
+                    if self._documents[j] in mine or self._documents[i] in theirs:
+                        candidates[i].add(j)
+        return candidates
 
     def guided(self, block: Block, mask: Guided) -> list[set[int]]:
-        """Find the candidates that a guide places closer to the anchor than the row's pair; a tie
-        is not closer."""
+        """Find the candidates that a guide finds closer to the anchor than the row's pair; a tie is
+        not closer."""
         similarities, bounds = self.judged(block, mask)
         closer = similarities > bounds
-        return [{c for c, is_closer in enumerate(row) if is_closer} for row in closer.tolist()]
+        return [set(row.nonzero()[:, 0].tolist()) for row in closer]
 
     def unsaid(self, block: Block) -> Tensor:
         """Find the comparisons of which a guide says nothing, [n, c]: NaN there, and 0 elsewhere."""
@@ -319,15 +344,23 @@ class Definition:
     def judged(self, block: Block, mask: Guided) -> tuple[Tensor, Tensor]:
         """Find a guide's similarities, [n, c], and the bounds above which a candidate is closer,
         [n, 1]."""
-        own = mask.by == "self"
-        sides = {
-            role: _needed(side.rows if own else side.guide) for role, side in self._sides.items()
-        }
-        vectors = {role: rows.detach().double() for role, rows in sides.items()}
-        anchors = {role: vectors[role][self.places(role)] for role in ("query", "doc")}
-        pairs = _similarities(anchors["query"], anchors["doc"], own).diagonal()
-        bounds = pairs - mask.margin * (pairs.abs() if mask.kind == "relative" else 1.0) + 1e-12
-        return _similarities(anchors[block[0]], vectors[block[1]], own), bounds[:, None]
+        is_own = mask.by == "self"
+        vectors = {}
+        for role, side in self._sides.items():
+            rows = side.rows if is_own else _needed(side.guide)
+            vectors[role] = rows.detach().double()
+        queries = vectors["query"][self.places("query")]
+        documents = vectors["doc"][self.places("doc")]
+        pairs = _similarities(queries, documents, is_own).diagonal()
+        margins = mask.margin * (pairs.abs() if mask.kind == "relative" else 1.0)
+        bounds = pairs - margins + 1e-12
+        anchors = queries if block[0] == "query" else documents
+        return _similarities(anchors, vectors[block[1]], is_own), bounds[:, None]
+
+    @property
+    def _nothing(self) -> list[set[int]]:
+        """No candidate of any row."""
+        return [set() for _ in range(len(self.batch))]
 
     @cached_property
     def _sides(self) -> Mapping[Role, Side[Tensor]]:
@@ -335,10 +368,10 @@ class Definition:
 
     @cached_property
     def _ids(self) -> dict[Role, list[int | None]]:
-        return {
-            role: [None] * len(side) if side.ids is None else side.ids.tolist()
-            for role, side in self._sides.items()
-        }
+        ids: dict[Role, list[int | None]] = {}
+        for role, side in self._sides.items():
+            ids[role] = [None] * len(side) if side.ids is None else side.ids.tolist()
+        return ids
 
     @cached_property
     def _documents(self) -> list[int | None]:
@@ -347,11 +380,11 @@ class Definition:
 
 
 def kept(rows: Tensor, precision: str) -> Tensor:
-    """Return what a precision keeps of each number of each row, [n, D], as a constant beside the
-    gradient of the number."""
+    """Return rows rounded to a precision, [n, D], with the gradient of the rows themselves."""
     numbers = []
     for row in rows.tolist():
-        largest, length = max(map(abs, row)), math.sqrt(sum(x * x for x in row))
+        largest = max(map(abs, row))
+        length = math.sqrt(sum(x * x for x in row))
         for x in row:
             if precision == "int8":
                 numbers.append(round(127 * x / largest) * largest / 127 if largest else 0.0)
@@ -359,7 +392,8 @@ def kept(rows: Tensor, precision: str) -> Tensor:
                 numbers.append(math.copysign(length / math.sqrt(len(row)), 1 if x > 0 else -1))
             else:
                 numbers.append(x)
-    return rows + (torch.tensor(numbers, dtype=torch.float64).reshape(rows.shape) - rows.detach())
+    rounded = torch.tensor(numbers, dtype=torch.float64).reshape(rows.shape)
+    return rows + (rounded - rows.detach())
 
 
 def holds_positive(block: Block) -> bool:
@@ -390,13 +424,13 @@ _NUMERATORS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _equal(ids: list[int | None], one: int | None) -> set[int]:
-    """Find the places of an id, if there is one."""
+    """Find the places of an id in a list; none for None."""
     return set() if one is None else {place for place, each in enumerate(ids) if each == one}
 
 
-def _joined(*sets: list[set[int]]) -> list[set[int]]:
+def _joined(sets: list[set[int]], others: list[set[int]]) -> list[set[int]]:
     """Join sets row by row."""
-    return [set().union(*each) for each in zip(*sets, strict=True)]
+    return [mine | more for mine, more in zip(sets, others, strict=True)]
 
 
 def _needed(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Rows of named features, before the towers: who asks, what was taken before, what is offered.
+"""Rows of named features, before the towers: of users, their past events, and items.
 
 Letters in shapes: n rows, e events.
 """
@@ -19,8 +19,8 @@ from ..arithmetic.ragged import Ragged, spread
 
 @dataclass(frozen=True)
 class Events:
-    """Row i has seen `items[start[i]:stop[i]]`, the latest last. Rows that share a start share what
-    they have seen.
+    """Row i has seen `items[start[i]:stop[i]]`, the latest last. Rows that share a start share their
+    events.
 
     >>> seen = Events.of(torch.tensor([5, 6, 7, 8]), torch.tensor([1, 1, 3]), torch.tensor([2, 3, 3]))
     >>> seen.items.tolist(), seen.start.tolist(), seen.stop.tolist()
@@ -34,23 +34,23 @@ class Events:
 
     @property
     def on_host(self) -> Events:
-        """The same rows where the program reads them without waiting, if they were there."""
+        """The same rows on the host, where the program reads without waiting, if they were there."""
         return self.origin or self
 
     @classmethod
     def of(cls, items: Tensor, start: Tensor, stop: Tensor) -> Events:
-        """Stretches of a longer timeline; only the events that rows have seen are kept."""
-        starts, of = torch.unique(start, return_inverse=True)
-        ends = starts.scatter_reduce(0, of, stop, "amax")
+        """Return stretches of a longer timeline, with the events alone that rows have seen."""
+        starts, stretch = torch.unique(start, return_inverse=True)  # of each row
+        ends = starts.scatter_reduce(0, stretch, stop, "amax")
         lengths = ends - starts
-        moved = start - (lengths.cumsum(0) - lengths)[of]
+        moved = start - (lengths.cumsum(0) - lengths)[stretch]
         return cls(items[spread(starts, lengths)].long(), start - moved, stop - moved)
 
     def __len__(self) -> int:
         return len(self.start)
 
     def __getitem__(self, rows: Any) -> Events:
-        """The chosen rows, with the events that they have seen and no others."""
+        """Return the chosen rows, with the events alone that they have seen."""
         if self.origin is not None:
             return self.origin[rows].to(self.start.device)
         return Events.of(self.items, self.start[rows], self.stop[rows])
@@ -59,28 +59,31 @@ class Events:
     def lengths(self) -> Tensor:
         """Return the cost of each row, [n]: events that rows share are divided among them, and
         rounded up."""
-        _, of, counts = torch.unique(self.start, return_inverse=True, return_counts=True)
-        longest = torch.zeros_like(counts).scatter_reduce(0, of, self.stop - self.start, "amax")
+        _, stretch, counts = torch.unique(self.start, return_inverse=True, return_counts=True)
+        seen = self.stop - self.start
+        longest = torch.zeros_like(counts).scatter_reduce(0, stretch, seen, "amax")
         cost: Tensor = longest.add(counts).sub(1) // counts
-        return cost[of]
+        return cost[stretch]
 
     def to(self, device: torch.device) -> Events:
-        """The same rows on another device."""
-        items, start, stop = (sent(each, device) for each in (self.items, self.start, self.stop))
+        """Return the same rows on another device."""
+        items = sent(self.items, device)
+        start = sent(self.start, device)
+        stop = sent(self.stop, device)
         return Events(items, start, stop, self.on_host)
 
     @classmethod
     def cat(cls, parts: Sequence[Events]) -> Events:
-        """The rows of several, in order."""
-        lengths = torch.tensor([len(part.items) for part in parts])
-        shifts = (lengths.cumsum(0) - lengths).tolist()
-        start, stop = (
-            torch.cat(
-                [getattr(part, name) + shift for part, shift in zip(parts, shifts, strict=True)]
-            )
-            for name in ("start", "stop")
-        )
-        return cls(torch.cat([part.items for part in parts]), start, stop)
+        """Return the rows of several parts, in order."""
+        start = []
+        stop = []
+        shift = 0  # events of the parts before
+        for part in parts:
+            start.append(part.start + shift)
+            stop.append(part.stop + shift)
+            shift += len(part.items)
+        items = torch.cat([part.items for part in parts])
+        return cls(items, torch.cat(start), torch.cat(stop))
 
 
 Column = Tensor | Ragged | Events
@@ -96,7 +99,7 @@ class Frame:
         return len(next(iter(self.columns.values())))
 
     def __getitem__(self, rows: Any) -> Frame:
-        """The chosen rows."""
+        """Return the chosen rows."""
         return Frame({name: column[rows] for name, column in self.columns.items()})
 
     @cached_property
@@ -114,15 +117,16 @@ class Frame:
         return Frame({name: _spare(column) for name, column in self.columns.items()})
 
     def to(self, device: torch.device) -> Frame:
-        """The same rows on another device."""
+        """Return the same rows on another device."""
         return Frame({name: sent(column, device) for name, column in self.columns.items()})
 
     @classmethod
     def cat(cls, parts: Sequence[Frame]) -> Frame:
-        """The rows of several with the same columns, in order."""
-        return cls(
-            {name: _joined([part.columns[name] for part in parts]) for name in parts[0].columns}
-        )
+        """Return the rows of several parts with the same columns, in order."""
+        columns = {}
+        for name in parts[0].columns:
+            columns[name] = _joined([part.columns[name] for part in parts])
+        return cls(columns)
 
 
 def _spare(column: Column) -> Column:

@@ -1,8 +1,8 @@
 """Candidates that must not count as negatives.
 
-A mask is called with a block and answers with exclusions; each gives, for a tile of rows, the index
-of what is left out: (rows, columns) counted from the tile's first row, an addend [tile, c] of 0 and
--inf, or booleans [tile, c]. A row's own positive is never left out: the objective sees to that.
+A mask is called with a block and answers with exclusions. An exclusion gives, for a tile of rows,
+the index of the candidates left out: (rows, columns) counted from the tile's first row, an addend
+[tile, c] of 0 and -inf, or booleans [tile, c]. The objective keeps a row's own positive in any case.
 """
 
 from __future__ import annotations
@@ -46,21 +46,20 @@ class SameId:
     """
 
     def __call__(self, block: Block) -> tuple[Matches, ...]:
-        batch, local = block.batch, block.batch.local
+        batch = block.batch
+        local = batch.local
         if not block.paired:
             return (match(doc_ids(block)[local], _candidate_ids(block)),)
         if batch.query.ids is None and batch.doc.ids is None:
             raise DataError(
                 "same_id compares rows by id, and the batch has ids of neither query nor doc: give ids="
             )
-        shared = (
-            batch.answers if block.candidate == "doc" and batch.answer is not None else None
-        )  # column of each row
-        matches = (
-            []
-            if batch.query.ids is None
-            else [match(batch.query.ids[local], batch.query.ids, columns=shared)]
-        )
+        matches = []
+        if batch.query.ids is not None:
+            columns = None  # of each row; None: its position
+            if block.candidate == "doc" and batch.answer is not None:
+                columns = batch.answers
+            matches.append(match(batch.query.ids[local], batch.query.ids, columns=columns))
         if batch.doc.ids is not None:
             matches.append(match(doc_ids(block)[local], _paired_ids(block)))
         return tuple(matches)
@@ -91,7 +90,7 @@ class KnownPositives:
         return self.matches(block)
 
     def matches(self, block: Block) -> tuple[Matches, ...]:
-        """Return the pairs that are left out."""
+        """Return the pairs of a row and a candidate that are left out."""
         batch = block.batch
         if batch.known is None:
             raise DataError(
@@ -115,14 +114,14 @@ class Guided:
         margin 0.05)
 
     A tie, up to rounding, is not above: a copy of the row's document stays unless `same_id` leaves
-        it out. A guide's vector that is not finite makes the loss of every row that it is compared
-        with NaN.
+        it out. A guide's vector that is not finite makes NaN of the loss of every row that the
+        vector is compared with.
 
     Args:
         margin: how much less similar than the pair a candidate has to be.
         kind: absolute or relative.
-        by: "guide" takes `Side.guide`, unit vectors of any model; "self" the embeddings in training
-            themselves.
+        by: "guide" takes `Side.guide`, unit vectors of any model; "self" takes the embeddings in
+            training.
 
     Raises:
         DataError: a side without guide vectors.
@@ -148,7 +147,10 @@ class Guided:
         query = self._vectors(block, "query")[local]  # [b, G]
         doc = self._vectors(block, "doc")[sent(block.batch.answers[local], query.device)]  # [b, G]
         pair = (query * doc).sum(1, keepdim=True)  # [b, 1]
-        bound = pair - (self.margin if self.kind == "absolute" else self.margin * pair.abs())
+        margin: float | Tensor = self.margin
+        if self.kind == "relative":
+            margin = self.margin * pair.abs()
+        bound = pair - margin
         bound += TIE * torch.finfo(bound.dtype).eps
         anchors = query if block.anchor == "query" else doc
         candidates = self._vectors(block, block.candidate)
@@ -159,9 +161,8 @@ class Guided:
 
         def closer(tile: slice) -> Tensor:
             similarities = anchors[tile] @ candidates.T
-            kept = torch.le(
-                similarities, bound[tile], out=similarities
-            )  # 1 or 0: several times as fast as booleans
+            # 1 or 0: several times as fast as booleans
+            kept = torch.le(similarities, bound[tile], out=similarities)
             kept.reciprocal_()  # 1 or infinity
             return torch.addcmul(plus, kept, minus[tile], out=kept)  # 0, -inf or NaN
 
@@ -180,16 +181,16 @@ class Guided:
 
 
 def _shared(known: Shared, ids: Tensor, device: torch.device) -> Exclusion:
-    """Candidates whose ids, [c], are on the list of a row: found once for all rows of a tile that
-    share it."""
+    """Return the exclusion of candidates whose ids, [c], are on the list of a row: a list is looked
+    up once for all rows of a tile that share it."""
     matches = match(known.lists.values, ids, known.lists.offsets)
 
     def on_the_list(tile: slice) -> Tensor:
-        lists, of = torch.unique(known.of[tile], return_inverse=True)
+        lists, list_of_row = torch.unique(known.of[tile], return_inverse=True)
         left_out = torch.zeros(len(lists), len(ids), device=device)
         rows, columns = matches.of(lists)(slice(0, len(lists)))
         left_out[sent(rows, device), sent(columns, device)] = -torch.inf
-        return left_out[sent(of, device)]  # several times as fast as pair by pair
+        return left_out[sent(list_of_row, device)]  # several times as fast as pair by pair
 
     return on_the_list
 
@@ -204,11 +205,9 @@ def doc_ids(block: Block) -> Tensor:
 
 def _paired_ids(block: Block) -> Tensor:
     """Ids of the documents that the candidates of a paired block are or belong to, [c]."""
-    return (
-        doc_ids(block)
-        if block.candidate == "query" or block.batch.answer is None
-        else _candidate_ids(block)
-    )
+    if block.candidate == "query" or block.batch.answer is None:
+        return doc_ids(block)
+    return _candidate_ids(block)
 
 
 def _known_ids(block: Block) -> Tensor:

@@ -1,8 +1,8 @@
 """Equal keys of rows and candidates, found by sorting: memory grows with their number, not its
 square.
 
-They are looked for on the host, where a batch has its ids, so that no device is waited for; a
-device gets them once a batch.
+Keys are compared on the host, where a batch has its ids, so that no device is waited for; a device
+gets the matches once a batch.
 
 Letters in shapes: b rows, p keys of all rows, c candidates, k matches in a tile.
 """
@@ -18,9 +18,8 @@ from torch import Tensor
 from ..arithmetic.abilities import sent
 from ..arithmetic.ragged import from_lengths, spread
 
-Index = (
-    tuple[Tensor, Tensor] | Tensor
-)  # (rows, columns) of a tile, or an addend [tile, c] of 0 and -inf
+# (rows, columns) of a tile, or an addend [tile, c] of 0 and -inf.
+Index = tuple[Tensor, Tensor] | Tensor
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,8 @@ class Matches:
     """
 
     columns: Tensor  # [c] candidates in the order of their keys
-    first: Tensor  # [p] where each row key's run of equal candidates begins,
-    count: Tensor | None  # [p] and how many they are; None: one each
+    first: Tensor  # [p] the beginning of each row key's run of equal candidates
+    count: Tensor | None  # [p] the length of the run; None: 1 each
     offsets: Tensor  # [b + 1] the keys of each row that have any
 
     def __call__(self, tile: slice) -> tuple[Tensor, Tensor]:
@@ -59,11 +58,12 @@ class Matches:
         """Return an id of each row, [b], the candidates that some row matches, [k], and their ids,
         [k]: equal where they match.
 
-        None where a row or a candidate would need several.
+        None where a row or a candidate would need several ids.
         """
-        keys, counts = self.offsets.diff(), torch.zeros(len(self.columns), dtype=torch.int64)
+        keys = self.offsets.diff()
         if bool((keys > 1).any()):
             return None
+        counts = torch.zeros(len(self.columns), dtype=torch.int64)
         counts[self.first] = 1 if self.count is None else self.count
         runs = counts.nonzero()[:, 0]
         lengths = counts[runs]
@@ -75,7 +75,7 @@ class Matches:
         return rows, columns, torch.repeat_interleave(runs, lengths)
 
     def of(self, rows: Tensor) -> Matches:
-        """The matches of the chosen rows, [k]."""
+        """Return the matches of the chosen rows, [k]."""
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
         keys = spread(starts, lengths)
@@ -85,10 +85,10 @@ class Matches:
 
 @dataclass(frozen=True)
 class Listed:
-    """The matches of several together, on a device, in the order of their rows, in one copy when
-    they are first asked for.
+    """Several matches together, on a device, in the order of their rows; one copy brings all to the
+    device when the first tile is asked for.
 
-    What a tile has of them is known without asking the device.
+    The number of a tile's matches is known without asking the device.
 
     >>> tensor = torch.tensor([7, 8, 7])
     >>> rows, columns = Listed((match(tensor, tensor),), torch.device("cpu"))(slice(1, 3))
@@ -101,23 +101,26 @@ class Listed:
 
     @cached_property
     def _pairs(self) -> tuple[Tensor, Tensor]:
-        """Return rows and columns, [2, k], and where the matches of each row begin, [b + 1], on the
-        host."""
+        """Return rows and columns, [2, k], and the position of each row's first match, [b + 1], on
+        the host."""
         whole = [matches(slice(0, matches.rows)) for matches in self.several]
-        rows, columns = (torch.cat(parts) for parts in zip(*whole, strict=True))
+        rows = torch.cat([pair[0] for pair in whole])
+        columns = torch.cat([pair[1] for pair in whole])
         order = rows.argsort(stable=True)
-        ends = from_lengths(torch.bincount(rows, minlength=self.several[0].rows))
-        return sent(torch.stack([rows[order], columns[order]]), self.device), ends
+        begins = from_lengths(torch.bincount(rows, minlength=self.several[0].rows))
+        return sent(torch.stack([rows[order], columns[order]]), self.device), begins
 
     def __call__(self, tile: slice) -> tuple[Tensor, Tensor]:
         """Rows (counted from the tile's first) and columns of the tile's matches, [k] and [k]."""
-        pairs, ends = self._pairs
-        rows, columns = pairs[:, int(ends[tile.start]) : int(ends[tile.stop])]
-        return rows - tile.start if tile.start else rows, columns
+        pairs, begins = self._pairs
+        rows, columns = pairs[:, int(begins[tile.start]) : int(begins[tile.stop])]
+        if tile.start:
+            rows = rows - tile.start
+        return rows, columns
 
 
 def on_device(matches: Matches, device: torch.device) -> Matches | Listed:
-    """Return matches that name what a tile has on a device; on a CPU each tile finds its own."""
+    """Return matches whose rows and columns are on a device; on a CPU each tile finds its own."""
     return matches if device.type == "cpu" else Listed((matches,), device)
 
 
@@ -130,40 +133,42 @@ def match(
         offsets: [b + 1] the keys of each row; None gives every row one key.
         columns: [c] the column each candidate key stands for; None is its position.
     """
-    keys, candidates = (
-        keys.cpu().long(),
-        candidates.cpu().long(),
-    )  # of known answers, which may be int32
-    offsets, columns = (None if each is None else each.cpu() for each in (offsets, columns))
+    keys = keys.cpu().long()  # of known answers, which may be int32
+    candidates = candidates.cpu().long()
     ordered, order = candidates.sort(stable=True)
     distinct, runs = torch.unique_consecutive(ordered, return_counts=True)
     if offsets is None:
-        offsets = torch.arange(len(keys) + 1, device=keys.device)
+        offsets = torch.arange(len(keys) + 1)
+    offsets = offsets.cpu()
     if not len(distinct):
         return Matches(order, keys[:0], None, torch.zeros_like(offsets))
     at, hit = _find(keys, distinct)
+    at = at[hit]
+    first = at
+    count = None
+    if len(distinct) < len(ordered):  # some candidates are equal
+        first = (runs.cumsum(0) - runs)[at]
+        count = runs[at]
     passed = torch.cat([hit.new_zeros(1, dtype=torch.int64), hit.cumsum(0)])
-    at, several = at[hit], len(distinct) < len(ordered)
     return Matches(
-        columns=order if columns is None else columns[order],
-        first=(runs.cumsum(0) - runs)[at] if several else at,
-        count=runs[at] if several else None,
+        columns=order if columns is None else columns.cpu()[order],
+        first=first,
+        count=count,
         offsets=passed[offsets],
     )
 
 
 def _find(keys: Tensor, distinct: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the position of each key among distinct, ascending ones, and whether it is among them,
-    each [p]."""
-    low, width = int(distinct[0]), int(distinct[-1]) - int(distinct[0]) + 1
+    """Return the position of each key among distinct, ascending keys, and True for a key that is
+    among them, each [p]."""
+    low = int(distinct[0])
+    width = int(distinct[-1]) - low + 1
     if width > max(len(keys), len(distinct)):  # hashes
         at = torch.searchsorted(distinct, keys).clamp_(max=len(distinct) - 1)
         return at, distinct[at] == keys
-    table = torch.full(
-        (width + 1,), -1, device=keys.device
-    )  # codes: a tenth of the time of a search
+    # Codes: a table takes a tenth of the time of a search.
+    table = torch.full((width + 1,), -1, device=keys.device)
     table[distinct - low] = torch.arange(len(distinct), device=keys.device)
-    at = table[
-        (keys - low).clamp_(-1, width)
-    ]  # what lies outside finds the last place, which is empty
+    # A key outside of the table finds its last place, which is empty.
+    at = table[(keys - low).clamp_(-1, width)]
     return at, at >= 0

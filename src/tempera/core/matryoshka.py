@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Iterator, Sequence
 from numbers import Integral, Real
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,10 @@ class Matryoshka(nn.Module):
 
     Args:
         objective: any objective; its parts are shared by all widths.
-        widths: how many numbers of the embeddings; each must be there. None is all of them.
+        widths: numbers of the embeddings that each loss sees; None is the whole width.
         weights: of each width's loss, 0 or more; None is 1 for all.
-        precisions: "int8", "binary" or both, beside float32, with a straight-through gradient; in a
-            configuration `objective.precisions`, which stands beside `objective.matryoshka` or
-            alone.
+        precisions: "int8", "binary" or both, beside float32, with a straight-through gradient. In a
+            configuration it is `objective.precisions`, beside `objective.matryoshka` or alone.
 
     Raises:
         ConfigError: no objective, no width, one below 1, not one weight for each, a weight below 0
@@ -56,60 +55,53 @@ class Matryoshka(nn.Module):
             isinstance(objective, Objective),
             "an Objective such as mnr()",
         )
-        for name, numbers, kind in (("widths", widths, Integral), ("weights", weights, Real)):
-            fits = numbers is None or (
-                isinstance(numbers, Sequence) and all(isinstance(x, kind) for x in numbers)
-            )
-            refuse_other(
-                f"matryoshka: {name}", numbers, fits, "a list of numbers such as [32, 64], or None"
-            )
+        _refuse_other_numbers("widths", widths, Integral)
+        _refuse_other_numbers("weights", weights, Real)
         self.objective = objective
         self.widths = None if widths is None else tuple(widths)
-        self.weights = (
-            tuple(weights) if weights is not None else (1.0,) * len(self.widths or (None,))
-        )
+        count = len(self.widths) if self.widths else 1
+        self.weights = (1.0,) * count if weights is None else tuple(weights)
         self.precisions = tuple(precisions)
-        if (widths is not None and (not widths or min(widths) < 1)) or len(self.weights) != len(
-            self.widths or (None,)
-        ):
+        fit = self.widths is None or (len(self.widths) > 0 and min(self.widths) >= 1)
+        if not fit or len(self.weights) != count:
             raise ConfigError(
                 f"matryoshka: one weight for each width of at least 1, not {self.widths} and {self.weights}"
             )
-        if not all(math.isfinite(weight) and weight >= 0 for weight in self.weights) or not any(
-            self.weights
-        ):
+        finite = all(math.isfinite(weight) and weight >= 0 for weight in self.weights)
+        if not finite or not any(self.weights):
             raise ConfigError(
                 f"matryoshka: weights are finite, 0 or more, and one of them above 0, not {list(self.weights)}"
             )
-        if unknown := [each for each in self.precisions if each not in ROUNDED]:
-            raise ConfigError(
-                f"precisions beside float32 are {' and '.join(ROUNDED)}, not {unknown[0]!r}"
-            )
+        for precision in self.precisions:
+            if precision not in ROUNDED:
+                raise ConfigError(
+                    f"precisions beside float32 are {' and '.join(ROUNDED)}, not {precision!r}"
+                )
 
     @property
     def temperature(self) -> Temperature:
-        """The objective's."""
+        """The temperature of the objective."""
         return self.objective.temperature
 
     def forward(self, queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -> Tensor:
         """Return one loss a row, [b], differentiable, of two tensors or a batch, as
         `Objective.forward` takes them."""
         batch = as_batch(queries, documents)
-        batch = self.recall(batch) if batch.memory is None else batch  # at its whole width
-        return torch.stack(
-            [w * self.objective(self._cut(batch, *cut)) for cut, w in self._parts()]
-        ).sum(0)
+        if batch.memory is None:
+            batch = self.recall(batch)  # at its whole width
+        losses = [part.weight * self.objective(_cut(batch, part)) for part in self._parts()]
+        return torch.stack(losses).sum(0)
 
     def propagate(self, batch: Batch[Tensor], shares: Tensor) -> Tensor:
-        """Losses, [b]; gradients of sum(shares * losses) are added to `.grad`, one pass over the
-        scores a width and precision."""
+        """Return the losses, [b], and add the gradients of sum(shares * losses) to `.grad`, in one
+        pass over the scores a width and precision."""
         rows = batch.doc.rows
         exact = widest(rows.device) if shares.dtype == torch.float64 else shares.dtype
         losses = torch.zeros(shares.shape, dtype=exact, device=rows.device)
-        for cut, weight in self._parts():
+        for part in self._parts():
             with torch.enable_grad():
-                part = self._cut(batch, *cut)
-            losses = losses + weight * self.objective.propagate(part, weight * shares)
+                cut = _cut(batch, part)
+            losses = losses + part.weight * self.objective.propagate(cut, part.weight * shares)
         return losses
 
     def advance(self, progress: float) -> None:
@@ -117,19 +109,41 @@ class Matryoshka(nn.Module):
         self.objective.advance(progress)
 
     def recall(self, batch: Batch[Tensor]) -> Batch[Tensor]:
-        """The batch with what the objective's memory holds."""
+        """Return the batch with the documents of the objective's memory."""
         return self.objective.recall(batch)
 
     def remember(self, batch: Batch[Tensor]) -> None:
         """Put the batch's documents into the objective's memory."""
         self.objective.remember(batch)
 
-    def _parts(self) -> list[tuple[tuple[int | None, str], float]]:
-        weighted = zip(self.widths or (None,), self.weights, strict=True)
-        return [((n, each), w) for (n, w), each in product(weighted, (FLOAT32, *self.precisions))]
+    def _parts(self) -> Iterator[_Part]:
+        """Yield the losses that are summed, by width and precision."""
+        for width, weight in zip(self.widths or (None,), self.weights, strict=True):
+            for precision in (FLOAT32, *self.precisions):
+                yield _Part(width, precision, weight)
 
-    def _cut(self, batch: Batch[Tensor], width: int | None, precision: str) -> Batch[Tensor]:
-        have = batch.query.rows.shape[1]
-        if width is not None and width > have:
-            raise DataError(f"matryoshka: width {width} of embeddings that have {have} numbers")
-        return batch.map(lambda rows: at_precision(rows[:, :width], precision))
+
+class _Part(NamedTuple):
+    """One of the losses that are summed."""
+
+    width: int | None  # None: the whole width
+    precision: str
+    weight: float
+
+
+def _cut(batch: Batch[Tensor], part: _Part) -> Batch[Tensor]:
+    """Return a batch of embeddings with the width and the precision of a part."""
+    have = batch.query.rows.shape[1]
+    if part.width is not None and part.width > have:
+        raise DataError(f"matryoshka: width {part.width} of embeddings that have {have} numbers")
+    return batch.map(lambda rows: at_precision(rows[:, : part.width], part.precision))
+
+
+def _refuse_other_numbers(name: str, numbers: object, kind: type) -> None:
+    """Raise ConfigError for widths or weights that are no list of numbers of a kind."""
+    fits = numbers is None
+    if isinstance(numbers, Sequence):
+        fits = all(isinstance(number, kind) for number in numbers)
+    refuse_other(
+        f"matryoshka: {name}", numbers, fits, "a list of numbers such as [32, 64], or None"
+    )

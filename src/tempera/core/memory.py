@@ -47,33 +47,37 @@ class Memory(nn.Module):
         """Return the remembered documents, oldest first; None before the first push."""
         if self.rows is None:
             return None
-        return Side(**{name: getattr(self, name) for name in _FIELDS})
+        fields: dict[str, Any] = {name: getattr(self, name) for name in _FIELDS}
+        return Side(**fields)
 
     def hold(self, side: Side[Tensor] | None) -> None:
-        """Hold what `side` returned before, and forget what has been pushed since."""
+        """Hold the documents that `side` returned before, and forget later ones."""
         for name in _FIELDS:
             setattr(self, name, None if side is None else getattr(side, name))
 
     @torch.no_grad()
     def push(self, side: Side[Tensor]) -> None:
         """Remember documents and forget the oldest above `size`."""
+        if self.rows is not None:
+            self._refuse_other_fields(side)
         for name in _FIELDS:
-            if self.rows is not None and (getattr(self, name) is None) != (
-                getattr(side, name) is None
-            ):
+            old = getattr(self, name)
+            new = getattr(side, name)
+            if new is None:
+                continue
+            joined = new.detach()
+            if old is not None:
+                # On the device of the new ones: a checkpoint has brought the old ones to the host.
+                joined = torch.cat([old.to(new.device), joined.to(old.dtype)])
+            setattr(self, name, joined[-self.size :].clone())
+
+    def _refuse_other_fields(self, side: Side[Tensor]) -> None:
+        """Raise DataError for documents with other fields than the remembered ones."""
+        for name in _FIELDS:
+            if (getattr(self, name) is None) != (getattr(side, name) is None):
                 raise DataError(
                     f"memory: documents with and without {name} cannot be remembered together"
                 )
-        for name in _FIELDS:
-            old, new = getattr(self, name), getattr(side, name)
-            if new is not None:
-                # Where the new ones are: a checkpoint has brought the old ones to the host.
-                joined = (
-                    new.detach()
-                    if old is None
-                    else torch.cat([old.to(new.device), new.detach().to(old.dtype)])
-                )
-                setattr(self, name, joined[-self.size :].clone())
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         # The buffers have the shapes of what was remembered when the state was saved.

@@ -10,7 +10,7 @@ Each part is free of the others, and every combination of them runs through the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Annotated, Any, Literal, get_args
@@ -32,7 +32,9 @@ from .row_losses import Numerator
 from .similarity import Similarity, cosine, exact
 from .teacher import Teacher
 from .temperature import Temperature
-from .tiles import Problem, Softmax, Sweep, Term, sweep, tile_elements
+from .tiles import LossPass, Problem, Softmax, Term, Vectors, tile_elements, tile_losses
+
+Pair = tuple[Role, Role]  # the anchors and the candidates of a block
 
 
 class Objective(nn.Module):
@@ -42,7 +44,7 @@ class Objective(nn.Module):
     Args:
         similarity: `cosine` or `dot`.
         temperature: a number, or a `Temperature` (which may follow a schedule or learn).
-        pools: who stands in the denominator; one of them must hold the positive (docs, or
+        pools: the candidates of the denominator; one pool must hold the positive (docs, or
             back_queries). A pool whose rows the batch does not have is empty.
         corrections: terms added to the logits.
         masks: candidates that are left out; never a row's own positive. A row whose every negative
@@ -86,37 +88,26 @@ class Objective(nn.Module):
         tile_elements: Annotated[int, Field(gt=0)] | None = None,
     ) -> None:
         super().__init__()
-        refuse_other(
-            "similarity",
-            similarity,
-            isinstance(similarity, Similarity),
-            "cosine or dot of tempera.similarity",
-        )
-        refuse_other(
-            "pools",
-            pools,
-            _are(pools, lambda pool: isinstance(pool, P.Pool)),
-            "a list such as [pools.docs]",
-        )
-        refuse_other(
-            "corrections", corrections, _are(corrections, _is_made), "a list such as [LogQ()]"
-        )
-        refuse_other("masks", masks, _are(masks, _is_made), "a list such as [SameId()]")
-        for name, count in (("hardest", hardest), ("tile_elements", tile_elements)):
-            refuse_other(name, count, count is None or is_whole(count), "a whole number or None")
+        _refuse_parts(similarity, pools, corrections, masks)
+        _refuse_numbers(hardest, tile_elements)
+        if not isinstance(temperature, Temperature):
+            temperature = Temperature(temperature)
         self.similarity = similarity
-        self.temperature = (
-            temperature if isinstance(temperature, Temperature) else Temperature(temperature)
-        )
-        self.pools, self.corrections, self.masks = tuple(pools), tuple(corrections), tuple(masks)
-        self.partition, self.numerator, self.hardest = partition, numerator, hardest
-        self.memory, self.teacher, self.tile_elements = memory, teacher, tile_elements
+        self.temperature = temperature
+        self.pools = tuple(pools)
+        self.corrections = tuple(corrections)
+        self.masks = tuple(masks)
+        self.partition = partition
+        self.numerator = numerator
+        self.hardest = hardest
+        self.memory = memory
+        self.teacher = teacher
+        self.tile_elements = tile_elements
         self.progress = 0.0  # of the training, from 0 to 1, which the teacher's weight may follow
-        # computes losses and gradients of a problem; a device may have another way to them
-        self.sweep: Sweep = sweep
-        self.tiles: dict[
-            str, int
-        ] = {}  # scores of a tile by type of device, as measured; a checkpoint keeps them
+        # Computes losses and gradients of a problem; a device may have another way to them.
+        self.loss_pass: LossPass = tile_losses
+        # Scores of a tile by type of device, as measured; a checkpoint keeps them.
+        self.tiles: dict[str, int] = {}
         refuse_unknown("partition", partition, "joint", "per_direction")
         refuse_unknown("numerator", numerator, *get_args(Numerator))
         if hardest is not None and hardest < 1:
@@ -128,13 +119,15 @@ class Objective(nn.Module):
         if (memory is not None) != (P.memory in self.pools):
             raise ConfigError("a memory and the pool memory go together: give both or neither")
         P.refuse_twice(self.pools)
-        for name, blocks in (self._groups(self.pools) or {"no pools": []}).items():
+        self._refuse_without_positive()
+
+    def _refuse_without_positive(self) -> None:
+        """Raise ConfigError for a softmax whose pools do not hold the positive."""
+        advice = "choose partition joint"
+        if self.partition == "joint":
+            advice = "add docs or back_queries to pools"
+        for name, blocks in (self._groups() or {"no pools": []}).items():
             if not any(P.holds_positive(*pair) for pair in blocks):
-                advice = (
-                    "add docs or back_queries to pools"
-                    if partition == "joint"
-                    else "choose partition joint"
-                )
                 raise ConfigError(
                     f"no pool holds the positive of the softmax over {name}: {advice}"
                 )
@@ -142,9 +135,9 @@ class Objective(nn.Module):
     @property
     def asks_known(self) -> bool:
         """Return True if `Batch.known` makes a difference."""
-        return self.numerator != "one" or any(
-            isinstance(mask, KnownPositives) for mask in self.masks
-        )
+        if self.numerator != "one":
+            return True
+        return any(isinstance(mask, KnownPositives) for mask in self.masks)
 
     @property
     def uses_negatives(self) -> bool:
@@ -154,44 +147,51 @@ class Objective(nn.Module):
     def forward(self, queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -> Tensor:
         """Return one loss a row, [b], differentiable for every embedding and the temperature.
 
-        The memory, if there is one, has the documents of batches that it was given: call `remember`
-            after the step.
+        A memory holds the documents of the batches that it was given: call `remember` after the
+            step.
 
-        Train on its `.mean()`, or where a batch has weights, which the losses do not hold, on
-        `(batch.shares() * losses).sum()`.
+        Train on the `.mean()` of the losses. The losses do not hold the weights of a batch: with
+        weights, train on `(batch.shares() * losses).sum()`.
 
         Args:
-            queries: embeddings, [b, D]; or a `Batch`, which also holds negatives, ids and weights,
-                of whose rows the losses are this device's.
+            queries: embeddings, [b, D]; or a `Batch`, which also holds negatives, ids and weights;
+                the losses are of this device's rows.
             documents: embeddings, [b, D], of which row i answers query i; None with a `Batch`.
         """
         batch = as_batch(queries, documents)
-        batch = self.recall(batch) if batch.memory is None else batch
-        roles, rows = zip(*((role, side.rows) for role, side in batch.sides().items()), strict=True)
+        if batch.memory is None:
+            batch = self.recall(batch)
+        sides = batch.sides()
+        roles = tuple(sides)
+        rows = [side.rows for side in sides.values()]
         losses: Tensor = _Losses.apply(self, self.problem(batch), roles, self.scale(batch), *rows)  # type: ignore[no-untyped-call]
         return losses
 
     def propagate(self, batch: Batch[Tensor], shares: Tensor) -> Tensor:
-        """Losses, [b], and the gradients of sum(shares * losses), added to `.grad`, in one pass
-        over the scores.
+        """Return the losses, [b], and add the gradients of sum(shares * losses) to `.grad`, in one
+        pass over the scores.
 
-        Reaches every embedding that requires gradients, and the temperature if it learns and the
+        Gradients reach every embedding that requires them, and the temperature if it learns and the
         batch has none of its own.
         """
         scale = self.scale(batch)
         rows = {role: side.rows for role, side in batch.sides().items()}
         with torch.no_grad(), autocast_off(batch.doc.rows):
             problem = self.problem(batch)
-            vectors = {role: self.similarity.vectors(side) for role, side in rows.items()}
-            near = placed(shares, vectors["query"])
-            losses, grads = self.sweep(problem, vectors, float(scale), near, scale.requires_grad)
+            vectors = self._vectors(rows)
+            shares = placed(shares, vectors["query"])
+            losses, grads = self.loss_pass(
+                problem, vectors, float(scale), shares, scale.requires_grad
+            )
             assert grads is not None
-            reached = [
-                (side, self.similarity.pullback(side, vectors[role], grads.vectors[role]))
-                for role, side in rows.items()
-                if side.requires_grad
-            ]
-        torch.autograd.backward([side for side, _ in reached], [grad for _, grad in reached])
+            reached = []
+            pulled = []
+            for role, side in rows.items():
+                if side.requires_grad:
+                    grad = self.similarity.pullback(side, vectors[role], grads.vectors[role])
+                    reached.append(side)
+                    pulled.append(grad)
+        torch.autograd.backward(reached, pulled)
         if scale.requires_grad:
             self.temperature.receive(grads.scale)
         return losses
@@ -200,30 +200,34 @@ class Objective(nn.Module):
     def contrastive_losses(self, batch: Batch[Tensor]) -> Tensor:
         """Return the losses without a teacher's part and without gradient, [b]."""
         problem = self.problem(batch, taught=False)
+        rows = {role: side.rows for role, side in batch.sides().items()}
         with autocast_off(batch.doc.rows):
-            vectors = {
-                role: self.similarity.vectors(side.rows) for role, side in batch.sides().items()
-            }
-            return self.sweep(problem, vectors, float(self.scale(batch)), None, False)[0]
+            scale = float(self.scale(batch))
+            return self.loss_pass(problem, self._vectors(rows), scale, None, False)[0]
+
+    def _vectors(self, rows: Vectors) -> Vectors:
+        """Return the vectors of embeddings, whose inner products are the similarities."""
+        return {role: self.similarity.vectors(side) for role, side in rows.items()}
 
     def scale(self, batch: Batch[Tensor]) -> Tensor:
-        """1/t of a batch: by its own temperature, or by the dial."""
+        """Return 1/t of a batch: by its own temperature, or by the objective's."""
         if batch.temperature is None:
             return self.temperature.scale()
         return torch.tensor(1 / batch.temperature, dtype=torch.float64)
 
     def advance(self, progress: float) -> None:
-        """Follow the schedules of the temperature and the teacher to `progress` of the run, from 0
-        to 1."""
+        """Follow the schedules of temperature and teacher to a share of the run, from 0 to 1."""
         self.temperature.advance(progress)
         self.progress = progress
 
     def recall(self, batch: Batch[Tensor]) -> Batch[Tensor]:
-        """The batch with what the memory holds, if there is one."""
+        """Return the batch with the documents of the memory, if there is one."""
         if self.memory is None:
             return batch
         side = self.memory.side()
-        return replace(batch, memory=None if side is None else side.to(batch.doc.rows.device))
+        if side is not None:
+            side = side.to(batch.doc.rows.device)
+        return replace(batch, memory=side)
 
     def remember(self, batch: Batch[Tensor]) -> None:
         """Put the batch's documents into the memory, if there is one; to be called after the
@@ -237,187 +241,242 @@ class Objective(nn.Module):
             self.tiles[device.type] = tile_elements(device)
         return self.tile_elements or self.tiles[device.type]
 
-    def _groups(
-        self, pools: Sequence[P.Pool], by_anchor: bool = False
-    ) -> dict[str, list[tuple[Role, Role]]]:
-        """Blocks (anchor role, candidate role) of each softmax."""
-        groups: dict[str, list[tuple[Role, Role]]] = {}
-        for pair in (pair for pool in pools for pair in pool.blocks):
-            name = P.direction(*pair) if self.partition == "per_direction" else "all pools"
-            groups.setdefault(pair[0] if by_anchor else name, []).append(pair)
+    def _groups(self) -> dict[str, list[Pair]]:
+        """Return the blocks of each softmax over the pools."""
+        groups: dict[str, list[Pair]] = {}
+        for pool in self.pools:
+            for pair in pool.blocks:
+                name = P.direction(*pair) if self.partition == "per_direction" else "all pools"
+                groups.setdefault(name, []).append(pair)
         return groups
 
     def problem(self, batch: Batch[Tensor], taught: bool = True) -> Problem:
-        """Return the parts, bound to a batch.
+        """Return the softmaxes of a batch: the parts of the objective, bound to its rows.
 
         Args:
             taught: False leaves the teacher out.
         """
-        sides = batch.sides()
-        for role, side in sides.items():
-            if not (isinstance(side.rows, Tensor) and side.rows.is_floating_point()):
-                raise DataError(
-                    f"embeddings are tensors of floating-point numbers, and those of {role} are {kind_of(side.rows)}"
-                )
-            if side.rows.dim() != 2:
-                raise DataError(
-                    f"embeddings are rows of vectors, [n, D], and those of {role} have the shape {[*side.rows.shape]}"
-                )
-        if len({exact(side.rows[:0]).dtype for side in sides.values()}) > 1:
-            kinds = ", ".join(f"{role} {side.rows.dtype}" for role, side in sides.items())
-            raise DataError(
-                f"embeddings of one batch are all float64 or none, and these are {kinds}"
-            )
-        if len(widths := sorted({side.rows.shape[1] for side in sides.values()})) > 1:
-            raise DataError(f"embeddings of one batch have one width, and these have {widths}")
-        for name in ("guide", "teacher"):
-            vectors = {role: getattr(side, name) for role, side in sides.items()}
-            lengths = {role: each.shape[1] for role, each in vectors.items() if each is not None}
-            if any(each is not None and not each.is_floating_point() for each in vectors.values()):
-                raise DataError(f"vectors of a {name} are floating-point numbers: convert them")
-            if len(set(lengths.values())) > 1:
-                raise DataError(
-                    f"vectors of a {name} in one batch have one width, and these have {lengths}"
-                )
-        weight = self.teacher.share(self.progress) if self.teacher is not None and taught else 0.0
-        groups = self._contrast(batch, 1 - weight) + self._teaching(batch, weight)
+        _refuse_embeddings(batch)
+        _refuse_vectors(batch)
+        weight = 0.0
+        if self.teacher is not None and taught:
+            weight = self.teacher.share(self.progress)
+        groups = self._contrastive(batch, 1 - weight)
+        if self.teacher is not None and weight:
+            groups += self._teaching(self.teacher, batch, weight)
         tile = self.tile_size(batch.doc.rows.device)
         return Problem(tuple(groups), batch.local, self.hardest, self.numerator, tile)
 
-    def _contrast(self, batch: Batch[Tensor], weight: float) -> list[Softmax]:
-        """Return the softmaxes whose targets are positives, which weigh nothing where a teacher is
-        all."""
-        groups = self._groups(self.pools) if weight else {}
-        made = []
+    def _contrastive(self, batch: Batch[Tensor], weight: float) -> list[Softmax]:
+        """Return the softmaxes whose targets are positives; there are none at weight 0, where a
+        teacher is all."""
+        if not weight:
+            return []
+        groups = self._groups()
+        softmaxes = []
         for pairs in groups.values():
             terms: list[Term] = []
+            is_held = False
             for block in _present(batch, pairs):
-                first = not any(term.positive is not None for term in terms)
-                terms.append(self._term(block, first))
-            made.append(Softmax(tuple(terms), weight / len(groups)))
-        return made
+                others: tuple[Matches, ...] = ()
+                if not is_held:  # the loss is about the first term with positives
+                    others = self.others(block)
+                term = self._contrastive_term(block, others)
+                is_held = is_held or term.positive is not None
+                terms.append(term)
+            softmaxes.append(Softmax(tuple(terms), weight / len(groups)))
+        return softmaxes
 
-    def _teaching(self, batch: Batch[Tensor], weight: float) -> list[Softmax]:
+    def _contrastive_term(self, block: P.Block, others: tuple[Matches, ...]) -> Term:
+        positive = block.positive
+        if positive is not None and not others:
+            positive = sent(positive, block.device)
+        additions = [correction(block) for correction in self.corrections]
+        return self._term(block, positive, additions, block.own_kind, others)
+
+    def _teaching(self, teacher: Teacher, batch: Batch[Tensor], weight: float) -> list[Softmax]:
         """Return the softmaxes whose targets are the teacher's: one for each kind of anchor."""
-        teacher = self.teacher
-        if teacher is None or not weight:
-            return []
-        blocks = [
-            list(_present(batch, pairs))
-            for pairs in self._groups(teacher.compared, by_anchor=True).values()
-        ]
-        present, bound = (
-            [each for each in blocks if each],
-            self._listed if teacher.own else self._taught,
-        )
-        share, scale = weight / max(1, len(present)), teacher.scales[0]
-        return [Softmax(tuple(map(bound, each)), share, True, scale) for each in present]
+        by_anchor: dict[Role, list[Pair]] = {}
+        for pool in teacher.compared:
+            for pair in pool.blocks:
+                by_anchor.setdefault(pair[0], []).append(pair)
+        present = []
+        for pairs in by_anchor.values():
+            blocks = _present(batch, pairs)
+            if blocks:
+                present.append(blocks)
+        softmaxes = []
+        for blocks in present:
+            if teacher.own:
+                terms = [self._own_list_term(teacher, block) for block in blocks]
+            else:
+                terms = [self._taught_term(teacher, block) for block in blocks]
+            share = weight / len(present)
+            softmaxes.append(Softmax(tuple(terms), share, True, teacher.scales[0]))
+        return softmaxes
 
-    def _taught(self, block: P.Block) -> Term:
-        """Return a term whose target is the teacher's: of corrections, only what is added to every
-        candidate is in both."""
-        assert self.teacher is not None
-        positive, added = (
-            block.positive,
-            [correction(block).candidate for correction in self.corrections],
-        )
-        additions = [Addition(candidate=each) for each in added if each is not None]
-        term = self._bound(
-            block,
-            None if positive is None else sent(positive, block.device),
-            additions,
-            block.itself,
-        )
-        return replace(term, teacher=self.teacher.logits(block, None))
+    def _taught_term(self, teacher: Teacher, block: P.Block) -> Term:
+        """Return the term of a block whose target is the teacher's distribution over all
+        candidates.
 
-    def _listed(self, block: P.Block) -> Term:
-        """Return the same of each row's own candidates alone, which no sampling has brought."""
-        assert self.teacher is not None
-        lists = sent(block.lists, block.device)
-        filling = lists < 0
-        lists = lists.clamp_min(0)
-        positive = (
-            None
-            if block.positive is None
-            else torch.zeros_like(block.positive, device=block.device)
-        )
-        term = self._bound(block, positive, (), ())
-        masked = [
-            P.within(exclusion, lists, len(block.candidates)) for exclusion in term.exclusions
-        ]
-        # Last, for what a mask says of the column that fills up a list is nothing to the row.
-        exclusions = (*masked, filling.__getitem__)
+        Of the corrections, the student's and the teacher's logits both have the addend of every
+        candidate, and nothing else.
+        """
+        positive = block.positive
+        if positive is not None:
+            positive = sent(positive, block.device)
+        additions = []
+        for correction in self.corrections:
+            candidate = correction(block).candidate
+            if candidate is not None:
+                additions.append(Addition(candidate=candidate))
+        term = self._term(block, positive, additions, block.itself)
+        return replace(term, teacher=teacher.logits(block, None))
+
+    def _own_list_term(self, teacher: Teacher, block: P.Block) -> Term:
+        """Return the term of a block whose target is the teacher's distribution over each row's own
+        candidates, which no sampling has brought."""
+        columns = sent(block.lists, block.device)
+        filling = columns < 0
+        lists = columns.clamp_min(0)
+        positive = None
+        if block.positive is not None:
+            positive = torch.zeros_like(block.positive, device=block.device)
+        term = self._term(block, positive, (), ())
+        count = len(block.candidates)
+        exclusions = [P.within(exclusion, lists, count) for exclusion in term.exclusions]
+        # Last: the answer of a mask for a column that fills up a list is nothing to the row.
+        exclusions.append(filling.__getitem__)
         return replace(
-            term, exclusions=exclusions, lists=lists, teacher=self.teacher.logits(block, lists)
+            term,
+            exclusions=tuple(exclusions),
+            lists=lists,
+            teacher=teacher.logits(block, lists),
         )
 
     def others(self, block: P.Block) -> tuple[Matches, ...]:
         """Return the positives of other rows that the numerator counts with each row's own."""
         if self.numerator == "one" or block.positive is None:
             return ()
-        return *SameId()(block), *(
-            KnownPositives().matches(block) if block.batch.known is not None else ()
-        )
+        others = SameId()(block)
+        if block.batch.known is not None:
+            others += KnownPositives().matches(block)
+        return others
 
-    def _term(self, block: P.Block, first: bool) -> Term:
-        others = self.others(block) if first else ()
-        positive = block.positive
-        positive = positive if positive is None or others else sent(positive, block.device)
-        additions = [correction(block) for correction in self.corrections]
-        return replace(self._bound(block, positive, additions, block.own_kind), others=others)
-
-    def _bound(
+    def _term(
         self,
         block: P.Block,
         positive: Tensor | None,
         additions: Sequence[Addition],
         own: Sequence[Matches],
+        others: tuple[Matches, ...] = (),
     ) -> Term:
         """Return the term of a block; `own` is left out whatever the masks say."""
         anchor_rows = block.anchor_rows
+        if anchor_rows is not None:
+            anchor_rows = sent(anchor_rows, block.device)
         return Term(
             anchor=block.anchor,
             candidate=block.candidate,
             positive=positive,
-            others=(),
+            others=others,
             additions=tuple(additions),
             exclusions=tuple(self._exclusions(block, own)),
-            anchor_rows=None if anchor_rows is None else sent(anchor_rows, block.device),
+            anchor_rows=anchor_rows,
         )
 
     def _exclusions(self, block: P.Block, own: Sequence[Matches]) -> list[P.Exclusion]:
-        """Return all that is left out of a block, `own` in any case: matches first, and on a device
-        as one.
+        """Return the exclusions of a block, `own` in any case: matches first, and on a device all
+        matches as one.
 
-        What follows is added, and so a mask that says NaN is heard in whichever order masks are.
+        The others are added to the logits after the matches, so that the NaN of a mask reaches the
+        loss in whichever order the masks are.
         """
-        exclusions: list[P.Exclusion] = [
-            *own,
-            *(exclusion for mask in self.masks for exclusion in mask(block)),
-        ]
-        matches = [each for each in exclusions if isinstance(each, Matches)]
-        added = [each for each in exclusions if not isinstance(each, Matches)]
+        matches = list(own)
+        added: list[P.Exclusion] = []
+        for mask in self.masks:
+            for exclusion in mask(block):
+                if isinstance(exclusion, Matches):
+                    matches.append(exclusion)
+                else:
+                    added.append(exclusion)
         if block.device.type == "cpu" or not matches:
             return [*matches, *added]
         return [Listed(tuple(matches), block.device), *added]
 
 
-def _are(parts: object, fits: Callable[[Any], bool]) -> bool:
-    """Return True for a sequence of parts that all fit."""
-    return isinstance(parts, Sequence) and all(map(fits, parts))
+def _refuse_parts(similarity: object, pools: object, corrections: object, masks: object) -> None:
+    """Raise ConfigError for parts of another kind than an objective takes."""
+    refuse_other(
+        "similarity",
+        similarity,
+        isinstance(similarity, Similarity),
+        "cosine or dot of tempera.similarity",
+    )
+    is_pools = isinstance(pools, Sequence) and all(isinstance(pool, P.Pool) for pool in pools)
+    refuse_other("pools", pools, is_pools, "a list such as [pools.docs]")
+    refuse_other("corrections", corrections, _are_made(corrections), "a list such as [LogQ()]")
+    refuse_other("masks", masks, _are_made(masks), "a list such as [SameId()]")
 
 
-def _is_made(part: object) -> bool:
-    """Return True for what can be called with a block: an object or a function, but not a class,
-    which would make one of it."""
-    return callable(part) and not isinstance(part, type)
+def _are_made(parts: object) -> bool:
+    """Return True for a sequence of parts that can be called with a block: objects or functions,
+    but no classes, whose call would make an object."""
+    if not isinstance(parts, Sequence):
+        return False
+    return all(callable(part) and not isinstance(part, type) for part in parts)
+
+
+def _refuse_numbers(hardest: object, tile_elements: object) -> None:
+    """Raise ConfigError for counts that are no whole numbers."""
+    for name, count in (("hardest", hardest), ("tile_elements", tile_elements)):
+        refuse_other(name, count, count is None or is_whole(count), "a whole number or None")
+
+
+def _refuse_embeddings(batch: Batch[Tensor]) -> None:
+    """Raise DataError for embeddings that are no floating-point vectors of one precision and one
+    width."""
+    sides = batch.sides()
+    for role, side in sides.items():
+        if not (isinstance(side.rows, Tensor) and side.rows.is_floating_point()):
+            raise DataError(
+                f"embeddings are tensors of floating-point numbers, and those of {role} are {kind_of(side.rows)}"
+            )
+        if side.rows.dim() != 2:
+            raise DataError(
+                f"embeddings are rows of vectors, [n, D], and those of {role} have the shape {[*side.rows.shape]}"
+            )
+    if len({exact(side.rows[:0]).dtype for side in sides.values()}) > 1:
+        kinds = ", ".join(f"{role} {side.rows.dtype}" for role, side in sides.items())
+        raise DataError(f"embeddings of one batch are all float64 or none, and these are {kinds}")
+    widths = sorted({side.rows.shape[1] for side in sides.values()})
+    if len(widths) > 1:
+        raise DataError(f"embeddings of one batch have one width, and these have {widths}")
+
+
+def _refuse_vectors(batch: Batch[Tensor]) -> None:
+    """Raise DataError for vectors of a guide or a teacher that are no floating-point numbers or
+    have several widths."""
+    for name in ("guide", "teacher"):
+        widths: dict[Role, int] = {}
+        for role, side in batch.sides().items():
+            vectors = getattr(side, name)
+            if vectors is None:
+                continue
+            if not vectors.is_floating_point():
+                raise DataError(f"vectors of a {name} are floating-point numbers: convert them")
+            widths[role] = vectors.shape[1]
+        if len(set(widths.values())) > 1:
+            raise DataError(
+                f"vectors of a {name} in one batch have one width, and these have {widths}"
+            )
 
 
 def base_of(module: nn.Module) -> Objective:
-    """Return the objective within a wrapper, or whatever else holds one.
+    """Return the objective among the modules of a module, such as a wrapper.
 
     Raises:
-        ConfigError: it holds none.
+        ConfigError: the module holds no objective.
     """
     for each in module.modules():
         if isinstance(each, Objective):
@@ -427,26 +486,27 @@ def base_of(module: nn.Module) -> Objective:
     )
 
 
-def _present(batch: Batch[Tensor], pairs: Sequence[tuple[Role, Role]]) -> Iterator[P.Block]:
-    """Yield the blocks whose candidates the batch has."""
+def _present(batch: Batch[Tensor], pairs: Sequence[Pair]) -> list[P.Block]:
+    """Return the blocks whose candidates the batch has."""
+    blocks = []
     for anchor, candidate in pairs:
         if len(batch.sides().get(candidate, ())):
-            yield P.Block(batch, anchor, candidate)
+            blocks.append(P.Block(batch, anchor, candidate))
+    return blocks
 
 
 def autocast_off(rows: Tensor) -> AbstractContextManager[Any]:
-    """Products in the precision of their factors, also where a tower's autocast is still on."""
+    """Return a context of products in the precision of their factors, also where a tower's autocast
+    is still on."""
     kind = rows.device.type
-    return (
-        torch.autocast(kind, enabled=False)
-        if torch.amp.is_autocast_available(kind)
-        else nullcontext()
-    )
+    if not torch.amp.is_autocast_available(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
 
 
 class _Losses(torch.autograd.Function):
-    """Losses whose gradient is a second sweep, since a row's share in the total is known only in
-    the backward pass."""
+    """Losses whose gradient is a second pass over the scores, since a row's share in the total is
+    known only in the backward pass."""
 
     @staticmethod
     def forward(
@@ -457,28 +517,28 @@ class _Losses(torch.autograd.Function):
         scale: Tensor,
         *rows: Tensor,
     ) -> Tensor:
-        ctx.objective, ctx.problem, ctx.roles = objective, problem, roles
+        ctx.objective = objective
+        ctx.problem = problem
+        ctx.roles = roles
         ctx.save_for_backward(scale, *rows)
         with autocast_off(rows[0]):
-            vectors = {
-                role: objective.similarity.vectors(side)
-                for role, side in zip(roles, rows, strict=True)
-            }
-            return objective.sweep(problem, vectors, float(scale), None, False)[0]
+            vectors = objective._vectors(dict(zip(roles, rows, strict=True)))
+            return objective.loss_pass(problem, vectors, float(scale), None, False)[0]
 
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        (scale, *rows), learns = ctx.saved_tensors, ctx.needs_input_grad[3]
-        similarity = ctx.objective.similarity
+        objective = ctx.objective
+        scale, *rows = ctx.saved_tensors
+        sides = dict(zip(ctx.roles, rows, strict=True))
+        learns = ctx.needs_input_grad[3]
         with autocast_off(rows[0]):
-            vectors = {
-                role: similarity.vectors(side) for role, side in zip(ctx.roles, rows, strict=True)
-            }
-            grads = ctx.objective.sweep(ctx.problem, vectors, float(scale), grad, learns)[1]
+            vectors = objective._vectors(sides)
+            grads = objective.loss_pass(ctx.problem, vectors, float(scale), grad, learns)[1]
             assert grads is not None
-            pulled = [
-                similarity.pullback(side, vectors[role], grads.vectors[role])
-                for role, side in zip(ctx.roles, rows, strict=True)
-            ]
-        return (None, None, None, grads.scale.to(scale) if learns else None, *pulled)
+            pulled = []
+            for role, side in sides.items():
+                pullback = objective.similarity.pullback
+                pulled.append(pullback(side, vectors[role], grads.vectors[role]))
+        scale_grad = grads.scale.to(scale) if learns else None
+        return (None, None, None, scale_grad, *pulled)

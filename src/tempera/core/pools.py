@@ -1,4 +1,4 @@
-"""Candidate pools: who stands in the denominator of a row's softmax.
+"""Candidate pools: the candidates in the denominator of a row's softmax.
 
 A pool is a choice of (anchor, candidate) roles, and nothing else:
 
@@ -62,7 +62,7 @@ POOLS = (docs, negatives, sampled, memory, queries, back_queries, back_docs, bac
 
 
 def direction(anchor: Role, candidate: Role) -> str:
-    """Kinds compared: query>doc, query>query, doc>query or doc>doc."""
+    """Return the kinds compared: query>doc, query>query, doc>query or doc>doc."""
     return f"{anchor}>{'query' if candidate == 'query' else 'doc'}"
 
 
@@ -75,12 +75,15 @@ def refuse_twice(pools: Sequence[Pool]) -> None:
     Raises:
         ConfigError: any other block that stands twice.
     """
-    blocks = [(block, pool.name) for pool in pools for block in pool.blocks]
-    for block, _ in blocks:
-        names = sorted(name for each, name in blocks if each == block)
-        if len(names) > 1 and names != [back_docs.name, back_positives.name]:
+    names: dict[tuple[Role, Role], list[str]] = {}
+    for pool in pools:
+        for block in pool.blocks:
+            names.setdefault(block, []).append(pool.name)
+    for block, holders in names.items():
+        holders.sort()
+        if len(holders) > 1 and holders != [back_docs.name, back_positives.name]:
             raise ConfigError(
-                f"the pools {' and '.join(names)} hold the same block, {'>'.join(block)}, and a softmax counts each candidate "
+                f"the pools {' and '.join(holders)} hold the same block, {'>'.join(block)}, and a softmax counts each candidate "
                 "once: drop one of them"
             )
 
@@ -124,13 +127,15 @@ class Block:
 
     @property
     def paired(self) -> bool:
-        """Every candidate is the query or the document of rows."""
+        """Return True if every candidate is the query or the document of rows."""
         return self.candidate in ("query", "doc")
 
     @cached_property
     def own(self) -> Tensor:
         """The column of each row's own query or document among candidates that are paired, [b]."""
-        return self.rows if self.candidate == "query" else self.batch.answers[self.batch.local]
+        if self.candidate == "query":
+            return self.rows
+        return self.batch.answers[self.batch.local]
 
     @property
     def positive(self) -> Tensor | None:
@@ -141,11 +146,9 @@ class Block:
     def anchor_rows(self) -> Tensor | None:
         """Return the position of each row's anchor among the vectors of its role, [b]; None if the
         rows themselves are anchors."""
-        return (
-            self.batch.answers[self.batch.local]
-            if self.anchor == "doc" and self.batch.answer is not None
-            else None
-        )
+        if self.anchor == "doc" and self.batch.answer is not None:
+            return self.batch.answers[self.batch.local]
+        return None
 
     @cached_property
     def owner(self) -> Tensor:
@@ -161,23 +164,23 @@ class Block:
         up shorter lists."""
         if self.paired:
             return self.own[:, None]
-        local, owner = self.batch.local, self.owner.cpu()
+        local = self.batch.local
+        owner = self.owner.cpu()
         mine = ((owner >= local.start) & (owner < local.stop)).nonzero()[:, 0]
         order = mine[owner[mine].argsort(stable=True)]
         row = owner[order] - local.start
         counts = torch.bincount(row, minlength=len(self.rows))
         lists = torch.full((len(self.rows), max([1, *counts.tolist()])), -1)
-        lists[row, torch.arange(len(row)) - (counts.cumsum(0) - counts)[row]] = order
+        first = counts.cumsum(0) - counts  # of each row in `order`
+        lists[row, torch.arange(len(row)) - first[row]] = order
         return lists
 
     @property
     def itself(self) -> tuple[Matches, ...]:
         """Return the anchors among candidates of their own kind."""
-        return (
-            (match(self.own, torch.arange(len(self.candidates))),)
-            if self.anchor == self.candidate
-            else ()
-        )
+        if self.anchor != self.candidate:
+            return ()
+        return (match(self.own, torch.arange(len(self.candidates))),)
 
     @property
     def own_kind(self) -> tuple[Matches, ...]:
@@ -191,8 +194,8 @@ class Block:
 
 
 def within(exclusion: Exclusion, lists: Tensor, candidates: int) -> Exclusion:
-    """Return what an exclusion leaves out of lists of candidates, as an addend or booleans, [tile,
-    k].
+    """Return an exclusion from all candidates as one from lists of candidates: an addend or
+    booleans, [tile, k].
 
     Args:
         lists: columns of each row's candidates, [b, k], on the device of the exclusion.
@@ -200,7 +203,8 @@ def within(exclusion: Exclusion, lists: Tensor, candidates: int) -> Exclusion:
     """
 
     def left_out(tile: slice) -> Tensor:
-        index, own = exclusion(tile), lists[tile]
+        index = exclusion(tile)
+        own = lists[tile]
         if isinstance(index, Tensor):
             return index.gather(1, own)
         rows = torch.arange(len(own), device=own.device)[:, None] * candidates

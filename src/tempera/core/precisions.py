@@ -1,5 +1,5 @@
-"""Precisions of embeddings: the numbers that an index keeps of them, which the loss sees while
-gradients pass straight through.
+"""Precisions of embeddings: the loss sees the numbers that an index keeps, while gradients pass
+straight through the rounding.
 
 Letters in shapes: n rows, D width.
 """
@@ -31,7 +31,7 @@ ROUNDED: Mapping[str, Callable[[Tensor], Tensor]] = {"int8": _int8, "binary": _b
 
 
 def at_precision(rows: Tensor, precision: str) -> Tensor:
-    """Return embeddings as a precision keeps them, [n, D], with the gradient of the embeddings
+    """Return embeddings rounded to a precision, [n, D], with the gradient of the embeddings
     themselves.
 
     float32: as they are. int8: whole multiples, from -127 to 127, of a 127th of the row's largest

@@ -26,7 +26,7 @@ def mnr(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
 
     Args:
         temperature: t, in units of the similarity, or a `Temperature`.
-        parts: of `Objective`, in place of those of the preset; all presets take them.
+        parts: of `Objective`, in place of the preset's; all presets take parts.
 
     Raises:
         ConfigError: parts that do not go together; a temperature of 0 or below.
@@ -36,9 +36,9 @@ def mnr(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
     >>> print([round(loss, 4) for loss in mnr(temperature=1.0)(queries, documents).tolist()])  # [b]
     [0.5514, 0.5514, 0.5514]
     """
-    return Objective(
-        **{"similarity": cosine, "temperature": temperature, "pools": FORWARD, **parts}
-    )
+    parts.setdefault("similarity", cosine)
+    parts.setdefault("pools", FORWARD)
+    return Objective(temperature=temperature, **parts)
 
 
 infonce = mnr  # the same loss by the name of van den Oord et al. 2018
@@ -50,8 +50,9 @@ def symmetric(temperature: float | Temperature = 0.05, **parts: Any) -> Objectiv
     >>> [pool.name for pool in symmetric().pools], symmetric().partition
     (['docs', 'negatives', 'sampled', 'back_queries'], 'per_direction')
     """
-    both = {"pools": (*FORWARD, pools.back_queries), "partition": "per_direction"}
-    return mnr(temperature, **{**both, **parts})
+    parts.setdefault("pools", (*FORWARD, pools.back_queries))
+    parts.setdefault("partition", "per_direction")
+    return mnr(temperature, **parts)
 
 
 def gte(temperature: float | Temperature = 0.01, **parts: Any) -> Objective:
@@ -61,7 +62,8 @@ def gte(temperature: float | Temperature = 0.01, **parts: Any) -> Objective:
     (['docs', 'negatives', 'sampled', 'queries', 'back_queries', 'back_docs'], 'joint')
     """
     every = (*FORWARD, pools.queries, pools.back_queries, pools.back_docs)
-    return mnr(temperature, **{"pools": every, **parts})
+    parts.setdefault("pools", every)
+    return mnr(temperature, **parts)
 
 
 def gist(temperature: float | Temperature = 0.01, margin: float = 0.0, **parts: Any) -> Objective:
@@ -81,8 +83,9 @@ def gist(temperature: float | Temperature = 0.01, margin: float = 0.0, **parts: 
     >>> gist(margin=0.05).masks
     (Guided(margin=0.05, kind='absolute', by='guide'),)
     """
-    three = (*FORWARD, pools.queries, pools.back_positives)
-    return mnr(temperature, **{"pools": three, "masks": (Guided(margin),), **parts})
+    parts.setdefault("pools", (*FORWARD, pools.queries, pools.back_positives))
+    parts.setdefault("masks", (Guided(margin),))
+    return mnr(temperature, **parts)
 
 
 def simcse(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
@@ -92,7 +95,8 @@ def simcse(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
     >>> [pool.name for pool in simcse().pools]
     ['docs', 'negatives']
     """
-    return mnr(temperature, **{"pools": (pools.docs, pools.negatives), **parts})
+    parts.setdefault("pools", (pools.docs, pools.negatives))
+    return mnr(temperature, **parts)
 
 
 def sampled_softmax(temperature: float | Temperature = 1.0, **parts: Any) -> Objective:
@@ -107,8 +111,10 @@ def sampled_softmax(temperature: float | Temperature = 1.0, **parts: Any) -> Obj
     >>> sampled_softmax().similarity.name, sampled_softmax().corrections
     ('dot', (LogQ(kind='classic', weight=1.0),))
     """
-    corrected = {"similarity": dot, "corrections": (LogQ(),), "masks": (SameId(),)}
-    return mnr(temperature, **{**corrected, **parts})
+    parts.setdefault("similarity", dot)
+    parts.setdefault("corrections", (LogQ(),))
+    parts.setdefault("masks", (SameId(),))
+    return mnr(temperature, **parts)
 
 
 def mixed_negatives(temperature: float | Temperature = 0.05, **parts: Any) -> Objective:
@@ -124,9 +130,9 @@ def mixed_negatives(temperature: float | Temperature = 0.05, **parts: Any) -> Ob
     >>> [pool.name for pool in mixed_negatives().pools], mixed_negatives().similarity.name
     (['docs', 'sampled'], 'cosine')
     """
-    return sampled_softmax(
-        temperature, **{"similarity": cosine, "pools": (pools.docs, pools.sampled), **parts}
-    )
+    parts.setdefault("similarity", cosine)
+    parts.setdefault("pools", (pools.docs, pools.sampled))
+    return sampled_softmax(temperature, **parts)
 
 
 def hardness(
@@ -145,7 +151,8 @@ def hardness(
     >>> hardness().corrections
     (Hardness(strength=9.0, on='others'),)
     """
-    return mnr(temperature, **{"corrections": (Hardness(strength),), **parts})
+    parts.setdefault("corrections", (Hardness(strength),))
+    return mnr(temperature, **parts)
 
 
 PRESETS = (mnr, symmetric, gte, gist, simcse, sampled_softmax, mixed_negatives, hardness)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,67 +20,77 @@ Numerator = Literal["one", "mean", "sum"]
 _INVISIBLE = 2.0**-100
 _LOWEST = math.log2(_INVISIBLE)
 _LOG2_E = math.log2(math.e)
-_LEFT_OUT = -1e30  # a logit that is left out, where it has to be finite
+_LEFT_OUT = -1e30  # the logit of an excluded candidate, where it has to be finite
 
 
-@dataclass(frozen=True)
-class Tile:
-    """The logits of some rows against all candidates of a group; what is left out is -inf."""
+class Positives(NamedTuple):
+    """The positives of a tile's rows in the block of one term; the first r are the rows' own."""
 
-    rows: slice  # counted from this device's first
-    group: int
-    anchors: list[Tensor]  # one [r, D] a term, not scaled
-    logits: list[Tensor]  # one [r, c] a term
-    filled: list[Tensor]  # the same with the columns of zeros that fill them up, [r, w]
-    candidates: list[Tensor]  # of each term, with zeros that fill them up, [w, D]
-    held: int  # the term whose positives the loss is about
-    # Rows in the tile and columns of each term's positives, [k] each; where there are any, the
-    # first r are the rows' own.
-    positives: list[tuple[Tensor, Tensor]]
-    values: Tensor | None  # [k] logits of the positives of the term held
-    teacher: list[Tensor]  # one [r, c] a term that has one: the teacher's logits
+    rows: Tensor  # [k] counted from the tile's first
+    columns: Tensor  # [k]
+    logits: Tensor | None = None  # [k] once they are known; None where the term has no positives
 
 
-def contrasted(tile: Tile, numerator: Numerator) -> tuple[Tensor, Tensor]:
-    """Return the loss of each row, [r], and the mass of its softmax, [r]; its logits become their
-    gradients times that mass."""
-    level, target = _numerator(numerator, tile)
-    mass, top = _exponentiate(tile.logits)
-    positives = tile.positives[tile.held]
-    tile.logits[tile.held][positives] -= mass if target is None else target * mass[positives[0]]
+def cross_entropy(
+    logits: Sequence[Tensor], held: Tensor, positives: Positives, numerator: Numerator
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of each row, [r], and the mass of its softmax, [r].
+
+        loss_i = log sum_c exp(l_ic) - l_i(y) = top_i + log mass_i - l_i(y)
+        mass_i = sum_c exp(l_ic - top_i),    top_i = max_c l_ic
+
+    The logits become their gradients times the mass, exp(l_ic - top_i) - mass_i y_ic, in place.
+
+    Args:
+        logits: of every term, [r, c] each.
+        held: the logits among which the positives stand, one of `logits`.
+    """
+    level, target = _numerator(numerator, positives, len(held))
+    mass, top = _exponentiate(logits)
+    rows, columns = positives.rows, positives.columns
+    if target is None:
+        held[rows, columns] -= mass
+    else:
+        held[rows, columns] -= target * mass[rows]
     return top + mass.log() - level, mass
 
 
-def divergence(tile: Tile) -> tuple[Tensor, Tensor]:
-    """Return the same of a teacher: KL(P || Q) of each row, with gradients Q - P; 0 in a row that
-    has no candidates.
+def divergence(student: Sequence[Tensor], teacher: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return KL(P || Q) of each row, [r], and the mass of the student's softmax, [r]; 0 in a row
+    without candidates.
 
-    KL = sum_c P_c (log P_c - log Q_c),    P = p / sum p,    Q = q / sum q
+        KL = sum_c P_c (log P_c - log Q_c),    P = p / sum p,    Q = q / sum q
+
+    The student's logits become their gradients times the mass, (Q - P) sum q, in place.
+
+    Args:
+        student: logits of every term, [r, c] each.
+        teacher: the teacher's logits, likewise.
     """
-    student, teacher = _lowered(tile.logits), _lowered(tile.teacher)
-    targets = [_shares(each.clone()) for each in teacher]
-    gaps = [
-        torch.linalg.vecdot(p, u.sub_(x)) for p, u, x in zip(targets, teacher, student, strict=True)
-    ]
-    mass = _total([_shares(x).sum(1) for x in student])  # in place
-    target_mass = _total([p.sum(1) for p in targets])
-    for x, p in zip(student, targets, strict=True):
-        x.sub_(p.mul_((mass / target_mass)[:, None]))
+    _lower(student)
+    _lower(teacher)
+    targets = [_exponentials(v.clone()) for v in teacher]  # p
+    gaps = []
+    for p, u, v in zip(targets, student, teacher, strict=True):
+        gaps.append(torch.linalg.vecdot(p, v.sub_(u)))
+    mass = _total([_exponentials(u).sum(1) for u in student])  # sum q; the logits become q
+    target_mass = _total([p.sum(1) for p in targets])  # sum p
+    for q, p in zip(student, targets, strict=True):
+        q.sub_(p.mul_((mass / target_mass)[:, None]))
     return sum(gaps[1:], gaps[0]) / target_mass - (target_mass.log() - mass.log()), mass
 
 
-def _lowered(logits: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Lower logits in place so that each row's highest is 0; what is left out is finite, and alike
-    in all of them."""
+def _lower(logits: Sequence[Tensor]) -> None:
+    """Lower logits in place so that each row's highest is 0; an excluded candidate has the same
+    finite logit in all of them."""
     top = torch.stack([x.amax(1) for x in logits]).amax(0).clamp_min_(_LEFT_OUT)
     for x in logits:
         x.sub_(top[:, None]).clamp_min_(_LEFT_OUT)
-    return logits
 
 
-def _shares(lowered: Tensor) -> Tensor:
-    """Return exp in place, and 0 for what cannot be seen in a sum. On a CPU powers of 2 take a
-    fourth of exp's time."""
+def _exponentials(lowered: Tensor) -> Tensor:
+    """Return exp in place, and 0 for a number too small to be seen in a sum. On a CPU powers of 2
+    take a fourth of exp's time."""
     return torch.threshold_(lowered.mul_(_LOG2_E), _LOWEST, -torch.inf).exp2_()
 
 
@@ -94,26 +103,30 @@ def _exponentiate(logits: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Turn logits into exp(logit - top) in place; their sum, [r], and the highest logit, [r]."""
     tops = [x.amax(1) for x in logits]
     top = tops[0] if len(tops) == 1 else torch.stack(tops).amax(0)
-    masses = [_shares(x.sub_(top[:, None])).sum(1) for x in logits]
+    masses = [_exponentials(x.sub_(top[:, None])).sum(1) for x in logits]
     mass = masses[0]
     for more in masses[1:]:
         mass += more
     return mass, top
 
 
-def _numerator(kind: Numerator, tile: Tile) -> tuple[Tensor, Tensor | None]:
-    """Return the level that a row's log-sum-exp is compared with, [r], and the target share of each
-    positive, [k]; None is 1."""
-    rows, values = tile.positives[tile.held][0], tile.values
-    assert values is not None
-    count = tile.rows.stop - tile.rows.start
+def _numerator(kind: Numerator, positives: Positives, count: int) -> tuple[Tensor, Tensor | None]:
+    """Return the level l_i(y) that a row's log-sum-exp is compared with, [r], and the target share
+    y_ic of each positive, [k]; None is 1.
+
+    Args:
+        count: number of rows, r.
+    """
+    rows, logits = positives.rows, positives.logits
+    assert logits is not None
     if kind == "one":
-        return values, None
+        return logits, None
     if kind == "mean":  # of log-probabilities: Khosla et al. 2020, eq. 2
-        target = 1 / values.new_zeros(count).index_add_(0, rows, torch.ones_like(values))[rows]
-        return values.new_zeros(count).index_add_(0, rows, values * target), target
+        counts = logits.new_zeros(count).index_add_(0, rows, torch.ones_like(logits))
+        target = 1 / counts[rows]
+        return logits.new_zeros(count).index_add_(0, rows, logits * target), target
     # log of the summed probability: Miech et al. 2020, eq. 1
-    top = values.new_full((count,), -torch.inf).scatter_reduce_(0, rows, values, "amax")
-    mass = values.new_zeros(count).index_add_(0, rows, (values - top[rows]).exp())
+    top = logits.new_full((count,), -torch.inf).scatter_reduce_(0, rows, logits, "amax")
+    mass = logits.new_zeros(count).index_add_(0, rows, (logits - top[rows]).exp())
     level = top + mass.log()
-    return level, (values - level[rows]).exp()
+    return level, (logits - level[rows]).exp()

@@ -1,5 +1,5 @@
-"""Similarities of two embeddings: each one maps an embedding, and the inner products of the mapped
-ones are the similarity."""
+"""Similarities of two embeddings: a similarity maps each embedding to a vector, and is the inner
+product of two vectors."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ class Similarity:
 
     name: str
     vectors: Callable[[Tensor], Tensor]  # embeddings [n, D] -> vectors [n, D], float32 or float64
-    pullback: Callable[
-        [Tensor, Tensor, Tensor], Tensor
-    ]  # (embeddings, vectors, gradient of vectors) -> of embeddings
+    # (embeddings, vectors, gradient of vectors) -> gradient of embeddings
+    pullback: Callable[[Tensor, Tensor, Tensor], Tensor]
 
     def __call__(self, embeddings: Tensor) -> Tensor:
         """Vectors of embeddings, [n, D] -> [n, D]."""
@@ -45,7 +44,7 @@ def _exact_pullback(embeddings: Tensor, vectors: Tensor, grad: Tensor) -> Tensor
 
 
 def lengths(embeddings: Tensor) -> Tensor:
-    """Return the lengths of embeddings, [n, 1], also of those whose squares overflow or vanish.
+    """Return the lengths of embeddings, [n, 1], even if their squares overflow or vanish.
 
     >>> round(float(lengths(torch.tensor([[3e30, 4e30]]))) / 1e30, 3)
     5.0
@@ -56,13 +55,12 @@ def lengths(embeddings: Tensor) -> Tensor:
 
 
 def scaled(embeddings: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return embeddings over powers of 2, [n, D], so that their squares can be added; the lengths
-    that they have then, infinity in place of 0, [n, 1]; and the powers, [n, 1], or None if all
-    are 1.
+    """Return embeddings over powers of 2, [n, D], so that their squares can be added; their lengths
+    after the division, infinity in place of 0, [n, 1]; and the powers, [n, 1], or None if all are 1.
 
     A division by a power of 2 rounds nothing: the direction of an embedding of an ordinary length
-    has the same bits with it and without it. It is left out where all lengths are ordinary, and on
-    other devices than a CPU, where it would double the launches of the loss.
+    has the same bits with the division and without. The division is left out where all lengths are
+    ordinary, and on other devices than a CPU, where it would double the launches of the loss.
     """
     x = exact(embeddings)
     sizes: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)
@@ -83,7 +81,7 @@ def scaled(embeddings: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
 def _are_ordinary(sizes: Tensor) -> bool:
     """Return True if the lengths of all embeddings, on a CPU, are ordinary."""
     sizes = sizes.detach()
-    if not len(sizes) or type(sizes) is not Tensor:  # a plan on paper has no numbers
+    if not len(sizes) or type(sizes) is not Tensor:  # the tensors of a plan have no numbers
         return True
     shortest, longest = sizes.aminmax()
     return shortest.item() > _SHORT and longest.item() < _LONG

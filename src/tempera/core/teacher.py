@@ -1,5 +1,5 @@
-"""A teacher beside the pairs or in their place: its comparisons of a row's candidates, which the
-student learns.
+"""A teacher beside the pairs or in their place: the student learns its comparisons of a row's
+candidates.
 
 Letters in shapes: c candidates, k candidates of a row's list.
 """
@@ -29,26 +29,25 @@ TEMPERATURE = 0.05  # fits cosines
 class Teacher:
     """Draw the student to a teacher's comparisons of a row's candidates.
 
-    For anchor a, the query or the document of a row, and the candidates c that it is compared with,
-    the anchor itself apart,
+    For anchor a, the query or the document of a row, and its candidates c, the anchor itself apart,
 
         u_ac = s_ac / student_temperature,    v_ac = teacher(a, c) / temperature
         KL_a = sum_c P_ac (log P_ac - log Q_ac),  P_a = softmax_c(v_ac), Q_a = softmax_c(u_ac)   (Hinton et al. 2015)
 
         loss_i = (1 - weight) contrastive_i + weight * mean over the row's anchors of KL_a
 
-    where teacher(a, c) is the product of `Side.teacher` of both, unit vectors. A candidate that a
-    mask leaves out, an own negative too, is in no comparison: the teacher's softmax is renormalised
-    without it. An anchor without candidates has loss 0, as has a row without negatives over its own
-    list. Sampling corrections (`LogQ`) are added to u and v over pools; `Hardness`, `Margin` and
+    where teacher(a, c) is the product of the unit vectors `Side.teacher` of a and c. A candidate
+    that a mask leaves out, an own negative too, is in no comparison: the teacher's softmax is
+    renormalised without the candidate. An anchor without candidates has loss 0, as has a row without
+    negatives over its own list. Sampling corrections (`LogQ`) are added to u and v over pools; `Hardness`, `Margin` and
     `hardest` are of the contrastive loss alone.
 
     Args:
         weight: share of the teacher in the loss, from 0 to 1. At 1 no pair is needed: rows may be
             any two texts, unless the teacher compares rows' own lists.
-        final: its share at the end of training; None is `weight`.
-        turn: share of the steps after which `final` holds; None moves from one to the other evenly
-            over all steps.
+        final: the weight at the end of training; None is `weight`.
+        turn: share of the steps after which `final` holds; None moves from `weight` to `final`
+            evenly over all steps.
         over: "pools" compares each anchor with all candidates of `pools`, "own" each query with its
             own document and its own negatives alone; None is pools.
         temperature: of the teacher, in units of its cosine; None is 0.05.
@@ -104,12 +103,12 @@ class Teacher:
 
     @property
     def own(self) -> bool:
-        """Return True if a row's own document and negatives are compared alone."""
+        """Return True if only a row's own document and negatives are compared."""
         return self.over == "own"
 
     @property
     def compared(self) -> Sequence[P.Pool]:
-        """Return the pools whose candidates are compared, all of them or a row's own."""
+        """Return the pools whose candidates are compared: all candidates, or a row's own."""
         return OWN if self.own else self.pools
 
     def share(self, progress: float) -> float:
@@ -128,23 +127,32 @@ class Teacher:
     def scales(self) -> tuple[float, float]:
         """Return 1/t of the student and of the teacher."""
         temperature = self.temperature or TEMPERATURE
-        return 1 / (self.student_temperature or temperature), 1 / temperature
+        student_temperature = self.student_temperature or temperature
+        return 1 / student_temperature, 1 / temperature
 
     def logits(self, block: P.Block, lists: Tensor | None) -> Callable[[slice], Tensor]:
-        """Return the teacher's logits of a tile of anchors: with all candidates, [tile, c], or with
-        those of lists, [tile, k]."""
-        local, scale = block.batch.local, self.scales[1]
+        """Return the teacher's logits v by tile of anchors: of all candidates, [tile, c], or of the
+        candidates of lists, [tile, k]."""
+        scale = self.scales[1]
         anchors = _vectors(block.batch, block.anchor)
         candidates = _vectors(block.batch, block.candidate)
-        places = block.anchor_rows
-        anchors = anchors[local] if places is None else anchors[sent(places, anchors.device)]
-        if lists is None:
-            return lambda tile: (anchors[tile] * scale) @ candidates.T
-        return lambda tile: (candidates[lists[tile]] @ (anchors[tile] * scale)[:, :, None])[:, :, 0]
+        anchor_rows: slice | Tensor = block.batch.local
+        if block.anchor_rows is not None:
+            anchor_rows = sent(block.anchor_rows, anchors.device)
+        anchors = anchors[anchor_rows]
+
+        def of_all(tile: slice) -> Tensor:
+            return (anchors[tile] * scale) @ candidates.T
+
+        def of_lists(tile: slice) -> Tensor:
+            assert lists is not None
+            return (candidates[lists[tile]] @ (anchors[tile] * scale)[:, :, None])[:, :, 0]
+
+        return of_all if lists is None else of_lists
 
 
 def _vectors(batch: Batch[Tensor], role: Role) -> Tensor:
-    """Return the teacher's vectors of a role; in float64 where the embeddings are, as in a
+    """Return the teacher's vectors of a role; in float64 where the embeddings are float64, as in a
     proof."""
     values: Tensor | None = getattr(batch, role).teacher
     if values is None:

@@ -20,20 +20,19 @@ class Temperature(nn.Module):
     """The temperature t of the softmax; similarities are multiplied by the scale 1/t.
 
     fixed: `Temperature(0.05)`.
-    scheduled: `Temperature(0.1, final=0.02)` goes from one value to the other over the run,
-        geometrically.
+    scheduled: `Temperature(0.1, final=0.02)` goes geometrically from 0.1 to 0.02 over the run.
     learned: `Temperature(0.05, learnable=True)`, as log(1/t), as CLIP does (Radford et al. 2021,
-    section 2.5), so that it stays positive; kept within [floor, ceiling], from which it can return.
-    `tempera train` and `ContrastiveLoss` do not decay it; a loop of your own has to give it a group
-    of its own in the optimiser, with `weight_decay=0`.
+    section 2.5), so that t stays positive; t is kept within [floor, ceiling] and can return from
+    either bound. `tempera train` and `ContrastiveLoss` do not decay the parameter; a loop of your
+    own has to give the parameter a group of its own in the optimiser, with `weight_decay=0`.
     auto: `Temperature("auto")` takes its value from the run's batch when it starts, see
         `starting_value`.
 
     Args:
-        value: t itself, above 0, or what a schedule or training starts from, or "auto".
-        learnable: whether training moves it.
+        value: t, above 0, from which a schedule or training starts; or "auto".
+        learnable: whether training moves t.
         final: the value at the end of a scheduled run; None is no schedule.
-        schedule: how a scheduled log t moves between the two.
+        schedule: the path of a scheduled log t from `value` to `final`.
         floor: lowest t that training may reach. CLIP's is 0.01.
         ceiling: highest t that training may reach.
 
@@ -47,9 +46,8 @@ class Temperature(nn.Module):
 
     owed: Tensor | None = None  # gradient of log_scale that is still on the device of the loss
     log_scale: Tensor  # log(1/t): a parameter if it learns, else a buffer
-    origin: (
-        Tensor  # what it started from, nan for an auto one that is not settled; part of the state
-    )
+    # The value at the start, nan for an auto temperature without a value; part of the state.
+    origin: Tensor
 
     def __init__(
         self,
@@ -62,8 +60,10 @@ class Temperature(nn.Module):
     ) -> None:
         super().__init__()
         refuse_unknown("temperature: schedule", schedule, "linear", "cosine")
-        self.final, self.schedule = final, schedule
-        self.floor, self.ceiling = floor, ceiling
+        self.final = final
+        self.schedule = schedule
+        self.floor = floor
+        self.ceiling = ceiling
         if value != "auto":
             refuse_temperature(value)
         if final is not None:
@@ -78,15 +78,14 @@ class Temperature(nn.Module):
             raise ConfigError(
                 "a temperature is learned or follows a schedule, not both: drop learnable or final"
             )
-        if learnable and not 0 < floor <= (floor if value == "auto" else value) <= ceiling:
+        start = floor if value == "auto" else value
+        if learnable and not 0 < floor <= start <= ceiling:
             raise ConfigError(
                 f"a learnable temperature starts within [floor, ceiling]: {floor} <= {value} <= {ceiling}"
             )
-        known = math.nan if value == "auto" else -math.log(value)
-        self.register_buffer(
-            "origin", torch.tensor(math.nan if value == "auto" else value, dtype=torch.float64)
-        )
-        log_scale = torch.tensor(known, dtype=torch.float64)
+        origin = math.nan if value == "auto" else value
+        self.register_buffer("origin", torch.tensor(origin, dtype=torch.float64))
+        log_scale = torch.tensor(-math.log(origin), dtype=torch.float64)
         if learnable:
             self.log_scale = nn.Parameter(log_scale)
         else:  # which a model that freezes and unfreezes its parameters leaves as it is
@@ -94,26 +93,28 @@ class Temperature(nn.Module):
 
     @property
     def learnable(self) -> bool:
-        """Return True if training changes it."""
+        """Return True if training changes the temperature."""
         return self.log_scale.requires_grad
 
     @property
     def start(self) -> float | Literal["auto"]:
-        """The value it was given, or "auto" as long as that is not settled."""
+        """The value at the start, or "auto" as long as an auto temperature has no value."""
         return "auto" if self.origin.isnan() else float(self.origin)
 
     @property
     def value(self) -> float:
         """The temperature now, within its bounds if it learns."""
         value = math.exp(-float(self.log_scale.detach()))
-        return min(max(value, self.floor), self.ceiling) if self.learnable else value
+        if self.learnable:
+            value = min(max(value, self.floor), self.ceiling)
+        return value
 
     def scale(self) -> Tensor:
-        """1/t, a scalar with gradient if learnable; a value that left [floor, ceiling] is set back
-        to its bound first."""
+        """Return 1/t, a scalar, with gradient if learnable; a value that left [floor, ceiling] is
+        set back to its bound first."""
         if self.log_scale.isnan():
             raise ConfigError(
-                "the temperature is auto and has no value yet: call settle(candidates, normalised)"
+                "the temperature is auto and has no value yet: call resolve(candidates, normalised)"
             )
         if self.learnable:
             with torch.no_grad():
@@ -121,32 +122,38 @@ class Temperature(nn.Module):
         return self.log_scale.exp()
 
     def receive(self, gradient: Tensor) -> None:
-        """Add a gradient of the scale to that of its logarithm; one on another device is owed until
-        `collect`, without a wait."""
+        """Add a gradient of the scale to the gradient of its logarithm; a gradient on another
+        device is owed until `collect`, without a wait."""
         of_log = gradient * float(self.log_scale.detach().exp())
         self.owed = of_log if self.owed is None else self.owed + of_log
         if of_log.device == self.log_scale.device:
             self.collect()
 
     def collect(self) -> None:
-        """Bring home the gradient that is owed, if there is one, which waits for its device."""
-        if self.owed is not None:
-            home, grad = self.owed.to(self.log_scale), self.log_scale.grad
-            self.log_scale.grad, self.owed = home if grad is None else grad + home, None
+        """Add the gradient that is owed, if there is one, to `log_scale.grad`; the host waits for
+        its device."""
+        if self.owed is None:
+            return
+        grad = self.owed.to(self.log_scale)
+        if self.log_scale.grad is not None:
+            grad = self.log_scale.grad + grad
+        self.log_scale.grad = grad
+        self.owed = None
 
     def _apply(self, fn: Any, recurse: bool = True) -> Temperature:
         """Stay on the host in float64, wherever the towers go: the host needs the number, and some
         devices have no float64."""
         return self
 
-    def unsettle(self) -> None:
-        """Forget the value of an auto temperature, which the next `settle` gives anew."""
+    def forget(self) -> None:
+        """Forget the value of an auto temperature; the next `resolve` gives another."""
         with torch.no_grad():
             self.origin.fill_(math.nan)
             self.log_scale.fill_(math.nan)
 
-    def settle(self, candidates: int, normalised: bool) -> None:
-        """Give an auto temperature its value; see `starting_value`. Every other keeps its own."""
+    def resolve(self, candidates: int, normalised: bool) -> None:
+        """Give an auto temperature its value; see `starting_value`. A temperature with a value keeps
+        it."""
         if self.log_scale.isnan():
             value = starting_value(candidates, normalised)
             if self.learnable:
@@ -156,8 +163,8 @@ class Temperature(nn.Module):
                 self.log_scale.fill_(-math.log(value))
 
     def advance(self, progress: float) -> None:
-        """Follow the schedule to `progress` of the run, from 0 to 1; nothing happens without a
-        schedule."""
+        """Follow the schedule to a share of the run, from 0 to 1; without a schedule nothing
+        changes."""
         start = self.start
         if self.final is None or start == "auto":
             return
@@ -173,8 +180,8 @@ class Temperature(nn.Module):
 def starting_value(candidates: int, normalised: bool) -> float:
     """Return a temperature to start from: 1 / log(candidates) for cosines, 1 for inner products.
 
-    The scale is then the log-odds against a document that is drawn by chance, so that a cosine of 1
-    can just make up for it. Kept within [0.01, 1].
+    The scale 1/t is then the log-odds against a document that is drawn by chance, so that a cosine
+    of 1 just makes up for these odds. Kept within [0.01, 1].
 
     >>> round(starting_value(1024, normalised=True), 3)
     0.144
@@ -185,7 +192,7 @@ def starting_value(candidates: int, normalised: bool) -> float:
 
 
 def refuse_temperature(value: float) -> None:
-    """Raise ConfigError for what is no temperature, or has a scale that float32 cannot hold."""
+    """Raise ConfigError for a value that is no temperature, or whose scale float32 cannot hold."""
     if isinstance(value, Tensor) and value.requires_grad:
         raise ConfigError(
             "a temperature is a number, and a tensor that learns would be copied: give Temperature(0.05, learnable=True)"

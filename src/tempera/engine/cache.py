@@ -30,7 +30,7 @@ from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
 from ..arithmetic.abilities import free_bytes, seeded
-from ..arithmetic.products import onednn_pays, settle
+from ..arithmetic.products import choose_onednn, onednn_pays
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Batch, Role
 from ..errors import ConfigError, TemperaError, refuse_unknown
@@ -248,7 +248,7 @@ class Cache:
         The cuts follow the options instead, if these or the kind of device have changed since.
         """
         if "onednn" in sizes:  # checkpoints of earlier versions have no such entry
-            settle(sizes["onednn"])
+            choose_onednn(sizes["onednn"])
         if sizes["wanted"] != self.wanted:
             return
         self.mode = sizes["mode"]

@@ -30,7 +30,7 @@ from torch.nn.functional import pad, softplus
 
 from ..arithmetic.abilities import widest
 from ..core.matches import Listed, Matches
-from ..core.tiles import Gradients, Problem, Term, Vectors, sweep
+from ..core.tiles import Gradients, Problem, Term, Vectors, tile_losses
 from ..errors import ConfigError, one_line
 from ..io.console import logger
 
@@ -83,7 +83,7 @@ def launch(name: str, programs: int, arguments: Sequence[Any], sizes: Mapping[st
 
 @dataclass
 class Fused:
-    """A `core.tiles.sweep` by kernels; torch computes unsuited problems, and the log says why,
+    """A `core.tiles.tile_losses` by kernels; torch computes unsuited problems, and the log says why,
     once.
 
     Args:
@@ -116,7 +116,7 @@ class Fused:
         `shares` is None."""
         result = self._by_kernels(problem, vectors, scale, shares, learns)
         if result is None:
-            return sweep(problem, vectors, scale, shares, learns)
+            return tile_losses(problem, vectors, scale, shares, learns)
         return result
 
     def _by_kernels(
@@ -135,7 +135,7 @@ class Fused:
             return None
         parts = self.parts if scale <= _STEEP else 2
         try:
-            result = _sweep_by_kernels(problem, vectors, scale, shares, learns, parts, self.launch)
+            result = _losses_by_kernels(problem, vectors, scale, shares, learns, parts, self.launch)
         except torch.OutOfMemoryError:
             if not self.least:
                 raise
@@ -408,7 +408,7 @@ def _positive_logits(term: Term, anchors: Tensor, candidates: Tensor, scale: flo
     return own
 
 
-def _sweep_by_kernels(
+def _losses_by_kernels(
     problem: Problem,
     vectors: Vectors,
     scale: float,
@@ -417,7 +417,7 @@ def _sweep_by_kernels(
     parts: int,
     launch: Launch,
 ) -> tuple[Tensor, Gradients | None]:
-    """Return losses, [b], and gradients as `core.tiles.sweep` does."""
+    """Return losses, [b], and gradients as `core.tiles.tile_losses` does."""
     some = next(iter(vectors.values()))
     local = problem.local
     halves = {role: _Halves(side, parts) for role, side in vectors.items()}

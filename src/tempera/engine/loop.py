@@ -55,7 +55,9 @@ def begin(
     modules = nn.ModuleDict({"towers": towers, "objective": objective}).train()  # type: ignore[dict-item]
     for module in modules.modules():
         if isinstance(module, Objective):
-            module.sweep = options.swept(reach(devices.group.device), devices.mixed_precision)
+            module.loss_pass = options.loss_pass(
+                reach(devices.group.device), devices.mixed_precision
+            )
     optimizer = adam(
         modules,
         options.learning_rate,

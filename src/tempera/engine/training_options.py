@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ..arithmetic.abilities import missing
-from ..core.tiles import Sweep, sweep
+from ..core.tiles import LossPass, tile_losses
 from ..errors import ConfigError
 from ..io.console import logger
 from ..parallel.shards import ONE_PROCESS
@@ -275,7 +275,7 @@ class Training:
             autocast=devices.autocast,
         )
 
-    def swept(self, kernels: Reach, precision: Wanted) -> Sweep:
+    def loss_pass(self, kernels: Reach, precision: Wanted) -> LossPass:
         """Return the function that computes losses and gradients: in tiles, or by fused kernels.
 
         Args:
@@ -283,8 +283,8 @@ class Training:
             precision: precision of the towers.
         """
         if self.kernel == "torch":
-            return sweep
+            return tile_losses
         parts = parts_of(precision)
         if self.kernel == "triton":
             return Fused(parts, least=0)
-        return Fused(parts, least=MANY) if kernels == "pay" else sweep
+        return Fused(parts, least=MANY) if kernels == "pay" else tile_losses

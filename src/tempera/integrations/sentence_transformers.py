@@ -198,14 +198,14 @@ class ContrastiveLoss(nn.Module):
         passing = (
             not training and self._dial.start == "auto"
         )  # an evaluation before the first step settles nothing
-        self._dial.settle(len(everyone), normalised=self._parts.similarity == cosine)
+        self._dial.resolve(len(everyone), normalised=self._parts.similarity == cosine)
         recalled, shares = self.objective.recall(everyone), everyone.shares()
         if training:
             losses, dial = self._propagate(recalled, shares)
         else:
             losses = self.objective(recalled)
         if passing:
-            self._dial.unsettle()
+            self._dial.forget()
         total = group.all_reduce_sum(float((losses * shares.to(losses)).sum()))
         loss = torch.tensor(_finite(total), device=self._device)
         if not training:

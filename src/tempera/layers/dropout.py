@@ -1,8 +1,8 @@
 """Dropout on a CPU in half of torch's time.
 
-torch draws a number of 32 bits for each feature, one after the other, which is a tenth to a fifth
-of a transformer's step; 16 bits do. Its attention with dropout, or backward in half precision, is
-the slowest of its ways; three products and a softmax are faster where texts are short.
+torch draws a number of 32 bits for each feature, one after the other, which takes a tenth to a fifth
+of a transformer's step; 16 bits do. Torch's attention with dropout, or backward in half precision,
+is its slowest; three products and a softmax are faster where texts are short.
 
 Letters in shapes: n rows, w tokens of the longest of them, d features, h heads.
 """
@@ -48,11 +48,11 @@ class Dropout(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in (F.dropout, torch.dropout):
             return self._dropout(*args, **kwargs)
-        self.has_drawn |= func is F.scaled_dot_product_attention
-        if func is F.scaled_dot_product_attention and (
-            kwargs.get("dropout_p", 0.0) > 0 or _slow(*args, **kwargs)
-        ):
-            return self._attention(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            self.has_drawn = True
+            query = args[0] if args else kwargs["query"]
+            if kwargs.get("dropout_p", 0.0) > 0 or _is_slow(query):
+                return self._attention(*args, **kwargs)
         return func(*args, **kwargs)
 
     def _dropout(
@@ -88,11 +88,11 @@ class Dropout(TorchFunctionMode):
         """Return softmax(q k^T scale + mask) v with dropout on the softmax, [n, h, w, d]; 0 where
         all is masked."""
         if enable_gqa:
-            key, value = (
-                each.repeat_interleave(query.shape[-3] // each.shape[-3], -3)
-                for each in (key, value)
-            )
-        scores = (query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)) @ key.mT
+            key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+            value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+        if scale is None:
+            scale = 1 / math.sqrt(query.shape[-1])
+        scores = (query * scale) @ key.mT
         if is_causal and attn_mask is not None:
             raise ValueError("attention is causal and has a mask: give one of them")
         if is_causal:
@@ -100,17 +100,16 @@ class Dropout(TorchFunctionMode):
         if attn_mask is None:
             return self._dropout(scores.softmax(-1), dropout_p) @ value
         if attn_mask.dtype == torch.bool:
-            attn_mask = torch.zeros_like(attn_mask, dtype=scores.dtype).masked_fill_(
-                ~attn_mask, -torch.inf
-            )
+            addend = torch.zeros_like(attn_mask, dtype=scores.dtype)
+            attn_mask = addend.masked_fill_(~attn_mask, -torch.inf)
         attn_mask = attn_mask.to(scores.dtype)
         hidden = (attn_mask == -torch.inf).all(-1, keepdim=True)
         scores = scores + attn_mask.masked_fill(hidden, 0.0)
         return self._dropout(scores.softmax(-1).masked_fill(hidden, 0.0), dropout_p) @ value
 
     def kept(self, shape: Sequence[int], p: float) -> tuple[Tensor, float]:
-        """Return what dropout keeps, with chance 1 - p, of a tensor, and by what it is multiplied:
-        one over that chance."""
+        """Return True for each number of a tensor that dropout keeps, with chance 1 - p, and the
+        factor of kept numbers: one over this chance."""
         dropped = round(p * _LEVELS)
         count = math.prod(shape)
         bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(1 << 63), None)
@@ -123,10 +122,12 @@ class Dropout(TorchFunctionMode):
 def dropout_on(device: torch.device, modules: Sequence[nn.Module]) -> AbstractContextManager[Any]:
     """Return a context in which the modules of a tower draw dropout on a device.
 
-    Accelerators have kernels for it. A tower that is compiled, or that computes parts again on the
-    way back, draws by torch.
+    Accelerators have kernels for dropout. A tower that is compiled, or that computes parts again on
+    the way back, draws by torch.
     """
-    return nullcontext() if device.type != "cpu" or is_left_alone(modules) else Dropout()
+    if device.type != "cpu" or is_left_alone(modules):
+        return nullcontext()
+    return Dropout()
 
 
 class _Dropped(torch.autograd.Function):
@@ -150,9 +151,8 @@ def _numbers(kept: Tensor, like: Tensor) -> Tensor:
     return placed(kept.view(torch.uint8), like)
 
 
-def _slow(query: Tensor, *_: Any, **__: Any) -> bool:
-    """Return whether torch's attention goes backward 2 to 10 times as slowly; with or without a
+def _is_slow(query: Tensor) -> bool:
+    """Return True if torch's attention goes backward 2 to 10 times as slowly; with or without a
     graph, so that replays repeat."""
-    return (
-        query.device.type == "cpu" and query.dtype == torch.bfloat16 and query.shape[-2] <= _SHORT
-    )
+    is_short = query.shape[-2] <= _SHORT
+    return query.device.type == "cpu" and query.dtype == torch.bfloat16 and is_short

@@ -1,7 +1,7 @@
-"""Texts are read in bf16: linear layers multiply in it, and what they add up, norms and attention
-stay in float32.
+"""Reading of texts in bf16: linear layers multiply in bf16, and sums, norms and attention stay in
+float32.
 
-In float32 a CPU reads them by oneDNN where that takes less time.
+In float32 a CPU reads texts by oneDNN where oneDNN takes less time.
 
 Letters in shapes: n rows, h heads, q queries, k keys, d width of a head.
 """
@@ -19,24 +19,26 @@ from torch.overrides import TorchFunctionMode
 
 from ..arithmetic.products import LastRows, filled, linear, onednn_pays, onednn_takes, unfilled
 
-# On CPUs torch attends to few keys faster in float32 than in bf16 (by 1.1 to 2.3x below 128). Its
-# kernel takes 16 at once: with more than 4 beyond a multiple, those and zeros up to the next one
-# are faster, by 1.05 to 2.6x.
-_LONG, _LANES, _BEYOND = 128, 16, 4
+# On CPUs torch attends to few keys faster in float32 than in bf16 (by 1.1 to 2.3x below 128).
+_LONG = 128
+# The kernel takes 16 keys at once: with more than 4 beyond a multiple of 16, zeros up to the next
+# multiple make it faster, by 1.05 to 2.6x.
+_LANES = 16
+_BEYOND = 4
 
 
 def lower(module: nn.Module, dtype: torch.dtype) -> list[tuple[nn.Parameter, Tensor]]:
-    """Cast the weights that linear layers alone have from float32 to another precision, and return
-    what they were."""
-    own: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    """Cast the weights that linear layers alone have from float32 to another precision; return the
+    weights with their numbers in float32."""
+    linear_weights: list[nn.Parameter] = []
+    shared: set[int] = set()  # such as a table that is a linear layer, too
     for layer in module.modules():
-        own[isinstance(layer, nn.Linear)] += layer.parameters(recurse=False)
-    shared = set(map(id, own[False]))  # as a table that is a linear layer, too
-    weights = [
-        (each, each.data)
-        for each in own[True]
-        if id(each) not in shared and dtype != each.dtype == torch.float32
-    ]
+        if isinstance(layer, nn.Linear):
+            linear_weights += layer.parameters(recurse=False)
+        else:
+            shared.update(map(id, layer.parameters(recurse=False)))
+    own = [each for each in linear_weights if id(each) not in shared]
+    weights = [(each, each.data) for each in own if dtype != each.dtype == torch.float32]
     for each, data in weights:
         each.data = data.to(dtype)
     return weights
@@ -48,7 +50,8 @@ def lowered(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     the faster library."""
     if dtype == torch.float32:
         on_cpu = next(module.parameters()).device.type == "cpu"
-        with _Reading(dtype) if on_cpu and onednn_pays() else nullcontext():
+        by_onednn = on_cpu and onednn_pays()
+        with _Reading(dtype) if by_onednn else nullcontext():
             yield
         return
     weights = lower(module, dtype)
@@ -64,9 +67,9 @@ def lowered(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 def multiplied_in(dtype: torch.dtype, device: str = "cpu") -> Iterator[None]:
     """Multiply in a precision as autocast does, but attend to few keys in float32 on a CPU.
 
-    Texts are read in this context, without gradients. What linear layers are added to is float32
-    there, unlike in a model that is cast as a whole, so that the vectors are nearer to those of
-    float32: a third of its error in cosine.
+    Texts are read in this context, without gradients. Sums of linear layers' results are float32,
+    unlike in a model that is cast as a whole, so that the vectors have a third of such a model's
+    error in cosine.
     """
     with torch.autocast(device, dtype), _Reading(dtype):
         yield
@@ -76,7 +79,7 @@ class _Reading(TorchFunctionMode):
     """Attention to few keys on a CPU in float32, and rows that are cast once for all linear layers
     that read them.
 
-    What is read in float32 changes in nothing but who multiplies.
+    In float32, only the library that multiplies changes.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -95,17 +98,15 @@ class _Reading(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if function is F.scaled_dot_product_attention and self.dtype != torch.float32:
-            function = attention
-        elif (
-            function is F.linear
-            and len(args) == 3
-            and args[0].dtype == args[1].dtype == torch.float32
-        ):
-            return self._filled(*args)
-        elif function is F.linear and len(args) == 3 and args[1].dtype == self.dtype:
+            return attention(*args, **(kwargs or {}))
+        if function is F.linear and len(args) == 3:
             rows, weight, bias = args
-            args = rows if rows.dtype == self.dtype else self.last.of(rows), weight, bias
-            function = linear
+            if rows.dtype == weight.dtype == torch.float32:
+                return self._filled(rows, weight, bias)
+            if weight.dtype == self.dtype:
+                if rows.dtype != self.dtype:
+                    rows = self.last.of(rows)
+                return linear(rows, weight, bias)
         return function(*args, **(kwargs or {}))
 
     def _filled(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -125,39 +126,41 @@ def attention(
     is_causal: bool = False,
     **options: Any,
 ) -> Tensor:
-    """Return what `scaled_dot_product_attention` does; of few keys on a CPU, in float32, with
-    masked ones up to a multiple of 16.
+    """Return the result of `scaled_dot_product_attention`; few keys on a CPU are attended to in
+    float32, with masked keys up to a multiple of 16.
 
     Args:
         query: [n, h, q, d].
         key: [n, h, k, d]; `value` likewise.
-        attn_mask: where a query attends to a key, or what is added to their score; can be expanded
+        attn_mask: True where a query attends to a key, or an addend of their score; can be expanded
             to [n, h, q, k].
 
     >>> x = torch.ones(1, 1, 3, 2, dtype=torch.bfloat16)
     >>> attention(x, x, x).tolist() == x.tolist()
     True
     """
-    dtype, keys = query.dtype, key.shape[-2]
+    keys = key.shape[-2]
     if query.device.type != "cpu" or keys >= _LONG:
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, **options
         )
-    mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.float()
+    mask = attn_mask
+    if mask is not None and mask.dtype != torch.bool:
+        mask = mask.float()
     if keys % _LANES > _BEYOND and not is_causal:
         more = -keys % _LANES
-        key, value = _filled(key, more), _filled(value, more)
-        mask = (
-            torch.ones(1, keys, dtype=torch.bool)
-            if mask is None
-            else mask.expand(*mask.shape[:-1], keys)
-        )
-        mask = F.pad(mask, (0, more), value=0.0 if mask.dtype == torch.bool else -torch.inf)
+        key = _filled(key, more)
+        value = _filled(value, more)
+        if mask is None:
+            mask = torch.ones(1, keys, dtype=torch.bool)
+        mask = mask.expand(*mask.shape[:-1], keys)
+        masked = 0.0 if mask.dtype == torch.bool else -torch.inf
+        mask = F.pad(mask, (0, more), value=masked)
     with torch.autocast("cpu", enabled=False):
         attended = F.scaled_dot_product_attention(
             query.float(), key.float(), value.float(), mask, dropout_p, is_causal, **options
         )
-    return attended.to(dtype)
+    return attended.to(query.dtype)
 
 
 def _filled(keys: Tensor, more: int) -> Tensor:

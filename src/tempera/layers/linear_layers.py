@@ -2,17 +2,16 @@
 on a CPU, where that pays.
 
 autocast casts the weights of frozen layers, as of a model with adapters, again in every call, and
-each graph holds its own; those that are trained it casts in every context. What multiplies on a
-CPU, oneDNN, prepares for some 3 ms whenever a product has a shape that it has not seen of late,
-which nearly every micro-batch of texts has: a tenth of a step. So rows are filled up with zeros to
-one of sixteen numbers an octave.
+each graph holds its own copy; trained weights it casts in every context. On a CPU, oneDNN prepares
+for some 3 ms whenever a product has a new shape, as nearly every micro-batch of texts has: a tenth
+of a step. So rows are filled up with zeros to one of sixteen numbers an octave.
 
 Letters in shapes: m rows, r rows with those that fill them up, k inputs, o outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from typing import Any
@@ -29,14 +28,14 @@ from .lookup import computing_by, is_transformed
 
 
 def in_half(device: torch.device) -> bool:
-    """Return True if autocast multiplies in half precision on a device; on paper, which it does not
-    know, it is False."""
+    """Return True if autocast multiplies in half precision on a device; False on paper, a device
+    that autocast does not know."""
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
 class LinearLayers:
-    """The linear layers among the modules of a tower while it embeds a batch, and what their
-    weights are in another precision."""
+    """The linear layers among the modules of a tower while it embeds a batch, and their weights in
+    another precision."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self.modules = modules
@@ -44,73 +43,72 @@ class LinearLayers:
 
     @cached_property
     def layers(self) -> list[nn.Linear]:
-        """Those whose products may be made in another way."""
-        layers = (
-            []
-            if is_left_alone(self.modules)
-            else [each for each in self.modules if type(each) is nn.Linear]
-        )
+        """The layers whose products may be made in another way."""
+        if is_left_alone(self.modules):
+            return []
+        layers = [each for each in self.modules if type(each) is nn.Linear]
         return [each for each in layers if not any(map(is_divided, each.parameters()))]
 
     def cast_once(self, device: torch.device) -> AbstractContextManager[None]:
-        """Let layers multiply by weights that are cast as autocast would cast them, in every such
-        block the same ones.
+        """Let layers multiply by weights that are cast as autocast would cast them, in every block of
+        a batch the same.
 
-        Weights that are trained are left to autocast on an accelerator, whose graph needs them. In
-        float32 on a CPU, layers multiply by oneDNN where it takes less time.
+        Trained weights are left to autocast on an accelerator, whose graph needs them. In float32
+        on a CPU, layers multiply by oneDNN where oneDNN takes less time.
         """
-        half, on_cpu = in_half(device), device.type == "cpu"
+        half = in_half(device)
+        on_cpu = device.type == "cpu"
         if not half and not (on_cpu and onednn_pays()):
             return computing_by({})
         dtype = torch.get_autocast_dtype(device.type) if half else torch.float32
-        last = (
-            LastRows(lambda rows: filled(rows.detach().flatten(0, -2), dtype)) if on_cpu else None
-        )
-        layers = [
-            each for each in self.layers if "forward" not in vars(each) and _is_plain(each.weight)
-        ]
-        chosen = [
-            each for each in layers if on_cpu or not any(p.requires_grad for p in each.parameters())
-        ]
-        return computing_by(
-            {each: {"forward": partial(self._multiply, each, dtype, last)} for each in chosen}
-        )
+        last: LastRows | None = None
+        if on_cpu:
+            last = LastRows(lambda rows: filled(rows.detach().flatten(0, -2), dtype))
+        methods: dict[nn.Module, dict[str, Callable[..., Tensor]]] = {}
+        for layer in self.layers:
+            if "forward" in vars(layer) or not _is_plain(layer.weight):
+                continue
+            if on_cpu or not any(p.requires_grad for p in layer.parameters()):
+                methods[layer] = {"forward": partial(self._multiply, layer, dtype, last)}
+        return computing_by(methods)
 
     def _multiply(
         self, layer: nn.Linear, dtype: torch.dtype, last: LastRows | None, rows: Tensor
     ) -> Tensor:
-        with (
-            torch._C.DisableTorchFunction()
-        ):  # else modes are asked about every shape that is looked at
-            if not _is_ours(rows, dtype) or (
-                dtype == torch.float32 and not onednn_takes(rows, len(layer.weight))
-            ):
-                return F.linear(rows, layer.weight, layer.bias)
-            return self._product(layer, dtype, last, rows)
+        # Else modes are asked about every shape that is looked at.
+        with torch._C.DisableTorchFunction():
+            ours = _is_ours(rows, dtype)
+            if ours and dtype == torch.float32:
+                ours = onednn_takes(rows, len(layer.weight))
+            if ours:
+                return self._product(layer, dtype, last, rows)
+            return F.linear(rows, layer.weight, layer.bias)
 
     def _product(
         self, layer: nn.Linear, dtype: torch.dtype, last: LastRows | None, rows: Tensor
     ) -> Tensor:
-        weight, bias = layer.weight, layer.bias
-        lowered = self._cast(weight, dtype), None if bias is None else self._cast(bias, dtype)
+        weight = layer.weight
+        bias = layer.bias
+        low_weight = self._cast(weight, dtype)
+        low_bias = None if bias is None else self._cast(bias, dtype)
         if last is None:
-            return F.linear(rows, *lowered)
-        products: Tensor = _Product.apply(rows, weight, bias, last.of(rows), *lowered)  # type: ignore[no-untyped-call]
+            return F.linear(rows, low_weight, low_bias)
+        low = last.of(rows)
+        products: Tensor = _Product.apply(rows, weight, bias, low, low_weight, low_bias)  # type: ignore[no-untyped-call]
         return unfilled(products, rows.shape)
 
     def _cast(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         if weight.dtype == dtype:
             return weight.detach()
-        if (
-            weight not in self.casts
-        ):  # for this batch only: an optimiser may write to it so that torch does not count
+        # For this batch only: torch does not count each way in which an optimiser may write to it.
+        if weight not in self.casts:
             self.casts[weight] = weight.detach().to(dtype)
         return self.casts[weight]
 
 
 def _is_plain(weight: Tensor) -> bool:
-    """Return True for a weight in float32 that is nothing but its numbers, as a quantised one is
-    not."""
+    """Return True for a weight in float32 that is nothing but its numbers, unlike a quantised
+    weight."""
     return (
         type(weight) in (Tensor, nn.Parameter, FakeTensor)
         and weight.dtype == torch.float32
@@ -121,16 +119,13 @@ def _is_plain(weight: Tensor) -> bool:
 def _is_ours(rows: Tensor, dtype: torch.dtype) -> bool:
     """Return False for rows that torch alone multiplies.
 
-    They are no matrix, a part of the model keeps its precision, a checkpoint will compute them
-    again outside of the block, or `torch.func` transforms what multiplies them.
+    Such rows are no matrix, belong to a part of the model that keeps its precision, are computed
+    again by a checkpoint outside of the block, or are multiplied in a transform of `torch.func`.
     """
-    same = (
-        torch.is_autocast_enabled(rows.device.type) == (dtype != torch.float32)
-        and rows.dtype != torch.float64
-    )
-    unsaved = (
-        torch.is_grad_enabled() and rows.is_inference()
-    )  # as where a footprint is measured in inference mode
+    is_half = torch.is_autocast_enabled(rows.device.type)
+    same = is_half == (dtype != torch.float32) and rows.dtype != torch.float64
+    # As where a footprint is measured in inference mode.
+    unsaved = torch.is_grad_enabled() and rows.is_inference()
     if not same or unsaved or rows.dim() < 2 or not rows.numel() or is_transformed():
         return False
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
@@ -152,25 +147,21 @@ class _Product(torch.autograd.Function):
         lowered_bias: Tensor | None,
     ) -> Tensor:
         ctx.save_for_backward(low, lowered)
-        ctx.shape, ctx.dtypes = (
-            rows.shape,
-            (rows.dtype, weight.dtype, None if bias is None else bias.dtype),
-        )
+        ctx.shape = rows.shape
+        ctx.rows_dtype = rows.dtype
+        ctx.weight_dtype = weight.dtype
+        ctx.bias_dtype = None if bias is None else bias.dtype
         return linear(low, lowered, lowered_bias)
 
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         low, lowered = ctx.saved_tensors  # [r, k], [o, k]
-        (of_rows, of_weight, of_bias), (needs_rows, needs_weight, needs_bias, *_) = (
-            ctx.dtypes,
-            ctx.needs_input_grad,
-        )
-        return (
-            unfilled(mm(grad, lowered), ctx.shape).to(of_rows) if needs_rows else None,
-            mm(grad.mT, low).to(of_weight) if needs_weight else None,
-            grad.sum(0).to(of_bias) if needs_bias else None,
-            None,
-            None,
-            None,
-        )
+        of_rows = of_weight = of_bias = None
+        if ctx.needs_input_grad[0]:
+            of_rows = unfilled(mm(grad, lowered), ctx.shape).to(ctx.rows_dtype)
+        if ctx.needs_input_grad[1]:
+            of_weight = mm(grad.mT, low).to(ctx.weight_dtype)
+        if ctx.needs_input_grad[2]:
+            of_bias = grad.sum(0).to(ctx.bias_dtype)
+        return of_rows, of_weight, of_bias, None, None, None

@@ -1,10 +1,10 @@
-"""Gradients of embedding tables in place: a lookup adds to the rows it has read, and to nothing
+"""Gradients of embedding tables in place: a lookup adds to the rows that it has read, and to nothing
 else.
 
-Autograd makes a gradient as large as the table for every micro-batch and then adds it to the
-others. With the vocabulary of a language model that is 47 MB of zeros for a few hundred tokens,
-half of the time of a short micro-batch on a CPU. Memory of a step's gradient serves the next step,
-too: `clear` writes zeros to the rows that were added to.
+For every micro-batch autograd makes a gradient as large as the table and sums these gradients. With
+the vocabulary of a language model a gradient is 47 MB of zeros for a few hundred tokens, half of
+the time of a short micro-batch on a CPU. Memory of a step's gradient serves the next step, too:
+`clear` writes zeros to the rows that were added to.
 
 Letters in shapes: m tokens of n bags, k distinct rows that are read, r rows of the table, D width.
 """
@@ -37,7 +37,8 @@ class _Memory:
     grad: Tensor
     rows: list[Tensor] = field(default_factory=list)
     sorted: bool = False  # one tensor of rows, each once
-    writes: int = field(init=False)  # torch counts them; those of others may have reached every row
+    # As torch counts them; other code's writes may have reached every row.
+    writes: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.writes = self.grad._version
@@ -48,8 +49,8 @@ class _Memory:
         return self.grad._version == self.writes
 
     def serves(self, weight: Tensor) -> bool:
-        """Return True if it is 0 and suits a weight, which may have been moved or replaced
-        since."""
+        """Return True if the gradient is 0 and suits a weight; the weight may have been moved or
+        replaced since."""
         suits = (
             self.grad.shape == weight.shape
             and self.grad.dtype == weight.dtype
@@ -64,11 +65,12 @@ class _Memory:
         self.grad.index_add_(0, rows, values)
         if ours:
             self.rows.append(rows)
-            self.sorted, self.writes = False, self.grad._version
+            self.sorted = False
+            self.writes = self.grad._version
 
     @torch.no_grad()
     def scale(self, factor: float) -> None:
-        """Multiply what was added, and nothing else, by a number."""
+        """Multiply the rows that were added to, and nothing else, by a number."""
         rows = self.distinct()
         self.grad.index_copy_(0, rows, self.grad[rows].mul_(factor))
         self.writes = self.grad._version
@@ -76,7 +78,8 @@ class _Memory:
     def distinct(self) -> Tensor:
         """Return the rows that were added to, each once."""
         if len(self.rows) > 1 or not self.sorted:
-            self.rows, self.sorted = [torch.cat(self.rows).unique()], True  # type: ignore[no-untyped-call]
+            self.rows = [torch.cat(self.rows).unique()]  # type: ignore[no-untyped-call]
+            self.sorted = True
         return self.rows[0]
 
     @torch.no_grad()
@@ -87,7 +90,8 @@ class _Memory:
                 self.grad.index_fill_(0, rows, 0)
         else:
             self.grad.zero_()
-        self.rows, self.writes = [], self.grad._version
+        self.rows = []
+        self.writes = self.grad._version
 
 
 _memories: MutableMapping[Tensor, _Memory] = WeakTensorKeyDictionary()
@@ -95,7 +99,7 @@ _memories: MutableMapping[Tensor, _Memory] = WeakTensorKeyDictionary()
 
 def clear(parameters: Iterable[Tensor]) -> None:
     """Let go of gradients, as `zero_grad` does; memory that lookups have added to stays for the
-    next ones."""
+    next lookups."""
     for p in parameters:
         memory = _memories.get(p)
         if memory is not None and p.grad is memory.grad:
@@ -104,15 +108,15 @@ def clear(parameters: Iterable[Tensor]) -> None:
 
 
 def rows_of(weight: Tensor) -> Tensor | None:
-    """Return the rows of a table that lookups alone have added gradients to, each once; None if
-    others may have done so."""
+    """Return the rows of a table that lookups alone have added gradients to, each once; None if other
+    code may have added to the gradient."""
     memory = _own(weight)
     return None if memory is None else memory.distinct()
 
 
 def scale(weight: Tensor, factor: float) -> bool:
     """Multiply the gradient of a table that lookups alone have added to; return False, and do
-    nothing, if others may have."""
+    nothing, if other code may have added to the gradient."""
     memory = _own(weight)
     if memory is not None:
         memory.scale(factor)
@@ -120,12 +124,13 @@ def scale(weight: Tensor, factor: float) -> bool:
 
 
 def _own(weight: Tensor) -> _Memory | None:
+    """Return the memory of a gradient that lookups alone have added to, in few rows."""
     memory = None if weight.grad is None else _memories.get(weight)
     if memory is None or memory.grad is not weight.grad or not memory.ours or not memory.rows:
         return None
-    return (
-        memory if sum(map(len, memory.rows)) <= len(weight) // 4 else None
-    )  # sorting more takes longer than it saves
+    if sum(map(len, memory.rows)) > len(weight) // 4:  # sorting more takes longer than it saves
+        return None
+    return memory
 
 
 def _add(weight: Tensor, rows: Tensor, values: Tensor) -> None:
@@ -144,7 +149,8 @@ def _add(weight: Tensor, rows: Tensor, values: Tensor) -> None:
 class _Lookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, indices: Tensor, padding_idx: int | None) -> Tensor:
-        ctx.weight, ctx.padding_idx = weight, padding_idx
+        ctx.weight = weight
+        ctx.padding_idx = padding_idx
         ctx.save_for_backward(indices)
         return F.embedding(indices, weight)  # the same as weight[indices], in a fourth of its time
 
@@ -179,9 +185,8 @@ class _Means(torch.autograd.Function):
         values = F.embedding_bag(bag[order], shares, counts.cumsum(0) - counts, mode="sum")
         of_weights = None
         if weights is not None:
-            of_weights = torch.zeros_like(weights).index_copy_(
-                0, distinct, _dots(values, table, distinct)
-            )
+            dots = _dots(values, table, distinct)
+            of_weights = torch.zeros_like(weights).index_copy_(0, distinct, dots)
             values *= weights[distinct][:, None]
         _add(ctx.weight, distinct, values)
         return None, None, None, of_weights
@@ -200,15 +205,15 @@ def _dots(values: Tensor, table: Tensor, rows: Tensor) -> Tensor:
 
 
 def _by_row(rows: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the order of rising rows, [m], each as it stands among equal ones, the distinct rows,
-    [k], and their numbers, [k].
+    """Return the stable order of rising rows, [m], the distinct rows, [k], and their numbers, [k].
 
     Where two bytes hold a row of the table, rows are sorted by their digits, in a fourth of the
     time.
     """
     if size > 1 << 16:
-        rows, order = rows.sort(stable=True)
-        return order, *rows.unique_consecutive(return_counts=True)  # type: ignore[no-untyped-call]
+        rising, order = rows.sort(stable=True)
+        distinct_rows, numbers = rising.unique_consecutive(return_counts=True)  # type: ignore[no-untyped-call]
+        return order, distinct_rows, numbers
     short = rows.numpy().astype(np.uint16)
     counts = np.bincount(short, minlength=size)
     distinct = np.flatnonzero(counts)
@@ -223,8 +228,8 @@ def _by_row(rows: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
 def computing_by(
     methods: Mapping[nn.Module, Mapping[str, Callable[..., Tensor]]],
 ) -> Iterator[None]:
-    """Let modules compute by other methods of these names in the block; a hook would come after a
-    result that is thrown away."""
+    """Let modules compute by other methods of these names in the block. A hook would come after the
+    module's own method had computed in vain."""
     for module, own in methods.items():
         vars(module).update(own)
     try:
@@ -238,30 +243,31 @@ def computing_by(
 def adding_in_place(
     modules: Sequence[nn.Module], device: torch.device
 ) -> AbstractContextManager[None]:
-    """Graphs made inside add the gradients of a tower's `nn.Embedding` tables to `.grad` in place,
-    those of bags, too.
+    """Return a context in which graphs add the gradients of a tower's `nn.Embedding` tables, bags
+    too, to `.grad` in place.
 
     For CPUs: GPUs fill memory faster than they add rows one by one. Tables that are sparse, divided
-    over processes, compiled, or scaled by frequency are left to autograd, and so are those whose
+    over processes, compiled, or scaled by frequency are left to autograd, and so are tables whose
     weights have hooks, which would not see the gradient.
     """
-    here = device.type == "cpu" and torch.is_grad_enabled() and not is_compiled(modules)
-    tables = [m for m in (modules if here else ()) if isinstance(m, nn.Embedding) and _plain(m)]
-    return computing_by(
-        {m: {"forward": partial(_look_up, m), "mean_of": partial(_mean_of, m)} for m in tables}
-    )
+    methods: dict[nn.Module, dict[str, Callable[..., Tensor]]] = {}
+    if device.type == "cpu" and torch.is_grad_enabled() and not is_compiled(modules):
+        for m in modules:
+            if isinstance(m, nn.Embedding) and _is_plain_table(m):
+                methods[m] = {"forward": partial(_look_up, m), "mean_of": partial(_mean_of, m)}
+    return computing_by(methods)
 
 
 def is_transformed() -> bool:
-    """Return True within a transform of `torch.func`, which looks into what is computed."""
+    """Return True within a transform of `torch.func`, which looks into each computation."""
     return torch._C._functorch.maybe_current_level() is not None
 
 
 def _adds(weight: Tensor) -> bool:
     """Return False for a weight whose gradient goes elsewhere.
 
-    It stands in for that of the table, as in `functional_call`, it has hooks, or `torch.func`
-    transforms the lookup.
+    Such a weight stands in for the table's, as in `functional_call`, has hooks, or is looked up in a
+    transform of `torch.func`.
     """
     return (
         type(weight) in (nn.Parameter, FakeTensor)
@@ -270,7 +276,8 @@ def _adds(weight: Tensor) -> bool:
     )
 
 
-def _plain(table: nn.Embedding) -> bool:
+def _is_plain_table(table: nn.Embedding) -> bool:
+    """Return True for a table that learns and whose lookup is torch's own."""
     whole = table.weight.requires_grad and _adds(table.weight)
     usual = (
         type(table) in (nn.Embedding, Table)
@@ -300,7 +307,7 @@ def merge(parameters: Iterable[nn.Parameter]) -> None:
     """Sum the rows that sparse gradients hold several times, so that they do not grow with every
     micro-batch; in order of rows.
 
-    Those of divided tables hold each row once already.
+    The gradients of divided tables hold each row once already.
     """
     for p in parameters:
         if p.grad is not None and p.grad.is_sparse and not is_divided(p):

@@ -32,7 +32,7 @@ from ..engine.optim import adagrad_rows, adam, set_sparse, total_norm
 from ..engine.training_options import Training
 from ..parallel.distributed import ALONE, CPU, buckets
 from ..parallel.divided_tables import divisible
-from ..parallel.exchange import columns_of, header_of, leaf, places
+from ..parallel.exchange import column_offsets, columns_of, header_of, leaf
 from .cost import (
     META,
     AsAccelerator,
@@ -148,10 +148,10 @@ def _counted(
     rows = embedded.batch.doc.rows
     width = rows.shape[1]
     fused = None
-    kernel = options.swept(kernels, options.mixed_precision)
-    if isinstance(kernel, Fused) and kernels != "no":
-        fused = counting(ledger, kernel)
-        base_of(scored).sweep = fused
+    loss_pass = options.loss_pass(kernels, options.mixed_precision)
+    if isinstance(loss_pass, Fused) and kernels != "no":
+        fused = counting(ledger, loss_pass)
+        base_of(scored).loss_pass = fused
     tile = loss_on_paper(ledger, scored, _everyone(batch, rows, len(mine)), free)
     grads = {role: side.rows.detach() for role, side in embedded.batch.sides().items()}
     with ledger(BACKWARD):
@@ -435,7 +435,7 @@ def _exchange(
 
     columns = columns_of(embedded.batch)
     again = options.gradient_accumulation_steps
-    send("all-gather of rows", count * places(header_of(columns))[-1], again)
+    send("all-gather of rows", count * column_offsets(header_of(columns))[-1], again)
     grads = sum(side.rows.nbytes for side in embedded.batch.sides().values())
     send("reduce-scatter of gradients", count * grads, again)
     if options.fsdp:

@@ -1,4 +1,4 @@
-"""A short number by which tensors are known to be the same."""
+"""A short number that is the same for the same tensors."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ def digest(tensors: Iterable[Tensor]) -> int:
     content = xxhash.xxh3_64()
     for tensor in tensors:
         numbers = tensor.detach().cpu().contiguous().flatten()
-        numbers = numbers.as_strided(
-            numbers.shape, (1,)
-        )  # of none or one number the stride may be another
+        # The stride of no number or one number may be another.
+        numbers = numbers.as_strided(numbers.shape, (1,))
         content.update(numbers.view(torch.uint8).numpy().data)
     return content.intdigest()

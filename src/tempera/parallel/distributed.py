@@ -1,9 +1,9 @@
 """One batch on several processes: all-gather of rows, reduce-scatter of their gradients, all-reduce
 of the parameters'.
 
-Nothing here is differentiable. Embeddings arrive as leaves, so a step has a handful of exchanges
-and none of them inside a backward pass: sizes, the rows with all that is known of them, their
-gradients on the way back, and the parameters'.
+Nothing here is differentiable. Embeddings arrive as leaves, so a step has a handful of exchanges,
+none inside a backward pass: of sizes, of rows with their columns, of the rows' gradients on the way
+back, and of the parameters' gradients.
 
 Letters in shapes: p processes, f columns of a batch, n rows of all processes, D width.
 """
@@ -28,19 +28,18 @@ from .exchange import (
     Columns,
     Gathered,
     check,
+    column_offsets,
     columns_of,
     header_of,
     join,
     leaf,
     pack,
-    places,
     unpack,
 )
 
 CPU = torch.device("cpu")
-BUCKET_BYTES = (
-    1 << 26
-)  # gradients that are summed at once: above this, starting an exchange costs nothing more
+# Gradients that are summed at once: above this, starting an exchange costs nothing more.
+BUCKET_BYTES = 1 << 26
 
 
 class LeftBehind(torch.OutOfMemoryError):
@@ -54,9 +53,9 @@ class Group:
 
     Args:
         rank: the place of this process, from 0.
-        size: how many processes there are; above 1, torch.distributed is to be initialised.
-        device: where this process computes.
-        hosts: the group of torch.distributed, on CPUs, in which they agree on numbers without
+        size: the number of processes; above 1, torch.distributed is to be initialised.
+        device: the device of this process.
+        hosts: the group of torch.distributed, on CPUs, in which processes agree on numbers without
             waiting for their devices; None is the default group.
 
     >>> from tempera.core.batch import Side
@@ -78,59 +77,63 @@ class Group:
         return self.rank == 0
 
     def gather(self, batch: Batch[Tensor]) -> Gathered:
-        """Return the batch of all processes from the embedded rows of each; `span` is where this
-        process's rows stand in it.
+        """Return the batch of all processes from the embedded rows of each; `span` are the positions
+        of this process's rows.
 
-        Embeddings are leaves that require gradient, cut off from what made them. Processes may have
-        different numbers of rows, also none: a side that is None counts as one without rows, and
-        one that is empty everywhere is left out. `owner` counts rows of the whole batch afterwards.
-        `memory` is passed on; it has to be the same everywhere.
+        Embeddings are leaves that require gradient, cut off from their graph. Processes may have
+        different numbers of rows, also none: a side that is None counts as a side without rows, and
+        a side that is empty everywhere is left out. `owner` counts rows of the whole batch
+        afterwards. `memory` is passed on and has to be the same everywhere.
 
         Raises:
-            DataError: on all processes, if what is known of rows, its dtype or its width differs
-                between them, or no process has a row.
+            DataError: on all processes, if the columns of rows, a dtype or a width differ between
+                processes, or no process has a row.
         """
         if self.size == 1:
-            sides = {role: side for role, side in batch.sides().items() if role in ROLES}
-            leaves: Any = {
-                role: replace(side, rows=leaf(side.rows)) for role, side in sides.items()
+            columns: dict[str, Any] = {
+                each.name: getattr(batch, each.name) for each in fields(Batch)
             }
-            known = {each.name: getattr(batch, each.name) for each in fields(Batch)}
-            counts = {role: (len(side),) for role, side in sides.items()}
-            return Gathered(**{**known, **leaves, "span": range(len(batch)), "counts": counts})
+            counts: dict[Role, tuple[int, ...]] = {}
+            for role, side in batch.sides().items():
+                if role in ROLES:
+                    columns[role] = replace(side, rows=leaf(side.rows))
+                    counts[role] = (len(side),)
+            columns["span"] = range(len(batch))
+            return Gathered(**columns, counts=counts)
         return join(self._exchange(columns_of(batch)), self.rank, batch.memory)
 
     def reduce_scatter(self, gathered: Gathered) -> dict[Role, Tensor]:
         """Return the gradients of this process's rows, [own rows, D] for every role of the batch,
         summed over all processes.
 
-        They travel in the dtype of the embeddings, in one reduce-scatter a dtype; a role without
-        gradient counts as 0.
+        Gradients travel in the dtype of the embeddings, in one reduce-scatter a dtype; a role
+        without gradient counts as 0.
         """
-        leaves = {
-            role: side.rows for role, side in gathered.sides().items() if role in gathered.counts
-        }
-        grads = {
-            role: torch.zeros_like(rows) if rows.grad is None else rows.grad
-            for role, rows in leaves.items()
-        }
+        grads: dict[Role, Tensor] = {}
+        for role, side in gathered.sides().items():
+            if role in gathered.counts:
+                grad = side.rows.grad
+                grads[role] = torch.zeros_like(side.rows) if grad is None else grad
         if self.size == 1:
             return grads
-        home: dict[Role, Tensor] = {}
+        own: dict[Role, Tensor] = {}
         for dtype in FLOATS:
-            if roles := [role for role in grads if grads[role].dtype == dtype]:
-                home |= self._scatter(
-                    {role: grads[role].split_with_sizes(gathered.counts[role]) for role in roles}
-                )
-        return home
+            parts = {}  # by process
+            for role, grad in grads.items():
+                if grad.dtype == dtype:
+                    parts[role] = grad.split_with_sizes(gathered.counts[role])
+            if parts:
+                own |= self._scatter(parts)
+        return own
 
     def all_gather(self, rows: Tensor) -> Tensor:
-        """Return the rows of all processes, in the order of the processes, [n, D]; one has some at
-        least."""
+        """Return the rows of all processes, in the order of the processes, [n, D]; one process at
+        least has rows."""
         if self.size == 1:
             return rows
-        parts = (part.get("query.rows") for part in self._exchange({"query.rows": rows}))
-        return torch.cat([part for part in parts if part is not None]).to(rows.device)
+        columns = self._exchange({"query.rows": rows})
+        parts = [each["query.rows"] for each in columns if "query.rows" in each]
+        return torch.cat(parts).to(rows.device)
 
     def all_reduce_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Sum the gradients of parameters over all processes, in place; once a step, after the
@@ -138,63 +141,49 @@ class Group:
 
         Every process gives the same parameters in the same order. A gradient that is None counts as
         0, and stays None where all processes have none. Parameters that `shard` divided are
-        skipped: their gradients are sums already. Sparse gradients stay sparse, and what travels of
-        them are the rows that some process has.
+        skipped: their gradients are sums already. Sparse gradients stay sparse: only the rows that
+        some process has travel.
         """
         if self.size == 1:
             return
         from torch.distributed.tensor import DTensor
 
         whole = [p for p in parameters if p.requires_grad and not isinstance(p, DTensor)]
-        kinds = [0 if p.grad is None else 2 if p.grad.is_sparse else 1 for p in whole]
+        kinds = [_gradient_kind(p) for p in whole]
         codes = torch.tensor(kinds, dtype=torch.uint8, device=self.device)
         with self.together("the all-reduce of gradients"):
             dist.all_reduce(codes, dist.ReduceOp.MAX)
-            kinds = codes.tolist()
-            for parameter in [p for p, kind in zip(whole, kinds, strict=True) if kind == 2]:
-                parameter.grad = self._joined(parameter)
-            reached = [p for p, kind in zip(whole, kinds, strict=True) if kind == 1]
-            for parameter in reached:
-                parameter.grad = (
-                    torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                )
-            for grads in buckets([p.grad for p in reached if p.grad is not None]):
-                flat = torch.cat(
-                    [grad.flatten().to(self.device) for grad in grads]
-                )  # a temperature lies on the host
+            dense = []
+            for parameter, kind in zip(whole, codes.tolist(), strict=True):
+                if kind == _SPARSE:
+                    parameter.grad = self._joined(parameter)
+                elif kind == _DENSE:
+                    if parameter.grad is None:
+                        parameter.grad = torch.zeros_like(parameter)
+                    dense.append(parameter.grad)
+            for grads in buckets(dense):
+                # A temperature lies on the host.
+                flat = torch.cat([grad.flatten().to(self.device) for grad in grads])
                 dist.all_reduce(flat)
-                for grad, part in zip(
-                    grads, flat.split_with_sizes([grad.numel() for grad in grads]), strict=True
-                ):
+                parts = flat.split_with_sizes([grad.numel() for grad in grads])
+                for grad, part in zip(grads, parts, strict=True):
                     grad.copy_(part.view_as(grad))
 
     def _joined(self, table: nn.Parameter) -> Tensor:
         """Return the sum of all processes' sparse gradients of a table, from the rows of each."""
-        rows, values = (
-            torch.empty(0, dtype=torch.int64, device=self.device),
-            table.detach()[:0],
-        )  # [k], [k, D]
+        rows = torch.empty(0, dtype=torch.int64, device=self.device)  # [k]
+        values = table.detach()[:0]  # [k, D]
         if table.grad is not None:
             grad = table.grad.coalesce()
-            rows, values = grad.indices()[0], grad.values()
+            rows = grad.indices()[0]
+            values = grad.values()
         counts = torch.zeros(self.size, dtype=torch.int64, device=self.device)
         counts[self.rank] = len(rows)
         dist.all_reduce(counts)
-        parts = []
-        for mine in (rows, values):
-            padded = mine.new_zeros(int(counts.max()), *mine.shape[1:])
-            padded[: len(mine)] = mine
-            everyone = padded.new_empty(self.size, *padded.shape)
-            dist.all_gather(list(everyone), padded)
-            parts.append(
-                torch.cat(
-                    [each[:count] for each, count in zip(everyone, counts.tolist(), strict=True)]
-                )
-            )
-        rows, values = parts
-        return torch.sparse_coo_tensor(
-            rows[None], values, table.shape, check_invariants=False
-        ).coalesce()
+        rows = _all_of(rows, counts)
+        values = _all_of(values, counts)
+        total = torch.sparse_coo_tensor(rows[None], values, table.shape, check_invariants=False)
+        return total.coalesce()
 
     def any(self, flag: bool) -> bool:
         """Return True if `flag` is true on any process."""
@@ -205,21 +194,20 @@ class Group:
         return self._agree(value, dist.ReduceOp.SUM) if self.size > 1 else value
 
     def all_reduce_sums(self, values: Tensor) -> Tensor:
-        """Sum a tensor on the group's device over all processes, in place, and return it; nothing
-        is waited for."""
+        """Sum a tensor on the group's device over all processes, in place, and return the tensor;
+        no device is waited for."""
         if self.size > 1:
             with self.together("an all-reduce"):
                 dist.all_reduce(values)
         return values
 
     def share(self, tensors: Iterable[Tensor]) -> None:
-        """Give all processes the values that the first one has, in place."""
+        """Give all processes the values of the first process, in place."""
         if self.size == 1:
             return
         for tensor in tensors:
-            values = (
-                tensor.detach().to(self.device, copy=True).contiguous()
-            )  # a temperature lies on the host
+            # A temperature lies on the host.
+            values = tensor.detach().to(self.device, copy=True).contiguous()
             with self.together("the broadcast of weights"):
                 dist.broadcast(values, 0)
             tensor.detach().copy_(values)
@@ -233,11 +221,11 @@ class Group:
         return self.all_reduce_max(number) == -self.all_reduce_max(-number)
 
     def keep_pace(self) -> None:
-        """Call before each exchange within work that all processes do together and that may run out
+        """Meet the other processes before an exchange, within work of all processes that may run out
         of memory.
 
-        A process that runs out calls `any(True)` instead and leaves; the others meet it here, and
-        leave as well.
+        A process that runs out of memory calls `any(True)` instead and leaves; the other processes
+        learn this here, and leave as well.
 
         Raises:
             LeftBehind: another process has left.
@@ -250,9 +238,8 @@ class Group:
         self.all_reduce_sum(0.0)
 
     def _agree(self, value: float, how: Any) -> float:
-        number = torch.tensor(
-            float(value), dtype=torch.float64, device=self.device if self.hosts is None else CPU
-        )
+        device = self.device if self.hosts is None else CPU
+        number = torch.tensor(float(value), dtype=torch.float64, device=device)
         with self.together("an all-reduce"):
             dist.all_reduce(number, how, self.hosts)
             return float(number)
@@ -266,10 +253,9 @@ class Group:
             dist.all_gather(list(headers), header)
             sizes = headers.tolist()
         check(sizes)
-        longest = max(places(each)[-1] for each in sizes)
-        packed = pack(
-            mine, sizes[self.rank], torch.zeros(longest, dtype=torch.uint8, device=self.device)
-        )
+        longest = max(column_offsets(each)[-1] for each in sizes)
+        room = torch.zeros(longest, dtype=torch.uint8, device=self.device)
+        packed = pack(mine, sizes[self.rank], room)
         everything = packed.new_empty(self.size, longest)
         with self.together("the all-gather of rows"):
             dist.all_gather(list(everything), packed)
@@ -279,26 +265,21 @@ class Group:
         """Return the sums over all processes of the gradients of this process's rows, of one
         dtype."""
         one = next(iter(grads.values()))[0]
+        # Of each process, the rows of every role.
         counts = [[len(parts[process]) for parts in grads.values()] for process in range(self.size)]
         sums = one.new_zeros(self.size, max(map(sum, counts)), one.shape[1])
         for process, rows in enumerate(sums):
-            torch.cat(
-                [parts[process] for parts in grads.values()], out=rows[: sum(counts[process])]
-            )
+            mine = [parts[process] for parts in grads.values()]
+            torch.cat(mine, out=rows[: sum(counts[process])])
         own = torch.empty_like(sums[0])
         with self.together("the reduce-scatter of gradients"):
             dist.reduce_scatter(own, list(sums))
-        return dict(
-            zip(
-                grads,
-                own[: sum(counts[self.rank])].split_with_sizes(counts[self.rank]),
-                strict=True,
-            )
-        )
+        here = counts[self.rank]
+        return dict(zip(grads, own[: sum(here)].split_with_sizes(here), strict=True))
 
     @contextmanager
     def together(self, exchange: str) -> Iterator[None]:
-        """Say in one line that the other processes are lost in the block, which names the exchange.
+        """Raise one line for an exchange in the block that has failed: other processes are lost.
 
         Raises:
             TemperaError: an exchange has failed.
@@ -308,9 +289,8 @@ class Group:
         except torch.OutOfMemoryError:  # a RuntimeError, too, of this process
             raise
         except RuntimeError as error:
-            reason = re.sub(
-                r"^\[\S+\] ", "", str(error).strip().splitlines()[0]
-            )  # without a line of gloo's source
+            first_line = str(error).strip().splitlines()[0]
+            reason = re.sub(r"^\[\S+\] ", "", first_line)  # without a line of gloo's source
             raise TemperaError(
                 f"rank {self.rank} of {self.size} lost the other ranks during {exchange} "
                 f"({reason}); see the log of the rank that failed first"
@@ -318,6 +298,27 @@ class Group:
 
 
 ALONE = Group()
+
+# Kinds of a gradient; of several processes the highest counts.
+_NO_GRADIENT = 0
+_DENSE = 1
+_SPARSE = 2
+
+
+def _gradient_kind(parameter: nn.Parameter) -> int:
+    if parameter.grad is None:
+        return _NO_GRADIENT
+    return _SPARSE if parameter.grad.is_sparse else _DENSE
+
+
+def _all_of(mine: Tensor, counts: Tensor) -> Tensor:
+    """Return the rows of all processes, from each process's number of rows."""
+    padded = mine.new_zeros(int(counts.max()), *mine.shape[1:])
+    padded[: len(mine)] = mine
+    everyone = padded.new_empty(len(counts), *padded.shape)
+    dist.all_gather(list(everyone), padded)
+    parts = [each[:count] for each, count in zip(everyone, counts.tolist(), strict=True)]
+    return torch.cat(parts)
 
 
 def buckets(grads: Iterable[Tensor], limit: int = BUCKET_BYTES) -> list[list[Tensor]]:

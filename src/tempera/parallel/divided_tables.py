@@ -26,9 +26,8 @@ from ..errors import ConfigError
 from .distributed import Group
 from .shards import mesh_of, part
 
-LEAST = (
-    1024  # rows of a table that is worth dividing: with fewer, exchanges cost more than the table
-)
+# Rows of a table that is worth dividing: with fewer, exchanges cost more than the table.
+LEAST = 1024
 Towers = TypeVar("Towers", bound=nn.Module)
 
 
@@ -48,13 +47,14 @@ def divided(towers: Towers, group: Group, least: int = LEAST) -> Towers:
 
     weights = divisible(towers, least)
     mesh = mesh_of(group)
-    parts = {
-        id(w): nn.Parameter(distribute_tensor(w.detach(), mesh, [Shard(0)], src_data_rank=None))
-        for w in weights
-    }
-    replica = copy.deepcopy(
-        towers, {**parts, **{id(buffer): buffer for buffer in towers.buffers()}}
-    )
+    parts: dict[int, nn.Parameter] = {}
+    for w in weights:
+        shards = distribute_tensor(w.detach(), mesh, [Shard(0)], src_data_rank=None)
+        parts[id(w)] = nn.Parameter(shards)
+    copies: dict[int, Any] = dict(parts)  # a buffer is not copied
+    for buffer in towers.buffers():
+        copies[id(buffer)] = buffer
+    replica = copy.deepcopy(towers, copies)
     for table in _tables(replica):
         if any(table.weight is each for each in parts.values()):
             table.lookup = partial(look_up, table, group)
@@ -67,8 +67,11 @@ def divisible(towers: nn.Module, least: int = LEAST) -> set[Tensor]:
     Raises:
         ConfigError: no table has so many rows.
     """
-    trained = {module.weight for module in _tables(towers) if module.weight.requires_grad}
-    if not (large := {weight for weight in trained if len(weight) >= least}):
+    large = set()
+    for table in _tables(towers):
+        if table.weight.requires_grad and len(table.weight) >= least:
+            large.add(table.weight)
+    if not large:
         raise ConfigError(
             f"train.divide_tables: the towers train no table of {least:,} rows or more: drop it"
         )
@@ -100,14 +103,14 @@ class _Rows(torch.autograd.Function):
         processes = weight.device_mesh.size()
         height = -(-len(weight) // processes)  # rows of each process but the last ones
         counts = torch.bincount(rows // height, minlength=processes)
-        ctx.sends, ctx.receives = (
-            counts.tolist(),
-            _exchanged(group, counts, [1] * processes, [1] * processes).tolist(),
-        )
-        ctx.rows = _exchanged(
-            group, rows % height, ctx.sends, ctx.receives
-        )  # [m] of this process's part
-        ctx.weight, ctx.group, ctx.sparse = weight, group, sparse
+        single = [1] * processes
+        ctx.sends = counts.tolist()
+        ctx.receives = _exchanged(group, counts, single, single).tolist()
+        # Of this process's part, [m].
+        ctx.rows = _exchanged(group, rows % height, ctx.sends, ctx.receives)
+        ctx.weight = weight
+        ctx.group = group
+        ctx.sparse = sparse
         return _exchanged(group, part(weight)[ctx.rows], ctx.receives, ctx.sends)
 
     @staticmethod
@@ -118,8 +121,13 @@ class _Rows(torch.autograd.Function):
 
 
 def _exchanged(group: Group, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
-    """Return what each process has sent to this one, given what this one sends to each, one after
-    the other."""
+    """Return the rows that each process has sent to this one, in the order of the processes.
+
+    Args:
+        rows: sent to the processes, in their order.
+        sent: number of rows for each process.
+        received: number of rows from each process.
+    """
     arrived = rows.new_empty(sum(received), *rows.shape[1:])
     rows = rows.contiguous()
     group.keep_pace()
@@ -130,19 +138,21 @@ def _exchanged(group: Group, rows: Tensor, sent: list[int], received: list[int])
 
 @torch.no_grad()
 def _add(weight: Any, rows: Tensor, grad: Tensor, sparse: bool) -> None:
-    """Add to the gradient of this process's part of a table; a sparse one holds each row once."""
+    """Add to the gradient of this process's part of a table; a sparse gradient holds each row
+    once."""
     from torch.distributed.tensor import DTensor
 
     mine = part(weight)
     if sparse:
-        added = torch.sparse_coo_tensor(
-            rows[None], grad, mine.shape, check_invariants=False
-        ).coalesce()
-        added = added if weight.grad is None else (part(weight.grad) + added).coalesce()
+        rows = rows[None]
+        added = torch.sparse_coo_tensor(rows, grad, mine.shape, check_invariants=False).coalesce()
+        if weight.grad is not None:
+            added = (part(weight.grad) + added).coalesce()
         made: Any = DTensor  # its constructor, since `from_local` takes no sparse tensor
         weight.grad = made(added, weight._spec, requires_grad=False)
     else:
-        weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
         part(weight.grad).index_add_(0, rows, grad)
 
 

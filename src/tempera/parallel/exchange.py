@@ -1,7 +1,7 @@
 """A batch as named columns, the form in which its rows travel between processes.
 
-Everything that is known of a process's rows, packed into one run of bytes, so that one exchange of
-sizes and one of bytes gather a batch, whatever it holds.
+The columns of a process are packed into one run of bytes, so that one exchange of sizes and one of
+bytes gather any batch.
 
 Letters in shapes: p processes, f columns of a batch, n rows of all processes, D width.
 """
@@ -20,12 +20,8 @@ from ..arithmetic.ragged import Ragged, from_lengths
 from ..core.batch import Batch, Role, Side
 from ..errors import DataError
 
-ROLES: tuple[Role, ...] = (
-    "query",
-    "doc",
-    "negatives",
-    "sampled",
-)  # a memory is the same on all processes
+# A memory is the same on all processes.
+ROLES: tuple[Role, ...] = ("query", "doc", "negatives", "sampled")
 FIELDS = ("rows", "ids", "logq", "guide", "owner", "teacher")
 NAMES = (
     *(f"{role}.{name}" for role in ROLES for name in FIELDS),
@@ -40,15 +36,14 @@ DTYPES = (*FLOATS, torch.int64, torch.int32)
 _ALIGNED = 16  # bytes; every column begins where any dtype may
 
 Columns = dict[str, Tensor]
-Header = list[
-    list[int]
-]  # rows, width (0 for vectors) and dtype of every column that can be, [f, 3]; no column has dtype -1
+# Rows, width (0 for vectors) and dtype of every column in NAMES, [f, 3]; dtype -1 for no column.
+Header = list[list[int]]
 
 
 @dataclass(frozen=True)
 class Gathered(Batch[Tensor]):
-    """A batch of all processes' rows, in the order of the processes, and how many each of them
-    brought."""
+    """A batch of all processes' rows, in the order of the processes, and the numbers of rows of each
+    process."""
 
     counts: Mapping[Role, tuple[int, ...]] = field(default_factory=dict)
 
@@ -59,84 +54,94 @@ def leaf(rows: Tensor) -> Tensor:
 
 
 def columns_of(batch: Batch[Tensor]) -> Columns:
-    """Return everything a batch knows of its rows, by name, without what is None."""
+    """Return the columns of a batch by name, in the order of NAMES."""
     columns: dict[str, Tensor | None] = {"query.weight": batch.weight, "query.answer": batch.answer}
     for role, side in batch.sides().items():
-        columns |= {f"{role}.{name}": getattr(side, name) for name in FIELDS}
+        for name in FIELDS:
+            columns[f"{role}.{name}"] = getattr(side, name)
     if batch.known is not None:
-        columns |= {"query.known": batch.known.lengths, "known.values": batch.known.values}
+        columns["query.known"] = batch.known.lengths
+        columns["known.values"] = batch.known.values
     if batch.temperature is not None:
         columns["batch.temperature"] = torch.tensor([batch.temperature], dtype=torch.float64)
-    return {name: column for name in NAMES if (column := columns.get(name)) is not None}
+    present = {}
+    for name in NAMES:
+        column = columns.get(name)
+        if column is not None:
+            present[name] = column
+    return present
 
 
 def header_of(columns: Columns) -> Header:
-    """Return what another process needs to read the columns."""
+    """Return the header by which another process reads the columns."""
     header = []
     for name in NAMES:
-        if (column := columns.get(name)) is None:
+        column = columns.get(name)
+        if column is None:
             header.append([0, 0, -1])
-        elif column.dtype not in DTYPES:
+            continue
+        if column.dtype not in DTYPES:
             raise DataError(
                 f"{name} of a batch is {column.dtype}; only {', '.join(map(str, DTYPES))} can be exchanged between processes"
             )
-        else:
-            header.append(
-                [
-                    len(column),
-                    column.shape[1] if column.ndim == 2 else 0,
-                    DTYPES.index(column.dtype),
-                ]
-            )
+        width = column.shape[1] if column.ndim == 2 else 0
+        header.append([len(column), width, DTYPES.index(column.dtype)])
     return header
 
 
-def places(header: Header) -> list[int]:
-    """Return the position at which each column begins in the bytes of its process, and the end of
-    the last one, [f + 1]."""
-    return list(
-        accumulate((-(-size // _ALIGNED) * _ALIGNED for size in map(_bytes, header)), initial=0)
-    )
+def column_offsets(header: Header) -> list[int]:
+    """Return the position of each column in the bytes of its process, and the end of the last
+    column, [f + 1]."""
+    offsets = [0]
+    for column in header:
+        size = _bytes(column)
+        offsets.append(offsets[-1] + size + -size % _ALIGNED)
+    return offsets
 
 
 def pack(columns: Columns, header: Header, into: Tensor) -> Tensor:
-    """Write the columns as bytes into `into`, and return it."""
-    for name, column, start in zip(NAMES, header, places(header), strict=False):
-        if size := _bytes(column):
-            into[start : start + size] = (
-                columns[name].detach().to(into.device).contiguous().view(torch.uint8).flatten()
-            )
+    """Write the columns as bytes into `into`, and return `into`."""
+    for name, column, start in zip(NAMES, header, column_offsets(header), strict=False):
+        size = _bytes(column)
+        if size:
+            numbers = columns[name].detach().to(into.device).contiguous()
+            into[start : start + size] = numbers.view(torch.uint8).flatten()
     return into
 
 
 def unpack(packed: Tensor, header: Header) -> Columns:
     """Return the columns that have rows, as views of a process's bytes."""
     columns = {}
-    for name, (rows, width, dtype), start in zip(NAMES, header, places(header), strict=False):
-        if size := _bytes([rows, width, dtype]):
-            column = packed[start : start + size].view(DTYPES[dtype])
-            columns[name] = column.view(rows, width) if width else column
+    for name, size, start in zip(NAMES, header, column_offsets(header), strict=False):
+        count = _bytes(size)
+        if not count:
+            continue
+        rows, width, dtype = size
+        column = packed[start : start + count].view(DTYPES[dtype])
+        columns[name] = column.view(rows, width) if width else column
     return columns
 
 
 def check(headers: Sequence[Header]) -> None:
-    """Check that all processes give the same columns for their rows; those without rows need none.
+    """Check that all processes give the same columns for their rows; a process without rows needs no
+    columns.
 
     Raises:
-        DataError: they do not, or there are no rows. Every process has the same headers and so the
-            same error.
+        DataError: columns differ, or there are no rows. Every process has the same headers and so
+            the same error.
     """
     table = [dict(zip(NAMES, header, strict=True)) for header in headers]
     for name in NAMES[:-2]:
         role, _, column = name.partition(".")
-        with_rows = {
-            process: each[name] for process, each in enumerate(table) if each[f"{role}.rows"][0]
-        }
-        if name == "query.rows" and not with_rows:
+        kinds: dict[
+            str, list[str]
+        ] = {}  # the processes that have rows, by the kind of their column
+        for process, columns in enumerate(table):
+            if columns[f"{role}.rows"][0]:
+                _, width, dtype = columns[name]
+                kinds.setdefault(_kind(width, dtype), []).append(str(process))
+        if name == "query.rows" and not kinds:
             raise DataError("a batch needs at least one pair, but no process has one")
-        kinds: dict[str, list[str]] = {}
-        for process, (_, width, dtype) in with_rows.items():
-            kinds.setdefault(_kind(width, dtype), []).append(str(process))
         if len(kinds) > 1:
             seen = ", ".join(
                 f"{kind} on rank {' and '.join(processes)}" for kind, processes in kinds.items()
@@ -148,27 +153,29 @@ def check(headers: Sequence[Header]) -> None:
 
 def join(parts: Sequence[Columns], rank: int, memory: Side[Tensor] | None) -> Gathered:
     """Return one batch from the columns of every process."""
-    counts = {role: tuple(len(part.get(f"{role}.rows", ())) for part in parts) for role in ROLES}
+    counts: dict[Role, tuple[int, ...]] = {}
+    for role in ROLES:
+        counts[role] = tuple(len(part.get(f"{role}.rows", ())) for part in parts)
     first = list(accumulate(counts["query"], initial=0))  # row of each process, [p + 1]
-    shifted = [
-        {name: _shift(name, column, at) for name, column in part.items()}
-        for part, at in zip(parts, first)
-    ]
-    whole = {
-        name: torch.cat(ranks)
-        for name in NAMES
-        if (ranks := [part[name] for part in shifted if name in part])
-    }
+    columns: dict[str, list[Tensor]] = {}  # of all processes
+    for part, at in zip(parts, first[:-1], strict=True):
+        for name, column in part.items():
+            columns.setdefault(name, []).append(_shift(name, column, at))
+    whole = {name: torch.cat(ranks) for name, ranks in columns.items()}
     sides: dict[Any, Any] = {}
-    for role in [role for role in ROLES if any(counts[role])]:
-        fields = {name: whole[f"{role}.{name}"] for name in FIELDS if f"{role}.{name}" in whole}
-        sides[role] = Side(**{**fields, "rows": leaf(fields["rows"])})
+    for role in ROLES:
+        if any(counts[role]):
+            fields: dict[str, Any] = {name: whole.get(f"{role}.{name}") for name in FIELDS}
+            fields["rows"] = leaf(fields["rows"])
+            sides[role] = Side(**fields)
     known = None
-    if (lengths := whole.get("query.known")) is not None:
+    lengths = whole.get("query.known")
+    if lengths is not None:
         known = Ragged(whole.get("known.values", lengths[:0]), from_lengths(lengths))
-    temperatures = [
-        None if (x := part.get("batch.temperature")) is None else float(x) for part in parts
-    ]
+    temperatures = []
+    for part in parts:
+        temperature = part.get("batch.temperature")
+        temperatures.append(None if temperature is None else float(temperature))
     if len(set(temperatures)) > 1:
         raise DataError(
             f"temperature of a batch differs between ranks: {temperatures}; all have to give the same"
@@ -186,14 +193,17 @@ def join(parts: Sequence[Columns], rank: int, memory: Side[Tensor] | None) -> Ga
 
 
 def _bytes(column: Sequence[int]) -> int:
+    """Return the bytes of a column, from its line of the header."""
     rows, width, dtype = column
     return rows * max(1, width) * DTYPES[dtype].itemsize
 
 
 def _kind(width: int, dtype: int) -> str:
+    """Return the name of a column's dtype and width."""
     if dtype < 0:
         return "none"
-    return str(DTYPES[dtype]).removeprefix("torch.") + (f" of width {width}" if width else "")
+    name = str(DTYPES[dtype]).removeprefix("torch.")
+    return f"{name} of width {width}" if width else name
 
 
 def _shift(name: str, column: Tensor, first: int) -> Tensor:

@@ -1,9 +1,9 @@
 """Towers whose parameters are divided among the processes (FSDP2), where one device cannot hold
 them with their optimiser.
 
-A divided parameter is a DTensor. Every process keeps a part of it, with that part's gradient and
-moments; the whole of a layer is put together while it runs. So whatever is done with a divided
-tower, all processes do it, equally often and in one order.
+A divided parameter is a DTensor. Every process keeps a part of the parameter, with the gradient and
+moments of the part; a layer is put together while it runs. So all processes do the same work with a
+divided tower, equally often and in one order.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
     as in `all_reduce_gradients`. Needs torch 2.8.
 
     Args:
-        towers: what is called with features; they may have parts in common, which are divided once.
-        dtype: in which parameters travel and are computed with; None is their own. Gradients are
-            summed in theirs in any case.
+        towers: modules that are called with features; common parts of towers are divided once.
+        dtype: the precision in which parameters travel and compute; None is their own. Gradients
+            are summed in the parameters' own precision in any case.
 
     Raises:
         ConfigError: there is only one process, or a tower is compiled.
@@ -46,8 +46,7 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
     refuse_compiled(modules)
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-    # What `forward` returns may be a view; FSDP2 warns in case it would be changed in place, and
-    # nobody does.
+    # The result of `forward` may be a view. FSDP2 warns of changes to it in place: there are none.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module")
     mesh = mesh_of(group)
     policy = MixedPrecisionPolicy(
@@ -61,22 +60,22 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
             module.set_custom_all_gather(_Paced(group, dist.all_gather_single))  # type: ignore[arg-type]
             module.set_custom_reduce_scatter(_Paced(group, dist.reduce_scatter_single))  # type: ignore[arg-type]
     for tower in modules:
-        tower.to(group.device)  # what two towers own apart from the parts that they share
+        tower.to(group.device)  # parameters of a tower outside of the parts that towers share
 
 
 def mesh_of(group: Group) -> Any:
-    """Return the mesh of all processes, which finds them by name: it would hold on to gloo's
-    threads when they part."""
+    """Return the mesh of all processes."""
     from torch.distributed.device_mesh import init_device_mesh
 
     mesh = init_device_mesh(group.device.type, (group.size,))
+    # The mesh finds processes by name. The registry would keep gloo's threads when processes part.
     getattr(mesh, "_pg_registry", {}).clear()
     return mesh
 
 
 def add_up(towers: Any) -> None:
-    """Let the modules that FSDP2 divides add up their gradients over the processes, where it would
-    take the mean."""
+    """Let the modules that FSDP2 divides sum their gradients over the processes, in place of the
+    mean."""
     for module in towers.modules():
         if hasattr(module, "set_gradient_divide_factor"):
             module.set_gradient_divide_factor(1.0)
@@ -102,13 +101,13 @@ class _Paced:
 
 
 def can_restart(towers: Any) -> bool:
-    """Return True if towers can begin again after a pass that has not come to its end: FSDP2's can
-    since torch 2.13."""
+    """Return True if towers can begin again after an unfinished pass: with FSDP2, since torch
+    2.13."""
     return all(hasattr(module, "reset_iter_state") for module in _divided_modules(towers))
 
 
 def restart(towers: Any) -> None:
-    """Make towers forget a pass that has not come to its end; each process has to call."""
+    """Make towers forget an unfinished pass; each process has to call."""
     for module in _divided_modules(towers):
         module.zero_grad()  # of layers that are whole now
         module.reset_iter_state()
@@ -124,7 +123,7 @@ def _divided_modules(towers: Any) -> Iterator[Any]:
 
 
 def refuse_compiled(towers: Iterable[nn.Module], option: str = "fsdp") -> None:
-    """Raise ConfigError for a tower that is compiled, or has parts that are."""
+    """Raise ConfigError for a tower with a compiled module."""
     if any(is_compiled(tower.modules()) for tower in towers):
         raise ConfigError(
             f"{option} does not divide compiled towers: drop torch_compile or {option}"
@@ -140,11 +139,11 @@ def is_compiled(modules: Iterable[nn.Module]) -> bool:
 
 
 def is_left_alone(modules: Sequence[nn.Module]) -> bool:
-    """Return True if no operation of a tower may be replaced: torch compiles it, or computes parts
-    again on the way back."""
-    return is_compiled(modules) or any(
-        getattr(each, "gradient_checkpointing", False) for each in modules
-    )
+    """Return True if no operation of a tower may be replaced: torch compiles the tower, or computes
+    parts again on the way back."""
+    if is_compiled(modules):
+        return True
+    return any(getattr(each, "gradient_checkpointing", False) for each in modules)
 
 
 def is_divided(tensor: Tensor) -> TypeGuard[Any]:
@@ -156,15 +155,15 @@ def is_divided(tensor: Tensor) -> TypeGuard[Any]:
     return isinstance(tensor, DTensor)
 
 
-@torch.no_grad()  # with gradient, sparse ones have no part
+@torch.no_grad()  # with gradient, sparse tensors have no part
 def part(tensor: Tensor) -> Tensor:
-    """Return this process's part of a tensor, in place; the tensor itself if that is all."""
+    """Return this process's part of a tensor, in place; the tensor itself if it is not divided."""
     mine: Tensor = tensor.to_local() if is_divided(tensor) else tensor
     return mine
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return the whole of a tensor, from all processes; each of them has to call."""
+    """Return the whole of a tensor, from all processes; each process has to call."""
     everything: Tensor = tensor.full_tensor() if is_divided(tensor) else tensor
     return everything
 
@@ -182,17 +181,19 @@ def at_main(tensor: Tensor, group: Group) -> Tensor | None:
         return None
     everything = torch.empty(tensor.shape, dtype=tensor.dtype)
     for rank, rows in enumerate(torch.split(everything, len(mine))):
-        sent = torch.empty_like(rows, device=mine.device) if rank else mine
-        if rank:
-            with group.together("the gather of a divided tensor"):
-                dist.recv(sent, rank)
-        rows.copy_(sent)
+        if rank == 0:
+            rows.copy_(mine)
+            continue
+        received = torch.empty_like(rows, device=mine.device)
+        with group.together("the gather of a divided tensor"):
+            dist.recv(received, rank)
+        rows.copy_(received)
     return everything
 
 
 def divided_as(tensor: Tensor, other: Tensor) -> Tensor:
-    """Divide a tensor, whole on every process, in the same way as another one of its shape, or of
-    as many rows."""
+    """Divide a tensor, whole on every process, in the same way as another tensor with as many
+    rows."""
     if not is_divided(other) or tensor.shape[:1] != other.shape[:1]:
         return tensor
     from torch.distributed.tensor import distribute_tensor
@@ -208,60 +209,68 @@ def gather(towers: nn.Module, into: nn.Module, group: Group, everyone: bool = Tr
     process has to call.
 
     Args:
-        everyone: on all processes; else on the main one only.
+        everyone: on all processes; else on the main process only.
     """
-    divided, undivided = ([*module.parameters(), *module.buffers()] for module in (towers, into))
+    divided = [*towers.parameters(), *towers.buffers()]
+    undivided = [*into.parameters(), *into.buffers()]
     for tensor, own in zip(divided, undivided, strict=True):
         with group.together("the gather of weights"):
             everything = whole(tensor) if everyone else at_main(tensor, group)
-        if everything is not None:
-            if own.shape == everything.shape:
-                own.copy_(everything)
-            else:  # it has been released
-                own.data = everything.to(own.device)
+        if everything is None:
+            continue
+        if own.shape == everything.shape:
+            own.copy_(everything)
+        else:  # the tensor has been released
+            own.data = everything.to(own.device)
 
 
 def _units(towers: Sequence[nn.Module]) -> list[nn.Module]:
-    """Return the modules of towers that are put together at once, inner ones before those that hold
-    them.
+    """Return the modules of towers that are put together at once, inner modules first.
 
-    What is within a member of a list is divided with it: how often it runs depends on the rows
-    (groups of like length), and all processes have to call each unit equally often.
+    A module within a member of a list is divided with the member: the number of its runs depends on
+    the rows (groups of like length), and all processes have to call each unit equally often.
     """
-    within = {part for tower in towers for member in _members(tower) for part in member.modules()}
-    roots = _apart(towers)
-    return [
-        module
-        for root in roots
-        for module in ([root] if root in within else [*_layers(root), root])
-    ]
+    within: set[nn.Module] = set()
+    for tower in towers:
+        for member in _members(tower):
+            within.update(member.modules())
+    units = []
+    for root in _apart(towers):
+        if root not in within:
+            units += _layers(root)
+        units.append(root)
+    return units
 
 
 def _apart(modules: Iterable[nn.Module]) -> list[nn.Module]:
-    """Return modules, the largest of those that share parameters replaced by its children until
-    none do, and no lists."""
-    distinct = [
-        module for module in dict.fromkeys(modules) if next(module.parameters(), None) is not None
-    ]
+    """Return modules that share no parameters, and no lists: a list, or the largest of modules that
+    share parameters, is replaced by its children until there is none."""
+    distinct = [each for each in dict.fromkeys(modules) if list(each.parameters())]
     uses = Counter(p for module in distinct for p in module.parameters())
-    sharing = [module for module in distinct if any(uses[p] > 1 for p in module.parameters())]
-    lists = [module for module in distinct if isinstance(module, nn.ModuleList | nn.ModuleDict)]
-    split = [*lists, *sorted(sharing, key=lambda module: -len(list(module.modules())))][:1]
-    if not split:
+    split: nn.Module | None = None
+    largest = 0
+    for module in distinct:
+        if isinstance(module, nn.ModuleList | nn.ModuleDict):
+            split = module
+            break
+        size = len(list(module.modules()))
+        if size > largest and any(uses[p] > 1 for p in module.parameters()):
+            split = module
+            largest = size
+    if split is None:
         return distinct
-    if not list(split[0].children()):
+    if not list(split.children()):
         raise ConfigError(
-            f"fsdp cannot shard a parameter that several {type(split[0]).__name__} share: drop fsdp"
+            f"fsdp cannot shard a parameter that several {type(split).__name__} share: drop fsdp"
         )
-    return _apart(
-        child
-        for module in distinct
-        for child in (module.children() if module in split else [module])
-    )
+    smaller: list[nn.Module] = []
+    for module in distinct:
+        smaller += module.children() if module is split else [module]
+    return _apart(smaller)
 
 
 def _layers(root: nn.Module) -> list[nn.Module]:
-    """Return members of the outermost lists that share no parameters; what is within a layer is
+    """Return the members of the outermost lists that share no parameters; modules within a layer are
     divided with it."""
     layers = list(dict.fromkeys(_members(root)))
     uses = Counter(p for layer in layers for p in layer.parameters())
@@ -269,5 +278,9 @@ def _layers(root: nn.Module) -> list[nn.Module]:
 
 
 def _members(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the members of the outermost lists of a module."""
     for child in module.children():
-        yield from child if isinstance(child, nn.ModuleList) else _members(child)
+        if isinstance(child, nn.ModuleList):
+            yield from child
+        else:
+            yield from _members(child)

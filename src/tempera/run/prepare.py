@@ -122,4 +122,4 @@ def move_tower(config: Config, task: RunTask, devices: Devices) -> None:
 def settle_temperature(config: Config) -> None:
     """Settle an automatic temperature, before an optimiser is made."""
     options, base = config.train, config.base
-    base.temperature.settle(options.size + options.sampled, normalised=base.similarity == cosine)
+    base.temperature.resolve(options.size + options.sampled, normalised=base.similarity == cosine)
