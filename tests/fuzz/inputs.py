@@ -195,10 +195,10 @@ def _names() -> tuple[tuple[str, ...], ...]:
     import inspect
 
     from tempera.engine.training_options import Training
+    from tempera.mining.again import MiningAgain
     from tempera.options.names import hints_of
     from tempera.task.evaluation import Evaluation
     from tempera.task.showcase import Labels
-    from tempera.text.train.mined_again import MiningAgain
 
     parts = {name: part for names in PARTS.values() for name, part in names.items()}
     options = {

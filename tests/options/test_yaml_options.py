@@ -15,6 +15,7 @@ from tempera.core.objective import Objective
 from tempera.core.temperature import Temperature
 from tempera.engine.training_options import Training
 from tempera.errors import ConfigError
+from tempera.mining.again import MiningAgain
 from tempera.options.build import build
 from tempera.options.builder import Builder
 from tempera.options.names import PARTS, hints_of
@@ -22,7 +23,6 @@ from tempera.options.yaml_options import COMMAND_LINE, Options, dump, inline, lo
 from tempera.recommend.train.history import History
 from tempera.task.evaluation import Evaluation
 from tempera.task.showcase import Labels
-from tempera.text.train.mined_again import MiningAgain
 from tempera.towers.lora import Lora
 
 

@@ -24,9 +24,8 @@ from ..ranking.nearest import top
 from ..ranking.small_vectors import SmallVectors
 from ..tables.tables import parquet_table
 from ..tables.vector_files import DOCUMENT, KEY, matrix
+from ..task.run_files import BEGINNING, GIVEN_ID
 from ..task.showcase import Searched
-from ..text.judge.hybrid import BEGINNING
-from ..text.read.pairs import GIVEN
 from ..towers.saved import fingerprint
 from ..towers.stamp import Stamp, beside, checksum
 from . import approximate
@@ -73,8 +72,8 @@ def write_index(
         "place": documents["place"],
         "preview": pc.utf8_slice_codeunits(documents["doc"], 0, BEGINNING),
     }
-    if GIVEN["doc"] in documents.column_names:
-        columns["id"] = pc.coalesce(documents[GIVEN["doc"]], columns["id"])
+    if GIVEN_ID in documents.column_names:
+        columns["id"] = pc.coalesce(documents[GIVEN_ID], columns["id"])
         columns[KEY] = documents["doc_id"]
     if stamp is not None:
         stamp = replace(stamp, checksum=checksum(vectors))

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import DataError, is_whole
 from ..io.untrusted import refuse_unsafe
-from ..recommend.read.timeline import HISTORIES
+from ..task.run_files import HISTORIES
 from ..towers.saved import fingerprint
 from .index import Index
 

@@ -25,10 +25,10 @@ from ..ranking.small_vectors import SmallVectors
 from ..recommend.judge.full_catalogue import query_blocks
 from ..recommend.judge.past_events import PastEvents
 from ..recommend.read.feature_tables import KEY, keyed
-from ..recommend.read.timeline import ITEMS, USERS
 from ..recommend.train.entity_tables import entities
 from ..tables.streams import stream
 from ..tables.tables import blocks
+from ..task.run_files import ITEMS, USERS
 from .layout import refuse_depth
 from .recommender import Recommender, ids_of
 from .stored_histories import Codes

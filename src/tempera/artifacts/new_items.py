@@ -19,11 +19,11 @@ from ..io.manifest import MANIFEST, refuse_not_whole
 from ..options.build import options_of_run
 from ..recommend.judge.counts import COUNTS
 from ..recommend.read.feature_tables import KEY, by_id
-from ..recommend.read.timeline import HISTORIES, ITEMS
 from ..recommend.train.encoders import Entities, Id
 from ..recommend.train.entity_tables import documents_of, entities, with_counts
 from ..tables.reader import is_text, reads_as
 from ..tables.tables import blocks
+from ..task.run_files import HISTORIES, ITEMS
 from ..task.showcase import Searched
 from .index import write_searched
 from .recommender import Recommender

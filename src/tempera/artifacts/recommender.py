@@ -32,11 +32,11 @@ from ..recommend.judge.counts import Counting, open_counts
 from ..recommend.judge.full_catalogue import Histories
 from ..recommend.judge.past_events import Moment, PastEvents, nothing
 from ..recommend.read.feature_tables import texts_of
-from ..recommend.read.timeline import CONTEXTS, HISTORIES, ITEMS, USERS
 from ..recommend.train.encoders import Category, Elapsed, Entities, Id
 from ..recommend.train.entity_tables import entities, open_towers, titles_of
 from ..recommend.train.exportable_users import UserModule
 from ..recommend.train.features import Features, FeatureTowers
+from ..task.run_files import CONTEXTS, HISTORIES, ITEMS, USERS
 from ..task.world import INTERACTIONS
 from .index import Found, Index, write_parquet
 from .layout import RunFolder, refuse_depth

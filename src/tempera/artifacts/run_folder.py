@@ -20,8 +20,6 @@ from ..io.manifest import refuse_damaged
 from ..io.texts import encodable
 from ..ranking.fusion import fused
 from ..ranking.nearest import top_of
-from ..text.judge.hybrid import open_words, weight_of
-from ..text.judge.lexical import BM25, Lexical
 from ..towers.saved import Encode, is_static, load
 from ..towers.stamp import Kept
 from ..towers.word_ids import UNKNOWN
@@ -29,10 +27,10 @@ from .calibrated import FILE as CALIBRATION
 from .calibrated import Calibration, read_calibration
 from .index import Found, Index
 from .layout import RunFolder, refuse_depth
-from .moments import refuse_elapsed
 from .onnx_model import OnnxModel
 
-if TYPE_CHECKING:  # it would load torch
+if TYPE_CHECKING:  # a run on texts imports nothing of recommenders, and the other way round
+    from ..text.judge.lexical import BM25
     from .recommender import Recommendations, Recommender
 
 
@@ -170,6 +168,8 @@ class Run(RunFolder):
             raise DataError(
                 "a threshold is for similarities, and a hybrid search has none: leave one of the two out"
             )
+        from ..text.judge.hybrid import weight_of
+
         words: BM25 = self._once(self._words, searched)
         by_vectors = searched.scores(vector, maker)[None]
         by_words = words.scores([encodable(query)])
@@ -216,6 +216,9 @@ class Run(RunFolder):
 
         The run's index of words is taken, in the order of the documents, if it has all documents.
         """
+        from ..text.judge.hybrid import open_words
+        from ..text.judge.lexical import Lexical
+
         own = self.index
         words = open_words(self.folder, own.documents["preview"], self.fingerprint)
         if index is own:
@@ -277,6 +280,8 @@ class Run(RunFolder):
         self, user: Any = None, history: Sequence[Any] | None = None, **options: Any
     ) -> Recommendations:
         """Return the best items for a user or for a history; see `Recommender.recommend`."""
+        from .moments import refuse_elapsed
+
         refuse_elapsed(options)
         return self.recommender.recommend(user, history, **options)
 
@@ -286,6 +291,8 @@ class Run(RunFolder):
         See `tempera.artifacts.many_users.write_recommendations`.
         """
         refuse_other_kinds(Run.recommend_all, locals())
+        from .moments import refuse_elapsed
+
         refuse_elapsed(options)
         from .many_users import write_recommendations
 

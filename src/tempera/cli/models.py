@@ -70,7 +70,7 @@ def evaluate(
     """
     refuse_absent(model, against)
     from ..finished.held_out_set import evaluate_held_out, inputs_of
-    from ..recommend.read.timeline import HISTORIES
+    from ..task.run_files import HISTORIES
     from ..text.judge import evaluate as judge
 
     depths = [_depth(part) for part in k.split(",") if part.strip()]

@@ -17,7 +17,7 @@ from ..io.atomic import staged, write_mark
 from ..io.console import logger
 from ..mining.embedder import Reading
 from ..options.build import config_of_run
-from ..recommend.read.timeline import HISTORIES
+from ..task.run_files import HISTORIES
 from ..text.judge.evaluate import Finding, evaluate
 from ..text.read.beir import write_beir
 from ..text.read.pairs import Pairs, Rows, Text

@@ -20,10 +20,10 @@ from ..core.pools import POOLS, Pool
 from ..core.teacher import Teacher
 from ..core.temperature import Temperature
 from ..engine.training_options import Training
+from ..mining.again import MiningAgain
 from ..task.evaluation import Evaluation
 from ..task.showcase import Labels
 from ..task.world import DataOptions
-from ..text.train.mined_again import MiningAgain
 from ..towers.lora import Lora
 from ..towers.pair import TowerOptions
 from ..towers.pretrained import Pretrained

@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from ...core.frame import Frame
+from ...task.run_files import CONTEXTS, HISTORIES, ITEMS, USERS
 from ...task.showcase import DataFacts, Example, Hit, Searched, Subject
 from ...task.verdict import SystemScores, best_baseline
-from ..read.timeline import CONTEXTS, HISTORIES, ITEMS, USERS
 from ..train.entity_tables import documents_of, open_towers, titles_of, with_counts
 from ..train.training_events import TrainingEvents
 from ..train.visits_preview import visits_summary

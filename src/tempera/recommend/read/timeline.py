@@ -20,10 +20,6 @@ from ...tables.arrays import reserved
 from .aside import ASIDE, DISLIKED, TAKEN, Aside
 
 # Files of a run's folder.
-USERS = "model/users.parquet"
-ITEMS = "model/items.parquet"
-HISTORIES = "histories.parquet"
-CONTEXTS = "model/contexts.parquet"
 REPEATED = "repeated interactions"  # reason for which interactions are left out
 Events = NDArray[np.int64]  # positions of events in a timeline
 _ROWS = 1 << 20  # most events that are sorted at once, unless one user has more

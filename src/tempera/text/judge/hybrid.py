@@ -21,12 +21,11 @@ from ...io.manifest import refuse_damaged
 from ...ranking.fusion import USUAL
 from ...ranking.nearest import blocks
 from ...tables.tables import parquet_table
+from ...task.run_files import BEGINNING, WORDS
 from ...towers.saved import EVALUATED, MODEL
 from ...towers.stamp import refuse_foreign
 from .lexical import BM25, Floats, Lexical, OtherStems, stemming
 
-WORDS = "words.parquet"  # of a run: the index of its documents' words
-BEGINNING = 400  # letters of a document that an index keeps
 _ROOM = 4  # arrays of scores that are in memory together
 
 

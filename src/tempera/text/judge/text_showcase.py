@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ...core.batch import Role
 from ...errors import quantity
 from ...ranking.ranking import Ranking
+from ...task.run_files import WORDS
 from ...task.showcase import DataFacts, Example, Hit, Searched, Subject
 from ...task.verdict import SystemScores
 from ...towers.saved import TRAINED, load
@@ -22,7 +23,6 @@ from ..train.frozen import IndexSide
 from ..train.preview import summary
 from ..train.training_pairs import TrainingPairs
 from .held_out import HeldOutQueries
-from .hybrid import WORDS
 
 TEXTS = Subject(
     "A retrieval model",

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ...io.ids import Ids, content_id, content_ids, form_ids, mixed, places
 from ...io.texts import Texts
 from ...tables.arrays import gathered
+from ...task.run_files import GIVEN_ID
 
 __all__ = ["Ids", "Pairs", "Rows", "Source", "content_id"]
 
@@ -27,7 +28,7 @@ REPEATED = "repeated pairs"
 TRAIN, VALIDATION, TEST, RANKED = 0, 1, 2, 3  # of the column `part`
 IDS = {"query": "query_id", "doc": "doc_id", "negatives": "negative_ids"}
 # columns of ids as the source has them
-GIVEN = {"query": "given_query_id", "doc": "given_doc_id", "negatives": "given_negative_ids"}
+GIVEN = {"query": "given_query_id", "doc": GIVEN_ID, "negatives": "given_negative_ids"}
 # columns of ids of the forms of texts before their prompts, where they have prompts
 FORM = {"query": "query_form", "doc": "doc_form", "negatives": "negative_forms"}
 GRADE = "grade"  # column of judgements, where any is not 1

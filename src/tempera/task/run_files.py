@@ -1,0 +1,11 @@
+"""Names of files and columns in a run folder, which both its writers and its readers need."""
+
+from __future__ import annotations
+
+USERS = "model/users.parquet"
+ITEMS = "model/items.parquet"
+HISTORIES = "histories.parquet"
+CONTEXTS = "model/contexts.parquet"
+WORDS = "words.parquet"  # the index of the documents' words
+BEGINNING = 400  # letters of a document that an index keeps
+GIVEN_ID = "given_doc_id"  # column of the documents' ids as the source has them
