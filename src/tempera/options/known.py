@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..io.documents import parsed
+
 LIST = Path(__file__).with_name("known_options.json")
 FIRST = "0.1"  # the version whose options need no reason
 
@@ -60,7 +62,7 @@ class OptionGroup:
 @cache
 def groups() -> tuple[OptionGroup, ...]:
     """Return all groups of options, in the order of the options page."""
-    return tuple(read(json.loads(LIST.read_text(encoding="utf-8"))))
+    return tuple(read(parsed(LIST.read_text(encoding="utf-8"))))
 
 
 def read(document: Any) -> list[OptionGroup]:
