@@ -219,7 +219,7 @@ def cut_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     tables' gradients, torch draws."""
     monkeypatch.setattr(cache, "start_tokens", lambda device, tower, half: 32)
     monkeypatch.setattr(modules, "_ENCODED_ON_DEVICE", modules._ENCODED_AT_ONCE)
-    monkeypatch.setattr(lookup, "_plain", lambda table: False)
+    monkeypatch.setattr(lookup, "_is_plain_table", lambda table: False)
     for module in (cache, micro_batches):
         monkeypatch.setattr(module, "dropout_on", lambda device, tower: nullcontext())
 
