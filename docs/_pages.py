@@ -78,13 +78,16 @@ def options() -> str:
         lines += ["", f"## {name}", ""]
         if kind is Objective:
             lines += _presets(default)
-            lines += ["", *_table("Parts, which override those of the preset", Objective)]
+            lines += [
+                "",
+                *_table("Parts, which override those of the preset", Objective, "objective"),
+            ]
             continue
         lines += [f"`{name}.{tag}` chooses one of the following; the default is `{default}`."]
         for part, make in registry.PARTS[kind].items():
-            lines += ["", f"### {name}: {part}", "", *_table("", make)]
+            lines += ["", f"### {name}: {part}", "", *_table("", make, f"{name}: {part}")]
     for name, make in PLAIN.items():
-        lines += ["", f"## {name}", "", *_table("", make)]
+        lines += ["", f"## {name}", "", *_table("", make, name)]
     lines += ["", "## Parts", "", "Write a part by its name, or as `name: {option: value}`."]
     for title, kind in KINDS.items():
         lines += ["", f"### {title}"]
@@ -93,10 +96,10 @@ def options() -> str:
                 "",
                 f"#### {title}: {part}",
                 "",
-                *(_table("", make) if inspect.isclass(make) else [about(make)]),
+                *(_table("", make, f"{title}: {part}") if inspect.isclass(make) else [about(make)]),
             ]
     for make in STATES:
-        lines += ["", f"### {make.__name__.lower()}", "", *_table("", make)]
+        lines += ["", f"### {make.__name__.lower()}", "", *_table("", make, make.__name__.lower())]
     return "\n".join(lines) + "\n"
 
 
@@ -123,7 +126,7 @@ def known_groups(before: Sequence[OptionGroup], version: str) -> list[OptionGrou
                 plain_default = "..."
             old = earlier.get((title, name))
             if old is None:
-                old = KnownOption(name, "", "", version if before else FIRST)
+                old = KnownOption(name, "", "", since=version if before else FIRST)
             text = descriptions.get(name, "").replace("\\|", "|")
             options.append(dataclasses.replace(old, default=plain_default, text=text))
         if options:
@@ -179,7 +182,11 @@ def first_line(make: Any) -> str:
     return (inspect.getdoc(make) or "").split("\n\n")[0].replace("\n", " ")
 
 
-def _table(title: str, make: Any) -> list[str]:
+def _table(title: str, make: Any, group_title: str) -> list[str]:
+    examples = {}
+    for group in known.groups():
+        if group.title == group_title:
+            examples = {option.name: option.example for option in group.options}
     hints = {
         n: hint
         for n, hint in registry.hints_of(make).items()
@@ -189,10 +196,11 @@ def _table(title: str, make: Any) -> list[str]:
     lines = [f"{title}:" if title else first_line(make), ""]
     if not hints:
         return lines[:1]
-    lines += ["| option | type | default | description |", "|---|---|---|---|"]
+    lines += ["| option | type | default | example | description |", "|---|---|---|---|---|"]
     for name, hint in hints.items():
+        example = examples.get(name, "").replace("|", "\\|")
         lines.append(
-            f"| `{name}` | {taken(hint)} | {default_of(make, name)} | {descriptions.get(name, '')} |"
+            f"| `{name}` | {taken(hint)} | {default_of(make, name)} | `{example}` | {descriptions.get(name, '')} |"
         )
     return lines
 

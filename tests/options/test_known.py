@@ -5,11 +5,15 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import tempera
+from tempera.errors import TemperaError
 from tempera.options import known
+from tempera.options.builder import Builder
+from tempera.options.yaml_options import Options, parse
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,6 +59,33 @@ def test_a_new_option_gets_the_version_that_brings_it(pages: ModuleType) -> None
     assert again[0].options[0].name == first.options[0].name
     assert again[0].options[0].since == "9.9"
     assert again[0].options[1].since == first.options[1].since
+
+
+def parts_by_title(pages: ModuleType) -> dict[str, Any]:
+    """The class or function behind each group of options."""
+    registry = pages.registry
+    parts: dict[str, Any] = {"objective": pages.Objective, **registry.PLAIN}
+    for section, (kind, _, _) in registry.SECTIONS.items():
+        if section != "objective":
+            parts |= {f"{section}: {name}": make for name, make in registry.PARTS[kind].items()}
+    for title, kind in pages.KINDS.items():
+        parts |= {f"{title}: {name}": make for name, make in registry.PARTS[kind].items()}
+    return parts | {make.__name__.lower(): make for make in pages.STATES}
+
+
+def test_every_option_has_an_example_that_it_takes(pages: ModuleType) -> None:
+    parts = parts_by_title(pages)
+    refused = []
+    for group in known.groups():
+        hints = pages.registry.hints_of(parts[group.title])
+        for option in group.options:
+            try:
+                value = parse(option.example)
+                assert value is not None and option.example != option.default
+                Builder(Options()).value(hints[option.name], value, option.name)
+            except (AssertionError, TemperaError) as error:
+                refused.append(f"{group.title}: {option.name}={option.example}: {error}")
+    assert not refused, "\n" + "\n".join(refused)
 
 
 def test_groups_survive_being_written_and_read() -> None:

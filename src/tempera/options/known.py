@@ -27,6 +27,7 @@ class KnownOption:
         name: of the parameter.
         default: as YAML; `...` where the option is required.
         text: its explanation.
+        example: a value to write after `=`, as YAML.
         since: the version that brought it.
         reason: why it is an option; required after the first version.
         bench: the benchmark that shows its use, such as bench/recipe.py; likewise.
@@ -35,6 +36,7 @@ class KnownOption:
     name: str
     default: str
     text: str
+    example: str = ""
     since: str = FIRST
     reason: str = ""
     bench: str = ""
