@@ -1,5 +1,4 @@
-"""The form of the data that a path names: pairs, interactions, a BEIR folder, texts or Python
-sources."""
+"""The form of the data at a path: pairs, interactions, a BEIR folder, texts or Python sources."""
 
 from __future__ import annotations
 
