@@ -1,4 +1,4 @@
-"""Folders of interactions: one table of events, or its parts, beside tables of users and items."""
+"""Folders of interactions: a table of events, or its parts, beside tables of users and items."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _NAMED = ("title", "name")  # words in the name of a column of titles
 def folder_options(
     tables: Mapping[Path, pa.Table], options: Mapping[str, Any], folder: Path
 ) -> dict[str, str]:
-    """Return the options that name the files of a folder of interactions; nothing if the folder has
-    no table of interactions, or no further table.
+    """Return the options for the files of a folder of interactions; nothing if the folder has no
+    table of interactions, or no further table.
 
-    Of several tables of events, the table with ratings is read; if their names are parts, such as
-    train and test, each is its part. The table of items (or users) is the table with titles, or
-    else with most columns.
+    Of several tables of events, the table with ratings is read. If the names of all tables are
+    parts, for instance train and test, each table is a part. The table of items (or users) is the
+    table with titles, or else with most columns.
 
     Args:
-        tables: the first rows of each table, one for each event.
-        options: options of the section `data` that the user has set.
+        tables: the first rows of each table, a row for each event.
+        options: the user's options of the section `data`.
         folder: the folder of the tables.
 
     Raises:
-        DataError: several tables of events, of which nothing tells the right one.
+        DataError: several tables of events, and no sign of the right table.
     """
     events = [file for file, rows in tables.items() if TABLE.suits(options, rows.column_names)]
     if not events:
@@ -70,7 +70,7 @@ def folder_options(
 
 
 def part_of(file: Path) -> str | None:
-    """Return the part of a data set that the name of a file tells: train, validation or test.
+    """Return the part of a data set by the name of a file: train, validation or test.
 
     >>> part_of(Path("ml.valid.inter")), part_of(Path("test_ratings.csv")), part_of(Path("latest.csv"))
     ('validation', 'test', None)
@@ -83,8 +83,8 @@ def part_of(file: Path) -> str | None:
 
 
 def _parts(events: Sequence[Path]) -> dict[str, Path]:
-    """Return the file of each part, if every file is a part and one of the parts is train; without
-    a test, the file of validation is the test."""
+    """Return the file of each part, if every file is a part, with train among the parts; without a
+    test, the file of validation is the test."""
     parts = {}
     for file in events:
         part = part_of(file)
@@ -98,13 +98,14 @@ def _parts(events: Sequence[Path]) -> dict[str, Path]:
 
 
 def _features(role: str, tables: Mapping[Path, pa.Table], events: Sequence[Path]) -> Path | None:
-    """Return the table about users or items alone that has most features."""
+    """Return the table about users or items alone with most features."""
     files = [file for file in tables if file not in events and _is_about(role, tables[file])]
     return max(files, key=lambda file: _richness(tables[file]), default=None)
 
 
 def _is_about(role: str, rows: pa.Table) -> bool:
-    """Return True if a table is about users or items, not about both, with one row for each."""
+    """Return True if a table is about users or items, not about both, with a row for each user or
+    item."""
     roles = [each for each in TABLE.needed if TABLE.usual_columns(each, rows.column_names)]
     if roles != [role]:
         return False
@@ -121,7 +122,8 @@ def _richness(rows: pa.Table) -> tuple[bool, int]:
 def _refuse_joined(
     tables: Mapping[Path, pa.Table], options: Mapping[str, Any], folder: Path
 ) -> None:
-    """Refuse tables that hold users and items apart, joined by another column, such as orders."""
+    """Refuse tables with users and items apart, joined by a third column, for instance of
+    orders."""
     having = {
         role: [file for file, rows in tables.items() if TABLE.has(role, options, rows.column_names)]
         for role in TABLE.needed
@@ -139,7 +141,7 @@ def _refuse_joined(
 
 
 def _refuse_unnamed(tables: Mapping[Path, pa.Table], folder: Path) -> None:
-    """Refuse several tables, none of which has a line of names."""
+    """Refuse several tables without a line of names."""
     files = [*tables]
     if len(files) > 1 and all(is_unnamed(rows.column_names) for rows in tables.values()):
         raise DataError(

@@ -1,4 +1,4 @@
-"""Roles of the columns of interactions: by usual names, and by what the columns hold."""
+"""Roles of the columns of interactions: by usual names, and by the values of the columns."""
 
 from __future__ import annotations
 
@@ -121,18 +121,18 @@ _SHOWN = 6  # values that a message names
 
 
 def proposed(rows: pa.Table, options: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the further options that a table of interactions is read with.
+    """Return the further options for reading a table of interactions.
 
     Columns without a role are not read. But the user has to decide on a column of few values, which
     may be a label, and on a column of dates if no column is read as the time.
 
     Args:
-        rows: the first rows of the table, one for each item.
-        options: options of the section `data` that the user has set.
+        rows: the first rows of the table, a row for each item.
+        options: the user's options of the section `data`.
         where: the name of the table in messages.
 
     Raises:
-        DataError: a column of ratings, labels, behaviours or dates that no option names.
+        DataError: a column of ratings, labels, behaviours or dates without an option.
 
     >>> rows = pa.table({"user_id": [1, 1, 2], "asin": [7, 8, 7], "parent_asin": [7, 7, 7], "brand": ["x", "y", "x"]})
     >>> proposed(rows, {}, "log.csv")
@@ -191,7 +191,7 @@ def decided(
         of_table: the profile of the first rows.
         columns: the columns of each role.
         names: the names of all columns; some columns may stand in later files only.
-        made: reasons of the columns that are made of the table, by name.
+        made: reasons of the columns made of the table, by name.
     """
     role_of: dict[str, str] = {}
     for role, of_role in columns.items():
@@ -239,8 +239,7 @@ def _example(column: ColumnProfile) -> str:
 def _roles(
     names: Sequence[str], options: Mapping[str, Any], metadata: Sequence[str]
 ) -> dict[str, str]:
-    """Return the column of each role that an option names, or that has a usual name and is not in
-    metadata."""
+    """Return the column of each role, by an option, or by a usual name outside of metadata."""
     free = [name for name in names if name not in metadata]
     roles = {}
     for role in USUAL:
@@ -333,8 +332,8 @@ _HINTS = ("label", "rating", "event", "behavio", "action", "type", "like", "clic
 
 
 def _hint_rank(name: str) -> int:
-    """Return the position of the first hint that the name of a column holds; names without a hint
-    rank last."""
+    """Return the position of the first hint in the name of a column; names without a hint rank
+    last."""
     for rank, word in enumerate(_HINTS):
         if word in plain(name):
             return rank
@@ -342,14 +341,14 @@ def _hint_rank(name: str) -> int:
 
 
 def _least(rows: pa.Table, column: ColumnProfile) -> str:
-    """Return the option that takes the rows of high grades, with a value that suits the scale."""
+    """Return the option for rows of high grades, with a value to suit the scale."""
     least = good_grade(rows[column.name], column)
     return f"data.min_rating={least:g} to take those of {least:g} and more"
 
 
 def good_grade(values: pa.ChunkedArray, column: ColumnProfile) -> float:
-    """Return the least grade of rows that are taken: 1 of 0 and 1, 4 of 1 to 5, 8 of 1 to 10, and
-    the median of fractions."""
+    """Return the least grade of rows to take: 1 of 0 and 1, 4 of 1 to 5, 8 of 1 to 10, and the
+    median of fractions."""
     if column.scale is None:
         return 1.0  # true and false
     _, highest = column.scale

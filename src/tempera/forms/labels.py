@@ -1,5 +1,4 @@
-"""Labels and grades of pairs: the columns of labels, and advice on the values of pairs that belong
-together."""
+"""Labels and grades of pairs: the columns of labels, and advice on the values for pairs."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ GRADED = "few values, or grades"
 
 @dataclass(frozen=True)
 class ProposedRoles:
-    """Hold options of `Roles` that a table proposes, and the reason for each role.
+    """Hold options of `Roles` by the content of a table, and the reason for each role.
 
     Args:
         options: columns by role, and values of further options.
@@ -91,7 +91,7 @@ class ProposedRoles:
         Args:
             columns: the columns of each role.
             names: the names of all columns.
-            options: the options that the user has set.
+            options: the options of the user.
         """
         role_of: dict[str, str] = {}
         for role, of_role in columns.items():
@@ -137,13 +137,13 @@ _DESCRIPTIONS = {
 def unfolding_of(rows: pa.Table, options: Mapping[str, Any], guessed: bool) -> Unfolding:
     """Return the unfolding of nested columns before roles are proposed.
 
-    It opens the paths that options name and, where no column has a usual name of the query or the
-    document, all paths.
+    The unfolding opens the paths named by options and, where no column has a usual name of the
+    query or the document, all paths.
 
     Args:
         rows: the first rows.
         options: options of `Roles` that the user has set.
-        guessed: True if roles are proposed that no option names.
+        guessed: True to propose roles without an option.
     """
     named = TABLE.chosen(options)
     is_open = guessed and not TABLE.suits(options, rows.column_names)
@@ -153,13 +153,13 @@ def unfolding_of(rows: pa.Table, options: Mapping[str, Any], guessed: bool) -> U
 def proposed_roles(
     rows: pa.Table, options: Mapping[str, Any], where: str = "data", *, by_names: bool = False
 ) -> ProposedRoles:
-    """Return the roles that the first rows of a table propose beside the roles of options.
+    """Return the roles by the first rows of a table, beside the roles of options.
 
-    A role has the column that an option names, or else a column of a usual name, of a further name,
-    or of texts. If as many columns of texts are left as roles, the first column holds queries,
-    unless its texts are twice as long. A file of columns without names has its query, its document
-    and its negatives in this order. A list of texts holds a query and the documents that belong
-    with it. Beside a pair, a column of few different values or of grades is its score.
+    A role has the column of its option, or else a column of a usual name, of a further name, or of
+    texts. If as many columns of texts are left as roles, the first column holds queries, unless the
+    texts of the first column are twice as long. In a file of columns without names the order is
+    query, document, negatives. A list of texts holds a query and its documents. Beside a pair, a
+    column of few different values or of grades is the score of the pair.
 
     Args:
         rows: the first rows.
@@ -204,7 +204,7 @@ def proposed_roles(
 def _pair(
     options: Mapping[str, Any], of_table: TableProfile, proposal: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return the columns of the query and the document, as far as they are known."""
+    """Return the columns of the query and the document, as far as known."""
     pair = {}
     for role in TABLE.needed:
         usual = TABLE.usual_columns(role, list(of_table.columns))
@@ -218,7 +218,7 @@ def _pair(
 
 
 class _Columns:
-    """The columns of a table that options leave open."""
+    """The columns of a table without a role by options."""
 
     def __init__(self, of_table: TableProfile, options: Mapping[str, Any]) -> None:
         self.options = options
@@ -230,13 +230,12 @@ class _Columns:
         self.free = {name: column for name, column in of_table.columns.items() if name not in taken}
 
     def open_roles(self) -> list[str]:
-        """Return the roles of a pair for which no option names a column and no column has a usual
-        name."""
+        """Return the roles of a pair without a column by an option or a usual name."""
         return [role for role in TABLE.needed if not TABLE.has(role, self.options, list(self.free))]
 
     def further(self, role: str, taken: Sequence[str]) -> str | None:
         """Return the column of texts that has a usual or further name of a role; the name may be a
-        step of its path."""
+        step of the path."""
         for word in (*TABLE.usual[role], *_FURTHER[role]):
             for name, column in self.free.items():
                 steps = name.split(".")
@@ -262,11 +261,12 @@ class _Columns:
             )
 
     def by_values(self, missing: Sequence[str], taken: Sequence[str]) -> tuple[dict[str, Any], str]:
-        """Return columns for roles that no name tells, and the reason; no column if nothing fits.
+        """Return columns for roles without a name, by values, and the reason; no column if nothing
+        fits.
 
         Args:
             missing: roles without a column.
-            taken: columns that names have given to a role.
+            taken: columns with a role by their names.
         """
         if len(missing) == len(TABLE.needed) and not taken:
             columns = self._in_order()
@@ -294,7 +294,7 @@ class _Columns:
 
     def _of_a_list(self) -> dict[str, Any]:
         """Return the first text of the only column of lists as the query, and the further texts as
-        its documents, if no other column holds texts."""
+        its documents, if no further column holds texts."""
         heads = []
         for name, column in self.free.items():
             if "." in name:
@@ -329,8 +329,8 @@ class _Columns:
         return dict(zip(missing, texts, strict=True))
 
     def score(self, rows: pa.Table, pair: Mapping[str, str]) -> dict[str, Any]:
-        """Return the column that says which rows or texts belong together, with the least score if
-        its values tell it; nothing without a column."""
+        """Return the column of scores or labels of a pair, with the least score if the values tell
+        a least score; nothing without a column."""
         if self.options.get("score"):
             return {}
         free = {name: column for name, column in self.free.items() if name not in pair.values()}
@@ -354,8 +354,8 @@ class _Columns:
 
 
 def log_proposed(about: str) -> None:
-    """Log the table of decisions of data that nothing is trained on, if a decision rests on more
-    than usual names and options."""
+    """Log the table of decisions of data without training, if a decision rests on more than usual
+    names and options."""
     if any(reason in about for reason in (BY_TEXTS, BY_PLACE, TOGETHER, GRADED)):
         logger.info(about)
 
@@ -397,8 +397,8 @@ def _has_texts(kind: pa.DataType) -> bool:
 
 
 def _holds_texts(column: ColumnProfile) -> bool:
-    """Return True if a column holds texts or lists of texts: some words, or any word that is no
-    number, no time and no link."""
+    """Return True if a column holds texts or lists of texts: some words, or any word but a number,
+    a time or a link."""
     kind = column.type
     if is_list(kind):
         inner = kind.value_type
@@ -417,12 +417,12 @@ def _are_codes(column: ColumnProfile) -> bool:
 
 
 def _is_used(name: str) -> bool:
-    """Return True if the name of a column is usual for a role that takes no text of a pair."""
+    """Return True if the name of a column is usual for a role without texts of a pair."""
     return any(TABLE.usual_columns(role, [name]) for role in (*IDS, "weight", "score"))
 
 
 def _is_rejected(name: str) -> bool:
-    """Return True if a column holds the answers of chats that are negatives."""
+    """Return True if a column holds rejected answers of chats."""
     head, _, leaf = name.partition(".")
     return leaf == _SPEAKS["doc"] and bool(TABLE.usual_columns("negatives", [head]))
 
@@ -447,12 +447,12 @@ def _labels_of(rows: pa.Table, doc: str, name: str) -> bool:
 
 
 def _has_bound(options: Mapping[str, Any]) -> bool:
-    """Return True if options say which scores or labels are those of pairs."""
+    """Return True if options name the scores or labels of pairs."""
     return options.get("min_score") is not None or bool(options.get("positive_labels"))
 
 
 def named_columns(value: Any) -> Sequence[str]:
-    """Return the columns that an option of a role names."""
+    """Return the columns of an option for a role."""
     if value is None:
         return ()
     if isinstance(value, list | tuple):

@@ -104,13 +104,13 @@ class Roles(TableForm):
     column without a role is an error.
 
     A column of documents or negatives holds a text or a list of texts (also of Tevatron's objects
-    docid, title, text) in each row. Every document is a pair of its own, with all negatives of its
+    docid, title, text) in each row. Every document is a pair of its own, with all negatives of the
     row.
 
     Args:
         query: column of the queries.
         doc: column of the documents that answer the query.
-        negatives: columns of documents that do not answer the query. The number of negatives may
+        negatives: columns of documents without an answer to the query. The number of negatives may
             differ from row to row, and an empty cell is no negative.
         query_id: column of ids, text or integer, to tell queries apart in place of their content.
         doc_id: column of ids of the documents, of lists where doc holds lists.
@@ -123,7 +123,7 @@ class Roles(TableForm):
         prompt: column of instructions to put before the query of the row.
         metadata: columns that are not read; ["*"] names all columns without a role.
         min_score: least score of a pair; rows of a lower score are left out and counted.
-        positive_labels: values of the score column, such as entailment, whose rows are pairs; rows
+        positive_labels: values of the score column for rows of pairs, for instance entailment; rows
             of further values are left out and counted.
         negative_margin: negatives are left out and counted if their score is above the best score
             of the row's documents less the margin.
@@ -131,8 +131,8 @@ class Roles(TableForm):
             counts the pair.
         missing_text: treatment of a row whose query or document is missing or blank; drop leaves
             the row out and counts the row.
-        query_prompt: put before every query of this source.
-        doc_prompt: put before every document of this source.
+        query_prompt: put before every query of the source.
+        doc_prompt: put before every document of the source.
     """
 
     query: str | None = None
@@ -156,10 +156,10 @@ class Roles(TableForm):
     doc_prompt: str = ""
 
     def role_columns(self, names: Sequence[str], where: str) -> Columns:
-        """Return the columns of each role, of a table with columns of these names.
+        """Return the columns of each role, by the names of a table's columns.
 
         Raises as `RoleTable.columns` does, and UnsaidScoreError for a column of scores if no option
-        says which scores are those of pairs.
+        names the scores of pairs.
         """
         columns = TABLE.columns(self, names, where)
         if "score" in columns and not self.says_labels:
@@ -172,12 +172,12 @@ class Roles(TableForm):
 
     @property
     def says_labels(self) -> bool:
-        """Return True if the options say which scores or labels are those of pairs."""
+        """Return True if the options name the scores or labels of pairs."""
         return self.min_score is not None or self.positive_labels is not None
 
     def without_usual_ids(self, names: Sequence[str]) -> Self:
-        """Return roles that read columns of ids only where an option names the column, so that
-        content tells texts apart; columns without a role are not read either.
+        """Return roles without columns of ids, unless an option names the column: content tells
+        texts apart. Columns without a role are not read either.
 
         >>> Roles(doc_id="url").without_usual_ids(["query", "doc", "qid", "url", "year"]).metadata
         ('qid', '*')
@@ -190,7 +190,7 @@ class Roles(TableForm):
 
 
 class UnsaidScoreError(DataError):
-    """A table has scores or labels, and no option says which of its rows belong together."""
+    """A table has scores or labels, and no option names the scores or labels of pairs."""
 
 
 # Roles of tables that nothing is trained on: there, a query that is its own document is no fault,
@@ -201,7 +201,7 @@ WHOLE = Roles(identical="keep", missing_text="refuse")
 
 
 def refuse_roles(path: object, roles: Roles | None) -> None:
-    """Refuse options of roles beside a BEIR folder, which does not read them."""
+    """Refuse options of roles beside a BEIR folder, where roles are not read."""
     if roles is not None:
         raise ConfigError(
             f"{path} is a BEIR folder, whose columns are fixed: remove the options data.ROLE"

@@ -1,4 +1,4 @@
-"""Rows that hold a history and the item that follows it, as events that come once each."""
+"""Rows of a history and its next item, as events without repeats."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from ..tables.tables import TableBlock
 
 @dataclass
 class RunningHistories:
-    """Find the events that each row adds to the rows of its user before it.
+    """Find the events of each row beyond the earlier rows of the same user.
 
-    Data for sequential recommenders repeat a user's history in every row: `a | b`, `a b | c`,
-    `a b c | d`, sometimes cut to the latest items, or the longest first. A row adds its history and
-    its item, or the item alone if the history is how what is known of the user ends, or nothing if
-    what is known begins with both. Without users, rows that continue each other are of one session.
+    Data for sequential recommenders repeat a user's history in every row: `a | b`, `a b | c`, `a b
+    c | d`, sometimes cut to the latest items, or the longest first. A row adds its history and its
+    item. If the known events of the user end with the history, the row adds the item alone. If the
+    known events begin with history and item, the row adds nothing. Without users, rows that
+    continue each other are a session.
 
     >>> import pyarrow as pa
     >>> running = RunningHistories("items", "item")
@@ -38,12 +39,14 @@ class RunningHistories:
         histories: Sequence[list[Any] | None],
         items: Sequence[Any],
     ) -> tuple[list[list[Any]], list[int] | None]:
-        """Return the items that each row adds, [r]; without users, also the session of each row.
+        """Return the new items of each row, [r]; without users, also the session of each row.
 
         Raises:
-            DataError: a row that neither continues nor repeats what its user's rows before it hold.
+            DataError: a row that neither continues nor repeats the events of its user's earlier
+                rows.
         """
-        added, sessions = list[list[Any]](), list[int]()
+        added = list[list[Any]]()
+        sessions = list[int]()
         for row, (history, item) in enumerate(zip(histories, items, strict=True)):
             whole = [*(history or ()), *([] if item is None else [item])]
             if users is None:
@@ -65,7 +68,8 @@ class RunningHistories:
         return added, sessions if users is None else None
 
     def _new(self, known: list[Any], history: list[Any], whole: list[Any]) -> list[Any] | None:
-        """Return what a row adds; None if it has nothing to do with what is known."""
+        """Return the new items of a row; None if the row neither continues nor repeats the known
+        items."""
         if not known or whole[: len(known)] == known:
             return whole[len(known) :]
         if known[: len(whole)] == whole:

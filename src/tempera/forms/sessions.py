@@ -1,4 +1,4 @@
-"""Sessions: rows that hold a list of items each, as a table with one row for each item.
+"""Sessions: rows with a list of items each, as a table with a row for each item.
 
 Letters in shapes: r rows, e items of all rows.
 """
@@ -27,17 +27,16 @@ SESSION, POSITION = "session", "position"  # columns that flat tables have in ad
 
 @dataclass
 class Sessions:
-    """Flatten lists of items, block by block; other tables stay as they are.
+    """Flatten lists of items, block by block; a table without lists of items stays.
 
-    Other lists of a row, such as times, go along item by item, and single values are repeated. A
-    row of a table without users is a session of its own, numbered over all blocks. Positions that a
-    table does not have are places within a row.
+    Further lists of a row, for instance of times, go along item by item, and single values are
+    repeated. A row of a table without users is a session of its own, numbered over all blocks. A
+    table without positions gets the places within a row.
 
     Args:
         roles: the roles of the columns.
-        options: columns that are chosen for roles, and `separator`, which divides lists that are
-            texts.
-        dropped: rows without an item are added to these counts.
+        options: columns chosen for roles, and `separator`, the sign between the items of a text.
+        dropped: counts by reason; rows without an item are added.
 
     >>> table = pa.table({"items": [["a", "b"], ["c"]], "time": [7, 8]})
     >>> Sessions(RoleTable({"user": (), "item": ("items",)}, ()), {}).flat(TableBlock(table, "a")).table.to_pylist()[1]
@@ -53,11 +52,10 @@ class Sessions:
     running: RunningHistories | None = None  # of rows that hold a history and what follows it
 
     def flat(self, block: TableBlock) -> TableBlock:
-        """Return a block with one row for each item.
+        """Return a block with a row for each item.
 
         Raises:
-            DataError: lists of a row that differ in length, or a text among lists, by row and
-                column.
+            DataError: lists of different length in a row, or a text among lists, by row and column.
         """
         refuse_repeated(block.table.column_names, block.file)
         block = self._unnested(block)
@@ -99,7 +97,7 @@ class Sessions:
 
     @property
     def made(self) -> dict[str, str]:
-        """Return the reasons of the columns that flat tables have in addition, or hold otherwise."""
+        """Return the reasons of the columns added or changed in flat tables."""
         reasons = {}
         if self.anonymous:
             reasons[SESSION] = "each row is one of a user of its own"
@@ -110,8 +108,7 @@ class Sessions:
         return reasons
 
     def _column(self, role: str, names: list[str]) -> str | None:
-        """Return the column of a role: the one that is chosen, or else the first with a usual
-        name."""
+        """Return the column of a role: the chosen column, or else the first with a usual name."""
         chosen = self.options.get(role)
         usual = (
             self.roles.usual_columns(role, names)
@@ -121,8 +118,8 @@ class Sessions:
         return next((name for name in usual if name in names), None)
 
     def _unnested(self, block: TableBlock) -> TableBlock:
-        """Return a table without items of its own whose rows hold a list of objects that have them,
-        such as {"events": [{"item": 7, "time": 1}]}, with a list for each of their fields."""
+        """Return a table with a list for each field of the objects with items in its rows, for
+        instance of {"events": [{"item": 7, "time": 1}]}. A table with items of its own stays."""
         table = block.table
         if self._column("item", table.column_names) is not None:
             return block
@@ -144,7 +141,7 @@ class Sessions:
         return block
 
     def _lists(self, block: TableBlock, name: str) -> Any:
-        """Return lists of items, [r]; None where a row has one item."""
+        """Return lists of items, [r]; None where a row has a single item."""
         values, separator = block.table[name], self.options.get("separator")
         if separator and is_text(values.type):
             return pc.split_pattern(values, separator)
@@ -153,7 +150,7 @@ class Sessions:
         return listed(block, name) if is_text(values.type) else None
 
     def _following(self, item: str, names: list[str]) -> str | None:
-        """Return the column of the item that follows each row's list, if there is one: item_id beside
+        """Return the column of the item after each row's list, if any: item_id beside
         item_id_list."""
         if "item" not in self.roles.usual:
             return None
@@ -166,8 +163,8 @@ class Sessions:
     def _added(
         self, block: TableBlock, item: str, following: str, lists: Any
     ) -> tuple[Any, pa.Array | None]:
-        """Return the items that each row adds to those before it, [r], and sessions where there are
-        no users."""
+        """Return the items that each row adds to earlier rows, [r], and sessions for a table
+        without users."""
         names = block.table.column_names
         if time := self._column("time", names):
             raise DataError(
@@ -194,15 +191,15 @@ class Sessions:
 
 
 def listed(block: TableBlock, name: str) -> pa.ChunkedArray | None:
-    """Return lists that a column of texts holds, written as JSON, Python or a database writes them;
-    None if its first text is no list.
+    """Return the lists in a column of texts, as written by JSON, Python or a database; None if the
+    first text is no list.
 
     >>> table = pa.table({"items": ["['a', 'b']", "[]", "[c, d]", None, "[1 2]"]})
     >>> listed(TableBlock(table, "a.csv"), "items").to_pylist()
     [['a', 'b'], [], ['c', 'd'], None, ['1', '2']]
 
     Raises:
-        DataError: a text that is no list, after one that is.
+        DataError: a text without a list, after a list.
     """
     column = block.table[name]
     first = pc.index(pc.greater(pc.fill_null(pc.utf8_length(column), 0), 0), True).as_py()

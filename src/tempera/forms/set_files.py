@@ -1,4 +1,4 @@
-"""Files of a retrieval set in a folder: tables of any kind that hold a corpus, queries, and the
+"""Files of a retrieval set in a folder: tables of any kind, with a corpus, queries, and the
 judgements of each split."""
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ class SetFiles:
 
     @classmethod
     def of(cls, folder: Path) -> SetFiles | None:
-        """Return the files of a folder; None if it holds no retrieval set.
+        """Return the files of a folder; None without a retrieval set.
 
-        A folder with corpus.jsonl is a retrieval set, whatever lies beside it. A folder without is
-        a set if it has tables with names of a corpus and of queries or judgements, and their
-        columns do not speak against it.
+        A folder with corpus.jsonl is a retrieval set, with any further files. Another folder is a
+        set if tables have names of a corpus and of queries or judgements, and columns that fit the
+        names.
 
         Raises:
             DataError: the folder holds several sets.
@@ -126,7 +126,7 @@ def part_blocks(path: Path, part: Part) -> Iterator[tuple[TableBlock, Columns]]:
     """Read a file of a retrieval set a block at a time, with the columns of its roles.
 
     Raises:
-        DataError: as `tables.blocks_of` does, and for columns that are not of this part.
+        DataError: as `tables.blocks_of` does, and for columns of another part.
     """
     if path.is_file() and path.stat().st_size == 0:
         raise DataError(f"{path} is empty")
@@ -167,7 +167,7 @@ def _blocks_without_names(path: Path, part: Part, width: int) -> Iterator[TableB
 
 
 def _part_of(path: Path) -> Part | None:
-    """Return the part that the name of a file tells, or else the name of the nearest folder."""
+    """Return the part by the name of a file, or else by the name of the nearest folder."""
     folders = reversed(path.parts[:-1])
     for name in (_name_without_ending(path), *folders):
         words = re.split(r"[^a-z]+", name.lower())
@@ -197,8 +197,8 @@ def _is_separated(path: Path) -> bool:
 
 
 def first_text(path: Path) -> str:
-    """Return the first line of a file that is not blank; nothing of a damaged file, which its
-    reader reports."""
+    """Return the first line of a file with content; nothing of a damaged file, because the reader
+    reports the damage."""
     with suppress(OSError, EOFError, zlib.error), opened(path) as file:
         line = file.readline(_FIRST)
         while line:
@@ -238,7 +238,7 @@ def _has_names(names: list[str], part: Part) -> bool:
 
 
 def _columns(names: list[str], part: Part) -> Columns:
-    """Return the column of each role that has a usual name."""
+    """Return the column of each role, by a usual name."""
     columns: dict[str, tuple[str, ...]] = {}
     for role, usual in _USUAL[part].items():
         for word in usual:
@@ -283,7 +283,7 @@ def _first_line(part: Part) -> str:
 
 
 def _beir_file(folder: Path, part: Part) -> Path | None:
-    """Return the file of a part that BEIR's layout names; None if the folder has none."""
+    """Return the file of a part by BEIR's layout; None without a file."""
     for name in (f"{part}.jsonl", f"{part}.jsonl.gz"):
         if (folder / name).is_file():
             return folder / name
@@ -304,7 +304,7 @@ def _by_split(paths: list[Path]) -> dict[str, tuple[Path, ...]]:
 
 
 def _split_of(path: Path) -> str:
-    """Return the split that the name of a file of judgements tells.
+    """Return the split by the name of a file of judgements.
 
     >>> [_split_of(Path(name)) for name in ("qrels/dev_2.tsv", "qrels.train.tsv", "test-00000-of-00001.parquet", "qrels.txt")]
     ['dev_2', 'train', 'test', 'all']
@@ -326,7 +326,7 @@ def _refuse_several(folder: Path, corpora: list[Path]) -> None:
 
 
 def _spaced(path: Path, names: tuple[str, ...]) -> Iterator[pa.Table]:
-    """Read values that spaces divide, as TREC writes judgements."""
+    """Read values between spaces, as TREC writes judgements."""
     with opened(path) as file:
         lines = file.read().decode("utf-8-sig").splitlines()
     rows = [line.split() for line in lines if line.strip()]
@@ -344,7 +344,7 @@ def is_beir(path: str | Path) -> bool:
 
 
 def split_names(folder: Path) -> list[str]:
-    """Return the names of the splits that a retrieval set has judgements for."""
+    """Return the names of the splits of a retrieval set with judgements."""
     return sorted(files_of_set(folder).qrels)
 
 

@@ -1,7 +1,7 @@
-"""Columns inside of columns: fields of records, elements of lists and rounds of chats, each named by
-a path such as `messages.0.content`.
+"""Columns inside of columns: fields of records, elements of lists and rounds of chats, each with a
+path for a name, for instance `messages.0.content`.
 
-Letters in shapes: r rows of a table, e elements of all of its lists.
+Letters in shapes: r rows of a table, e elements of all lists.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _RANGE = re.compile(r"(\d+):")
 
 @dataclass(frozen=True)
 class Unfolding:
-    """The columns of a table that are divided, in order.
+    """The columns of a table to divide, in order.
 
     Args:
         repeated: columns of lists of records; every record becomes a row.
-        paths: paths of columns that are added.
+        paths: paths of columns to add.
     """
 
     repeated: tuple[str, ...] = ()
@@ -60,8 +60,8 @@ class Unfolding:
 
         Args:
             table: the first rows of the table.
-            named: columns that options name, some of them by paths.
-            query: the column of the queries, if an option names the column.
+            named: columns named by options, some by paths.
+            query: the column of the queries by an option, if any.
             query_names: usual names of queries; a list of records with queries, as the questions of
                 SQuAD are, is divided into rows.
             whole: True to look into all records, lists of texts and chats, where no column is a
@@ -90,7 +90,7 @@ class Unfolding:
         return replace(self, paths=tuple(path for path in self.paths if path in columns))
 
     def __call__(self, block: TableBlock) -> TableBlock:
-        """Return a block with its columns divided; paths that the block lacks are left out."""
+        """Return a block with its columns divided; paths not in the block are left out."""
         table = block.table
         rows = np.arange(len(table))
         for name in self.repeated:

@@ -1,4 +1,4 @@
-"""Names for the columns of tables of interactions that have no line of names, by what they hold."""
+"""Names for the columns of tables of interactions without a line of names, by their values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EXAMPLE = 30  # letters of a value that a message shows
 
 
 def is_unnamed(names: Sequence[str]) -> bool:
-    """Return whether columns are called as those of a file without a line of names.
+    """Return True if columns have the names of a file without a line of names.
 
     >>> is_unnamed(["column1", "column2"]), is_unnamed(["user", "column2"])
     (True, False)
@@ -32,7 +32,7 @@ def is_unnamed(names: Sequence[str]) -> bool:
 
 
 def event_names(rows: pa.Table, where: str) -> tuple[str, ...] | None:
-    """Return names for the columns of a table of interactions, where what they hold leaves no
+    """Return names for the columns of a table of interactions, where the values leave no
     doubt: whole numbers of users and then of items, or ids as Amazon writes them, before ratings
     and times.
 
@@ -53,8 +53,8 @@ def event_names(rows: pa.Table, where: str) -> tuple[str, ...] | None:
 
 
 def features_named(table: pa.Table, where: str, role: str) -> pa.Table:
-    """Return a table of users or items with names for its columns, if it has none: the first holds
-    the ids, and the first texts are the titles."""
+    """Return a table of users or items with names for unnamed columns: the first column holds the
+    ids, and the first texts are the titles."""
     names = table.column_names
     if not is_unnamed(names):
         return table
@@ -66,10 +66,10 @@ def features_named(table: pa.Table, where: str, role: str) -> pa.Table:
 
 
 def refuse_prize(path: Path) -> None:
-    """Refuse a file of the Netflix Prize, whose ratings stand below the item that they are of.
+    """Refuse a file of the Netflix Prize: the ratings stand below their item.
 
     Raises:
-        DataError: it is one.
+        DataError: the file is of the Netflix Prize.
     """
     if not path.is_file() or path.suffix.lower() != ".txt":
         return
@@ -83,7 +83,7 @@ def refuse_prize(path: Path) -> None:
 
 
 def refuse_no_events(rows: pa.Table, where: str) -> None:
-    """Refuse a table without names that holds something else than a user and an item in each row.
+    """Refuse a table without names and without a user and an item in each row.
 
     Raises:
         DataError: a matrix, features of advertisements, or impressions.
@@ -119,7 +119,7 @@ def _refuse_wide(of_table: TableProfile, where: str) -> NoReturn:
 
 
 def _ids(rows: pa.Table, columns: Sequence[ColumnProfile]) -> tuple[str, ...] | None:
-    """Return which of the first two columns are users and items; None if that is not clear."""
+    """Return the roles, user and item, of the first two columns, in order; None in doubt."""
     if len(columns) < 2:
         return None
     if all("id" in column.kinds and column.scale is not None for column in columns[:2]):
@@ -133,7 +133,7 @@ def _ids(rows: pa.Table, columns: Sequence[ColumnProfile]) -> tuple[str, ...] | 
 
 
 def is_scale(column: ColumnProfile) -> bool:
-    """Return whether a column grades from 0 or 1 to 5 or 10, by wholes or halves."""
+    """Return True if a column grades from 0 or 1 to 5 or 10, by wholes or halves."""
     return "rating" in column.kinds and column.scale is not None and column.scale[1] in (5, 10)
 
 

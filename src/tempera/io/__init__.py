@@ -1,1 +1,1 @@
-"""Files written whole, locks, and what others wrote: tables, JSON, names."""
+"""Files written whole, locks, files from untrusted writers, and Tempera's ids."""

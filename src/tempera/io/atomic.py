@@ -1,8 +1,8 @@
 """Files and folders that appear whole or not at all.
 
-What is written lies beside its place as NAME.partial, is written to disk (every file, every folder,
-and the folder around them), and only then takes its place. Whatever goes wrong on the way, the
-partial one is removed and what was there stays.
+New output lies beside its place as NAME.partial, is written to disk (every file, every folder, and
+the folder around the output), and only then takes its place. After an error on the way, the partial
+output is removed and old output stays.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def is_run(folder: Path) -> bool:
 
 
 def write_mark(folder: Path, document: Mapping[str, Any]) -> None:
-    """Write the metrics of a result into its folder, which may be replaced from then on."""
+    """Write the metrics of a result into its folder. The folder may be replaced from then on."""
     write_json(folder / MARK, {**_MADE_BY, **document})
 
 
@@ -43,8 +43,7 @@ def new_file(path: Path) -> Iterator[Path]:
     error, the file is removed.
 
     Raises:
-        OutputError: the file cannot be written (disk full, no permission), or `path` is something
-            other than a file.
+        OutputError: the file cannot be written (disk full, no permission), or `path` is no file.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "scores.csv"
@@ -106,18 +105,18 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_manifest(folder: Path) -> None:
-    """Write the manifest of all files of a folder that was not made by `new_folder`."""
+    """Write the manifest of all files of a folder not made by `new_folder`."""
     write_file(folder / MANIFEST, Manifest.of(folder).content())
 
 
 @contextmanager
 def adding(folder: Path, names: Sequence[str]) -> Iterator[None]:
-    """Let the block write files into a finished folder, and record the files in the manifest; one
-    process at a time.
+    """Let the block write files into a finished folder, and record the files in the manifest;
+    processes take turns.
 
     Args:
         folder: of a run or a model, or an inner folder; without a manifest nothing is recorded.
-        names: of the files that the block writes, each whole or not at all.
+        names: of the files to write, each whole or not at all.
 
     Raises:
         OutputError: another process writes there, or the manifest cannot be written.
@@ -142,7 +141,7 @@ def adding(folder: Path, names: Sequence[str]) -> Iterator[None]:
 
 
 def write_manifest_again(folder: Path) -> None:
-    """Write the manifest of a finished folder again, from its files as they are.
+    """Write the manifest of a finished folder again, from its present files.
 
     Raises:
         OutputError: another process writes there, or the manifest cannot be written.
@@ -166,15 +165,13 @@ def staged(
     read: Sequence[str | Path] = (),
     unfinished: Path | None = None,
 ) -> Iterator[Path]:
-    """Give a folder to fill that becomes the run folder `output`; only one process at a time writes
-    there.
+    """Give a folder to fill, the later run folder `output`, to a single process at a time.
 
     Args:
         output: the folder of the run.
         overwrite: replace an earlier run in `output`.
-        read: files and folders that the block reads; `output` may neither be one of these nor hold
-            one.
-        unfinished: the checkpoints of an interrupted run that the block resumes, for the message.
+        read: files and folders of the block's data; `output` may neither be nor hold any of these.
+        unfinished: the checkpoints of an interrupted run to resume, for the message.
 
     Raises:
         OutputError: `output` holds something and may not be replaced, lies in a finished run,
@@ -201,14 +198,14 @@ def staged(
 def refuse_replacing(
     output: Path, overwrite: bool, *read: str | Path, models: Sequence[str | Path] = ()
 ) -> None:
-    """Raise OutputError for a file in the folder of a run or a model, and for an existing file that
-    is read, or may not be replaced.
+    """Raise OutputError for a file in the folder of a run or a model, and for an existing file of
+    the data, or not to be replaced.
 
     Args:
         output: the file to write.
         overwrite: replace an existing file.
         read: files and folders of data; all files of a folder are read, and a file may be added.
-        models: folders of models or runs that are used; other runs are known by their files.
+        models: folders of models or runs in use; further runs are known by their files.
     """
     place = output.resolve()
     used = [Path(model).resolve() for model in models]
@@ -228,7 +225,7 @@ def refuse_replacing(
 
 
 def refuse_read(output: Path, read: Sequence[str | Path]) -> None:
-    """Raise OutputError if a folder is, or holds, a file or folder that is read."""
+    """Raise OutputError if a folder is, or holds, a file or folder of the data."""
     for each in read:
         if not each or not os.path.exists(each):
             continue
@@ -242,7 +239,7 @@ def refuse_read(output: Path, read: Sequence[str | Path]) -> None:
 
 
 def append(path: Path, content: bytes) -> None:
-    """Add to the end of a file, and wait until it is on disk."""
+    """Add to the end of a file, and wait until the disk has the text."""
     new = not path.exists()
     with path.open("ab") as file:
         file.write(content)
@@ -253,20 +250,19 @@ def append(path: Path, content: bytes) -> None:
 
 
 def _places(path: Path) -> tuple[Path, Path]:
-    """Return the final path of a file or folder, and the path at which it is written; a link stays,
-    and its target is replaced."""
+    """Return the final and the partial path of a file or folder; a link stays, and its target is
+    replaced."""
     path = Path(os.path.realpath(path))
     return path, path.parent / f"{path.name}.partial"
 
 
 @contextmanager
 def as_output_error(path: Path, partial: Path | None = None) -> Iterator[None]:
-    """Raise OutputError, in one line, where the block meets a full disk or a folder that may not be
-    written.
+    """Raise OutputError, in a line, where the block meets a full disk or a read-only folder.
 
     Args:
         path: the output, for the message.
-        partial: the path at which the output is written, for errors that name no file.
+        partial: the path of the unfinished output, for errors without the name of a file.
     """
     try:
         yield
@@ -279,8 +275,8 @@ def as_output_error(path: Path, partial: Path | None = None) -> Iterator[None]:
 
 
 def refuse_inside_run(output: Path) -> None:
-    """Raise OutputError for an output in the folder of a finished run, whose files belong together;
-    only exports have a place there."""
+    """Raise OutputError for an output in the folder of a finished run: the files of a run belong
+    together, and only exports have a place there."""
     place = Path(os.path.realpath(output))
     for folder in place.parents:
         if is_run(folder) and EXPORTS not in place.relative_to(folder).parts[:-1]:
@@ -339,8 +335,8 @@ def _replaced(place: Path) -> Path:
 
 
 def _finish(new: Path, place: Path) -> None:
-    """Complete the work of a process that was killed while it replaced an old folder: put the new
-    folder in its place, and remove the old folder."""
+    """Complete the work of a process killed while replacing an old folder: put the new folder in
+    its place, and remove the old folder."""
     old = _replaced(place)
     # The old folder was moved away only after the new folder was whole.
     if old.exists() and new.exists() and not place.exists():

@@ -1,4 +1,4 @@
-"""Large files of a folder with a manifest, of which each block is compared when it is first read."""
+"""Large files of a folder with a manifest: each block is compared on its first reading."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .manifest import BLOCK, WHOLE, Manifest
 
 
 class Blocks:
-    """The blocks of a large file, each compared when it is first read."""
+    """The blocks of a large file, each compared on first reading."""
 
     def __init__(self, manifest: Manifest, name: str) -> None:
         self.manifest = manifest
@@ -33,7 +33,7 @@ class Blocks:
             self.content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
     def compare(self, numbers: Iterable[int]) -> None:
-        """Compare the blocks with some numbers, unless they were compared before."""
+        """Compare the blocks with some numbers, unless compared before."""
         for number in numbers:
             if self.right[number]:
                 continue
@@ -50,8 +50,8 @@ class Blocks:
 
 
 def _blocks(path: Path) -> Blocks | None:
-    """Return the blocks of a large file of a manifest; None for any other file, which is compared
-    here."""
+    """Return the blocks of a large file of a manifest; None for any other file, after comparing the
+    file as a whole."""
     manifest = Manifest.around(path)
     if manifest is None:
         return None
@@ -64,13 +64,13 @@ def _blocks(path: Path) -> Blocks | None:
 
 
 class CheckedRows:
-    """Rows of an array in a large file; each block of the file is compared when it is first read.
+    """Rows of an array in a large file; each block of the file is compared on its first reading.
 
     Rows are indexed as in an array. NumPy takes the whole array, and compares all blocks first.
 
     Args:
         rows: the array.
-        start: its first byte in the file.
+        start: the array's first byte in the file.
         blocks: of the file.
     """
 
@@ -116,7 +116,7 @@ def mapped_rows(path: Path) -> NDArray[Any] | CheckedRows:
     """Map the array of a .npy file into memory, compared with the manifest of its folder.
 
     Raises:
-        DataError: the file is not as it was written.
+        DataError: the file has changed since it was written.
         OSError: there is no such file.
         ValueError: the file is no .npy file.
     """
@@ -133,7 +133,7 @@ def mapped_rows(path: Path) -> NDArray[Any] | CheckedRows:
 
 
 class _CheckedFile(io.RawIOBase):
-    """A large file whose blocks are compared when they are first read."""
+    """A large file; each block is compared on first reading."""
 
     def __init__(self, blocks: Blocks) -> None:
         self.blocks = blocks
@@ -163,11 +163,11 @@ class _CheckedFile(io.RawIOBase):
 
 
 def checked_file(path: Path) -> Path | io.RawIOBase:
-    """Return a file that is read in parts: the path of a small file, which was compared, or a large
-    file, opened, that compares each block when it is first read.
+    """Return a file to read in parts: the path of a small file, after comparing the file, or an
+    open large file, for comparing each block on first reading.
 
     Raises:
-        DataError: the file is not as it was written; also while it is read.
+        DataError: the file has changed since it was written; also during reading.
     """
     blocks = _blocks(path)
     if blocks is None:

@@ -1,9 +1,9 @@
-"""Messages and progress bars of work under way. The library prints nothing: messages go to one
-logger, `tempera`.
+"""Messages and progress bars of work under way. The library prints nothing: messages go to the
+logger `tempera`.
 
-The command line shows that logger on standard error. In Python, `logging.basicConfig(level="INFO")`
-shows it, and any handler redirects it. Bars appear on a terminal only, and never while the
-environment variable TQDM_DISABLE is set.
+The command line shows the logger on standard error. In Python, `logging.basicConfig(level="INFO")`
+shows the logger, and any handler redirects its messages. Bars appear on a terminal only, and never
+while the environment variable TQDM_DISABLE is set.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""JSON files of others, and JSON files of the package."""
+"""JSON files of any origin, and JSON files of the package."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_json(path: Path) -> Any:
     Raises:
         OSError: the file cannot be read.
         ValueError: the file is not JSON in UTF-8.
-        DataError: the file is a pipe or a device, or is not as its manifest has it.
+        DataError: the file is a pipe or a device, or differs from its manifest.
     """
     refuse_irregular(path)
     refuse_damaged(path)
@@ -56,7 +56,7 @@ def read_lines(path: Path) -> list[str]:
     """Return the lines of a text file in UTF-8, without their ends, blank lines included.
 
     Raises:
-        DataError: no such file, a file that is not UTF-8, or a folder, a pipe or a device.
+        DataError: no such file, a file not in UTF-8, or a folder, a pipe or a device.
     """
     refuse_irregular(path)
     if not path.is_file():
@@ -69,8 +69,8 @@ def read_lines(path: Path) -> list[str]:
 
 
 def first_event(log: Iterable[Mapping[str, Any]], event: str) -> dict[str, Any] | None:
-    """Return the first record of an event in a log, without the event's name; None if there is no
-    such record.
+    """Return the first record of an event in a log, without the event's name; None without a record
+    of the event.
 
     >>> first_event([{"event": "step", "step": 1}, {"event": "recipe", "metric": "ndcg@10"}], "recipe")
     {'metric': 'ndcg@10'}
@@ -82,7 +82,7 @@ def first_event(log: Iterable[Mapping[str, Any]], event: str) -> dict[str, Any] 
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON with an indent of two spaces; a number that is not finite is an error."""
+    """Write JSON with an indent of two spaces; an infinite number, or NaN, is an error."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     path.write_text(text + "\n", encoding="utf-8")
 
@@ -107,7 +107,7 @@ class JsonLines:
         self.file.close()
 
     def go_on(self, records: list[dict[str, Any]]) -> None:
-        """Replace the written records by other records."""
+        """Replace the written records by new records."""
         self.file.seek(0)
         self.file.truncate()
         self.records = []

@@ -1,4 +1,4 @@
-"""Rows of different lengths in one flat array, one row after the other.
+"""Rows of different lengths in a flat array, row after row.
 
 Letters in shapes: n rows, v values of all rows together.
 """

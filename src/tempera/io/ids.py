@@ -1,5 +1,4 @@
-"""Ids of texts: 64-bit hashes of a text's content, of its form, or of the id that it has in a
-file."""
+"""Ids of texts: 64-bit hashes of a text's content, of its form, or of the text's id in a file."""
 
 from __future__ import annotations
 
@@ -39,11 +38,10 @@ def content_ids(texts: Iterable[str] | pa.Array | pa.ChunkedArray) -> Ids:
 
 
 def form(text: str) -> str:
-    r"""Return the form of a text, which equal texts share: without regard to case, white space and
+    r"""Return the form of a text, common to equal texts: without regard to case, white space and
     the way in which Unicode writes a letter (NFKC).
 
-    Texts of the test are compared in this form, to hold them out, or to say that a model knows
-    them.
+    Texts of the test are held out, or reported as known to a model, by their form.
 
     >>> form(" Cafe\u0301\n  OPEN "), form("caf\u00e9 \uff4f\uff50\uff45\uff4e")
     ('café open', 'café open')
@@ -58,7 +56,7 @@ def form(text: str) -> str:
 def form_ids(texts: pa.Array | pa.ChunkedArray) -> Ids:
     """Return the id of the form of every text of a column, [n]: equal ids are equal texts.
 
-    A text that equals its form has the id of its content.
+    A text equal to its form has the id of its content.
 
     >>> texts = pa.array(["A  cafe\u0301", "a caf\u00c9", "a cafe"], pa.large_string())
     >>> len(set(form_ids(texts).tolist())), bool(form_ids(texts)[2] == content_id("a cafe"))
@@ -76,8 +74,8 @@ def form_ids(texts: pa.Array | pa.ChunkedArray) -> Ids:
 def _form_hashes(texts: pa.LargeStringArray) -> list[int]:
     """Return the hashes of the forms of texts, unsigned.
 
-    Most texts need only lower case, which Arrow writes for all texts at once. These texts are
-    hashed in Arrow's memory, and a million takes less than half a second.
+    Most texts need only lower case, written by Arrow for all texts at once. Such texts are hashed
+    in Arrow's memory, and a million takes less than half a second.
     """
     lowered = pc.utf8_lower(texts)
     _, offsets, data = lowered.buffers()
@@ -93,7 +91,8 @@ def _form_hashes(texts: pa.LargeStringArray) -> list[int]:
 
 
 def given_ids(values: pa.Array) -> Ids:
-    """Return 64-bit hashes of the ids in a file, texts or integers, [n]; 7 and "7" are one id."""
+    """Return 64-bit hashes of the ids in a file, texts or integers, [n]; 7 and "7" are the same
+    id."""
     return _hashes(values.cast(pa.large_string()).fill_null("").to_pylist())
 
 
@@ -106,7 +105,7 @@ def _signed(hashes: list[int]) -> Ids:
 
 
 def places(keys: NDArray[Any], among: NDArray[Any], order: Ids | None = None) -> Ids:
-    """Return the position in `among` of each key, [n]; -1 for a key that `among` lacks.
+    """Return the position in `among` of each key, [n]; -1 for a key not in `among`.
 
     Args:
         keys: to look up.
@@ -126,8 +125,8 @@ def places(keys: NDArray[Any], among: NDArray[Any], order: Ids | None = None) ->
 
 
 def falling(ids: pa.Array | pa.ChunkedArray) -> Ids:
-    """Return the order of falling ids as texts, in which trec_eval ranks documents with equal
-    scores, [n].
+    """Return the order of falling ids as texts, [n]: trec_eval's order of documents with equal
+    scores.
 
     >>> falling(pa.array([9, 10, 2])).tolist()
     [0, 2, 1]
@@ -138,8 +137,8 @@ def falling(ids: pa.Array | pa.ChunkedArray) -> Ids:
 
 
 def mixed(ids: Ids, salt: Ids | int) -> Ids:
-    """Return ids that are mixed with a salt, one to one for each salt, [n]: the finalizer of
-    splitmix64 (Steele et al. 2014).
+    """Return ids mixed with a salt, bijectively for each salt, [n]: the finalizer of splitmix64
+    (Steele et al. 2014).
 
     >>> a = mixed(np.array([1, 2, 1]), np.array([5, 5, 6]))
     >>> len(set(a.tolist())), bool((a == mixed(np.array([1, 2, 1]), np.array([5, 5, 6]))).all())

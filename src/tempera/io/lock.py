@@ -17,15 +17,14 @@ def alone(path: Path, busy: str, seconds: float = 0.0, patient: bool = False) ->
     """Hold a lock file while the block runs; the lock of a process that ends, in any way, is free.
 
     Args:
-        path: the lock file, which is empty: it is made here and removed at the end. The lock of a
-            folder that is replaced lies beside the folder.
+        path: the lock file, empty, made here and removed at the end. The lock of a folder that is
+            replaced lies beside the folder.
         busy: the message if another process holds the lock after `seconds`.
         seconds: to wait for another process.
-        patient: show `busy` and go on waiting, instead of raising it.
+        patient: show `busy` and go on waiting, instead of raising an error.
 
     Raises:
-        OutputError: another process holds the lock, or the file is no lock, since it holds
-            something.
+        OutputError: another process holds the lock, or the file is no lock, since a lock is empty.
         OSError: the lock file cannot be written.
 
     >>> import tempfile

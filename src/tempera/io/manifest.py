@@ -1,9 +1,8 @@
-"""The manifest of a folder: the size and the checksum of each file, compared when the file is read.
+"""The manifest of a folder: the size and the checksum of each file, compared on reading the file.
 
-Files of up to 64 MiB are compared as a whole when they are opened. Of a larger file that is mapped
-into memory, or read in parts, each block of 4 MiB is compared when it is first read. Manifests guard
-against disks and copies that change a bit in silence, not against people, who can write a manifest,
-too.
+Files of up to 64 MiB are compared as a whole on opening. Of a larger file, mapped into memory or
+read in parts, each block of 4 MiB is compared on its first reading. Manifests guard against silent
+errors of disks and copies, not against people, because people can write a manifest, too.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ class FileSum:
             return cls(size, tuple(_sum(file, step) for step in _steps(size)))
 
     def fault(self, path: Path) -> str | None:
-        """Return the difference between a file and the file that was written; None if there is
-        none."""
+        """Return the difference between a file and the file as written; None without a
+        difference."""
         try:
             size = path.stat().st_size
             if size != self.size:
@@ -92,21 +91,21 @@ def _sum(file: Any, size: int) -> str:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of a folder, by their names in the folder, apart from inner folders with a manifest
-    of their own."""
+    """The files of a folder, by their names in the folder, apart from inner folders with their own
+    manifest."""
 
     folder: Path
     files: Mapping[str, FileSum]
 
     @classmethod
     def of(cls, folder: Path) -> Manifest:
-        """Return the manifest of a folder as it is now."""
+        """Return the manifest of a folder's present files."""
         return cls(folder, {name: FileSum.of(folder / name) for name in names_in(folder)})
 
     @classmethod
     def around(cls, path: Path) -> Manifest | None:
-        """Return the manifest of a file or folder, from the nearest folder that has a manifest: the
-        path itself or a folder above it; None if there is none.
+        """Return the manifest of a file or folder, from the nearest folder with a manifest: the
+        path itself or a folder above; None without a manifest.
 
         Raises:
             DataError: the manifest is damaged, or of a later version.
@@ -133,7 +132,8 @@ class Manifest:
         return _read(Path(os.path.realpath(folder)))
 
     def name_of(self, path: Path) -> str:
-        """Return the name of a file or folder in this folder; "" for the folder itself."""
+        """Return the name of a file or folder in the manifest's folder; "" for the folder
+        itself."""
         name = Path(os.path.realpath(path)).relative_to(self.folder).as_posix()
         return "" if name == "." else name
 
@@ -144,7 +144,7 @@ class Manifest:
         return [each for each in self.files if each.startswith(f"{name}/")]
 
     def with_files(self, names: Iterable[str]) -> Manifest:
-        """Return the manifest with some files as they are now; files that are gone are left out."""
+        """Return the manifest with the present state of some files; missing files are left out."""
         files = dict(self.files)
         for name in names:
             files.pop(name, None)
@@ -160,7 +160,7 @@ class Manifest:
         return Manifest(self.folder, files)
 
     def content(self) -> bytes:
-        """Return the bytes of the manifest's file, whose last entry is the checksum of all
+        """Return the bytes of the manifest's file; the last entry is the checksum of all
         entries."""
         files: dict[str, Any] = {}
         for name, each in sorted(self.files.items()):
@@ -175,8 +175,8 @@ class Manifest:
         return text.encode("utf-8", "surrogateescape")
 
     def refuse_damaged(self, path: Path) -> None:
-        """Raise DataError if a file is not as it was written; of a folder, all files that answers
-        depend on are compared."""
+        """Raise DataError if a file has changed; of a folder, all files with an influence on
+        answers are compared."""
         name = self.name_of(path)
         if name in self.files:
             self._refuse(name)
@@ -187,7 +187,7 @@ class Manifest:
                 self._refuse(each)
 
     def damaged(self, name: str, fault: str) -> DataError:
-        """Return the error for a file that is not as it was written."""
+        """Return the error for a changed file."""
         return DataError(
             f"{self.folder / name} is damaged ({fault}): restore it from a copy, or make {self.folder} "
             f"again; if you have changed it yourself: tempera check {quote(str(self.folder))} --accept"
@@ -249,8 +249,7 @@ def _read(folder: Path) -> Manifest:
 def names_in(folder: Path) -> list[str]:
     """Return the names of all files in a folder, sorted.
 
-    The folder's manifest, inner folders with a manifest, and files that are being written are left
-    out.
+    The folder's manifest, inner folders with a manifest, and unfinished files are left out.
     """
     names = list[str]()
     for here, folders, files in os.walk(folder):
@@ -266,7 +265,7 @@ def refuse_damaged(*paths: Path) -> None:
     manifest passes.
 
     Of a folder, two kinds of files are left out: pages and pictures for people, and files beside a
-    model that do not change its vectors.
+    model without an influence on vectors.
 
     Raises:
         DataError: a file is missing, or is not as it was written; says which.
@@ -278,8 +277,8 @@ def refuse_damaged(*paths: Path) -> None:
 
 
 def first_fault(folder: Path) -> str | None:
-    """Return the first file of a folder that is not as its manifest has it, with the difference;
-    None if there is no such file."""
+    """Return the first changed file of a folder, by its manifest, with the difference; None without
+    a changed file."""
     manifest = Manifest.around(folder)
     if manifest is None:
         return None
@@ -304,6 +303,6 @@ def refuse_not_whole(folder: Path) -> None:
 
 
 def is_recorded(path: Path) -> bool:
-    """Return True if a file has its checksum in a manifest."""
+    """Return True if a manifest has the checksum of a file."""
     manifest = Manifest.around(path)
     return manifest is not None and manifest.name_of(path) in manifest.files

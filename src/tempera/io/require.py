@@ -1,4 +1,4 @@
-"""Optional libraries: one check and one message for all of them."""
+"""Optional libraries: a common check and message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def require(library: str, purpose: str, *modules: str) -> None:
 
     Args:
         library: an extra of this package, such as "text", or else the name of a library.
-        purpose: the words for the feature that needs the library, for the message.
+        purpose: the words for the feature of the library, for the message.
         modules: the needed modules of the extra; if empty, all modules of the extra.
 
     Raises:

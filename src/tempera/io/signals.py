@@ -1,4 +1,4 @@
-"""The signals that ask a program to stop."""
+"""The signals for a program to stop."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _STOPS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 def heard_signals() -> list[signal.Signals]:
-    """Return the stop signals that this process can handle.
+    """Return the stop signals to handle in the present process.
 
-    Windows has no SIGHUP, and nohup has a process ignore SIGHUP. A signal that a library in C
-    handles, as MPI's may, is left to the library, since Python could not give it back. Threads
-    other than the main thread handle no signals.
+    Windows has no SIGHUP, and nohup has a process ignore SIGHUP. A signal handled by a library in
+    C, for instance MPI's, is left to the library, since Python could not give the signal back. Only
+    the main thread handles signals.
 
     >>> signal.SIGTERM in heard_signals()
     True
@@ -33,7 +33,7 @@ def hearing(
     handler: Callable[[int, FrameType | None], Any] | signal.Handlers,
 ) -> Iterator[dict[int, Any]]:
     """Let a handler handle the stop signals in the block; yield the earlier handlers, by number,
-    which are set again afterwards."""
+    and set them again afterwards."""
     before = {int(number): signal.signal(number, handler) for number in heard_signals()}
     try:
         yield before

@@ -1,5 +1,4 @@
-"""A column of texts that is read from its place, on disk if it is memory-mapped, and texts that
-Arrow can hold."""
+"""A column of texts, read from its place (on disk, if memory-mapped), and texts fit for Arrow."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ _BLOCK = 1 << 16  # texts in memory at once, where all texts are read in order
 
 
 def encodable(text: str) -> str:
-    """Return a text that Arrow and tokenizers can hold: lone surrogates, of bytes that are no text,
-    are replaced.
+    """Return a text fit for Arrow and tokenizers: lone surrogates, of bytes without a meaning as
+    text, are replaced.
 
     >>> encodable("a\\ud800b")
     'a?b'
@@ -24,8 +23,8 @@ def encodable(text: str) -> str:
 
 
 class Texts(Sequence[str]):
-    """Texts of an Arrow column, or of some rows of a column; a text becomes a Python string when it
-    is read.
+    """Texts of an Arrow column, or of some rows of a column; a text becomes a Python string on
+    reading.
 
     >>> texts = Texts(pa.chunked_array([["a", "b"], ["c"]]), np.array([2, 0, 2]))
     >>> len(texts), texts[0], texts[1:]
@@ -75,7 +74,7 @@ class Texts(Sequence[str]):
         return texts
 
     def cat(self, other: Texts) -> Texts:
-        """Return these texts, and then the texts of another column."""
+        """Return the texts, and then the texts of another column."""
         chunks = self.chunks + other.chunks
         rows = np.concatenate([self._rows(), other._rows() + self.starts[-1]])
         return Texts(pa.chunked_array(chunks, pa.large_string()), rows)

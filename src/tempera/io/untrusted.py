@@ -1,4 +1,4 @@
-"""Files and folders that others may have written."""
+"""Files and folders from untrusted writers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..errors import DataError
 
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Turn a panic into an Exception: libraries in Rust may panic over a damaged file, which is
-    none.
+    """Turn a panic into an Exception: libraries in Rust may panic over a damaged file, and a panic
+    is no Exception.
 
     Raises:
         ValueError: instead of a panic, with its message.
@@ -28,7 +28,7 @@ def without_panics() -> Iterator[None]:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the path of a file or folder that a file of `folder` names.
+    """Return the path of a file or folder named in a file of `folder`.
 
     Raises:
         DataError: the name leads out of the folder.
@@ -48,7 +48,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def refuse_irregular(path: Path) -> None:
-    """Refuse what is neither a file nor a folder: reading a pipe or a device may never end.
+    """Refuse a path of neither a file nor a folder: reading a pipe or a device may never end.
 
     Raises:
         DataError: says which path.
@@ -65,11 +65,11 @@ def refuse_irregular(path: Path) -> None:
 
 
 def refuse_unsafe(folder: Path) -> None:
-    """Refuse a folder with a link that leads out of it, or with a pipe or a device in it.
+    """Refuse a folder with a link to the outside, a pipe or a device.
 
-    Such a link would show, or copy, files that the folder's writer was never given; reading a pipe
-    may never end. Links of the Hugging Face hub's cache, from a snapshot to the files of the same
-    repository, are allowed.
+    A link to the outside would show, or copy, files never given to the folder's writer; reading a
+    pipe may never end. Links of the Hugging Face hub's cache, from a snapshot to the files of the
+    same repository, are allowed.
 
     Raises:
         DataError: says which path.

@@ -1,5 +1,5 @@
-"""Types of Arrow's columns: types that hold texts or lists, and plain types in place of the types
-that other writers choose."""
+"""Types of Arrow's columns: types of texts or lists, and plain types in place of types of other
+writers."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def decoded(table: pa.Table) -> pa.Table:
-    """Return a table with the types that text files have.
+    """Return a table with the types of text files.
 
     Dictionaries, such as categories of pandas, become their values; polars' texts become plain
-    texts, and UUIDs become texts. Decimals become numbers, or texts where a number would round
-    them. Dictionaries of views within lists are left, since Arrow does not cast them.
+    texts, and UUIDs become texts. Decimals become numbers, or texts where a number would round.
+    Dictionaries of views within lists are left, since Arrow has no cast.
 
     >>> from decimal import Decimal
     >>> table = pa.table({"id": [Decimal(2**70)], "price": [Decimal("1.50")]})
@@ -80,7 +80,7 @@ def _is_rare(kind: pa.DataType) -> bool:
 
 
 def _common(values: pa.Array) -> pa.Array:
-    """Return values of a rare type as texts or numbers; bytes that are no UTF-8 stay bytes."""
+    """Return values of a rare type as texts or numbers; bytes not in UTF-8 stay bytes."""
     kind = values.type
     if pa.types.is_dictionary(kind):
         return _common(values.dictionary).take(values.indices)
@@ -117,7 +117,7 @@ def list_lengths(lists: pa.Array) -> NDArray[np.int64]:
 
 
 def with_values(lists: pa.Array, values: pa.Array) -> pa.LargeListArray:
-    """Return lists as they are, with other values in them, [all values of the lists]."""
+    """Return lists with new values, [all values of the lists], in place of the old values."""
     ends = list_lengths(lists).cumsum()
     offsets = pa.array(np.concatenate([[0], ends]), pa.int64())
     return pa.LargeListArray.from_arrays(offsets, values, mask=lists.is_null())
@@ -132,8 +132,8 @@ def _uuids(values: pa.Array) -> pa.Array:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return a type whose texts, also in lists and structs, are in no dictionary, no views and no
-    lists of a fixed size."""
+    """Return a type with no dictionaries, views or lists of a fixed size around texts, also in
+    lists and structs."""
     if pa.types.is_dictionary(kind):
         return _plain(kind.value_type)
     if pa.types.is_string_view(kind):

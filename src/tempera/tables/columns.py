@@ -1,4 +1,4 @@
-"""Columns by role: the columns that options name, else the columns with usual names; a column
+"""Columns by role: the columns named by options, else the columns with usual names; a column
 without a role is refused."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INDEX = re.compile(r"__index_level_\d+__")
 
 
 def plain(name: str) -> str:
-    """Return a name without case and signs: user_id, userId and UserID are one.
+    """Return a name without case and signs: user_id, userId and UserID are equal.
 
     >>> plain("User-ID")
     'userid'
@@ -30,14 +30,15 @@ def plain(name: str) -> str:
 
 @dataclass(frozen=True)
 class RoleTable:
-    """The roles that columns of a table may have, and the names that are usual for each, without
-    case and signs.
+    """The possible roles of the columns of a table, and the usual names of each role, without case
+    and signs.
 
     Args:
         usual: usual names of each role's columns.
-        needed: roles that every table has.
-        numbered: patterns of further usual names, by role; such a role may have several columns.
-        unread: names of columns that are never read.
+        needed: roles of every table.
+        numbered: patterns of further usual names, by role; a role with patterns may have several
+            columns.
+        unread: names of columns never to be read.
 
     >>> from types import SimpleNamespace
     >>> table = RoleTable({"user": ("user", "user_id"), "item": ("item",)}, ("user", "item"))
@@ -51,17 +52,17 @@ class RoleTable:
     unread: tuple[str, ...] = ()
 
     def columns(self, options: Any, names: Sequence[str], where: str) -> Columns:
-        """Return the columns of every role that a table has.
+        """Return the columns of every role in a table.
 
         Args:
-            options: has an attribute for each role, None or the columns that were chosen, and
-                `metadata`: columns that are not read, ["*"] for all without a role.
+            options: has an attribute for each role, None or the chosen columns, and `metadata`:
+                columns not to be read, ["*"] for all without a role.
             names: all columns of the table.
             where: the name of the table in messages.
 
         Raises:
-            DataError: a column that is missing, ambiguous, without a role, or repeated; the message
-                names the choices.
+            DataError: a missing, ambiguous or repeated column, or a column without a role; the
+                message names the choices.
             ConfigError: a column with two roles.
         """
         refuse_repeated(names, where)
@@ -80,7 +81,7 @@ class RoleTable:
         return {role: of_role for role, of_role in columns.items() if of_role}
 
     def suits(self, options: Mapping[str, Any], names: Sequence[str]) -> bool:
-        """Return True if options or usual names give a column to every role that a table needs.
+        """Return True if options or usual names give a column to every needed role of a table.
 
         >>> RoleTable({"user": ("user",), "item": ("item",)}, ("user", "item")).suits({"item": "sku"}, ["User", "sku"])
         True
@@ -88,7 +89,7 @@ class RoleTable:
         return all(self.has(role, options, names) for role in self.needed)
 
     def chosen(self, options: Mapping[str, Any]) -> list[str]:
-        """Return the columns that options name for any role.
+        """Return the columns of the options for any role.
 
         >>> RoleTable({"user": ("user",), "item": ("item",)}, ()).chosen({"item": "sku", "path": "a"})
         ['sku']
@@ -100,7 +101,7 @@ class RoleTable:
         return bool(options.get(role) or self.usual_columns(role, names))
 
     def usual_columns(self, role: str, names: Sequence[str]) -> list[str]:
-        """Return the columns whose names are usual for a role."""
+        """Return the columns with usual names of a role."""
         usual = set(map(plain, self.usual[role]))
         return [name for name in names if plain(name) in usual]
 
@@ -194,21 +195,21 @@ class RoleTable:
 
 
 def headless(names: Sequence[str]) -> str:
-    """Return an advice for a file whose first line seems to hold data, since a name is too long;
-    "" for any other file."""
+    """Return an advice for a file with likely data in the first line, since a name is too long; ""
+    for any other file."""
     if max(map(len, names), default=0) <= _LONGEST_NAME:
         return ""
     return ", or begin the file with a line of names, if its first line holds none"
 
 
 class ColumnsSoFar:
-    """The columns of each role, chosen again where a block of rows brings columns that the earlier
-    blocks lack.
+    """The columns of each role, chosen again where a block of rows brings columns absent from
+    earlier blocks.
 
     Args:
         choose: returns the columns of each role, from the names of all columns and the name of the
             table.
-        needed: roles whose column every file has to have.
+        needed: roles with a column in every file.
     """
 
     def __init__(
@@ -244,8 +245,8 @@ class ColumnsSoFar:
             yield block
 
     def _refuse_other_table(self, file: str, names: Sequence[str]) -> None:
-        """Refuse a file that is no part of the table that was read before: the file shares no
-        column with the table, or lacks the columns of a needed role."""
+        """Refuse a file that is no part of the table read before: the file shares no column with
+        the table, or lacks the columns of a needed role."""
         if not self.files:
             return
         lacking = [role for role in self.needed if set(self.columns[role]).isdisjoint(names)]
@@ -281,7 +282,7 @@ class ColumnsSoFar:
         return notes
 
     def sentence(self, file: str, rows: str) -> str:
-        """Return a sentence with the columns of each role, and the columns that are not read.
+        """Return a sentence with the columns of each role, and the columns not read.
 
         Args:
             file: the name of the table.

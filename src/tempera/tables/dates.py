@@ -1,4 +1,4 @@
-"""Dates that are written as texts or numbers: the form of a column's values, and their times."""
+"""Dates written as texts or numbers: the form of a column's values, and the times."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def dates(texts: pa.Array, form: str) -> pa.Array:
 
 def epoch_unit(numbers: pa.Array) -> str | None:
     """Return the unit in which nine of ten numbers are a time between 1990 and 2100, counted since
-    1970; None if there is no such unit.
+    1970; None without a fitting unit.
 
     >>> epoch_unit(pa.array([1_300_000_000.0, 1_300_000_060.0])), epoch_unit(pa.array([1_300_000_000_123]))
     ('seconds', 'milliseconds')
@@ -137,7 +137,7 @@ def _in_years(times: pa.Array) -> pa.Array:
 
 
 def _is_carried(texts: pa.Array, times: pa.Array, form: str) -> pa.Array:
-    """Return True for each text with a day that its month does not have, [n]; Arrow takes 31
+    """Return True for each text with a day beyond the end of the month, [n]; Arrow takes 31
     February for 3 March."""
     early = pc.fill_null(pc.less_equal(pc.day(times), 3), False)
     carried = np.zeros(len(texts), bool)
@@ -157,8 +157,8 @@ def _is_date(text: str, form: str) -> bool:
 
 
 def _iso(text: str | None) -> int | None:
-    """Return the microseconds of a date, for a column that mixes dates with other texts; None for
-    another text."""
+    """Return the microseconds of a date, for a column of dates and other texts; None for any other
+    text."""
     if text is None:
         return None
     for kind in _DATES:

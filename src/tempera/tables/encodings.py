@@ -1,4 +1,4 @@
-"""Bytes of text files as UTF-8, whatever their compression and their encoding."""
+"""Bytes of text files as UTF-8, from any compression and encoding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MARKS = {  # the longer ones first, since one begins with another
 
 
 class Chunks(io.RawIOBase):
-    """A file whose bytes come from an iterator.
+    """A file of bytes from an iterator.
 
     >>> io.BufferedReader(Chunks(iter([b"ab", b"", b"c"]))).read()
     b'abc'
@@ -61,8 +61,7 @@ def opened(path: Path) -> BinaryIO:
 
 
 def encoding_of(path: Path, named: str | None = None) -> str | None:
-    """Return the encoding of a file: the named one, or UTF-16 or UTF-32 with its mark; None is
-    UTF-8.
+    """Return the encoding of a file: the named one, or UTF-16 or UTF-32 with a mark; None is UTF-8.
 
     Raises:
         ConfigError: no encoding has this name.
@@ -85,10 +84,10 @@ def opened_as_utf8(path: Path, encoding: str | None) -> BinaryIO:
     """Open a file's bytes, decompressed and in UTF-8.
 
     Args:
-        encoding: of the file; None for UTF-8, which is not checked.
+        encoding: of the file; None for UTF-8, without a check.
 
     Raises:
-        DataError: while it is read, bytes that are not of the encoding.
+        DataError: during reading, bytes of another encoding.
     """
     if encoding is None:
         return opened(path)

@@ -1,5 +1,5 @@
-"""Rows of a JSON document: an array, objects over several lines, and the forms in which pandas and
-others write whole tables."""
+"""Rows of a JSON document: an array, objects over several lines, and whole tables as written by
+pandas and the like."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEY_COLUMN = "id"
 
 
 def documents(text: str) -> list[Any]:
-    """Return the JSON values that a text holds one after the other, with white space between them.
+    """Return the JSON values of a text, with white space between the values.
 
     Raises:
         ValueError: something else stands in the text.
@@ -67,8 +67,8 @@ def rows_of_document(document: Any, whole_table: bool) -> list[Any]:
 
 
 def _names_and_rows(document: Mapping[str, Any]) -> list[Any]:
-    """Return the rows of a table with its names in one list, and its rows in another; none of any
-    other object."""
+    """Return the rows of a table with a list of names and a list of rows; none of any other
+    object."""
     names = document.get("columns")
     rows = document.get("data")
     if not (isinstance(names, list) and isinstance(rows, list)):

@@ -1,4 +1,4 @@
-"""JSON as tables: lines of objects or of arrays, or a document that holds them."""
+"""JSON as tables: lines of objects or of arrays, or a document with rows."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _KINDS = re.compile(r"Column\(/(.+)\) changed from (\w+) to (\w+)")
 
 @dataclass(frozen=True)
 class JsonForm:
-    """The form of one file of JSON.
+    """The form of a file of JSON.
 
     Args:
         encoding: of the file; None is UTF-8.
-        rows: of a document, which is in memory; None if each line is a row.
+        rows: of a document, in memory; None if each line is a row.
         arrays: True if rows are arrays of values.
     """
 
@@ -54,9 +54,9 @@ def json_tables(
     schema: pa.Schema | None = None,
 ) -> Iterator[pa.Table]:
     """Read a file some rows at a time: a row on each line, rows over several lines, or a document
-    that holds rows.
+    with rows.
 
-    Rows are objects, or arrays, whose values stand in column1, column2, ...
+    Rows are objects, or arrays with their values in column1, column2, ...
 
     Args:
         path: of the file.
@@ -66,7 +66,7 @@ def json_tables(
             types.
 
     Raises:
-        DataError: a row that is not JSON, not UTF-8, no object or array, too long, too deep, or of
+        DataError: a row not in JSON or not in UTF-8, no object or array, too long, too deep, or of
             other types than the rows before; the message names the row.
     """
     if notes is None:
@@ -247,8 +247,7 @@ def _whole_lines(path: Path, encoding: str | None) -> Iterator[bytes]:
 
 
 def _refuse_fatal(lines: bytes, path: Path, first: int) -> None:
-    """Refuse rows that pyarrow's parser does not survive: a bare null, and too many lists inside
-    one another."""
+    """Refuse rows fatal to pyarrow's parser: a bare null, and too many nested lists."""
     null = _NULL.search(lines)
     if null is not None:
         row = first + len(_rows(lines[: null.start()]))

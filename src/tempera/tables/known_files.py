@@ -1,4 +1,4 @@
-"""Names of the columns of well-known files that have no line of names."""
+"""Names of the columns of well-known files without a line of names."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _GENRES = tuple(f"genre_{i}" for i in range(19))
 
 @dataclass(frozen=True)
 class KnownFile:
-    """A file that many have, by its name.
+    """A well-known file of a public data set.
 
     Args:
         of: the data set.
-        columns: their names, in their order.
-        encoding: of the file, where it is not UTF-8.
+        columns: the names of the columns, in order.
+        encoding: of the file, if not UTF-8.
     """
 
     of: str
@@ -46,8 +46,8 @@ _KNOWN: Mapping[str, KnownFile] = {
 
 
 def known_file(path: Path) -> KnownFile | None:
-    """Return the known form of a file of a public data set, by its name, packed or not; None for
-    any other file.
+    """Return the known form of a file of a public data set, by name, packed or not; None for any
+    other file.
 
     >>> known_file(Path("ml-1m/ratings.dat")).columns
     ('user', 'item', 'rating', 'time')

@@ -57,22 +57,22 @@ _LABELS = _TRUTHS | {
 
 @dataclass(frozen=True)
 class ColumnProfile:
-    """A column, as a sample of its values shows it.
+    """A column, by a sample of its values.
 
     Attributes:
         name: of the column.
         type: of the values, in Arrow.
         rows: number of rows in the sample.
         blanks: rows of the sample that hold null, not a number, an empty text, or white space.
-        distinct: number of different values that are not blank.
+        distinct: number of different values, blanks apart.
         whole: True if the sample is every row of the table.
         frequent: the most frequent values as texts, with their counts, at most 12.
         letters: of the median value; of a column of lists, of the median text in the lists.
         words: likewise.
         kinds: the possible kinds of the column; a column of ratings may be of ids, too.
         scale: lowest and highest number.
-        time_forms: the forms of the times: a unit of `dates.UNITS`, "iso", "date" for columns of
-            dates by their type, or formats of strptime, several where days and months look alike.
+        time_forms: the forms of the times: a unit of `dates.UNITS`, "iso", "date" for columns of a
+            type of dates, or formats of strptime, several where days and months look alike.
     """
 
     name: str
@@ -90,7 +90,7 @@ class ColumnProfile:
 
     @property
     def time_form(self) -> str | None:
-        """Return the first form of the column's times; None if it holds no times."""
+        """Return the first form of the column's times; None without times."""
         return self.time_forms[0] if self.time_forms else None
 
     @property
@@ -101,13 +101,13 @@ class ColumnProfile:
 
 @dataclass(frozen=True)
 class TableProfile:
-    """The columns of a table, as a sample of its rows shows them.
+    """The columns of a table, by a sample of its rows.
 
     Attributes:
-        columns: by name; of columns with one name, the first.
+        columns: by name; of columns of the same name, the first.
         rows: number of rows in the sample.
         where: the name of the table in messages.
-        headless: True if the names look like data, so that the table has no line of names.
+        headless: True if the names look like data: the table has no line of names.
     """
 
     columns: Mapping[str, ColumnProfile]
@@ -116,7 +116,7 @@ class TableProfile:
     headless: bool = False
 
     def could_be(self, *kinds: Kind) -> list[str]:
-        """Return the names of the columns that could be of any of some kinds."""
+        """Return the names of the columns possibly of any of some kinds."""
         return [name for name, column in self.columns.items() if column.kinds & set(kinds)]
 
 
@@ -176,7 +176,7 @@ def first_line_holds_names(
     Args:
         header: the values of the first line.
         rows: as many columns of texts.
-        thorough: look at values whatever the names are, which takes some milliseconds.
+        thorough: look at values for any names; takes some milliseconds.
 
     >>> rows = pa.table({"a": ["2", "3"], "b": ["7", "7"]})
     >>> first_line_holds_names(["1", "8"], rows), first_line_holds_names(["user", "item"], rows, thorough=True)
@@ -194,8 +194,8 @@ def _are_names(columns: Sequence[ColumnProfile]) -> bool | None:
     """Return True if the names of columns are names, and False if they are data; None if nothing
     tells.
 
-    In a table with a line of names, a column of numbers or dates has a name that is no number and
-    no date. In a table without a line of names, some name looks like the values of its column: both
+    In a table with a line of names, the name of a column of numbers or dates is no number and no
+    date. In a table without a line of names, some name looks like the values of its column: both
     are numbers or dates, have the same pattern (user_000001, hashes, codes), or are sentences, or
     the name is frequent among the values.
     """
@@ -299,8 +299,8 @@ def as_texts(values: pa.ChunkedArray) -> pa.Array:
 
 
 def _python(values: pa.ChunkedArray) -> list[object]:
-    """Return values as Python has them; values that Python cannot hold, such as a time of a
-    nanosecond, as Arrow writes them."""
+    """Return values of Python; values beyond Python, for instance a time of a nanosecond, as texts
+    of Arrow."""
     try:
         held: list[object] = values.to_pylist()
     except (ValueError, OverflowError, UnicodeDecodeError, pa.ArrowException):
@@ -338,9 +338,9 @@ def _kinds(
     """Return the possible kinds of a column of single values.
 
     Args:
-        column: its profile, without kinds.
+        column: the profile of the column, without kinds.
         texts: some values of the column.
-        rows: number of values that are not blank.
+        rows: number of values, blanks apart.
         numbers: all values as numbers.
     """
     if not rows:
@@ -366,7 +366,7 @@ def _kinds(
 
 
 def _kinds_of_texts(column: ColumnProfile, texts: pa.Array) -> set[Kind]:
-    """Return the possible kinds of texts that are no numbers and no dates."""
+    """Return the possible kinds of texts without a number or a date."""
     if _share(texts, _LINK) > 0.95:
         return {"url"}
     values = texts.to_pylist()

@@ -1,4 +1,4 @@
-"""Decisions on the columns of a table, as the short table that a run prints in its first lines."""
+"""Decisions on the columns of a table, as a short table in the first lines of a run's output."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _WIDEST = 40  # letters of a name that are shown
 
 @dataclass(frozen=True)
 class Decision:
-    """The role that a column is read in, and the reason.
+    """The role of a column, and the reason.
 
     Args:
-        column: its name; of several, their names.
-        role: such as query; `NOT_READ` for a column without one.
-        reason: as it follows the role: "by its name", "its texts are longer", "an option".
+        column: the name of the column, or the names of several columns.
+        role: for instance query; `NOT_READ` for a column without a role.
+        reason: the words behind the role: "by its name", "its texts are longer", "an option".
     """
 
     column: str
@@ -27,11 +27,11 @@ class Decision:
 
 
 def decision_table(decisions: Sequence[Decision], where: str) -> str:
-    """Return decisions as a table for people, one line for each column, those that are read first.
+    """Return decisions as a table for people, a line for each column, columns with a role first.
 
     Args:
         decisions: of every column.
-        where: the name of the table that holds the columns, and what its rows are.
+        where: the name of the table, and the noun for its rows.
 
     >>> print(decision_table([Decision("label", NOT_READ, "holds yes and no"), Decision("question", "query", "by its name")],
     ...                      "faq.csv: pairs"))
@@ -57,6 +57,6 @@ def _called(role: str) -> str:
 
 
 def _short(name: str) -> str:
-    """Return a name as it is shown: on one line, and cut where it is long."""
+    """Return a name for the table: in a single line, and cut if long."""
     name = one_line(name) or "a column without a name"
     return name if len(name) <= _WIDEST else f"{name[: _WIDEST - 3]}..."

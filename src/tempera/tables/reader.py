@@ -29,12 +29,12 @@ IDS = "ids as texts or integers; write integers of more than 63 bits as texts"
 
 
 class BlockReader:
-    """Read a block; rows that are left out are counted by reason, and not checked any more.
+    """Read a block; rows left out are counted by reason, and not checked any more.
 
     Args:
         block: the rows.
         columns: the columns of each role.
-        dropped: counts by reason, to which the rows that are left out are added.
+        dropped: counts by reason; the rows left out are added.
     """
 
     def __init__(self, block: TableBlock, columns: Columns, dropped: Counter[str]) -> None:
@@ -44,7 +44,7 @@ class BlockReader:
         self.keep = np.ones(len(block.table), bool)  # [r] rows that are not left out
 
     def column(self, role: str, name: str | None = None) -> pa.Array:
-        """Return a column as one array, [r]; nulls where this block of a file lacks it."""
+        """Return a column as an array, [r]; nulls if the block lacks the column."""
         name = name or self.columns[role][0]
         table = self.block.table
         if name not in table.column_names:
@@ -94,8 +94,8 @@ class BlockReader:
         expected: str,
         rows: Rows | None = None,
     ) -> pa.Array:
-        """Return values as the first of some types that fits all values; a time is cut to a date
-        where the type is a date."""
+        """Return values as the first of some types to fit all values; a time is cut to a date where
+        the type is a date."""
         for kind in kinds:
             try:
                 return values.cast(kind, safe=not pa.types.is_temporal(values.type))
@@ -111,12 +111,12 @@ class BlockReader:
         return self.refuse_type(name, values.type, expected)
 
     def leave_out(self, reason: str, rows: Mask) -> None:
-        """Leave rows out, [r], and count the rows that were not left out before."""
+        """Leave rows out, [r], and count the rows not left out before."""
         self.count(reason, rows & self.keep)
         self.keep &= ~rows
 
     def leave_out_below(self, role: str, least: float | None, but: Mask | bool = False) -> None:
-        """Leave out the rows whose number is below the least, apart from the rows of a mask.
+        """Leave out the rows with a number below the least, apart from the rows of a mask.
 
         A table without the column, and None for the least number, leave nothing out.
         """
@@ -125,7 +125,7 @@ class BlockReader:
             self.leave_out(f"rows below min_{role}", too_low & ~np.bool_(but))
 
     def count(self, reason: str, rows: Mask) -> None:
-        """Count rows that are left out."""
+        """Count rows left out."""
         if rows.any():
             self.dropped[reason] += int(rows.sum())
 
@@ -138,10 +138,10 @@ class BlockReader:
         Args:
             role: of the column.
             wrong: True for each wrong value.
-            fault: the words for the fault, as they follow the name of the column; a remedy stands
-                after a colon.
+            fault: the words for the fault, to follow the name of the column; a remedy stands after
+                a colon.
             rows: the row of each value.
-            name: the column, of a role that has several columns.
+            name: the column, of a role with several columns.
         """
         wrong = wrong & (self.keep if rows is None else self.keep[rows])
         if not wrong.any():

@@ -1,5 +1,5 @@
-"""Data sets that Hugging Face's `save_to_disk` has written: Arrow files listed in state.json, or a
-folder of such folders."""
+"""Data sets written by Hugging Face's `save_to_disk`: Arrow files listed in state.json, or a folder
+of data sets."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def arrow_files(folder: Path) -> list[Path]:
 
 
 def _listed(path: Path, names: Callable[[Any], list[str]]) -> list[str]:
-    """Return the names that a JSON file lists; `names` takes them from the document.
+    """Return the names in the list of a JSON file; `names` takes the list from the document.
 
     Raises:
         DataError: the file lists no names.

@@ -49,9 +49,9 @@ class Dialect:
         sign: stands between values; a space stands for any number of spaces.
         encoding: of the file; None is UTF-8.
         quoted: True if double quotes enclose a value.
-        names: of the columns; if empty, the first line holds the names.
-        replaced: True if the file has a line of names, which `names` replace.
-        remedy: the advice for a file that is not of the encoding.
+        names: of the columns; if empty, the first line has the names.
+        replaced: True if the file has a line of names, to be replaced by `names`.
+        remedy: the advice for a file of another encoding.
     """
 
     sign: str = ","
@@ -81,8 +81,8 @@ class Dialect:
         """Return a file's bytes in UTF-8, with one letter between values; None if Arrow can read
         the file itself.
 
-        The bytes are in memory, since Arrow reads ahead by threads of its own, which are not to
-        wait for Python.
+        The bytes are in memory, since Arrow reads ahead by its own threads, not to be held up by
+        Python.
         """
         if self.encoding is None and self.sign not in (_COLONS, _SPACES):
             return None
@@ -104,18 +104,18 @@ def csv_tables(
 
     Args:
         path: of the file.
-        form: the form that the user's options say; the file's content says the rest. None if no
-            option says anything.
+        form: the form by the user's options; the content of the file says the rest. None without
+            options.
         notes: notes on an unusual form are added here, as parts of a sentence.
         likely: the likely sign between values: a comma, a tab, or "" for no guess.
         sign: between values; None reads it from the content.
-        quoted: True if double quotes enclose a value. None is true, unless quotes are signs like
-            others: then every line has the values of a row, and some enclosed value would run over
-            several lines.
+        quoted: True if double quotes enclose a value. None is true, unless quotes are plain signs:
+            then every line has the values of a row, and some enclosed value would run over several
+            lines.
         names: of the columns of a file without a line of names.
 
     Raises:
-        DataError: a row that is not UTF-8, too long or too short, or a value that swallows rows.
+        DataError: a row that is not UTF-8, too long or too short, or a value of several rows.
     """
     if notes is None:
         notes = []
@@ -190,8 +190,8 @@ def typed_tables(
 def is_separated(path: Path) -> bool:
     """Return True if a file of any name holds separated values, by its first lines.
 
-    All lines have the same number of values, two or more. Values that are divided by spaces, commas
-    or the like are numbers, times and ids.
+    All lines have the same number of values, two or more. Values between spaces, commas or the like
+    are numbers, times and ids.
     """
     try:
         dialect = Dialect("", encoding_of(path))
@@ -270,7 +270,7 @@ def _batches(path: Path, dialect: Dialect) -> Iterator[pa.Table]:
 
 
 def _start(path: Path, dialect: Dialect) -> str:
-    """Return the first lines of a file, without a line that is cut."""
+    """Return the first lines of a file, without a cut line."""
     with opened_as_utf8(path, dialect.encoding) as file:
         start = file.read(_START)
     whole, newline, _ = start.rpartition(b"\n")
@@ -280,13 +280,13 @@ def _start(path: Path, dialect: Dialect) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines of a text that are not blank, without their ends."""
+    """Return the lines of a text with any content, without their ends."""
     return [line for line in re.split(r"\r?\n|\r", text) if line.strip()]
 
 
 def _sign_of(start: str, likely: str) -> str:
     """Return the sign between the values of a table: the first sign that divides all first lines
-    alike, else a sign that divides the first two lines alike, else the likely sign."""
+    alike, else a sign with equal parts in the first two lines, else the likely sign."""
     unquoted = re.sub(r'"[^"]*"', "", start)
     for text in (start, unquoted):  # values may be quoted
         lines = _lines(text)[:_FIRST_LINES]
@@ -366,8 +366,8 @@ def _divided(lines: bytes, sign: str) -> bytes:
 def _holds_quotes(path: Path) -> bool:
     """Return True if a file holds double quotes.
 
-    A packed file is read to its end, so that a file that is cut short is noticed: Arrow's parser
-    takes it for a whole file.
+    A packed file is read to its end, to notice a file cut short: Arrow's parser takes half a file
+    for a whole file.
     """
     quotes = False
     buffer = bytearray(_PIECE)
@@ -380,7 +380,7 @@ def _holds_quotes(path: Path) -> bool:
 
 
 def _quotes_are_plain(path: Path, start: str, dialect: Dialect) -> bool:
-    """Return True if double quotes are signs like others.
+    """Return True if double quotes are plain signs.
 
     Then every line has the values of a row, two or more, and some value begins with a quote that
     encloses neither the value nor a text of two lines.
@@ -432,7 +432,7 @@ def _whole_lines(path: Path, dialect: Dialect) -> Iterator[bytes]:
 
 
 def _all_have(lines: bytes, sign: str, count: int) -> bool:
-    """Return True if every line that is not blank holds a sign `count` times."""
+    """Return True if every line with content holds a sign `count` times."""
     letters = np.frombuffer(lines, np.uint8)
     ends = np.flatnonzero(letters == ord("\n"))
     signs = np.flatnonzero(letters == ord(sign))
@@ -497,7 +497,7 @@ def _named(path: Path, start: str, dialect: Dialect, form: TableForm, notes: lis
 
 
 def _refuse_swallowed(path: Path, table: pa.Table, dialect: Dialect, first: int) -> None:
-    """Refuse a value that begins with a double quote and runs over whole rows to the next quote.
+    """Refuse a value from a double quote over whole rows to the next quote.
 
     A text of several lines passes: not all of its lines hold the signs of a row, or quotes end
     where values do.
@@ -560,8 +560,8 @@ def _python_reader(file: Any, dialect: Dialect, strict: bool) -> Any:
 
 
 def _refuse_row(path: Path, dialect: Dialect) -> None:
-    """Refuse a file with its first row that is not UTF-8 or too long or short; the search ends at a
-    value that is too long for Python's reader."""
+    """Refuse a file with its first row not in UTF-8, too long or too short; the search ends at a
+    value too long for Python's reader."""
     rows = _python_rows(path, dialect)
     with suppress(csv.Error):
         header: Sequence[str] = dialect.names

@@ -95,10 +95,10 @@ def _tables(data: Any) -> Iterator[pa.Table]:
 
 def _without_wide_integers(data: Any) -> Any:
     """Return a frame of polars with integers of 128 bits as texts, since Arrow has no such type,
-    and a lazy one with its rows; anything else as it is.
+    and a lazy frame with its rows; any other object unchanged.
 
     Raises:
-        DataError: a column of objects, of which Arrow would see addresses.
+        DataError: a column of objects: Arrow would see addresses.
     """
     polars = sys.modules.get("polars")
     if polars is None or not isinstance(data, polars.DataFrame | polars.LazyFrame):
@@ -116,8 +116,8 @@ def _without_wide_integers(data: Any) -> Any:
 
 
 def _mixed(frame: Any) -> str:
-    """Return the first value of a frame of pandas that is of another type than those before it,
-    with its row; else nothing."""
+    """Return the first value of a frame of pandas of another type than the values before, with its
+    row; else nothing."""
     pandas = sys.modules.get("pandas")
     if pandas is None or not isinstance(frame, pandas.DataFrame):
         return ""

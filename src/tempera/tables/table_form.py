@@ -1,4 +1,4 @@
-"""The form in which a file holds a table: options that all sources of tables have."""
+"""The form of a table in a file: options of all sources of tables."""
 
 # Annotations are evaluated here: options are read from the signatures of subclasses in other
 # modules.
@@ -10,16 +10,15 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class TableForm:
-    """Say how the files of a source hold their table; each option is told by the content where it
-    is None.
+    """The form of the table in the files of a source; the content decides each option of None.
 
     Args:
         header: whether the first line of separated values holds the names of the columns. Without
-            one, columns are called column1, column2, ..., or as `columns` says. None is true unless
+            names, columns are called column1, column2, ..., or by `columns`. None is true unless
             the names look like data.
         columns: names of the columns in their order, for files without a line of names.
-        encoding: of the texts, such as latin-1, cp1252 or utf-16. None is UTF-8, or UTF-16 with its
-            mark.
+        encoding: of the texts, for instance latin-1, cp1252 or utf-16. None is UTF-8, or UTF-16
+            with a mark.
     """
 
     header: bool | None = None
@@ -28,12 +27,12 @@ class TableForm:
 
     @property
     def form(self) -> "TableForm":
-        """Return these options alone, of a source that has others."""
+        """Return the options of the form alone, without further options of the source."""
         return table_form(vars(self))
 
 
 def table_form(options: Mapping[str, Any]) -> TableForm:
-    """Return the form that options name, among them others.
+    """Return the form named by options; further options are ignored.
 
     >>> table_form({"query": "q", "header": False, "columns": ["q", "d"]})
     TableForm(header=False, columns=('q', 'd'), encoding=None)

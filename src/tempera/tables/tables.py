@@ -45,13 +45,13 @@ class TableBlock:
     notes: tuple[str, ...] = ()  # on the form of the file so far, as parts of a sentence
 
     def number(self, row: int) -> int:
-        """Return the number that a row of this block has in its file."""
+        """Return the number of a row of the block in the file."""
         if self.origin is not None:
             row = int(self.origin[row])
         return self.first + row
 
     def place(self, row: int) -> str:
-        """Return the file and the number of a row of this block, in words."""
+        """Return the file and the number of a row of the block, in words."""
         return f"{self.file} row {self.number(row)}"
 
 
@@ -88,7 +88,7 @@ def blocks_of(
 
     Args:
         path: of the file.
-        parse: reads the file; None reads it by its extension and its form.
+        parse: reads the file; None chooses by the extension and the form.
         form: the form of the file, as the user's options say.
     """
     refuse_irregular(path)
@@ -135,7 +135,7 @@ def read_table(path: Path) -> pa.Table:
     """Read every row of a file, all texts valid UTF-8; columns of CSV are texts.
 
     Raises:
-        DataError: as in `blocks`; also a column that changes its type, or two columns of one name.
+        DataError: as in `blocks`; also a column of changing type, or two columns of the same name.
     """
     tables = [block.table for block in blocks(path)]
     refuse_repeated(tables[0].column_names, str(path))
@@ -143,7 +143,7 @@ def read_table(path: Path) -> pa.Table:
 
 
 def refuse_repeated(names: Sequence[str], where: str) -> None:
-    """Refuse a table with two columns of one name."""
+    """Refuse a table with two columns of the same name."""
     for name in names:
         count = names.count(name)
         if count > 1:
@@ -169,7 +169,7 @@ def parquet_table(path: Path) -> pa.Table:
     some damaged files.
 
     Raises:
-        DataError: the file is not as its manifest has it.
+        DataError: the file differs from its manifest.
     """
     import pyarrow.parquet as parquet
 
@@ -180,8 +180,8 @@ def parquet_table(path: Path) -> pa.Table:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return the files of a folder of shards, in order, or the files that a name with * stands for;
-    for any other path, the path itself.
+    """Return the files of a folder of shards, in order, or the files of a name with *; for any
+    other path, the path itself.
 
     Raises:
         DataError: the folder holds no table, or several data sets, or is the folder of a run.
@@ -202,9 +202,9 @@ def files_of(path: Path) -> list[Path]:
 
 
 def visible_files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder that are not hidden.
+    """Yield the visible files below a folder.
 
-    Hidden folders, runs, and folders that are written beside runs are left out.
+    Hidden folders, runs, and unfinished folders beside runs are left out.
     """
     for here, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not _is_left_out(Path(here, name))]
@@ -223,12 +223,12 @@ def is_table(path: Path) -> bool:
 
 
 def is_written_as_text(path: Path) -> bool:
-    """Return True if a file is text, which has an encoding, by its extension."""
+    """Return True if a file is text with an encoding, by its extension."""
     return ending(path) not in (".parquet", ".arrow")
 
 
 def ending(path: Path) -> str:
-    """Return the extension by which a file is read, with the extension of its compression.
+    """Return the extension of a file's format, with the extension of the compression.
 
     >>> ending(Path("set.v1.csv.gz"))
     '.csv.gz'
@@ -251,7 +251,7 @@ def _parquet(path: Path, form: TableForm, _notes: list[str]) -> Iterator[pa.Tabl
 
 
 def _refuse_form(path: Path, form: TableForm) -> None:
-    """Refuse options of texts for a file that has its own names and encoding."""
+    """Refuse options of texts for a file with its own names and encoding."""
     for name, value in vars(form).items():
         if value is not None:
             raise ConfigError(
@@ -277,7 +277,7 @@ def _arrow(path: Path, form: TableForm, _notes: list[str]) -> Iterator[pa.Table]
 
 
 def valid(table: pa.Table, file: str, first: int = 1) -> None:
-    """Refuse texts that are not UTF-8, which Arrow's readers pass on.
+    """Refuse texts not in UTF-8: Arrow's readers let such texts pass.
 
     Raises:
         DataError: names the row and the column.

@@ -1,1 +1,1 @@
-"""Retrieval of texts: its data, its judge, and its task."""
+"""Retrieval of texts: the data, the training, the judge, and the task of a run."""

@@ -35,7 +35,7 @@ from .train.training_pairs import TextData, TrainingPairs, sampler_of
 
 
 class TextTask:
-    """Hold the parts of one run on texts: training pairs, held-out queries, and the showcase."""
+    """Hold the parts of a run on texts: training pairs, held-out queries, and the showcase."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class TextTask:
         `cache`.
 
         Args:
-            store: folder for the vectors of guides, shared by the runs beside this one.
+            store: folder for the vectors of guides, shared by neighbouring runs.
             phases: clock that counts the time for tokens.
 
         Raises:
@@ -109,7 +109,7 @@ class TextTask:
         return task
 
     def race(self, config: Config) -> Race:
-        """Return the settings that the tower tries, by the number of pairs and the length of
+        """Return the tower's settings to try, by the number of pairs and the length of
         documents."""
         data = self.data
         race: Race = config.tower.race(len(data.texts.split.train), data.spans.length)
@@ -121,7 +121,7 @@ class TextTask:
         return self.showcase.facts()
 
     def compared(self, before: Verdict | None, after: Verdict | None) -> Compared:
-        """Compare the trained tower with the untrained one, a teacher, and BM25."""
+        """Compare the trained tower with the untrained tower, a teacher, and BM25."""
         systems: dict[str, SystemScores] = {}
         if before is not None and after is not None:
             systems = systems_of(before, self.held_out.baselines(), after)
@@ -130,12 +130,12 @@ class TextTask:
         return Compared(systems, about, examples)
 
     def searched(self) -> Searched:
-        """Return every document that is searched with its vector."""
+        """Return every searched document with its vector."""
         return self.showcase.searched()
 
     def again(self, config: Config, part: Part | None = None) -> TextTask:
-        """Return another run on the same texts and tokens, before its training; with a part, it
-        trains on the pairs of this part, too, and is judged as this one."""
+        """Return a further run on the same texts and tokens, before training. With a part, the
+        further run trains on the pairs of the part, too, with the same evaluation."""
         if part is not None:
             return self._extended_run(config, part)
         texts = self.data.texts
@@ -144,7 +144,7 @@ class TextTask:
 
     @property
     def refits(self) -> RefitPlan:
-        """The parts that a training again may learn, and the pairs that it then has."""
+        """The parts for a second training, and the number of pairs of the second training."""
         split = self.data.texts.split
         return RefitPlan(self._auto_parts, lambda part: len(split.extended(part).train))
 
@@ -152,9 +152,9 @@ class TextTask:
     def _auto_parts(self) -> tuple[Part, ...]:
         """Parts that may join the training after their evaluation.
 
-        The test brings validation with it; validation joins alone where the user has named the
-        test. Nothing joins where the user has named the validation, where `train.max_pairs` limits
-        the training, or where a row is any two texts and no pair.
+        Validation joins with the test; validation joins alone where the user has named the test.
+        Nothing joins where the user has named the validation, where `train.max_pairs` limits the
+        training, or where a row is any two texts and no pair.
         """
         pairs = self.data.texts.split.pairs
         if self.limited or not pairs.paired or (pairs.part == VALIDATION).any():
@@ -164,8 +164,8 @@ class TextTask:
         return ("test",)
 
     def _extended_run(self, config: Config, part: Part) -> TextTask:
-        """Return a run on the same tokens that trains also on the pairs of a part, evaluated as
-        this run is."""
+        """Return a run on the same tokens, with the pairs of a part added to training, and the same
+        evaluation."""
         split = self.data.texts.split.extended(part)
         catalogue = self.data.texts.catalogue
         if len(split.withheld):  # the data have negatives, of which fewer are withheld now
@@ -176,15 +176,14 @@ class TextTask:
         return task
 
     def _untrained(self, config: Config, texts: TextData) -> TextTask:
-        """Return a run on texts with the tower of this run before training."""
+        """Return a run on texts with the tower before training."""
         sampler = sampler_of(config.data, texts.catalogue, texts.split, config.train)
         tower = config.tower.again(self.data.tower)
         return TextTask(config, texts, sampler, tower, self.store)
 
 
 def _similarity_warning(saved_by_cosine: bool) -> str:
-    """Return a warning that the run compares by another similarity than the model was saved
-    with."""
+    """Return a warning of a similarity of the run unlike the similarity of the saved model."""
     before, after = "dot", "cosine"
     if saved_by_cosine:
         before, after = "cosine", "dot"
@@ -195,7 +194,7 @@ def _similarity_warning(saved_by_cosine: bool) -> str:
 
 
 def _source_rows(tower: Tower, rows: Pairs, cache: Path) -> SourceRows:
-    """Return the tokens and ids of rows that a source has made."""
+    """Return the tokens and ids of rows made by a source."""
 
     def tokens(role: Text, path: Path) -> Ragged:
         return stored(

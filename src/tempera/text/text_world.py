@@ -1,4 +1,4 @@
-"""The parts that texts add to a configuration, and the checks of options on texts."""
+"""The parts of a configuration for texts, and the checks of options on texts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read_task(
 
     Args:
         config: of the run.
-        reading: the same with the device and precision in which texts are read.
+        reading: the configuration with the device and precision for reading texts.
         cache: folder of the run for texts and tokens.
         vectors: folder for the vectors of guides.
         phases: seconds of the run.
@@ -67,7 +67,7 @@ def read_task(
 
 
 def hand(options: Any, data: Any) -> Any:
-    """Return options with the rows of Python that they describe."""
+    """Return options with the described rows of Python."""
     return options.hand(data) if isinstance(options, Given) else options
 
 
@@ -77,7 +77,7 @@ def teacher_defaults(options: Any) -> dict[str, Any]:
 
 
 def refuse_misfits(config: Config, fail: Fail) -> None:
-    """Refuse options that texts do not fit, and those of recommenders."""
+    """Refuse options that texts do not fit, and options of recommenders."""
     is_unpaired = _is_unpaired(config.data)
     if config.train.select != 1 and is_unpaired:
         fail(
@@ -96,8 +96,8 @@ def refuse_misfits(config: Config, fail: Fail) -> None:
 
 
 def _refuse_without_teacher(config: Config, fail: Fail) -> None:
-    """Refuse documents without pairs that nothing teaches, or that something else than the teacher
-    should."""
+    """Refuse documents without pairs and without a teacher, or with a way of training other than by
+    a teacher."""
     teacher = config.base.teacher
     if teacher is None:
         fail(
@@ -114,7 +114,7 @@ def _refuse_without_teacher(config: Config, fail: Fail) -> None:
 
 
 def _is_unpaired(options: Any) -> bool:
-    """Return True if the data are texts without pairs, of which no rule makes any."""
+    """Return True if the data are texts without pairs and without a rule for making pairs."""
     return isinstance(options, Documents) and options.rule is None
 
 
@@ -134,21 +134,21 @@ def trained_on(task: TextTask) -> dict[str, NDArray[np.int64]]:
 
 
 def reopened(task: TextTask, folder: Path) -> float:
-    """Save the tower and open it as a user would; return the largest difference in any number of
-    its vectors."""
+    """Save the tower and open it as a user would; return the largest difference in any number of a
+    vector."""
     return task.showcase.reopened(folder)
 
 
 def cautions(task: TextTask, config: Config) -> Iterator[str]:
-    """Yield cautions on test queries that the run, or a model which it begins with, has learned."""
+    """Yield cautions on test queries learned by the run, or by a model at its beginning."""
     yield from learned_before(config, task.held_out)
     if config.evaluation.also:  # without which no content is computed
         yield from learned_also(config.evaluation.also, trained_on(task))
 
 
 def learned_before(config: Config, held_out: HeldOutQueries) -> Iterator[str]:
-    """Yield a caution for each run whose model this one begins with, or learns from, and which has
-    learned queries of the test."""
+    """Yield a caution for each earlier run with queries of the test among its training texts: a run
+    whose model is the beginning or the teacher of training."""
     counts = dict[Path, int]()
     for run in (run_of(Path(each)) for each in config.begins_with):
         if (count := held_out.learned_by(run)) is not None:
@@ -176,7 +176,7 @@ def learned_before(config: Config, held_out: HeldOutQueries) -> Iterator[str]:
 
 
 def learned_also(paths: Sequence[str], trained: Mapping[str, NDArray[np.int64]]) -> Iterator[str]:
-    """Yield a caution for each set of `evaluation.also` of whose queries the run trains on some."""
+    """Yield a caution for each set of `evaluation.also` with queries among the training texts."""
     known = np.concatenate([np.empty(0, np.int64), *trained.values()])
     for path, (count, queries) in among(read_tasks(paths), known).items():
         yield (
@@ -186,7 +186,7 @@ def learned_also(paths: Sequence[str], trained: Mapping[str, NDArray[np.int64]])
 
 
 def mines(task: TextTask, config: Config) -> bool:
-    """Return True if the tower mines negatives before it is trained again.
+    """Return True if the tower mines negatives before a second training.
 
     Raises:
         ConfigError: `mining.faiss` is no index that FAISS knows.
@@ -201,7 +201,7 @@ def mines(task: TextTask, config: Config) -> bool:
 
 
 def mine(task: TextTask, group: Group) -> Report:
-    """Give every training pair negatives that the tower mines as it is now."""
+    """Give every training pair negatives mined by the present tower."""
     return task.data.mine(group)
 
 

@@ -1,5 +1,5 @@
-"""Saved models that are put together: a model with a layer at its end, or a model of queries and a
-model of documents."""
+"""Composed saved models: a model with a layer at the end, or a model of queries and a model of
+documents."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Write = Callable[[Path], None]
 
 
 def write_copy(model: Path, folder: Path) -> None:
-    """Write a saved model as it is, in single precision."""
+    """Write a saved model unchanged, in single precision."""
     saved = open_model(str(model))
     with quietly():
         saved.save(str(folder), create_model_card=False)
@@ -34,7 +34,7 @@ def write_copy(model: Path, folder: Path) -> None:
 def write_with_head(
     model: Path, weight: Tensor, bias: Tensor, folder: Path, similarity: Similarity = "cosine"
 ) -> None:
-    """Write a saved model with a linear layer at its end, after the vectors that the model compares.
+    """Write a saved model with a linear layer at the end, after the compared vectors.
 
     For cosine, a normalisation follows.
 
@@ -63,7 +63,7 @@ def write_with_head(
 
 
 def write_routed(query: Write, doc: Write, folder: Path) -> None:
-    """Write one model with a route for queries and a route for documents.
+    """Write a model with a route for queries and a route for documents.
 
     Args:
         query: writes the model of queries.
@@ -94,7 +94,7 @@ def write_routed(query: Write, doc: Write, folder: Path) -> None:
 
 
 def _whole(model: SentenceTransformer) -> list[Any]:
-    """Return the modules of a model, and modules that cut its vectors where `truncate_dim` did."""
+    """Return the modules of a model, and modules to cut vectors in place of `truncate_dim`."""
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
     modules: list[Any] = list(model)

@@ -27,13 +27,14 @@ Judge = Callable[[Sequence[tuple[str, str]]], NDArray[np.float32]]
 
 
 def load_cross_encoder(folder: Path, device: torch.device | str = "cpu") -> Judge:
-    """Pairs of a query and a document to scores, [n], by a cross-encoder that sentence-transformers
-    opens.
+    """Pairs of a query and a document to scores, [n], by a cross-encoder opened by
+    sentence-transformers.
 
-    Scores are what its `predict` gives: after the model's own activation, higher is better.
+    Scores are the outputs of the cross-encoder's `predict`, after the model's own activation;
+    higher is better.
 
     Raises:
-        DataError: a model that cannot be opened, has several scores, or has none that was trained.
+        DataError: an unreadable model, or a model with several scores or without a trained score.
     """
     require("text", f"opening {folder}")
     _refuse_untrained(folder)
@@ -58,8 +59,8 @@ def load_cross_encoder(folder: Path, device: torch.device | str = "cpu") -> Judg
 
 
 def _refuse_untrained(folder: Path) -> None:
-    """Refuse a model without a score of its own, such as an embedding model, which would be given a
-    random one."""
+    """Refuse a model without a score of its own, for instance an embedding model:
+    sentence-transformers would add a random score."""
     try:
         kinds = read_json(folder / "config.json")["architectures"] or []
     except (

@@ -1,5 +1,4 @@
-"""A saved model as one module from padded token ids to the vectors that the model compares, for
-other runtimes.
+"""A saved model as a module from padded token ids to the compared vectors, for other runtimes.
 
 Letters in shapes: n rows, w tokens of the longest row, D width.
 """
@@ -23,8 +22,8 @@ from .similarities import Similarity
 
 @dataclass(frozen=True)
 class Exportable:
-    """Hold a module that takes input_ids and attention_mask, [n, w] each, and the reading of texts
-    as these."""
+    """Hold a module with the inputs input_ids and attention_mask, [n, w] each, and the reading of
+    texts to inputs."""
 
     module: nn.Module
     tokenizer: str  # tokenizer.json
@@ -83,7 +82,7 @@ def exportable(folder: Path) -> Exportable:
     """Return the model in a sentence-transformers folder, its pooling and normalisation included.
 
     Raises:
-        ConfigError: the model does not go from token ids to one vector by itself, as with a router.
+        ConfigError: the model does not go from token ids to a vector by itself, as with a router.
     """
     refuse_unsafe(folder)
     modules = read_json(folder / "modules.json")

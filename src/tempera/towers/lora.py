@@ -25,12 +25,12 @@ class Lora:
 
     Args:
         rank: of B A.
-        alpha: the scale of what is learned; None is twice the rank.
-        dropout: of what goes into A.
+        alpha: the scale of B A; None is twice the rank.
+        dropout: of the inputs of A.
         layers: names of the layers, as query and value; None is every linear layer of the
             transformer.
-        merge: save a model of the usual kind, with B A added to W; otherwise the adapter alone,
-            which needs the model it was trained on, and is for one tower only.
+        merge: save a model of the usual kind, with B A added to W; otherwise the adapter alone, for
+            a single tower; the adapter needs the model of its training.
     """
 
     rank: Annotated[int, Field(gt=0)] = 16
@@ -40,11 +40,11 @@ class Lora:
     merge: bool = True
 
     def add_to(self, model: SentenceTransformer) -> None:
-        """Freeze a model's transformers and give them adapters, which change nothing yet.
+        """Freeze a model's transformers and add adapters without an effect yet.
 
         Raises:
-            ConfigError: no transformer, no such layers, or an adapter alone that could not be
-                opened again.
+            ConfigError: no transformer, no such layers, or an adapter alone where the adapter could
+                not be opened again.
         """
         require("lora", "tower.lora")
         from peft import LoraConfig
@@ -71,8 +71,8 @@ class Lora:
 
     @contextmanager
     def saving(self, model: SentenceTransformer) -> Iterator[None]:
-        """A context in which the model is as it is to be saved; its adapters are as they were
-        afterwards."""
+        """A context with the model in its form for saving; afterwards the adapters are as
+        before."""
         modules = transformers_of(model) if self.merge else []
         bodies = [module.model for module in modules]
         try:
@@ -85,7 +85,7 @@ class Lora:
 
 
 def merged(body: Any) -> Any:
-    """A copy of a transformer whose adapters have become part of its weights."""
+    """A copy of a transformer with the adapters added to the weights."""
     from peft.tuners.lora import LoraLayer
 
     whole = copy.deepcopy(body)
@@ -98,7 +98,7 @@ def merged(body: Any) -> Any:
 
 
 def transformers_of(model: SentenceTransformer) -> list[Any]:
-    """The modules of a model that hold a transformer, each once."""
+    """The transformer modules of a model, each once."""
     from sentence_transformers.sentence_transformer.modules import Transformer
 
     return [module for module in model.modules() if isinstance(module, Transformer)]

@@ -1,5 +1,5 @@
-"""Two models of one shape, and the models between them: interpolated weights (LM-Cocktail: Xiao et
-al. 2023)."""
+"""Two models of the same shape, and the models between both: interpolated weights (LM-Cocktail:
+Xiao et al. 2023)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .stamp import Kept
 
 
 class Merged:
-    """A model whose weights are `weight` times the weights of a trained model and 1 - `weight` times
-    the weights of its base; at first, the weights are those of the trained model.
+    """A model with `weight` times the weights of a trained model plus 1 - `weight` times the
+    weights of the base; at first, with the weights of the trained model.
 
     Args:
         trained: a model folder or a run folder.
-        base: the model that training began with, or another model of this shape and tokenizer.
+        base: the model at the beginning of training, or any model of the same shape and tokenizer.
         device: reads texts.
 
     Raises:
@@ -71,7 +71,7 @@ class Merged:
 
     def at(self, weight: float) -> None:
         """Set the weights: the base's at 0, the trained model's at 1; tensors of whole numbers stay
-        as they are trained."""
+        as trained."""
         mixed = dict(self.trained)
         if weight != 1:
             for name, value in self.trained.items():
@@ -82,12 +82,12 @@ class Merged:
 
     @cached_property
     def similarity(self) -> Similarity:
-        """The similarity that the trained model, and every model between, compares by."""
+        """The similarity of the trained model, and of every model between."""
         return similarity_of(self.folder)
 
     @cached_property
     def query(self) -> Encode:
-        """The function from queries to vectors, [n, D], by the weights as they are set."""
+        """The function from queries to vectors, [n, D], by the present weights."""
         return encoder_of(self.model.to(self.device), "query", self.folder)
 
     @cached_property

@@ -1,8 +1,8 @@
-"""A sentence-transformers model as a tower: it pads, flattens or bags token ids, and its modules do
-the rest.
+"""A sentence-transformers model as a tower: the tower pads, flattens or bags token ids, and the
+model's modules do the rest.
 
-Letters in shapes: n rows, w tokens of the longest of them, v tokens of all rows, D width of the
-    embeddings.
+Letters in shapes: n rows, w tokens of the longest row, v tokens of all rows, D width of the
+embeddings.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ Saving = Callable[["SentenceTransformer"], AbstractContextManager[Any]]
 
 
 def tower_of(model: SentenceTransformer, saving: Saving = nullcontext, origin: str = "") -> Tower:
-    """Return one tower if the model embeds queries and documents alike, or a tower of each role.
+    """Return a single tower if the model embeds queries and documents alike, or a tower of each
+    role.
 
     Args:
         model: is trained in place.
@@ -64,8 +65,7 @@ def tower_of(model: SentenceTransformer, saving: Saving = nullcontext, origin: s
         origin: identifies the files and the options that the model was made from.
 
     Raises:
-        ConfigError: a model whose layers look at the whole batch, or that reads more than token
-            ids.
+        ConfigError: a model with layers across the batch, or with more inputs than token ids.
     """
     refuse_batch_statistics(model)
     query = TextTower(model, "query", saving, origin)
@@ -78,13 +78,13 @@ def tower_of(model: SentenceTransformer, saving: Saving = nullcontext, origin: s
 class TextTower(Tower):
     """Token ids of n rows to embeddings, [n, D], by the modules of a model.
 
-    A transformer's rows are padded to the longest row; rows of one length have no mask. Flash
-    attention reads the rows one after the other; a static embedding takes the rows as bags. An
+    A transformer's rows are padded to the longest row; rows of equal length have no mask. Flash
+    attention reads row after row without padding; a static embedding takes the rows as bags. An
     empty text without special tokens has no tokens, and the model decides its embedding.
 
     Args:
         model: is trained in place.
-        role: of the texts, which decides their prompt.
+        role: of the texts; decides the prompt.
         saving: a context in which the model is as it is to be saved.
         origin: identifies the files and the options that the model was made from.
         task: of a model with routes; None is the task of the role.
@@ -170,7 +170,7 @@ class TextTower(Tower):
 
     @torch.no_grad()
     def encode(self, features: Ragged, role: Role = "doc", tokens: int | None = None) -> Tensor:
-        """Return the vectors of rows, [n, D], as the saved model compares them.
+        """Return the vectors of rows, [n, D], as compared by the saved model.
 
         Rows of like length are encoded together, in blocks of at most `tokens` tokens.
         """
@@ -200,7 +200,7 @@ class TextTower(Tower):
         return vectors
 
     def _block_size(self, device: torch.device) -> int:
-        """Return the number of tokens that a device encodes together."""
+        """Return the number of tokens to encode together on a device."""
         if device.type != "cpu":
             return _ENCODED_ON_DEVICE
         if self.reads == torch.float32:
@@ -213,7 +213,7 @@ class TextTower(Tower):
             self.model.save(str(folder), create_model_card=False)
 
     def _read(self, texts: list[str], role: Role) -> dict[str, Any]:
-        """Return the inputs of the model that sentence-transformers makes of texts."""
+        """Return the inputs of the model, made of texts by sentence-transformers."""
         prompt = prompt_of(self.model, role)
         task = self.task or TASKS[role]
         inputs: dict[str, Any] = self.model.preprocess(texts, prompt=prompt, task=task)
@@ -279,11 +279,10 @@ def prompt_of(model: SentenceTransformer, role: Role) -> str | None:
 
 
 def constants_of(inputs: Mapping[str, Any], model: SentenceTransformer) -> dict[str, Any]:
-    """Return the inputs that are the same for every row, from all inputs that a model's
-    `preprocess` makes.
+    """Return the inputs common to all rows, from all inputs of a model's `preprocess`.
 
     Raises:
-        ConfigError: there is more to a row than its token ids.
+        ConfigError: a row has more than token ids.
     """
     extra = [key for key, value in inputs.items() if isinstance(value, Tensor) and key not in _MADE]
     if extra or ("token_type_ids" in inputs and inputs["token_type_ids"].any()):
@@ -297,8 +296,7 @@ def constants_of(inputs: Mapping[str, Any], model: SentenceTransformer) -> dict[
 
 
 def rows_of(inputs: Mapping[str, Any]) -> Ragged:
-    """Return the token ids of rows, without padding, from the inputs that a model's `preprocess`
-    makes."""
+    """Return the token ids of rows, without padding, from the inputs of a model's `preprocess`."""
     ids = inputs["input_ids"]
     if "offsets" in inputs:
         return Ragged(ids, torch.cat([inputs["offsets"], torch.tensor([len(ids)])]))
@@ -309,7 +307,7 @@ def rows_of(inputs: Mapping[str, Any]) -> Ragged:
 
 
 def _leaves_prompts_out(model: SentenceTransformer) -> bool:
-    """Return True if a module of a model pools the tokens without those of the prompt."""
+    """Return True if a module of a model pools tokens without the tokens of the prompt."""
     from sentence_transformers.sentence_transformer.modules import Pooling
 
     poolings = [module for module in model.modules() if isinstance(module, Pooling)]

@@ -42,13 +42,12 @@ class Encoder(nn.Module, ABC):
     origin = ""
 
     def of(self, role: Role) -> Embeds:
-        """Return the module that embeds a role; the encoder itself unless roles differ."""
+        """Return the module for a role; the encoder itself unless roles differ."""
         return self
 
     @abstractmethod
     def encode(self, features: Any, role: Role = "doc") -> Tensor:
-        """Return vectors as the saved model gives them, [n, D], on the CPU and without
-        gradient."""
+        """Return the vectors of the saved model, [n, D], on the CPU and without gradient."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -63,8 +62,8 @@ class Tower(Encoder):
     normalised = True
 
     def compare_by(self, similarity: Similarity) -> None:
-        """Judge and save by a similarity, by which training compares; a tower that ends in a
-        normalisation has cosines either way."""
+        """Judge and save by the similarity of training; a tower with a normalisation at the end has
+        cosines either way."""
 
     @abstractmethod
     def features(
@@ -77,8 +76,8 @@ class Tower(Encoder):
 
     @abstractmethod
     def encode(self, features: Ragged, role: Role = "doc") -> Tensor:
-        """Return vectors as the saved model compares them, [n, D], on the CPU and without gradient;
-        0 for a row of zeros."""
+        """Return vectors as compared by the saved model, [n, D], on the CPU and without gradient; 0
+        for a row of zeros."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -120,16 +119,16 @@ class TowerOptions(Protocol):
         """
 
     def build(self, texts: Sequence[str], embed: Embed = ...) -> Tower:
-        """Return a tower to be trained on texts, among them `texts`; `embed` gives the vectors of
-        saved models, and stores them."""
+        """Return a tower to be trained on texts, `texts` included; `embed` gives and stores the
+        vectors of saved models."""
 
     def again(self, tower: Tower) -> Tower:
-        """Return one more tower before its training, which reads texts as `tower` does."""
+        """Return a further tower before training, with the reading of texts of `tower`."""
 
 
 class Towers(Tower):
     """The tower of each role; documents, negatives and samples share a tower. Both towers are parts
-    of the model that is saved."""
+    of the saved model."""
 
     def __init__(self, query: Tower, doc: Tower | None = None) -> None:
         super().__init__()
@@ -140,13 +139,13 @@ class Towers(Tower):
         self.normalised = getattr(self.doc, "normalised", True)
 
     def compare_by(self, similarity: Similarity) -> None:
-        """Judge and save both towers by the similarity that training compares by."""
+        """Judge and save both towers by the similarity of training."""
         self.doc.compare_by(similarity)
         self.query.compare_by(similarity)
         self.normalised = getattr(self.doc, "normalised", True)
 
     def of(self, role: Role) -> Tower:
-        """Return the tower that embeds a role."""
+        """Return the tower of a role."""
         if role == "query":
             return self.query
         return self.doc
@@ -162,5 +161,5 @@ class Towers(Tower):
         return self.of(role).encode(features, role)
 
     def save(self, folder: Path) -> None:
-        """Write the model that holds both towers."""
+        """Write the model of both towers."""
         self.doc.save(folder)

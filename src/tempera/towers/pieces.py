@@ -1,5 +1,5 @@
-"""Vectors to begin with: those that a model gives to each token alone (Model2Vec, Tulkens and van
-Dongen 2024)."""
+"""Vectors to begin with: a model's vectors of single tokens (Model2Vec, Tulkens and van Dongen
+2024)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Trained:
     table: Tensor  # [v, D]
 
     def vectors(self, dimensions: int) -> Tensor:
-        """Return a copy of the vectors, whose width is the only one."""
+        """Return a copy of the vectors; no other width is possible."""
         assert dimensions == self.table.shape[1]
         return self.table.clone()
 
@@ -38,8 +38,8 @@ class Pieces:
     def vectors(self, dimensions: int) -> Tensor:
         """Return vectors of the tokens, [v, D], of mean square length 1.
 
-        They are the D principal components of the model's vectors less their mean, times a / (a +
-        p) with p the token's frequency.
+        The vectors are the D principal components of the model's vectors less the mean, times a /
+        (a + p) with p the token's frequency.
         """
         centred = (self.read - self.read.mean(0)).double()
         _, axes = torch.linalg.eigh(centred.T @ centred)

@@ -34,21 +34,22 @@ Attention = Literal["eager", "sdpa", "flash_attention_2"]
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A sentence-transformers model, by folder or by its name on the Hugging Face hub.
+    """A sentence-transformers model, by folder or by name on the Hugging Face hub.
 
     Args:
         model: a local folder, or a name such as sentence-transformers/all-MiniLM-L6-v2.
-        max_length: longer texts are cut to this many tokens, special ones included; None is the
-            model's own limit.
+        max_length: longer texts are cut to `max_length` tokens, special tokens included; None is
+            the model's own limit.
         query_prompt: the text before every query; None is the model's own prompt for queries, if
             the model has one.
         doc_prompt: the text before every document; None is the model's own.
-        sides: one tower for queries and documents, two heads on a shared one, or two towers.
-        lora: train low-rank adapters and leave the model's own weights; None trains all of them.
+        sides: "one" tower for queries and documents, two "heads" on a shared tower, or "two"
+            towers.
+        lora: train low-rank adapters and leave the model's own weights; None trains all weights.
         attn_implementation: flash_attention_2 (on a GPU, in half precision) reads texts without
             padding; None is the model's own.
         torch_compile: compile the transformer; pays on long runs, for the first steps take minutes.
-        trust_remote_code: run the code that comes with the model.
+        trust_remote_code: run the code in the model's folder.
     """
 
     model: str
@@ -63,8 +64,8 @@ class Pretrained:
 
     @property
     def learning_rate(self) -> float:
-        """Return 5e-5, which is near the best rate on most sets, and does less harm where there is
-        nothing to learn; 2e-4 for adapters; the rate of `Static` for a static embedding."""
+        """Return 5e-5, near the best rate on most sets, and less harmful where there is nothing to
+        learn; 2e-4 for adapters; the rate of `Static` for a static embedding."""
         if self._static:
             return Static.learning_rate
         if self.lora is not None:
@@ -74,7 +75,7 @@ class Pretrained:
     @property
     def mixed_precision(self) -> Literal["auto", "no"]:
         """Return auto for a transformer: in bf16 a step of 64 pairs costs half, and no difference
-        in quality is shown. A static embedding multiplies no matrices, so it takes no."""
+        in quality is shown. A static embedding multiplies no matrices, and takes no."""
         return "no" if self._static else "auto"
 
     def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
@@ -92,13 +93,13 @@ class Pretrained:
 
     @property
     def _static(self) -> bool:
-        """True if the model is a static embedding, for which a transformer's rates and batches are
-        too small."""
+        """True if the model is a static embedding: a transformer's rates and batches would be too
+        small."""
         folder = _files(self.model)
         return folder is not None and is_static(folder)
 
     def build(self, texts: Sequence[str], embed: Embed = embedded) -> Tower:
-        """Return the model as it was saved; the texts teach the model nothing yet.
+        """Return the model as saved; the texts teach the model nothing yet.
 
         Raises:
             ConfigError: there is no such model, or an option does not suit the model.
@@ -131,15 +132,15 @@ class Pretrained:
         return tower
 
     def _origin(self) -> str:
-        """Return a hash of the model's files, and the other options; "" for a model whose vectors
-        are not kept, since they are looked up, or depend on code elsewhere."""
+        """Return a hash of the model's files, and the other options; "" for a model without stored
+        vectors: vectors are looked up, or depend on code elsewhere."""
         folder = _files(self.model)
         if folder is None or self._static or self.trust_remote_code:
             return ""
         return f"{fingerprint(folder)} {replace(self, model='')}"
 
     def again(self, tower: Tower) -> Tower:
-        """Return the model as it was saved, once more."""
+        """Return the model as saved, once more."""
         return self.build([])
 
 
@@ -152,8 +153,7 @@ def _place(name: str) -> Path:
 
 
 def _files(name: str) -> Path | None:
-    """Return the folder that holds a model's files, which may be in the hub's cache; None if there
-    is no such folder."""
+    """Return the folder of a model's files, possibly in the hub's cache; None without a folder."""
     folder = _place(name)
     if folder.is_dir():
         return folder
@@ -212,7 +212,7 @@ def open_model(
 
 
 def compile_model(model: SentenceTransformer) -> None:
-    """Have torch compile a model when it is first called; lengths may vary.
+    """Have torch compile a model at its first call; lengths may vary.
 
     Raises:
         ConfigError: no transformer, or no C++ compiler.

@@ -1,4 +1,4 @@
-"""The names by which sentence-transformers knows the prompts of queries and of documents."""
+"""The names of sentence-transformers for the prompts of queries and of documents."""
 
 from __future__ import annotations
 

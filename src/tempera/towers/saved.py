@@ -81,9 +81,8 @@ def load(
     """Return the function from texts to vectors, [n, D], of the model in a sentence-transformers
     folder, with its prompt for queries or documents.
 
-    The inner product of two vectors is the similarity that the model was saved with
-    (`similarity_of`). The vectors have length 1 for cosine, and are as the model gives them for
-    dot.
+    The inner product of two vectors is the similarity of the saved model (`similarity_of`). The
+    vectors have length 1 for cosine, and are as the model gives them for dot.
 
     A static embedding with normalisation and without prompts needs numpy only, and answers long
     before torch would be loaded. Every other model is opened by sentence-transformers.
@@ -96,7 +95,7 @@ def load(
 
     Raises:
         DataError: the folder holds no model, a damaged model, a model with a part outside of the
-            folder, or a model that compares by a distance.
+            folder, or a model with a distance in place of a similarity.
     """
     refuse_unsafe(folder)
     refuse_damaged(folder)
@@ -143,17 +142,17 @@ def _kind_of(module: dict[str, str]) -> str:
 
 
 def is_static(folder: Path) -> bool:
-    """Return True if a saved model looks vectors up, so that nothing is multiplied; any modules may
+    """Return True if a saved model looks vectors up, without multiplications; any modules may
     follow."""
     return kinds_of(folder)[:1] == _STATIC
 
 
 def similarity_of(folder: Path) -> Similarity:
-    """Return the similarity that a saved model compares by: cosine, also of a model whose vectors
-    all have length 1, or dot.
+    """Return the similarity of a saved model: cosine, also of a model with vectors of length 1, or
+    dot.
 
     Raises:
-        DataError: the model compares by a distance, or by something else.
+        DataError: the model has a distance, or an unknown similarity.
     """
     whole = truncation(folder) is None
     unit = whole and kinds_of(folder)[-1:] == ["Normalize"]
@@ -161,8 +160,7 @@ def similarity_of(folder: Path) -> Similarity:
 
 
 def write_similarity(folder: Path, similarity: Similarity) -> None:
-    """Write the similarity by which vectors are to be compared into the settings of a saved
-    model."""
+    """Write the similarity of vectors into the settings of a saved model."""
     settings = read_json(folder / _SETTINGS)
     settings["similarity_fn_name"] = similarity
     write_json(folder / _SETTINGS, settings)
@@ -188,8 +186,8 @@ def truncation(folder: Path) -> int | None:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """Return the settings that sentence-transformers has written into a saved model; none without
-    their file."""
+    """Return the settings of a saved model, written by sentence-transformers; none without a file
+    of settings."""
     try:
         settings: dict[str, Any] = read_json(folder / _SETTINGS)
         prompts = {"query": "", "document": ""}  # as sentence-transformers fills them up
@@ -209,8 +207,8 @@ def _first_module(folder: Path) -> Path:
 
 
 def static_parts(folder: Path) -> StaticParts | None:
-    """Return the tokenizer and the table, [v, D], of a saved model that is a static embedding with
-    normalisation; None for any other model."""
+    """Return the tokenizer and the table, [v, D], of a saved static embedding with normalisation;
+    None for any other model."""
     if kinds_of(folder) != _STATIC_UNIT:
         return None
     tokenizer, table = read_static(_first_module(folder))
@@ -218,7 +216,7 @@ def static_parts(folder: Path) -> StaticParts | None:
 
 
 def read_static(folder: Path) -> StaticParts:
-    """Return the tokenizer and the table, [v, D], of a static embedding, from the folder of its
+    """Return the tokenizer and the table, [v, D], of a static embedding, from the folder of the
     module.
 
     Raises:
@@ -260,7 +258,7 @@ def _read_table(path: Path) -> NDArray[np.float32]:
 
 
 def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the tensors of a file; bf16, which numpy lacks, becomes single precision."""
+    """Return the tensors of a file; bf16 becomes single precision, because numpy has no bf16."""
     from safetensors import deserialize, safe_open
 
     with safe_open(path, framework="numpy") as file:
@@ -315,8 +313,7 @@ def embedded(
 def open_with_library(folder: Path) -> SentenceTransformer:
     """Open a saved model with sentence-transformers, on the CPU and without a network.
 
-    The model is in single precision, in which models are trained and exported, whatever its weights
-    were saved in.
+    The model is in single precision, for training and export, from weights of any precision.
 
     Raises:
         DataError: sentence-transformers does not open the folder.
@@ -382,14 +379,14 @@ def encoder_of(model: SentenceTransformer, role: Role, folder: Path, half: bool 
     """Return the function from texts of a role to vectors, [n, D], of an open model; the inner
     products of the vectors are the model's similarity.
 
-    A tower of token ids reads in blocks of like length. A model that reads more than token ids is
-    called through sentence-transformers.
+    A tower of token ids reads in blocks of like length. A model with further inputs is called
+    through sentence-transformers.
 
     Args:
-        model: is used as it is.
+        model: is used unchanged.
         role: "query" or "doc".
         folder: named in errors.
-        half: compute in bf16, for which the weights of a tower are cast once, for good.
+        half: compute in bf16; the weights of a tower are cast once, for good.
     """
     import torch
 
@@ -442,7 +439,7 @@ def _guarded(encode: Encode, folder: Path) -> Encode:
 
 
 def read_as_texts(texts: Any) -> list[str]:
-    """Return the texts to embed as a list of texts that a tokenizer takes.
+    """Return the texts to embed as a list of texts for a tokenizer.
 
     Raises:
         DataError: `texts` is no list of texts.
@@ -464,16 +461,16 @@ def read_as_texts(texts: Any) -> list[str]:
 
 
 def said(error: Exception) -> str:
-    """Return the message of an error of another library as one line."""
+    """Return the message of a library's error as a single line."""
     return " ".join(str(error).split())
 
 
 def fingerprint(folder: Path) -> str:
-    """Return a hash of all files of a saved model that decide its vectors: weights, configuration,
-    tokenizer, prompts; 32 hex digits.
+    """Return a hash of all files of a saved model with an influence on vectors: weights,
+    configuration, tokenizer, prompts; 32 hex digits.
 
     The model card, hidden files, exports, the manifest, the ids of training queries, and the
-    calibration that is made of the vectors are left out.
+    calibration, made of the vectors, are left out.
 
     Raises:
         DataError: no such folder, or an empty folder.

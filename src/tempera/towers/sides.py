@@ -1,4 +1,4 @@
-"""Parts that the towers of queries and documents share."""
+"""Shared parts of the towers of queries and documents."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Sides = Literal["one", "heads", "two"]
 
 
 def divided(model: SentenceTransformer, sides: Sides) -> SentenceTransformer:
-    """Return a model with a route for queries and a route for documents, which embeds as before
-    until it is trained.
+    """Return a model with a route for queries and a route for documents; before training, vectors
+    are as before.
 
     Args:
         model: becomes the route for documents.

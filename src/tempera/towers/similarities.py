@@ -1,4 +1,4 @@
-"""The similarity that a saved model compares by, as sentence-transformers saves it, in terms of inner
+"""The similarity of a saved model, as saved by sentence-transformers, in terms of inner
 products."""
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Similarity = Literal["cosine", "dot"]
 
 
 def compared_by(name: str | None, unit: bool, folder: Path) -> Similarity:
-    """Return the similarity that stands for the one that sentence-transformers knows by a name.
+    """Return the similarity for a name of sentence-transformers.
 
     Args:
         name: None is sentence-transformers' own, cosine.
-        unit: all vectors of the model have length 1, which makes dot a cosine.
+        unit: all vectors of the model have length 1, and dot is a cosine.
         folder: of the model, for messages.
 
     Raises:

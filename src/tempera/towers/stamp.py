@@ -1,5 +1,5 @@
-"""A stamp in an index names the model that made its vectors, and a note in a model the index that
-it was trained for."""
+"""A stamp in an index names the model of the vectors, and a note in a model names the index of the
+model's training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MODEL = b"tempera.model"
 
 @dataclass(frozen=True)
 class Stamp:
-    """Facts about the vectors of an index that a search needs."""
+    """Facts about the vectors of an index, for searches."""
 
     model: str  # fingerprint
     dimensions: int
@@ -54,7 +54,7 @@ class Stamp:
         return {_KEY: json.dumps(asdict(self)).encode()}
 
     def refuse_changed(self, vectors: NDArray[np.float32], place: Path) -> None:
-        """Raise DataError unless the vectors are as they were written."""
+        """Raise DataError unless the vectors are as written."""
         if self.checksum is not None and checksum(vectors) != self.checksum:
             raise DataError(
                 f"{place} is damaged: its vectors are not as they were written (their checksum differs); train or export it again"
@@ -87,11 +87,11 @@ def refuse_foreign(metadata: Mapping[bytes, bytes] | None, model: str, path: Pat
 
 @dataclass(frozen=True)
 class Kept:
-    """Facts about the index that a query model was trained for, from the model's folder.
+    """Facts about the index of a query model's training, from the model's folder.
 
     Args:
         checksum: of the index's vectors.
-        model: fingerprint of the model that made the vectors; None if unknown.
+        model: fingerprint of the model of the vectors; None if unknown.
         documents: number of vectors.
         dimensions: of the vectors.
     """
@@ -103,7 +103,7 @@ class Kept:
 
     @classmethod
     def read(cls, folder: Path) -> Kept | None:
-        """Return the facts in a model's folder; None for a model that embeds documents, too.
+        """Return the facts in a model's folder; None for a model of documents, too.
 
         Raises:
             DataError: the file is damaged.
@@ -124,7 +124,7 @@ class Kept:
 
 
 def checksum(vectors: NDArray[np.floating[Any]]) -> str:
-    """Return 16 hex digits that change with any bit of the vectors, and with their order.
+    """Return 16 hex digits, different after a change of any bit or of the order of the vectors.
 
     >>> checksum(np.eye(2, dtype=np.float32)) == checksum(np.eye(2, dtype=np.float32)[::-1])
     False

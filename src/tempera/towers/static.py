@@ -1,4 +1,4 @@
-"""Static embeddings: a text is the mean of its tokens' vectors."""
+"""Static embeddings: a text is the mean of the vectors of the text's tokens."""
 
 from __future__ import annotations
 
@@ -61,23 +61,23 @@ class Static:
     """A static embedding trained from scratch, with a tokenizer trained on the corpus.
 
     Args:
-        dimensions: width of the embeddings; from a teacher, at most that of its vectors.
+        dimensions: width of the embeddings; from a teacher, at most the width of the teacher's
+            vectors.
         vocabulary: pieces of the tokenizer.
-        max_length: longer texts are cut to this many tokens.
-        drop_repeats: leave out a word that stands again within the next ten words, so that repeated
-            words do not drown the rest of a text. A static teacher's tokenizer stays as it is.
+        max_length: longer texts are cut to `max_length` tokens.
+        drop_repeats: leave out a word repeated within the next ten words: repeated words would
+            drown the rest of a text. A static teacher's tokenizer stays unchanged.
         token_weights: learn a weight w of each token, too. The token's vector is multiplied by
-            exp(5 w), so that words that tell little soon count less. A saved model holds the
-            products.
+            exp(5 w): words of little meaning soon count less. A saved model holds the products.
         init: random vectors to begin with. "idf" scales a token's vector by the token's inverse
-            document frequency in the training texts (Spärck Jones 1972), so that the untrained
-            tower finds texts that share rare words, and training begins there; "ngrams" has tokens
-            that share character n-grams begin near each other, too (Bojanowski et al. 2017), as
-            "cell" and "cells" do; "normal" draws all vectors of one scale, as other libraries do.
+            document frequency in the training texts (Spärck Jones 1972), so the untrained tower
+            finds texts with common rare words, and training begins there; "ngrams" also has tokens
+            with common character n-grams begin near each other (Bojanowski et al. 2017), as "cell"
+            and "cells" do; "normal" draws all vectors at the same scale, as usual elsewhere.
         teacher: folder of a saved model or of a run. Training begins with the model's vectors of
             the tokens, in place of `init`. A static model also gives its tokenizer. If `dimensions`
-            is at least the static model's width, its vectors are taken as they are, so that its
-            training goes on; a recipe takes the static model's width.
+            is at least the static model's width, the vectors are taken unchanged: the training of
+            the static model goes on. A recipe takes the static model's width.
     """
 
     learning_rate: ClassVar[float] = 0.003
@@ -157,7 +157,7 @@ class Static:
         return Race(start, rounds, unchosen)
 
     def build(self, texts: Sequence[str], embed: Embed = embedded) -> StaticTower:
-        """Return an untrained tower whose tokenizer has read (an even sample of) the texts."""
+        """Return an untrained tower, with a tokenizer trained on (an even sample of) the texts."""
         teacher = self._static_teacher()
         if teacher is not None:
             tokenizer = teacher.tokenizer
@@ -206,7 +206,7 @@ class Static:
         return static_parts(model_folder(Path(self.teacher)))
 
     def _continued(self, teacher: StaticParts, narrow: Start | None) -> StaticTower:
-        """Return a tower whose training goes on from the vectors of a static teacher.
+        """Return a tower for training on from the vectors of a static teacher.
 
         A tower of fewer dimensions than the teacher begins with the vectors of `narrow`.
         """
@@ -225,8 +225,8 @@ def frequency(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
 
 
 def inverse_frequency(tokenizer: Tokenizer, texts: Sequence[str]) -> Tensor:
-    """Return log((n + 1) / (texts that hold the token + 0.5)) of every token, divided by the mean
-    of all tokens, [v]; n is the number of texts in an even sample.
+    """Return log((n + 1) / (texts with the token + 0.5)) of every token, divided by the mean of all
+    tokens, [v]; n is the number of texts in an even sample.
 
     >>> tokenizer = train_tokenizer(["a common word"] * 9 + ["a rare one"] * 2, 99, 9)
     >>> scale = inverse_frequency(tokenizer, ["a common word"] * 9 + ["a rare one"] * 2)
@@ -249,7 +249,7 @@ class Start(Protocol):
     """Vectors of the tokens to begin with."""
 
     def vectors(self, dimensions: int) -> Tensor:
-        """Return the vectors in memory of their own, [v, D]."""
+        """Return the vectors in new memory, [v, D]."""
 
 
 class StaticTower(Tower):
@@ -299,8 +299,7 @@ class StaticTower(Tower):
 
     @property
     def vectors(self) -> Tensor:
-        """Return the vectors of the tokens times their weights, [v, D], as a saved model has
-        them."""
+        """Return the vectors of the tokens times the weights, [v, D], as in a saved model."""
         table = self.embedding.weight.detach()
         weights = self.weights
         if weights is None:

@@ -1,4 +1,4 @@
-"""Vectors to begin with: tokens that share character n-grams begin near each other (Bojanowski et
+"""Vectors to begin with: tokens with common character n-grams begin near each other (Bojanowski et
 al. 2017)."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COLUMNS = 64  # columns of all n-grams' vectors that are in memory at once
 
 @dataclass(frozen=True)
 class Subwords:
-    """The character n-grams that at least two of v tokens have in common.
+    """The character n-grams of at least two of v tokens.
 
     Args:
         grams: number of each n-gram, token by token; v rows.

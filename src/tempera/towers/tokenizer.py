@@ -1,4 +1,4 @@
-"""A tokenizer for names and prose, trained on the corpus it will read."""
+"""A tokenizer for names and prose, trained on the corpus to read."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def sample(texts: Sequence[str], most: int | None = None) -> Sequence[str]:
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> Tokenizer:
-    """Train a lower-case byte-pair tokenizer (Sennrich et al. 2016) that splits identifiers at
+    """Train a lower-case byte-pair tokenizer (Sennrich et al. 2016). Identifiers are split at
     underscores, digits and changes of case.
 
     Each other sign is a token of its own.
 
     Args:
         vocabulary: number of pieces; frequent words are one piece.
-        max_length: longer texts are cut to this many tokens; stored in the tokenizer.
+        max_length: longer texts are cut to `max_length` tokens; stored in the tokenizer.
 
     >>> tokenizer = train_tokenizer(["parse the HTTPServer date"] * 3, 60, 16)
     >>> tokenizer.encode("parseDate").tokens
@@ -74,8 +74,8 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> T
 
 
 def without_repeats(tokenizer: Tokenizer) -> Tokenizer:
-    """Let a tokenizer of `train_tokenizer` leave out words that stand again within the next ten,
-    and return it.
+    """Let a tokenizer of `train_tokenizer` leave out words repeated within the next ten words, and
+    return the tokenizer.
 
     >>> tokenizer = without_repeats(train_tokenizer(["a cell", "the cell"] * 3, 60, 16))
     >>> tokenizer.encode("a cell, the cell").tokens
@@ -111,8 +111,8 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], progress: str | None = 
 
 @lru_cache(maxsize=2)
 def _reader(tokenizer: str) -> Read:
-    """Return the function that reads texts by a serialised tokenizer; the function remembers the
-    words that it has read before."""
+    """Return the function from texts to token ids by a serialised tokenizer; the function remembers
+    known words."""
     return reader(Tokenizer.from_str(tokenizer))
 
 

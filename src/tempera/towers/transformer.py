@@ -1,4 +1,4 @@
-"""A small transformer from scratch, for corpora whose words no pretrained model knows."""
+"""A small transformer from scratch, for corpora with words unknown to pretrained models."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ class Transformer:
         width: of the embeddings and of every layer; feed-forward layers are 4 times as wide.
         heads: of attention; divide the width.
         vocabulary: pieces of the tokenizer.
-        max_length: longer texts are cut to this many tokens, the first of which stands for the
+        max_length: longer texts are cut to `max_length` tokens; the first token stands for the
             text.
         dropout: of hidden states and attention.
-        sides: one tower for queries and documents, two heads on a shared one, or two towers.
+        sides: "one" tower for queries and documents, two "heads" on a shared tower, or "two"
+            towers.
         torch_compile: compile the transformer; pays on long runs, for the first steps take minutes.
 
     Raises:
@@ -72,11 +73,11 @@ class Transformer:
         return batch_of(pairs, 16, 32, 512), epochs_of(pairs, 80_000, 4, 10)
 
     def build(self, texts: Sequence[str], embed: Embed = embedded) -> Tower:
-        """An untrained tower whose tokenizer has read (an even sample of) the texts."""
+        """An untrained tower, with a tokenizer trained on (an even sample of) the texts."""
         return self._tower(train_tokenizer(sample(texts), self.vocabulary, self.max_length))
 
     def again(self, tower: Tower) -> Tower:
-        """An untrained tower with the tokenizer of another one."""
+        """An untrained tower with the tokenizer of another tower."""
         doc = tower.of("doc")
         assert isinstance(doc, TextTower)
         return self._tower(Tokenizer.from_str(doc.model.tokenizer.backend_tokenizer.to_str()))

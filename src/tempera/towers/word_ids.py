@@ -59,11 +59,11 @@ _PATTERNS = ({"Regex": CASE_CHANGE}, {"Regex": SPARSE}, {"Regex": WORD}, {"Regex
 
 
 def reader(tokenizer: Tokenizer) -> Read:
-    """Return the function from texts to the token ids that `tokenizer` gives them, without special
-    tokens.
+    """Return the function from texts to the token ids of `tokenizer`, without special tokens.
 
-    Where a word has the same tokens in every text, or none where it is left out, each word is read
-    once. Texts without spaces, or with a long part between two, are read by the tokenizer itself.
+    Where a word has the same tokens in every text, or none in place of a repeat, each word is read
+    once. Texts without spaces, or with a long part between two spaces, are read by the tokenizer
+    itself.
 
     >>> from tempera.towers.tokenizer import train_tokenizer
     >>> tokenizer = train_tokenizer(["the HTTPServer and the date"] * 3, 60, 3)
@@ -101,7 +101,7 @@ def reader(tokenizer: Tokenizer) -> Read:
 
 
 def splitter(pattern: str) -> pre_tokenizers.Split:
-    """Return the part of a tokenizer that keeps the matches of a regular expression in a text."""
+    """Return the part of a tokenizer for the matches of a regular expression in a text."""
     from tokenizers import Regex, pre_tokenizers
 
     return pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
@@ -137,8 +137,8 @@ class _Lists:
         )
 
     def read(self, numbers: Ints, row: Ints) -> tuple[Ints, Ints]:
-        """Return the values of the lists of some numbers, one list after the other, and the row of
-        each value; `row` has the row of each list."""
+        """Return the values of the lists of some numbers, list after list, and the row of each
+        value; `row` has the row of each list."""
         lengths = self.lengths[numbers]
         values = self.values[spread(self.starts[numbers], lengths)]
         return values, np.repeat(row, lengths)
@@ -146,8 +146,8 @@ class _Lists:
 
 @dataclass
 class _Vocabulary:
-    """Hold the parts between spaces, and the words, that were read; the vocabulary only grows, so
-    that threads share it."""
+    """Hold the known parts between spaces, and the known words; threads may share the vocabulary,
+    because a vocabulary only grows."""
 
     parts: dict[str, int] = field(default_factory=dict)  # number of each part
     words: dict[str, int] = field(default_factory=dict)  # number of each word
@@ -159,16 +159,16 @@ class _Vocabulary:
 
 @dataclass
 class _ByWords:
-    """Texts to the token ids of a tokenizer that looks at nothing beyond a space, unless it leaves
-    out words that stand again.
+    """Texts to the token ids of a tokenizer without context beyond a space, apart from leaving out
+    repeated words.
 
     Args:
         read_whole: reads texts by the tokenizer itself.
-        most: token ids that a text keeps.
-        words_of: the words of a part between two spaces or signs, for a tokenizer that leaves out
-            words that stand again; None if a part between two spaces is a word.
+        most: token ids kept of a text.
+        words_of: the words of a part between two spaces or signs, for a tokenizer without repeated
+            words; None if a part between two spaces is a word.
         has_letters: True for a word of letters; only words of letters are left out.
-        added: tokens that were added to the tokenizer; they split a text.
+        added: tokens added to the tokenizer; an added token splits a text.
     """
 
     read_whole: Read
@@ -257,7 +257,7 @@ def _as_word(part: str) -> list[str]:
 
 
 def _unknown(parts: Iterable[str], known: Collection[str]) -> set[str]:
-    """Return the parts to remember that are not known yet."""
+    """Return the unknown parts to remember."""
     return {part for part in set(parts).difference(known) if len(part) <= _LONGEST_PART}
 
 
@@ -268,7 +268,7 @@ def _split(
     distinct parts, and the number of parts of each text.
 
     Args:
-        replacements: patterns that are replaced first, and their replacements.
+        replacements: patterns to replace first, with the replacements.
 
     >>> distinct, number, lengths = _split(["a b,a", "", "b"], [(re.compile(","), " ")])
     >>> distinct, number.tolist(), lengths.tolist()
@@ -292,7 +292,7 @@ def _split(
 
 
 def _with_rows(rows: Rows, numbers: Sequence[int], others: Rows) -> Rows:
-    """Return `rows` in which `others` stand in place of the rows at some numbers."""
+    """Return `rows` with `others` in place of the rows at some numbers."""
     ids, lengths = rows
     other_ids, other_lengths = others
     lists = np.split(ids, lengths.cumsum()[:-1])
@@ -305,8 +305,8 @@ def _with_rows(rows: Rows, numbers: Sequence[int], others: Rows) -> Rows:
 def _without_repeats(
     words: Ints, row: Ints, are_letters: NDArray[np.bool_]
 ) -> NDArray[np.bool_] | slice:
-    """Return a mask of words that leaves out a word of letters if it stands again within the next
-    `_NEAR` words of letters of its row.
+    """Return a mask of words, False for a word of letters with a repeat within the next `_NEAR`
+    words of letters of the row.
 
     >>> words, row = np.array([5, 0, 5, 3, 3, 5]), np.array([0, 0, 0, 1, 1, 1])
     >>> _without_repeats(words, row, np.array([False, True, True, False, True, True])).tolist()
@@ -324,8 +324,8 @@ def _without_repeats(
 
 
 def _reads_by_words(settings: dict[str, Any]) -> bool:
-    """Return True if a text has the tokens of its words, up to the token at which it is cut, by the
-    settings of a tokenizer."""
+    """Return True if a text has the tokens of its words, up to the last kept token, by the settings
+    of a tokenizer."""
     split = settings["pre_tokenizer"]
     if not split or settings["padding"] is not None:
         return False

@@ -231,7 +231,7 @@ def evaluate(
 
 
 def _is_one_model(first: str | Path, second: str | Path) -> bool:
-    """Return True if two paths, of models or of runs, lead to one model."""
+    """Return True if two paths, of models or of runs, lead to the same model."""
     return model_folder(Path(first)).resolve() == model_folder(Path(second)).resolve()
 
 
@@ -294,8 +294,8 @@ def refuse_scores(
     Args:
         path: a file of .parquet or .csv.
         overwrite: replace an existing file.
-        read: the data, which are never replaced.
-        models: the evaluated models, in whose folders nothing is written.
+        read: the data, never to be replaced.
+        models: the evaluated models; nothing is written in the folders of models.
     """
     if path.suffix not in (".parquet", ".csv"):
         raise OutputError(

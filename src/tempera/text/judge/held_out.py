@@ -91,8 +91,8 @@ class HeldOutQueries:
         self.first = self  # the run whose validation has chosen settings
 
     def afford(self, config: Config) -> None:
-        """Choose how many documents are ranked during training, and how often, by the steps of a
-        run, before its first evaluation."""
+        """Choose the number of documents ranked during training, and of evaluations, by the steps
+        of a run, before the first evaluation."""
         corpus = self.options.corpus
         if corpus == "auto":
             self.corpus, self.evaluations = _affordable(config, self.data)
@@ -115,7 +115,7 @@ class HeldOutQueries:
         return len(self.questions["validation"].rows) > 0
 
     def follow(self, other: HeldOutQueries) -> None:
-        """Take over the settings that another run has chosen by validation, since this run may
+        """Take over the settings chosen by another run on validation, since the present run may
         train on validation."""
         self.first = other.first
 
@@ -133,8 +133,8 @@ class HeldOutQueries:
 
     @cached_property
     def fusion(self) -> Fusion:
-        """The weight of the tower beside BM25 that is best on validation queries, if they are
-        enough to choose by."""
+        """The best weight of the tower beside BM25 on validation queries, if there are enough
+        queries."""
         if self.first is not self:
             return self.first.fusion
         if self.words is None or not self.chooses:
@@ -142,10 +142,10 @@ class HeldOutQueries:
         return self._chosen(self.words)
 
     def begin(self, config: Config, draws: bool) -> Looks:
-        """Plan the looks of a training by its steps.
+        """Plan the looks of a training by the number of steps.
 
         Args:
-            draws: choose the documents that looks rank, among those that the tower confuses now.
+            draws: choose the documents for looks among the documents confused by the present tower.
         """
         self.afford(config)
         if draws and self.corpus is not None and self.sample is None:
@@ -160,7 +160,7 @@ class HeldOutQueries:
             part: "validation" to choose by, "test" to report on.
             whole: True ranks every document, False only the sample of `evaluation.corpus` if there
                 is a sample. The first ranking of validation draws the sample from the documents
-                that the tower then confuses.
+                confused by the tower of the moment.
 
         Raises:
             DataError: no queries are held out.
@@ -201,8 +201,8 @@ class HeldOutQueries:
         return self.data.remembered(questions.query_of[questions.rows], "query")
 
     def vectors(self) -> NDArray[np.float32]:
-        """Return the vectors of the searched documents; documents that the same weights have just
-        ranked are not embedded again."""
+        """Return the vectors of the searched documents; documents just ranked by the same weights
+        are not embedded again."""
         return self.data.remembered(self.texts.catalogue.searched)
 
     def baselines(self) -> dict[str, SystemScores]:
@@ -240,8 +240,8 @@ class HeldOutQueries:
         """Return the index of the ranked documents' words, tuned on training queries with a ranked
         answer, else on validation.
 
-        Training queries that are made of documents tune nothing: the whole documents, which are
-        ranked, hold the words of these queries.
+        Training queries made of documents tune nothing: the ranked whole documents hold the words
+        of the queries.
         """
         split, doc_of = self.texts.split, self.texts.catalogue.doc_of
         rows = split.validation
@@ -258,7 +258,7 @@ class HeldOutQueries:
         return lexical.index()
 
     def _chosen(self, words: BM25) -> Fusion:
-        """Return the weight of the tower beside BM25 that is best on some validation queries."""
+        """Return the best weight of the tower beside BM25 on some validation queries."""
         rows = self.texts.split.validation
         query = self.texts.catalogue.query_of[rows]
         drawn = np.random.default_rng(self.seed).permutation(np.unique(query))[:TUNING_QUERIES]
@@ -306,8 +306,8 @@ class HeldOutQueries:
         return about
 
     def learned_by(self, run: Path) -> int | None:
-        """Return the number of test queries that are training texts of a run, in whatever role;
-        None for a folder without a record of them."""
+        """Return the number of test queries among the training texts of a run, in any role; None
+        for a folder without a record of training texts."""
         trained = trained_on(run)
         if trained is None:
             return None
@@ -325,11 +325,11 @@ class HeldOutQueries:
 
 def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
     """Return the number of documents ranked during training, None for all, and the number of
-    evaluations on the way, so that these cost little beside the training.
+    evaluations on the way, for a small cost beside the training.
 
     A training row is counted as three documents: the backward pass costs twice the forward pass.
-    Both numbers depend on options and data alone, so that a resumed run and a run on another
-    machine evaluate alike.
+    Both numbers depend on options and data alone: a resumed run, or a run elsewhere, evaluates
+    alike.
     """
     options, texts = config.train, data.texts
     doc_tokens = len(texts.docs.values) / len(texts.docs)  # mean length
@@ -356,8 +356,7 @@ def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
 
 
 def _multiplications(tower: nn.Module) -> int:
-    """Return the multiplications of one token in a forward pass: the weights that are not looked up
-    in a table."""
+    """Return the multiplications of a token in a forward pass: the weights outside of tables."""
     count = 0
     for module in tower.modules():
         if isinstance(module, Table | nn.Embedding | nn.EmbeddingBag):

@@ -73,12 +73,12 @@ def open_words(run: Path, beginnings: pa.ChunkedArray, model: str) -> BM25:
     usual settings.
 
     Args:
-        beginnings: the beginnings of the documents that the run's index keeps.
+        beginnings: the beginnings of the documents in the run's index.
         model: fingerprint of the run's model.
 
     Raises:
-        DataError: the index is damaged, is of another run or of other documents, or has words that
-            this version of the stemmer would not find.
+        DataError: the index is damaged, is of another run or of other documents, or has words not
+            to be found by the present version of the stemmer.
     """
     path = run / WORDS
     refuse_damaged(path)

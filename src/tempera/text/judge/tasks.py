@@ -59,8 +59,7 @@ _GRADED = "score"  # the name of a column of grades on any scale
 class RetrievalTask:
     """Hold queries, a corpus, and the documents that answer each query.
 
-    Documents stand in falling order of their ids, so that equal scores are ranked as trec_eval
-    ranks them.
+    Documents stand in falling order of ids: trec_eval's ranking of equal scores.
     """
 
     name: str
@@ -146,8 +145,8 @@ class RetrievalTask:
 
     @cached_property
     def own(self) -> Ints:
-        """Pairs of a query and a document with its text that is not relevant to it, [e], each as
-        query * c + document."""
+        """Pairs of a query and an irrelevant document with the query's text, [e], each as query * c
+        + document."""
         c = len(self.corpus)
         rows = defaultdict[int, list[int]](list)
         for row, text in enumerate(content_ids(self.corpus["text"]).tolist()):
@@ -203,8 +202,7 @@ class RetrievalTask:
         return self._judged(words.rank(texts, depth), metrics), self._judged(fused, metrics)
 
     def _judged(self, ranked: Ints, metrics: tuple[str, ...]) -> Ranking:
-        """Return a ranking with its metrics, after moving documents that are left out behind all
-        others."""
+        """Return a ranking with its metrics, after moving left-out documents to the end."""
         if len(self.left_out):
             pairs = np.arange(len(ranked))[:, None] * len(self.corpus) + ranked
             is_own = np.isin(pairs, self.left_out) & (ranked >= 0)
@@ -224,7 +222,7 @@ def _distinct(pairs: Pairs, role: Text) -> tuple[pa.Table, Ints]:
 
 @dataclass(frozen=True)
 class Graded:
-    """Pairs of texts and the grades that people gave them."""
+    """Pairs of texts and people's grades of the pairs."""
 
     name: str
     first: pa.ChunkedArray  # [n]

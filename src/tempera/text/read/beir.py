@@ -49,12 +49,12 @@ class Beir:
     blank: Mapping[Part, pa.Array] = field(default_factory=dict)  # ids without a text
 
     def itself(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the queries that are a document of the corpus, and these documents, [e] each.
+        """Return the queries equal to a document of the corpus, and the documents, [e] each.
 
-        A document that is judged to be relevant to the query of its id is not among them. Sets
-        whose queries are documents (ArguAna) give a query and its document the same id. Ids may be
-        equal by chance, as numbers from 1 are. The texts decide: most documents have to hold the
-        query of their id.
+        Documents judged to be relevant to the query of the same id are left out. Sets with
+        documents for queries (ArguAna) give a query and its document the same id. Ids may be equal
+        by chance, as numbers from 1 are. The texts decide: most documents have to hold the query of
+        the same id.
         """
         at = pc.index_in(self.queries["id"].cast(_TEXT), self.corpus["id"].combine_chunks())
         query = np.flatnonzero(at.is_valid().to_numpy(zero_copy_only=False))
@@ -83,15 +83,15 @@ def read_beir(folder: str | Path, split: str = "test", other: Beir | None = None
 
     A document's text is its title, a space, and its text. Rows are counted from 1, without blank
     lines and headers. Left out and counted are empty texts with their judgements, judgements of
-    unknown texts, and the lower of two grades of one pair. A grade below 0 counts as not relevant.
+    unknown texts, and the lower of two grades of a pair. A grade below 0 counts as not relevant.
 
     Args:
-        other: a split of the folder that is read already; its texts are not read again.
+        other: another split of the folder, read before; the texts are not read again.
 
     Raises:
         DataError: a missing file or split; by file and row: broken UTF-8 or JSON, a row without id,
-            an id given twice, a grade that is no number, judgements of which most name an unknown
-            query or document.
+            an id given twice, a grade that is no number, judgements with mostly unknown queries or
+            documents.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -152,16 +152,16 @@ def write_beir(
     queries: Mapping[str, str],
     judged: Mapping[str, tuple[Sequence[str], Sequence[str], Iterable[float]]],
 ) -> None:
-    """Write a folder that `read_beir` reads.
+    """Write a folder for `read_beir`.
 
     Args:
         corpus: texts by id.
         queries: texts by id.
         judged: judgements of each split: ids of queries, ids of documents, and grades, [r] each; of
-            a pair that is judged twice, the last grade counts.
+            a pair judged twice, the last grade counts.
 
     Raises:
-        DataError: an id that holds a tab or the end of a line, which divide the rows of judgements.
+        DataError: an id with a tab or the end of a line: both divide the rows of judgements.
     """
     for key in chain(corpus, queries):
         if set(key) & set("\t\n\r"):
@@ -208,7 +208,7 @@ class _Judged(NamedTuple):
 
 
 def _refuse_split(folder: Path, split: str, files: SetFiles) -> NoReturn:
-    """Refuse a split that has no judgements."""
+    """Refuse a split without judgements."""
     remedy = "add judgements: a line of query-id, corpus-id, score, and theirs, divided by tabs"
     if files.qrels:
         remedy = f"give another split: {', '.join(files.qrels)}"
@@ -260,11 +260,11 @@ class _ReadTexts(NamedTuple):
 def _refuse_repeated(
     table: pa.Table, first: NDArray[np.int64], blocks: Sequence[_ReadTexts]
 ) -> None:
-    """Refuse an id that two texts have; files of several splits may repeat a text with its id.
+    """Refuse an id of two texts; files of several splits may repeat a text with its id.
 
     Args:
         table: the rows of all blocks.
-        first: the first row that has the id of each row, [n].
+        first: the first row with the id of each row, [n].
     """
     starts = np.cumsum([0, *(len(block.texts) for block in blocks)])
     texts = table["text"].to_pylist() if len(blocks) > 1 else []
@@ -364,7 +364,7 @@ def _readers(paths: Sequence[Path]) -> Iterator[BlockReader]:
 
 
 def _rows_of(reader: BlockReader, role: str, texts: _Texts) -> NDArray[np.int64]:
-    """Return the row of the text that each judgement names, [r]."""
+    """Return the row of the text of each judgement, [r]."""
     ids = reader.ids(role).cast(_TEXT)
     at = pc.index_in(ids, value_set=texts.table["id"].combine_chunks())
     rows: NDArray[np.int64] = at.fill_null(_UNKNOWN).to_numpy().astype(np.int64)

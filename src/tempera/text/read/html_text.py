@@ -1,4 +1,4 @@
-"""The text of an HTML page as Markdown: its headings and paragraphs."""
+"""The text of an HTML page as Markdown: headings and paragraphs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def markdown(page: str) -> str:
     r"""Return the text of a page, each heading behind its number signs, `pre` in fences, without
     scripts, styles and navigation.
 
-    The title of a page without a first heading stands in its place.
+    The title of a page stands in the place of a missing first heading.
 
     >>> markdown("<h1>Tea</h1><script>x</script><p>Steep <b>it</b>.</p>Drink&nbsp;it.")
     '# Tea\n\nSteep it.\n\nDrink it.'
@@ -87,8 +87,7 @@ class _Page(HTMLParser):
             )
 
     def parse_marked_section(self, i: int, report: bool = True) -> int:
-        """Read `<![` that begins no known section as browsers do: as a comment that ends with the
-        next `>`."""
+        """Read `<![` without a known section as browsers do: as a comment up to the next `>`."""
         try:
             return super().parse_marked_section(i, report)
         except AssertionError:

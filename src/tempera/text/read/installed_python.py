@@ -1,10 +1,10 @@
-"""Pairs of docstrings and code from the installed Python, which every machine has.
+"""Pairs of docstrings and code from the installed Python, data on every machine.
 
 Files are read as texts and never imported. The query is a docstring's first paragraph; the document
 is the signature and body of the function or class without docstrings. Training begins with rows
-made of functions without a docstring: the name, or the comments, ask for the code. In folders that
-a user names, functions without a docstring are searched, too. Worker processes share the parsing;
-run as a module, this file is a worker: it reads paths from standard input and writes an Arrow
+made of functions without a docstring: the name, or the comments, ask for the code. In folders named
+by a user, functions without a docstring are searched, too. Worker processes share the parsing; run
+as a module, this file is a worker: the worker reads paths from standard input and writes an Arrow
 stream to standard output.
 """
 
@@ -68,7 +68,7 @@ class InstalledPython:
     Args:
         roots: folders of Python files to read instead; evaluation then asks from all folders, and
             functions without a docstring are ranked and searched, too.
-        workers: number of processes that parse; None is one process a core.
+        workers: number of processes for parsing; None is a process a core.
         max_characters: most characters of a document; longer documents are cut.
     """
 
@@ -85,7 +85,7 @@ class InstalledPython:
 
     @property
     def foreword(self) -> str | None:
-        """The line that a run begins with if no data are named; None where `roots` are named."""
+        """The first line of a run if no data are named; None where `roots` are named."""
         if self.roots:
             return None
         where = " and ".join(map(str, self.folders))
@@ -145,7 +145,7 @@ class InstalledPython:
 
 
 def _pairs_of_kind(table: pa.Table, kind: str, most: int | None = None) -> Pairs:
-    """Return the rows of a kind as pairs; if there are more than `most`, so many that are drawn."""
+    """Return the rows of a kind as pairs; of more than `most` rows, `most` are drawn."""
     rows = table.filter(pc.equal(table["kind"], kind))
     if most is not None:
         drawn = np.random.default_rng(0).permutation(len(rows))[:most]

@@ -1,4 +1,4 @@
-"""Pairs of a query and a document that answers it, as an Arrow table with ids and provenance."""
+"""Pairs of a query and its document, as an Arrow table with ids and provenance."""
 
 from __future__ import annotations
 
@@ -39,34 +39,33 @@ _LABEL = 200  # letters of a document that has no name
 
 @dataclass(frozen=True)
 class Pairs:
-    """Row i pairs `query[i]` with `doc[i]`; equal ids are the same content, or the same given id.
+    """Row i pairs `query[i]` with `doc[i]`; equal ids mean equal content, or an equal given id.
 
     Every table has these columns:
 
     - query, doc: the texts.
-    - query_id, doc_id: ids of the content, or hashes of the ids that the source gives.
+    - query_id, doc_id: ids of the content, or hashes of the ids of the source.
     - name: a name of the document, or empty.
     - place: file and row of the document.
 
     A table may have further columns:
 
-    - given_query_id, given_doc_id: ids as the source has them.
+    - given_query_id, given_doc_id: ids of the source.
     - query_form, doc_form: ids of the forms of texts before their prompts.
     - weight: of the row in the loss.
     - negatives, negative_ids, given_negative_ids, negative_forms: lists.
     - source: position of the source in a mixture.
     - grade: relevance of the document; empty is 1.
-    - made_of: id of the whole document that the document is made of; the index of a run holds the
-      whole one.
-    - part: TRAIN, VALIDATION or TEST, where a user has named files for them; RANKED for a document
-      without a query, which is only searched.
+    - made_of: id of the whole document of a part; the index of a run holds the whole document.
+    - part: TRAIN, VALIDATION or TEST, where a user has named files of parts; RANKED for a document
+      without a query, for search alone.
 
     Args:
-        dropped: counts of rows and texts that were left out, by reason.
-        source: the source of the pairs, in which every option is decided.
-        about: a sentence on the files that were read.
+        dropped: counts of rows and texts left out, by reason.
+        source: the source of the pairs, with a value for every option.
+        about: a sentence on the files read.
         paired: False where the rows to train on are any two texts.
-        made: rows of documents that no query asks for; training begins with them.
+        made: rows of documents without a query; training begins with `made`.
     """
 
     table: pa.Table
@@ -115,9 +114,10 @@ class Pairs:
         """Keep the first of every repeated row: same query, document and set of negatives.
 
         Args:
-            tables: blocks of rows with their ids; a column that a block lacks is empty in its rows.
+            tables: blocks of rows with ids; a column absent from a block is empty in the rows of
+                the block.
             folder: where the rows are written and then memory-mapped; None keeps them in memory.
-            dropped: counts to which the repeated rows are added.
+            dropped: counts by reason; the repeated rows are added.
         """
         table = with_shared_ids(gathered(tables, "the source", folder))
         _, first = np.unique(row_keys(table), return_index=True)
@@ -154,9 +154,9 @@ class Pairs:
         """Ids of the forms of all texts, by role; texts of equal form have equal ids.
 
         The form of a text is the text in lower case, with single spaces and without its prompt.
-        Texts that share an id all have the form of the first text of that id, because only the
-        first text is read. The roles are query, doc and whole, [n], and negatives, [m]. The whole
-        of a document is the document that it is made of, or the document itself.
+        Texts with one id all have the form of the first text of the id, because only the first text
+        is read. The roles are query, doc and whole, [n], and negatives, [m]. The whole of a part of
+        a document is the document; any other document is its own whole.
 
         >>> pairs = Pairs.of(["A  b"], ["x"], made_of=[content_id("of x")])
         >>> bool(pairs.forms["query"][0] == content_id("a b"))
@@ -194,8 +194,8 @@ class Pairs:
         return forms
 
     def holding(self, forms: Ids) -> NDArray[np.bool_]:
-        """Return True for each row whose query, document or whole document has one of these forms,
-        [n]; negatives do not count."""
+        """Return True for each row with a query, document or whole document of given forms, [n];
+        negatives do not count."""
         holding = np.zeros(len(self), bool)
         for role in ("query", "doc", "whole"):
             holding |= np.isin(self.forms[role], forms)
@@ -207,12 +207,12 @@ class Pairs:
         return content_ids(self.view(role, rows))
 
     def without(self, forms: Ids) -> Pairs:
-        """Return the rows of which no query, document or whole document has one of these forms."""
+        """Return the rows without a query, document or whole document of given forms."""
         return Pairs(self.table.filter(pa.array(~self.holding(forms))))
 
     def labels(self, rows: Rows) -> list[str]:
-        """Return the name of each row's document; a document without a name is called by the
-        beginning of its text.
+        """Return the name of each row's document; a document without a name has the beginning of
+        its text.
 
         >>> Pairs.of(["a", "b"], ["one\\n text", "x = 1"], name=["", "x"]).labels(np.arange(2))
         ['one text', 'x']
@@ -241,15 +241,15 @@ class Pairs:
 
     @property
     def searched(self) -> NDArray[np.bool_]:
-        """True for each document that the index of a run holds, [n]; in place of the rest the index
-        holds the whole documents."""
+        """True for each document in the index of a run, [n]; in place of parts the index holds
+        whole documents."""
         if MADE_OF not in self.table.column_names:
             return np.ones(len(self), bool)
         searched: NDArray[np.bool_] = self.table[MADE_OF].is_null().to_numpy()
         return searched
 
     def whole(self, rows: NDArray[np.bool_]) -> Pairs:
-        """Return some rows, in which each document has the id of its whole document."""
+        """Return some rows with the id of its whole document for each document."""
         position = self.table.column_names.index("doc_id")
         table = self.table.set_column(position, "doc_id", self._whole_ids)
         return Pairs(table.filter(pa.array(rows)))
@@ -264,7 +264,7 @@ class Pairs:
 
     @property
     def unasked(self) -> NDArray[np.bool_]:
-        """True for each row of a document that no query asks for, in training or held out, [n]."""
+        """True for each row of a document without a query, in training or held out, [n]."""
         unasked: NDArray[np.bool_] = self.part == RANKED
         if unasked.any():  # else the search among all documents is spared
             unasked &= ~np.isin(self.ids("doc"), self._whole_ids.to_numpy()[~unasked])
@@ -290,11 +290,11 @@ class Pairs:
         return PairSide(self.table[IDS[role]].to_numpy(), self.given(role), self.table[role])
 
     def with_ids(self, role: str, ids: Ids, source_ids: pa.ChunkedArray) -> Pairs:
-        """Return the rows with other ids of a role's texts.
+        """Return the rows with new ids of a role's texts.
 
         Args:
             ids: of all texts of the role, row after row, [n] or [m].
-            source_ids: ids as the source has them, of the same texts, or nulls.
+            source_ids: ids of the same texts in the source, or nulls.
         """
         table = self.table
         columns = {IDS[role]: pa.chunked_array([ids])}
@@ -319,8 +319,8 @@ class Pairs:
         return pa.chunked_array([chunk.flatten() for chunk in self.table["negatives"].chunks], KIND)
 
     def given(self, role: str) -> pa.ChunkedArray:
-        """Return the ids of the queries or documents as the source has them, [n]; null for a text
-        without an id."""
+        """Return the ids of the queries or documents in the source, [n]; null for a text without an
+        id."""
         column = GIVEN[role]
         if column not in self.table.column_names:
             return _nulls(len(self))
@@ -328,8 +328,8 @@ class Pairs:
 
     @property
     def negative_given(self) -> pa.ChunkedArray:
-        """Ids of all negatives as the source has them, row after row, [m]; null for a negative
-        without an id."""
+        """Ids of all negatives in the source, row after row, [m]; null for a negative without an
+        id."""
         column = GIVEN["negatives"]
         if column not in self.table.column_names:
             ids, _ = self.negatives
@@ -338,15 +338,15 @@ class Pairs:
 
     def _by_negative(self, column: str, kind: pa.DataType) -> pa.ChunkedArray:
         """Return the values of a column of lists, row after row, [m]; null for each negative of a
-        row that lacks a list."""
+        row without a list."""
         _, offsets = self.negatives
         known = np.repeat(self.table[column].is_valid().to_numpy(), np.diff(offsets))
         values = pa.chunked_array([chunk.flatten() for chunk in self.table[column].chunks], kind)
         return values.take(pa.array(known.cumsum() - 1, mask=~known))
 
     def shown_ids(self, role: Text, rows: Rows) -> pa.ChunkedArray:
-        """Return ids of some queries or documents as a user knows them: the ids of the source, or
-        else of the content.
+        """Return ids of some queries or documents for a user: the ids of the source, or else of the
+        content.
 
         >>> Pairs.of(["a"], ["x"]).shown_ids("doc", np.array([0])).to_pylist() == [str(content_id("x"))]
         True
@@ -390,10 +390,10 @@ def distinct(ids: Ids) -> tuple[Rows, Rows]:
 
 
 def with_shared_ids(table: pa.Table) -> pa.Table:
-    """Return the rows in which equal texts share the id that the source gives to one of them.
+    """Return the rows with one id for equal texts, of which the source gives an id to some.
 
-    A text without an id takes the id of an equal text that has one. Documents and negatives share
-    their ids.
+    A text without an id takes the id of an equal text with an id. Documents and negatives share
+    ids.
     """
     pairs = Pairs(table)
     for roles in (("query",), ("doc", "negatives")):
@@ -422,8 +422,7 @@ def with_shared_ids(table: pa.Table) -> pa.Table:
 
 
 def row_keys(table: pa.Table) -> Ids:
-    """Return one key for each row: of its query, its document, the set of its negatives and its
-    part, [n]."""
+    """Return a key for each row: of its query, document, set of negatives and part, [n]."""
     keys = mixed(table["doc_id"].to_numpy(), table["query_id"].to_numpy())
     pairs = Pairs(table)
     if "part" in table.column_names:
@@ -459,8 +458,7 @@ class Source(Protocol):
     """A source of pairs."""
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """Return all pairs, and True for each pair whose query and document evaluation may use,
-        [n].
+        """Return all pairs, and True for each pair with a query and document for evaluation, [n].
 
-        Large sources write their rows into `folder`, if given, and map the written files.
+        Large sources write rows into `folder`, if given, and map the written files.
         """

@@ -1,4 +1,4 @@
-"""Files or splits that a user names for validation and test, read beside those to train on."""
+"""Files or splits named by a user for validation and test, read beside the training rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .pairs import TEST, TRAIN, VALIDATION, Pairs, with_shared_ids
 
 
 class Named(Protocol):
-    """A source whose options may name validation and test."""
+    """A source with options for validation and test."""
 
     @property
     def validation(self) -> str | None:
@@ -31,8 +31,8 @@ class Named(Protocol):
 def named_parts(
     source: Named, train: str, folder: Path | None
 ) -> Iterator[tuple[int, str, Path | None]]:
-    """Yield each part that is named, its name, and the folder of its rows; `train` names the
-    training rows."""
+    """Yield each named part, its name, and the folder of the rows; `train` names the training
+    rows."""
     yield TRAIN, train, folder
     for part, name in ((VALIDATION, source.validation), (TEST, source.test)):
         if name is not None:
@@ -40,9 +40,9 @@ def named_parts(
 
 
 def parts_in_memory(data: Any, folder: Path | None) -> Iterator[tuple[int, Any, Path | None]]:
-    """Yield each part of an object, and the folder of its rows.
+    """Yield each part of an object, and the folder of the rows.
 
-    The parts of a DatasetDict are its splits, by their names. Any other object is training rows.
+    The parts of a DatasetDict are the splits, by name. Any other object is training rows.
 
     Raises:
         DataError: several splits, none of which is called train.
@@ -65,7 +65,7 @@ def parts_in_memory(data: Any, folder: Path | None) -> Iterator[tuple[int, Any, 
 def joined(parts: Mapping[int, Pairs]) -> Pairs:
     """Return the rows of all parts, with a column `part` and the sums of dropped rows.
 
-    A single part is returned as it is.
+    A single part is returned unchanged.
     """
     if len(parts) == 1:
         (alone,) = parts.values()

@@ -1,8 +1,8 @@
-"""Functions and classes of a Python source: those with a docstring, those without one, and what
-asks for these.
+"""Functions and classes of a Python source, with or without a docstring, and queries for code
+without a docstring.
 
-Blocks are told by indentation and brackets in a copy of the source whose strings and comments are
-masked: four times as fast as a syntax tree, with the same result for every source that has one.
+Indentation and brackets tell blocks, in a copy of the source with masked strings and comments: four
+times as fast as a syntax tree, with the same result for every source without a syntax error.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FEWEST_LINES = 3  # of code that is asked for
 
 
 class PythonSource:
-    r"""A source, a copy of it whose strings and comments are masked, and its blocks.
+    r"""A source, its copy with masked strings and comments, and its blocks.
 
     >>> next(PythonSource('def f(x):\n    "Double it."\n    return 2 * x\n').pairs())
     ('f', 'Double it.', 'def f(x):\n    return 2 * x', 1)
@@ -63,7 +63,7 @@ class PythonSource:
         self.blocks = _blocks(self.text, self.masked)
 
     def line_of(self, position: int) -> int:
-        """Return the number of the line that holds a position."""
+        """Return the number of the line of a position."""
         return bisect_right(self.starts, position) - 1
 
     def pairs(self) -> Iterator[Row]:
@@ -79,12 +79,12 @@ class PythonSource:
                 yield block.name, query, code, first
 
     def made(self) -> Iterator[Row]:
-        r"""Yield what asks for functions without a docstring, and their code without the name and
-        lines of comments.
+        r"""Yield queries for functions without a docstring, and the code without its name and lines
+        of comments.
 
-        The name asks if it has two words, and the comments if they have four. Functions that hold
-        one with a docstring, or lie within one, are left out: its text may be held out. A source
-        whose brackets do not match has none.
+        A name of two words is a query, and so are comments of four words. Functions around or
+        within a function with a docstring are left out, because the text of the docstring may be
+        held out. A source with unmatched brackets has no such functions.
 
         >>> source = PythonSource('def read_date(text):\n    # Day first, as in Europe.\n    return int(text[:2])\n')
         >>> [row[1:3] for row in source.made()][1]
@@ -107,8 +107,8 @@ class PythonSource:
                 yield block.name, " ".join(words), code, first
 
     def unasked(self) -> Iterator[Row]:
-        r"""Yield functions without a docstring that lie in no other function, as `pairs` does,
-        without a query.
+        r"""Yield functions without a docstring, outside of functions, as `pairs` does, without a
+        query.
 
         >>> list(PythonSource('class Date:\n    def read(text):\n        day = text[:2]\n        return int(day)\n').unasked())
         [('Date.read', '', 'def read(text):\n    day = text[:2]\n    return int(day)', 2)]
@@ -118,8 +118,8 @@ class PythonSource:
                 yield block.name.replace(" ", "."), "", self._code(block, first, last), first
 
     def _undocumented(self) -> Iterator[tuple[_Block, int, int]]:
-        """Yield functions without a docstring, and where their lines begin and end; none if
-        brackets do not match."""
+        """Yield functions without a docstring, with the first and last position of their lines;
+        none if brackets do not match."""
         if any(self.masked.count(left) != self.masked.count(right) for left, right in _BRACKETS):
             return
         for block in self.blocks:
@@ -137,8 +137,7 @@ class PythonSource:
 
     @cached_property
     def bare(self) -> list[str | None]:
-        """Return the lines without docstrings; None in the place of lines that a docstring takes
-        alone."""
+        """Return the lines without docstrings; None in the place of a docstring's own lines."""
         lines = list[str | None](self.lines)
         for block in self.blocks:
             if block.documented:
@@ -153,18 +152,18 @@ class PythonSource:
 
     @cached_property
     def comments(self) -> list[int]:
-        """Return the numbers of lines that hold a comment alone; lines of strings may only look
-        like one."""
+        """Return the numbers of lines of a comment alone; lines of strings that look like comments
+        are left out."""
         spans = (match.span() for match in _COMMENT.finditer(self.text))
         return [self.line_of(start) for start, end in spans if not self.masked[start:end].strip()]
 
 
 @dataclass
 class _Block:
-    """A function or class: its own name, where it starts and ends, and its docstring, if it has
-    one.
+    """A function or class: its own name, start, end, and docstring, if any.
 
-    The name is the qualified one, or without a docstring that of the class around it and its own.
+    The name is the qualified name; without a docstring, the names of the surrounding class and of
+    the block.
     """
 
     own: str
@@ -226,7 +225,7 @@ def _mask(match: re.Match[str]) -> str:
 
 
 def _colon(masked: str, start: int) -> int:
-    """Return the position behind the colon that ends the head of a block."""
+    """Return the position behind the colon of the head of a block."""
     if simple := _SIMPLE_HEAD.match(masked, start):
         return simple.end()
     depth = 0
@@ -238,7 +237,7 @@ def _colon(masked: str, start: int) -> int:
 
 
 def _end(masked: str, block: _Block) -> int:
-    """Return the end of a block: of the last line before one that is not indented more, outside
+    """Return the end of a block: of the last line before a line that is not indented more, outside
     brackets."""
     outdent = re.compile(rf"\n[ \t]{{0,{block.indent}}}\S")
     end = counted = block.start
@@ -273,7 +272,7 @@ def _text(literal: str) -> str | None:
 
 
 def _dedented(lines: Sequence[str], indent: int) -> str:
-    """Return what `textwrap.dedent` returns of lines of which the first has this indent."""
+    """Return lines as from `textwrap.dedent`, by the indent of the first line."""
     margin, text = lines[0][:indent], _BLANK.sub("", "\n".join(lines))
     if re.search(rf"\n(?!\n|{margin}|\Z)", text):
         return textwrap.dedent(text)

@@ -1,7 +1,6 @@
-"""Pairs from a block of a table: rows of a query, a document that answers it, and any number of
-negatives.
+"""Pairs from a block of a table: rows of a query, its document, and any number of negatives.
 
-Letters in shapes: r rows of the block, k texts of one role in all of them.
+Letters in shapes: r rows of the block, k texts of a role in all rows.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _SPACE = pa.scalar(" ", KIND)
 
 
 class ColumnTexts(NamedTuple):
-    """The texts of one column or more, with the blank ones, and the row of the block of each."""
+    """The texts of some columns, blank texts included, and the row of the block of each text."""
 
     texts: pa.Array  # [k] large_string; empty where a text is missing
     rows: Rows  # [k]
@@ -41,7 +40,7 @@ class ColumnTexts(NamedTuple):
 
 @dataclass(frozen=True)
 class RoleTexts:
-    """The texts of one role, and the row of the block that each text belongs to."""
+    """The texts of a role, and the row of the block of each text."""
 
     texts: pa.Array  # [k] large_string
     rows: Rows  # [k] in rising order
@@ -68,27 +67,27 @@ class RoleTexts:
         return kept
 
     def at(self, rows: Rows) -> Rows:
-        """Return the position of the first text of each of these rows."""
+        """Return the position of the first text of each given row."""
         return np.searchsorted(self.rows, rows)
 
 
 def rows_of(block: TableBlock, roles: Roles, columns: Columns, dropped: Counter[str]) -> pa.Table:
-    """Return the pairs of a block, with the columns that `Pairs` has: query, doc, query_id, doc_id,
-    name, place; if any, given ids, weight and negatives.
+    """Return the pairs of a block, with the columns of `Pairs`: query, doc, query_id, doc_id, name,
+    place; if any, given ids, weight and negatives.
 
     Args:
         columns: the columns of each role.
-        dropped: counts by reason, to which the rows and texts that are left out are added.
+        dropped: counts by reason; the rows and texts left out are added.
 
     Raises:
-        DataError: a value that cannot be used, by file, row and column.
+        DataError: a useless value, by file, row and column.
     """
     return PairReader(block, roles, columns, dropped).read()
 
 
 def docs_of(block: TableBlock, columns: Columns) -> tuple[pa.Array, pa.Array]:
-    """Return the texts of a column of documents, or of lists of documents, and their ids, null
-    where the table holds no ids.
+    """Return the texts and ids of a column of documents, or of lists of documents; ids are null in
+    a table without ids.
 
     Raises as `rows_of` does.
     """
@@ -109,7 +108,7 @@ class PairReader(BlockReader):
         self.remedy = ""
 
     def read(self) -> pa.Table:
-        """Return the pairs that are kept, in the order of their rows."""
+        """Return the kept pairs, in the order of their rows."""
         self.remedy = ": set data.missing_text=drop to leave such rows out"
         listed = "score" in self.columns and is_list(self.column("score").type)
         if not listed:
@@ -156,7 +155,7 @@ class PairReader(BlockReader):
         return pairs
 
     def leave_out_other_labels(self) -> None:
-        """Leave out the rows whose score or label says that their texts do not belong together."""
+        """Leave out the rows with a score or label of texts that do not belong together."""
         wanted = self.roles.positive_labels
         least = self.roles.min_score
         if least == -np.inf or "score" not in self.columns:
@@ -173,10 +172,9 @@ class PairReader(BlockReader):
         self.leave_out("rows of other labels", ~right.to_numpy(zero_copy_only=False))
 
     def divide_by_score(self, docs: RoleTexts) -> tuple[RoleTexts, RoleTexts]:
-        """Return the documents that answer the query of their row, and the documents that do not,
-        by their scores.
+        """Return the documents with a score of an answer to the query, and the documents without.
 
-        Rows are left out if they have documents and none of them answers.
+        Rows with documents, but without an answer, are left out.
         """
         assert docs.scores is not None
         least = -np.inf if self.roles.min_score is None else self.roles.min_score
@@ -188,7 +186,7 @@ class PairReader(BlockReader):
         return answers, unscored[~right]
 
     def places(self, side: RoleTexts) -> pa.Array:
-        """Return the file and row of each text, [k], with the id that the table holds, if any."""
+        """Return the file and row of each text, [k], with the id in the table, if any."""
         places = pa.array([self.block.place(row) for row in side.rows.tolist()], KIND)
         if side.own_ids is None:
             return places
@@ -206,13 +204,13 @@ class PairReader(BlockReader):
         return np.bincount(side.rows, minlength=len(self.keep))
 
     def side(self, role: str, ids: str, prompt: str, scores: str = "") -> RoleTexts:
-        """Return the texts of a role behind their prompts, with the ids that the table holds, or
-        else ids of the content.
+        """Return the texts of a role behind the prompts, with the ids of the table, or else of the
+        content.
 
         Args:
             ids: the role of the column of ids.
             prompt: of every text of the role.
-            scores: the role of the column of scores, if there may be one.
+            scores: the role of the column of scores, for a role with scores.
         """
         every = self.texts_of_columns(role, with_ids=ids not in self.columns)
         # A blank text counts as none: a row of blank texts is empty, a blank cell is no negative.
@@ -259,7 +257,7 @@ class PairReader(BlockReader):
         """Return the texts of all columns of a role, in the order of their rows.
 
         Args:
-            with_ids: True for the ids that every one of the columns holds in its records, if so.
+            with_ids: True for ids from the records of the columns, if every column holds ids.
         """
         names = [name for name in self.columns[role] if name in self.block.table.column_names]
         if not names:
@@ -305,14 +303,14 @@ class PairReader(BlockReader):
         return ColumnTexts(values.cast(KIND).fill_null(""), rows, ids)
 
     def value_of_each_text(self, role: str, rows: Rows, kept: Mask) -> pa.Array:
-        """Return the value of a column for each text that is kept, [k]; a block without texts may
-        lack the column.
+        """Return the value of a column for each kept text, [k]; a block without texts may lack the
+        column.
 
-        A row holds as many values as texts, with or without values for its blank texts.
+        A row holds as many values as texts, with or without values for blank texts.
 
         Args:
             role: of the column, such as positive_scores.
-            rows: of all texts, with the blank ones.
+            rows: of all texts, blank texts included.
             kept: False for the blank texts.
         """
         name = self.columns[role][0]
@@ -330,8 +328,8 @@ class PairReader(BlockReader):
         return values
 
     def differs_from_query(self, query: RoleTexts, doc: RoleTexts) -> Mask:
-        """Return True for each document that is kept, [k]: documents that equal their query are
-        left out, unless data.identical=keep."""
+        """Return True for each kept document, [k]: documents equal to their query are left out,
+        unless data.identical=keep."""
         same: Mask = query.content[query.at(doc.rows)] == doc.content
         if self.roles.identical == "keep":
             return np.ones(len(same), bool)
@@ -343,10 +341,10 @@ class PairReader(BlockReader):
     def negatives(
         self, query: RoleTexts, doc: RoleTexts, wrong: RoleTexts | None = None
     ) -> RoleTexts:
-        """Return the negatives that are neither the query nor a document that answers it.
+        """Return the negatives, without texts of the query or of its documents.
 
         Args:
-            wrong: documents of the rows' own lists that do not answer, which are negatives, too.
+            wrong: documents of the rows without an answer, by their scores; further negatives.
         """
         items = wrong
         if "negatives" in self.columns:
@@ -389,7 +387,7 @@ class PairReader(BlockReader):
 
 
 def _text_of_records(fields: Mapping[str, pa.Array]) -> pa.Array:
-    """Return the text of each record behind its title, if the records have titles."""
+    """Return the text of each record, behind the title if the records have titles."""
     texts = fields["text"]
     if "title" not in fields:
         return texts
@@ -398,7 +396,7 @@ def _text_of_records(fields: Mapping[str, pa.Array]) -> pa.Array:
 
 
 def _ids_of_records(fields: Mapping[str, pa.Array]) -> pa.Array | None:
-    """Return the id of each record; None if there is no field of ids or a record lacks its id."""
+    """Return the id of each record; None without a field of ids, or with an id missing."""
     for name in _OWN_IDS:
         if name in fields:
             return None if missing(fields[name]).any() else fields[name]
@@ -406,15 +404,15 @@ def _ids_of_records(fields: Mapping[str, pa.Array]) -> pa.Array | None:
 
 
 def _blank(texts: pa.Array) -> Mask:
-    """Return True for each text that is missing or nothing but white space, [k]."""
+    """Return True for each missing text, and for each text of white space alone, [k]."""
     empty = pc.equal(pc.utf8_trim_whitespace(texts), "")
     blank: Mask = pc.fill_null(empty, True).to_numpy(zero_copy_only=False)
     return blank
 
 
 def concatenated(first: RoleTexts, second: RoleTexts) -> RoleTexts:
-    """Return the texts of two sides in the order of their rows; scores and ids of the source only
-    if both sides have them."""
+    """Return the texts of two sides in the order of their rows; scores and ids of the source if
+    both sides have some."""
     rows = np.concatenate([first.rows, second.rows])
     order = np.argsort(rows, kind="stable")
     in_order = pa.array(order)
@@ -447,8 +445,8 @@ def as_labels(values: pa.Array) -> pa.Array:
 def _are_lists(texts: pa.Array) -> bool:
     """Return True if a column of texts holds lists, as pandas, JSON and DuckDB write lists to CSV.
 
-    Of ten or more texts, every one is then in brackets, and one at least has quotes or commas, or
-    is an empty list.
+    Of ten or more texts, every text is then in brackets, and some text has quotes or commas, or is
+    an empty list.
 
     >>> _are_lists(pa.array(["['a', 'b']", '["c", null]'] * 5)), _are_lists(pa.array(["['a', 'b']", "c"] * 5))
     (True, False)

@@ -50,15 +50,14 @@ _SOME = 200  # sampled rows that the cautions about texts rest on
 
 @dataclass(frozen=True)
 class PairsFile(Roles):
-    """Read rows of a query and documents that answer it, with or without negatives, from a file or
-    a folder of files.
+    """Read rows of a query and its documents, with or without negatives, from a file or a folder.
 
     Args:
         path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file, the last four also with .gz or
-            .zst, or a folder of them.
-        validation: a file or folder whose queries are the validation; None draws validation from
-            the rows of `path`.
-        test: a file or folder whose queries are the test.
+            .zst, or a folder of such files.
+        validation: a file or folder of the validation's queries; None draws validation from the
+            rows of `path`.
+        test: a file or folder of the test's queries.
     """
 
     path: str
@@ -78,8 +77,8 @@ class PairsFile(Roles):
         return _all_usable(pairs)
 
     def _refuse_restarted(self, pairs: Pairs, role: Text, column: str | None) -> None:
-        """Raise DataError if most ids that the files share belong to different texts, as numbers
-        that begin at 1 in each file do."""
+        """Raise DataError if most ids shared by the files belong to different texts, as with
+        numbers from 1 in each file."""
         if column is None:
             return
         first, which = pairs.distinct(role)
@@ -97,8 +96,8 @@ class PairsFile(Roles):
 class Given(Roles):
     """Read rows of a Python object: `tempera.train(data=...)`.
 
-    The object is a datasets.Dataset, a pandas or polars frame, a pyarrow table or any other object
-    that has `__arrow_c_stream__`. Roles are as in files.
+    The object is a datasets.Dataset, a pandas or polars frame, a pyarrow table or any object with
+    `__arrow_c_stream__`. Roles are as in files.
 
     >>> pairs, _ = Given.of(pa.table({"anchor": ["a"], "positive": [["x", "y"]], "negative_1": ["z"]})).read()
     >>> pairs.texts("doc"), pairs.table["negatives"].to_pylist()
@@ -107,11 +106,12 @@ class Given(Roles):
 
     @classmethod
     def of(cls, data: Any, **roles: Any) -> Source:
-        """Return a source that reads an object, with options of `Roles`."""
+        """Return a source of an object, with options of `Roles`."""
         return cls(**roles).hand(data)
 
     def hand(self, data: Any) -> Source:
-        """Return a source that reads an object with these options; for None, this source."""
+        """Return a source of an object with the options of the present source; for None, the
+        present source."""
         if data is None:
             return self
         return _Handed(self, data)
@@ -137,19 +137,19 @@ class _Handed:
 
 @dataclass(frozen=True)
 class BeirFolder:
-    """Read queries with every document that is relevant to them, and the other documents of the
-    corpus, from a BEIR folder or from other tables of a retrieval set.
+    """Read queries with every relevant document, and the rest of the corpus, from a BEIR folder or
+    from tables of a retrieval set.
 
     Args:
-        path: the folder of corpus.jsonl, queries.jsonl and qrels/, or of other tables that hold a
-            corpus, queries and judgements, as their names or folders say (MTEB, MS MARCO).
+        path: the folder of corpus.jsonl, queries.jsonl and qrels/, or of tables of a corpus,
+            queries and judgements, by the names of files or folders (MTEB, MS MARCO).
         split: the file of qrels to train on.
-        validation: a split whose queries are the validation; None draws validation from the queries
-            of `split`.
-        test: a split whose queries are the test.
-        corpus: documents that are ranked and searched: "all" documents, as `tempera eval` ranks
-            them, or only the documents that are "judged" to be relevant to a query of any of these
-            splits, for a corpus that takes too long to embed.
+        validation: the split of the validation's queries; None draws validation from the queries of
+            `split`.
+        test: the split of the test's queries.
+        corpus: documents to rank and search: "all" documents, as in `tempera eval`, or only
+            documents "judged" to be relevant to a query of any named split, for a corpus too large
+            to embed.
     """
 
     path: str
@@ -159,7 +159,7 @@ class BeirFolder:
     corpus: Literal["all", "judged"] = "all"
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """Return a pair for every judgement above 0, and a row for every other document of the
+        """Return a pair for every judgement above 0, and a row for every further document of the
         corpus."""
         parts = {}
         answers = np.empty(0, np.int64)
@@ -191,7 +191,7 @@ class BeirFolder:
         return _all_usable(replace(pairs, dropped=dropped, about=about))
 
     def _about(self) -> str:
-        """Return a sentence on the files that are read, and the tables that are not."""
+        """Return a sentence on the files read, and the tables not read."""
         files = files_of_set(Path(self.path))
         about = (
             f"{self.path} is a retrieval set: corpus = {self._named(files.corpus)}, "
@@ -233,8 +233,8 @@ class BeirFolder:
         return self._rows(empty, content_ids(empty), beir.corpus.take(pa.array(docs)))
 
     def _rows(self, query: pa.ChunkedArray | pa.Array, query_ids: Ids, docs: pa.Table) -> pa.Table:
-        """Return rows of queries and documents with their ids. Documents have no name, since their
-        title is the beginning of their text."""
+        """Return rows of queries and documents with ids. Documents have no name, since the text
+        begins with the title."""
         texts = {
             "query": query,
             "doc": docs["text"],
@@ -257,7 +257,7 @@ def documents(path: Path) -> tuple[list[str], pa.ChunkedArray]:
     The documents stand in the column of a usual name, or in `text`.
 
     Raises:
-        DataError: a file that cannot be read, by file, row and column.
+        DataError: an unreadable file, by file, row and column.
     """
     table = RoleTable({"doc": (*DOC_NAMES, "text"), "doc_id": USUAL["doc_id"]}, ("doc",))
     columns = ColumnsSoFar(partial(table.columns, Roles(metadata=("*",))))
@@ -271,7 +271,7 @@ def documents(path: Path) -> tuple[list[str], pa.ChunkedArray]:
 
 
 def _pairs(table: Iterator[TableBlock], options: PairsFile | Given, folder: Path | None) -> Pairs:
-    """Return the pairs of a table: choose its roles by the first rows, then read all rows."""
+    """Return the pairs of a table: choose roles by the first rows, then read all rows."""
     where = options.path if isinstance(options, PairsFile) else "data"
     first, table = _first_block(table)
     refuse_repeated(first.table.column_names, where)
@@ -307,7 +307,7 @@ def _pairs(table: Iterator[TableBlock], options: PairsFile | Given, folder: Path
 
 
 def _first_block(blocks: Iterator[TableBlock]) -> tuple[TableBlock, Iterator[TableBlock]]:
-    """Return the first block that holds rows, and all blocks again."""
+    """Return the first block with rows, and all blocks again."""
     ahead, again = tee(blocks)
     for block in ahead:
         if len(block.table):
@@ -330,7 +330,7 @@ def _plan(first: TableBlock, roles: PairsFile | Given, where: str) -> _TablePlan
 
     Args:
         first: the first rows.
-        roles: the options that the user has set.
+        roles: the options of the user.
     """
     guessed = "*" in roles.metadata
     unfolding = unfolding_of(first.table, vars(roles), guessed)
@@ -358,8 +358,7 @@ def _plan(first: TableBlock, roles: PairsFile | Given, where: str) -> _TablePlan
 
 
 def _refuse_unsaid(roles: Roles, of_table: TableProfile, rows: pa.Table, where: str) -> None:
-    """Refuse a table with labels or grades if no option says which labels or grades are those of
-    pairs.
+    """Refuse a table with labels or grades if no option names the labels or grades of pairs.
 
     Args:
         of_table: the profile of the first rows.
@@ -386,8 +385,8 @@ def _refuse_unsaid(roles: Roles, of_table: TableProfile, rows: pa.Table, where: 
 
 
 def _score_columns(roles: Roles, names: Sequence[str]) -> list[str]:
-    """Return the column of scores that an option names, or the columns without a role that have a
-    usual name of scores."""
+    """Return the column of scores by an option, or the columns without a role with a usual name of
+    scores."""
     if roles.score is not None:
         return [roles.score]
     taken = set(roles.metadata)
@@ -398,8 +397,8 @@ def _score_columns(roles: Roles, names: Sequence[str]) -> list[str]:
 
 
 def _constants(roles: Roles, of_table: TableProfile) -> dict[str, str]:
-    """Return the columns of scores by their usual names that hold one value alone, with the value,
-    unless the value says that no pair belongs together."""
+    """Return the columns of scores, by usual names, with a single value in all rows, and the value.
+    A value of texts that do not belong together is left out."""
     if roles.says_labels or roles.score is not None:
         return {}
     free = [name for name in of_table.columns if name not in roles.metadata]
@@ -415,7 +414,7 @@ def _constants(roles: Roles, of_table: TableProfile) -> dict[str, str]:
 def _checked_constants(
     blocks: Iterable[TableBlock], constants: Mapping[str, str], where: str
 ) -> Iterator[TableBlock]:
-    """Pass on blocks, and refuse a block in which a column of one value holds another value."""
+    """Pass on blocks, and refuse a block with a second value in a column of a single value."""
     for block in blocks:
         for name, value in constants.items():
             if name not in block.table.column_names:
@@ -435,8 +434,8 @@ def _prompt_note(prompt: str) -> str:
 
 
 def _notes(pairs: Pairs, so_far: ColumnsSoFar, unfolding: Unfolding) -> list[str]:
-    """Return sentences on the form of the files and the making of rows, and cautions about texts
-    that make the task too easy or are ids."""
+    """Return sentences on the form of the files and the making of rows, and cautions about ids, and
+    about texts that make the task too easy."""
     notes = list(so_far.notes)
     if any(name.endswith(".user") for name in so_far.columns.get("query", ())):
         notes.append("of each chat, the first question and the answer to it make a pair")
@@ -456,13 +455,13 @@ def _notes(pairs: Pairs, so_far: ColumnsSoFar, unfolding: Unfolding) -> list[str
 
 
 def _are_codes(texts: Sequence[str]) -> bool:
-    """Return True if more than 9 in 10 texts are one word with a digit."""
+    """Return True if more than 9 in 10 texts are a word with a digit."""
     codes = sum(_CODE.fullmatch(text) is not None for text in texts)
     return codes > 0.9 * len(texts)
 
 
 def _hidden_texts(pairs: Pairs, columns: Columns) -> dict[str, int]:
-    """Count the texts whose id an earlier text has; only the first text of an id is read."""
+    """Count the texts with the id of an earlier text; only the first text of an id is read."""
     counts: dict[str, int] = {}
     for role in TEXTS:
         id_role = IDS[role]
@@ -477,5 +476,5 @@ def _hidden_texts(pairs: Pairs, columns: Columns) -> dict[str, int]:
 
 
 def _all_usable(pairs: Pairs) -> tuple[Pairs, NDArray[np.bool_]]:
-    """Return pairs, and True for each pair: evaluation may use every one, [n]."""
+    """Return pairs, and True for each pair, because evaluation may use all pairs, [n]."""
     return pairs, np.ones(len(pairs), dtype=bool)

@@ -1,4 +1,4 @@
-"""Pairs that are made of texts: a heading, or else the first sentence, asks for the rest."""
+"""Pairs made of texts: a heading, or else the first sentence, asks for the rest."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ UNDIVIDED = "parts of files, such as a heading alone, of which no pair can be ma
 
 
 class Section(NamedTuple):
-    """A text of a file with its heading and its line."""
+    """A text of a file with heading and line."""
 
     heading: str  # behind the heading of the page; empty for a text without a heading
     text: str
@@ -91,10 +91,10 @@ class Section(NamedTuple):
 @dataclass(frozen=True)
 class TextFiles:
     """Sections of .txt, .md and .html files: a heading, or else the first sentence, is the query of
-    the text that follows it.
+    the text below.
 
-    A heading stands behind the first heading of its page. Long sections are divided between
-    paragraphs, and the later parts are asked for by their first sentence.
+    A query begins with the first heading of the page. Long sections are divided between paragraphs;
+    the first sentence of a later part is the part's query.
 
     Args:
         path: a file, or a folder of files.
@@ -142,7 +142,7 @@ def passages(
     files: Iterable[Path], most: int, dropped: Counter[str]
 ) -> Iterator[tuple[str, str, str]]:
     """Yield the heading, which may be empty, the text and the place of each part of files; files
-    that are not UTF-8 are counted."""
+    not in UTF-8 are counted."""
     for file in files:
         try:
             text = file.read_text(encoding="utf-8-sig")
@@ -202,8 +202,8 @@ def sections(text: str) -> Iterator[Section]:
 
 
 def _without_matter(text: str) -> tuple[str, str]:
-    """Return Markdown with empty lines in place of its front matter (the YAML before it) and its
-    comments, and the title in the front matter, or an empty text."""
+    """Return Markdown with empty lines in place of front matter (YAML at the top) and comments, and
+    the title in the front matter, or an empty text."""
     title = ""
     matter = _MATTER.match(text)
     titled = matter and _TITLED.search(matter[1])
@@ -229,8 +229,8 @@ def _divided(text: str, most: int, dividers: Sequence[tuple[re.Pattern[str], str
 
     Args:
         most: most characters of a part.
-        dividers: patterns between pieces, with the signs that join pieces to a part; a piece that
-            is too long is divided by the next divider.
+        dividers: patterns between pieces, with the signs for joining pieces to a part; too long a
+            piece is divided by the next divider.
     """
     if not dividers:
         return [text[i : i + most] for i in range(0, len(text), most)]
@@ -247,7 +247,7 @@ def _divided(text: str, most: int, dividers: Sequence[tuple[re.Pattern[str], str
 
 
 def pair_of(heading: str, text: str) -> tuple[str, str] | None:
-    """Return a query and the text that it asks for, or None if the text cannot be divided.
+    """Return a query and its text, or None if the text cannot be divided.
 
     The query is the heading, or else a title in a line of its own, or else the first sentence.
 
@@ -268,8 +268,8 @@ def pair_of(heading: str, text: str) -> tuple[str, str] | None:
 
 
 def unread(path: Path, files: Collection[Path]) -> Counter[str]:
-    """Return the number of files of a folder that are not read, by a reason that names their
-    endings, the most frequent first.
+    """Return the number of unread files of a folder, by a reason with the endings of the files, the
+    most frequent first.
 
     Args:
         files: the files that are read.

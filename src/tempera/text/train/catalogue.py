@@ -26,8 +26,8 @@ _TOKENIZER_TEXTS = 500_000  # texts in memory for a tokenizer, which samples the
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The distinct queries, [p], and documents, [u]: first the answers, then documents that are
-    only negatives."""
+    """The distinct queries, [p], and documents, [u]: first the answers, then negatives without a
+    query."""
 
     pairs: Pairs
     query_rows: Rows  # [p] a pair of each query
@@ -42,8 +42,8 @@ class Catalogue:
         """Return the distinct texts of pairs by their ids.
 
         Args:
-            withheld: True for negatives that no row has, though they are documents, [m]; None
-                withholds nothing.
+            withheld: True for negatives without a row, though documents, [m]; None withholds
+                nothing.
 
         >>> catalogue = Catalogue.of(Pairs.of(["a", "b", "a"], ["x", "x", "y"]))
         >>> catalogue.queries[:], catalogue.docs[:], catalogue.doc_of.tolist()
@@ -89,8 +89,8 @@ class Catalogue:
         """The first query of the text of each query, [p], and the first document of the text of
         each document, [u].
 
-        Data may have several ids for equal texts. No tower tells equal texts apart, so that they
-        are one text in training, and an answer to one of them is no negative of another.
+        Data may have several ids for equal texts. No tower tells equal texts apart: equal texts are
+        the same text in training, and an answer to a query is no negative of an equal query.
         """
         return {"query": self._alike("query"), "doc": self._alike("doc")}
 

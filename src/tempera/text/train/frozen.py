@@ -1,4 +1,4 @@
-"""Untrained sides of a retriever: towers whose features are rows of a matrix of vectors.
+"""Untrained sides of a retriever: towers with rows of a matrix of vectors as features.
 
 Letters in shapes: n rows, m vectors, c documents of an index, D width.
 """
@@ -61,7 +61,7 @@ class Frozen(Tower):
 
     @torch.no_grad()
     def encode(self, features: Ragged, role: Role = "doc") -> Tensor:
-        """Return the vectors of rows as they are compared, [n, D]: of length 1 for cosine."""
+        """Return the compared vectors of rows, [n, D]: of length 1 for cosine."""
         blocks = list[Tensor]()
         for start in range(0, max(1, len(features)), _BLOCK):
             blocks.append(self(features[start : start + _BLOCK]).float().cpu())
@@ -72,10 +72,10 @@ class Frozen(Tower):
 
 
 def _keys(file: VectorFile, is_stamped: bool) -> list[NDArray[np.int64]]:
-    """Return the keys that find the documents of a file, [c] each, the first to be tried first.
+    """Return the keys for finding the documents of a file, [c] each, the first to be tried first.
 
-    The index of a run has keys. In other files, hashes of the ids are the keys. In a file stamped by
-    Tempera, ids that are all integers are tried before their hashes: in the index of a run on texts
+    The index of a run has keys. In other files, hashes of the ids are the keys. In a file stamped
+    by Tempera, integers as ids are tried before hashes of the ids: in the index of a run on texts
     without ids, the integers are hashes already, and items of a recommender may have integer ids.
     """
     if file.keys is not None:
@@ -90,7 +90,7 @@ def _keys(file: VectorFile, is_stamped: bool) -> list[NDArray[np.int64]]:
 
 
 def numbered(rows: NDArray[np.int64]) -> Ragged:
-    """Return positions of vectors as features, one for each text."""
+    """Return positions of vectors as features, a position for each text."""
     return Ragged(torch.from_numpy(rows.astype(np.int32)), torch.arange(len(rows) + 1))
 
 
@@ -116,13 +116,13 @@ class ModelSide(Frozen):
         return numbered(stored.rows)
 
     def save(self, folder: Path) -> None:
-        """Write the model as it is."""
+        """Write the model unchanged."""
         write_copy(self.model, folder)
 
 
 class HeadTower(ModelSide):
-    """A frozen model's query vectors x behind a linear residual, x + W x + b, which is the identity
-    before training. The head compares by the similarity of its training, not of the model.
+    """A frozen model's query vectors x behind a linear residual, x + W x + b; before training, the
+    identity. The head compares by the similarity of its training, not of the model.
 
     Vectors of another width than the D of the index are cut, or filled up with zeros, before
     W x + b is added.
@@ -146,7 +146,7 @@ class HeadTower(ModelSide):
         return F.pad(x, (0, self.width - x.shape[1])) + residual
 
     def compare_by(self, similarity: Similarity) -> None:
-        """Judge and save by the similarity that training compares by."""
+        """Judge and save by the similarity of training."""
         self.normalised = similarity == "cosine"
 
     def again(self) -> HeadTower:
@@ -205,7 +205,7 @@ class IndexSide(Frozen):
 
     @property
     def kept(self) -> Kept:
-        """Facts of this index that are saved with the model of its queries."""
+        """Facts of the index, to be saved with the model of the queries."""
         model = None if self.stamp is None else self.stamp.model
         digest = None if self.stamp is None else self.stamp.checksum
         return Kept(digest or checksum(self.vectors), model, len(self.vectors), self.width)
@@ -226,14 +226,14 @@ class IndexSide(Frozen):
         return notes
 
     def find(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the row of each id, [n]; -1 for an id that is missing in the index."""
+        """Return the row of each id, [n]; -1 for an id missing in the index."""
         rows = np.full(len(ids), -1)
         for keys, order in self.keys:
             rows = np.where(rows < 0, places(ids, keys, order), rows)
         return rows
 
     def named(self, ids: NDArray[np.int64], texts: Sequence[str]) -> Ragged:
-        """Return the features of documents by their ids, or else by the content of their texts.
+        """Return the features of documents by id, or else by the content of the texts.
 
         Raises:
             DataError: documents that the index lacks.
@@ -270,7 +270,7 @@ class KeptTowers(Towers):
     guarded = True
 
     def compare_by(self, similarity: Similarity) -> None:
-        """Judge and save queries by the similarity that training compares by.
+        """Judge and save queries by the similarity of training.
 
         Raises:
             ConfigError: kept vectors that are compared otherwise.

@@ -28,8 +28,8 @@ Floats = NDArray[np.float32]
 class KnownVectors:
     """Vectors of a run's distinct texts; the same weights compute each vector once.
 
-    Until a saved model is trained, vectors are kept in a store, by the tokens of the texts. All runs
-    that begin with this model and these options share the store.
+    Until a saved model is trained, vectors are kept in a store, by the tokens of the texts. All
+    runs with the same model and options at the beginning share the store.
 
     Args:
         tower: the tower before its training.
@@ -74,7 +74,8 @@ class KnownVectors:
         return self._stored(features, rows, role, lambda chosen: embed(features[chosen]))
 
     def forget(self) -> None:
-        """Free the memory before a step, which may change the weights but not their versions."""
+        """Free the memory before a step, because a step may change the weights but not the versions
+        of the weights."""
         self.blocks, self.written = [], None
 
     def _gathered(self, numbers: Rows) -> Floats:
@@ -125,7 +126,7 @@ class KnownVectors:
 
     @cached_property
     def _numbers(self) -> dict[Role, Rows]:
-        """The number of each query and document; texts that one model reads alike have one
+        """The number of each query and document; texts with the same tokens have the same
         number."""
         queries, docs = self.features["query"], self.features["doc"]
         if self._origin("query") and self.tower.of("query") is self.tower.of("doc"):

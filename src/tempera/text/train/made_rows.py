@@ -1,7 +1,7 @@
 """Rows made of documents, beside the pairs of the first steps: a span of a text, or a function's
 name, asks for the rest.
 
-Letters in shapes: b pairs of a batch, r made rows, u documents, m rows that a source has made.
+Letters in shapes: b pairs of a batch, r made rows, u documents, m rows made by a source.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STREAM = 1 << 20  # a stream of random numbers apart from the samplers of the s
 
 
 def obstacle(config: Config) -> str | None:
-    """Return the option that keeps a run from making rows, as a clause; None if a run may."""
+    """Return the option against making rows, as a clause; None without an obstacle."""
     if not config.suited_rows:
         return "only a static tower reads a part of a text's tokens alone"
     if config.train.guide is not None:
@@ -76,7 +76,7 @@ class Kind(Protocol):
 
 @dataclass(frozen=True)
 class Spans:
-    """A random span of a document's tokens asks for the others.
+    """A random span of a document's tokens asks for the rest.
 
     The task is the inverse cloze task (Lee et al. 2019) on spans instead of sentences (Izacard et
     al. 2022). Spans have 8 to 40 tokens, at most half of a document. A row has a query id of its
@@ -84,7 +84,7 @@ class Spans:
 
     Args:
         tokens: tokens of every document, [u].
-        train: training pairs; rows are made of their documents of at least 16 tokens.
+        train: training pairs; rows are made of documents of at least 16 tokens.
     """
 
     tokens: Ragged
@@ -130,7 +130,7 @@ class Spans:
 
 @dataclass(frozen=True)
 class SourceRows:
-    """Rows that the source has made of documents without a query.
+    """Rows made by the source of documents without a query.
 
     Args:
         queries: tokens, [m].
@@ -148,7 +148,7 @@ class SourceRows:
     about = "the name or the comments of a function without a docstring ask for its code"
 
     def suits(self) -> bool:
-        """Return True: a run that takes no rows of its source does not read them."""
+        """Return True: a run without rows of its source does not read the rows."""
         return True
 
     def choices(self) -> Rows:
@@ -179,8 +179,8 @@ class MadeRows:
 
     @classmethod
     def of(cls, config: Config, kind: Kind) -> MadeRows:
-        """Return the made rows of a run: the number in its configuration, or with "auto" the number
-        that suits its tower and data."""
+        """Return the made rows of a run: the number in the configuration, or with "auto" a number
+        by the tower and the data."""
         train = config.train
         if train.made_rows != "auto":
             return cls(kind, train.made_rows, train.size, train.seed)

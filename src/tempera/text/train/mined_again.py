@@ -1,8 +1,8 @@
-"""Hard negatives, mined by the evaluated model before its second training, and the check of
+"""Hard negatives, mined by the evaluated model before the second training, and the check of
 negatives by a cross-encoder.
 
-Letters in shapes: n training pairs, q distinct queries and c distinct documents that are trained
-on, e pairs of a query and an answer, D width.
+Letters in shapes: n training pairs, q distinct queries and c distinct documents of training, e
+pairs of a query and an answer, D width.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def with_mined(
     cross: CrossEncoder | None,
     read: Read,
 ) -> tuple[Examples, Report]:
-    """Return pairs with negatives that a model mines among the training documents, and the report.
+    """Return pairs with negatives mined by a model among the training documents, and the report.
 
     Args:
         examples: the training pairs.
@@ -79,7 +79,7 @@ def with_mined(
 def checked(
     examples: Examples, catalogue: Catalogue, cross: CrossEncoder, margin: float
 ) -> tuple[Examples, int]:
-    """Return the pairs without negatives that a cross-encoder scores above the answer less a
+    """Return the pairs without negatives of a cross-encoder's score above the answer less a
     relative margin, and the number of removed negatives."""
     own = examples.negatives
     assert own is not None

@@ -1,6 +1,6 @@
 """Distinct queries and documents to mine negatives for, and the pairs of a query and an answer.
 
-Letters in shapes: q queries, n texts, u distinct ones.
+Letters in shapes: q queries, n texts, u distinct texts.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class MiningTask:
         corpus: Path | None = None,
         split: str = "train",
     ) -> MiningTask:
-        """Read a table of pairs, whose answers and negatives are candidates, or a BEIR folder,
-        whose documents are all candidates.
+        """Read a table of pairs, with answers and negatives as candidates, or a BEIR folder, with
+        all documents as candidates.
 
         Args:
             path: the table or the folder.
@@ -78,8 +78,8 @@ class MiningTask:
             split: split of BEIR folders.
 
         Raises:
-            DataError: data that cannot be read, by file, row and column; or a corpus whose ids
-                belong to other documents.
+            DataError: data that cannot be read, by file, row and column; or a corpus with the ids
+                of other documents.
             ConfigError: roles for a BEIR folder.
         """
         refuse_other("roles", roles, isinstance(roles, Roles | None), "a Roles or None")
@@ -108,7 +108,7 @@ class MiningTask:
 
 @dataclass(frozen=True)
 class _Named:
-    """Texts, [n], and their ids as the source has them, null for a text that has none."""
+    """Texts, [n], and the ids of the source, null for a text without an id."""
 
     texts: list[str]
     own: pa.ChunkedArray
@@ -140,9 +140,9 @@ class _Distinct:
     @classmethod
     def of(cls, named: _Named) -> tuple[_Distinct, Ints]:
         """Return distinct texts, in order of first appearance, and the position of each text among
-        them, [n].
+        the distinct texts, [n].
 
-        Texts of equal content, or of one id, are one text; the first of them is used.
+        Texts of equal content, or of the same id, count as a single text; the first is used.
         """
         has_id = np.flatnonzero(named.own.is_valid().to_numpy())
         used = np.arange(len(named.texts))  # [n] the text that is used for each text

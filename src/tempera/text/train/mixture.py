@@ -32,7 +32,7 @@ class Mixture:
         sources: sources with options of their own, prompts among them.
         weights: share of each source in the batches, in any unit; None is by rows.
         batches: "mixed" takes every batch from all sources, "single" each batch from one source.
-        temperatures: temperature of each source's batches, which are then single; None is the
+        temperatures: temperature of each source's batches, for "single" batches; None is the
             temperature of the objective.
     """
 
@@ -64,8 +64,7 @@ class Mixture:
             )
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
-        """Return the pairs of all sources, and True for each pair that its source allows evaluation
-        to use."""
+        """Return the pairs of all sources, and True for each pair for evaluation, by the source."""
         parts = list[Pairs]()
         may_ask = list[NDArray[np.bool_]]()  # of each part
         for i, source in enumerate(self.sources):
@@ -129,8 +128,7 @@ def _apart(pairs: Pairs, earlier: Sequence[Pairs], salt: int) -> Pairs:
 
 
 def _with_another_text(own: tuple[Ids, Texts], other: tuple[Ids, Texts]) -> Ids:
-    """Return the ids that two sides have for different texts; each side is distinct ids with their
-    texts."""
+    """Return the ids of different texts on two sides; each side has distinct ids with texts."""
     own_ids, own_texts = own
     other_ids, other_texts = other
     ids, own_at, other_at = np.intersect1d(

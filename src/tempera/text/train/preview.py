@@ -16,16 +16,15 @@ _CHARACTERS = 200
 
 
 def summary(catalogue: Catalogue, rows: Rows, queries: Ragged, docs: Ragged) -> dict[str, Any]:
-    """Return three of the training rows, quantiles of their token lengths, rates of repeats,
-    negatives a query.
+    """Return three training rows, quantiles of token lengths, rates of repeats, negatives a query.
 
     Args:
         rows: [n] training pairs.
         queries: tokens of the distinct queries, [p].
         docs: tokens of the distinct documents, [u].
 
-    A text counts as being at the limit if it shares the largest number of tokens with another text:
-    where a tower cuts its texts, all cut texts are at the limit.
+    A text counts as being at the limit if two texts have the largest number of tokens: where a
+    tower cuts texts, all cut texts are at the limit.
     """
     query = catalogue.query_of[rows]
     doc = catalogue.doc_of[rows]
@@ -51,7 +50,7 @@ def summary(catalogue: Catalogue, rows: Rows, queries: Ragged, docs: Ragged) -> 
 
 
 def _shown(catalogue: Catalogue, row: int, queries: Ragged, docs: Ragged) -> dict[str, Any]:
-    """Return one row as text: each role's text with its number of tokens."""
+    """Return a row as text: each role's text with the number of tokens."""
     query, doc = int(catalogue.query_of[row]), int(catalogue.doc_of[row])
     negatives = catalogue.negatives[row : row + 1].values.numpy()
 

@@ -1,7 +1,7 @@
-"""Batches in which no two rows share a text, and batches from several sources.
+"""Batches without two rows of the same text, and batches from several sources.
 
-Both samplers are called as `Shuffled` is: (first, last) gives the rows of these batches of the run,
-which depend on the seed and the step alone.
+Both samplers are called as `Shuffled` is: (first, last) gives the rows of the batches first to last
+- 1 of a run, a function of the seed and the step alone.
 
 Letters in shapes: n rows, k keys of all rows together, s sources.
 """
@@ -33,22 +33,20 @@ _AHEAD = 64  # fresh rows that a batch looks at beyond its missing rows
 
 @dataclass(frozen=True)
 class NoDuplicates:
-    """Draw every row once an epoch, in batches of which no two rows share a query, a document or a
+    """Draw every row once an epoch, in batches without two rows with a common query, document or
     negative.
 
     The sizes of an epoch's batches differ by at most one row, as with `Shuffled`. Rows with a
     frequent text are spread evenly over the epoch. A row that shares a text with its batch waits
-    for the next batch; a row that shares a text with the last batch takes the place of a row of an
-    earlier batch, which moves to the last. Where texts are in too many rows for the last batches to
-    be filled in this way, the last batches draw some rows for a second time, and other rows are
-    left out of the epoch.
+    for the next batch; a row that shares a text with the last batch changes places with a row of an
+    earlier batch. Where texts are in too many rows for the last batches to be filled in this way,
+    the last batches draw some rows for a second time, and other rows are left out of the epoch.
 
     Args:
         keys: the ids of all texts of each row, n rows.
 
     Raises:
-        ConfigError: a batch that is larger than the data, or than any set of rows that share no
-            text.
+        ConfigError: a batch larger than the data, or than any set of rows without a common text.
     """
 
     keys: Ragged
@@ -273,14 +271,14 @@ def keys_of(
 class Mixed:
     """Draw rows of several sources by weight: each batch from all sources, or from one source.
 
-    The rows of a source come in a fresh random order after all of them have come. Over a run each
-    source has its share of the rows, or of the batches, to within one or two.
+    The rows of a source come in a fresh random order in each pass. Over a run each source has its
+    share of the rows, or of the batches, to within one or two.
 
     Args:
         source: [n] the source of each row.
         weights: share of each source, [s], in any unit; None is by rows.
         batches: "mixed" or "single".
-        temperatures: temperature of each source's batches, [s], which are then single; None is the
+        temperatures: temperature of each source's batches, [s], for "single" batches; None is the
             temperature of the objective.
 
     Raises:

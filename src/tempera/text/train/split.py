@@ -31,13 +31,12 @@ _Mask = NDArray[np.bool_]
 class Split:
     """Hold the rows of training, and the held-out rows of validation and test.
 
-    Texts are held out: the query of each held-out row, and its document unless the document counts
-    as known. No training row has a held-out text as query, document or negative, whatever its case,
-    white space or Unicode form. Documents count as known where `shared_documents` is keep, where
-    the rows are any two texts, and in a source with at least five distinct queries for each
-    distinct document, as labels and canned replies have. Validation and test may share documents
-    where their queries are named, or drawn one by one: neither is trained on, and both are answered
-    from one corpus.
+    Texts are held out: the query of each held-out row, and the document unless known. No training
+    row has a held-out text as query, document or negative, whatever its case, white space or
+    Unicode form. Documents count as known where `shared_documents` is keep, where the rows are any
+    two texts, and in a source with at least five distinct queries for each distinct document, as
+    with labels and canned replies. Validation and test may share documents where their queries are
+    named, or drawn singly: neither part is trained on, and both are answered from the same corpus.
     """
 
     pairs: Pairs
@@ -54,7 +53,7 @@ class Split:
 
     @property
     def count(self) -> int:
-        """Number of pairs, without the documents that are only ranked."""
+        """Number of pairs, without the documents only for ranking."""
         return int((self.pairs.part != RANKED).sum())
 
     @cached_property
@@ -94,7 +93,7 @@ class Split:
 
     @property
     def trained_texts(self) -> Ids:
-        """The ids of the forms of the texts that the training rows hold in any role, rising."""
+        """The ids of the forms of the texts of training rows in any role, rising."""
         forms, table = self.pairs.forms, self.pairs.table
         is_trained = np.zeros(len(self.pairs), bool)
         is_trained[self.train] = True
@@ -114,8 +113,8 @@ class Split:
         return np.unique(np.concatenate(sides))
 
     def extended(self, part: Part) -> Split:
-        """Return a split that trains also on this part and on validation before it; the same
-        queries are asked of the same documents."""
+        """Return a split with a part, and validation before the test, added to training; queries
+        and documents of evaluation stay."""
         if part == "validation":
             return _with_training(self, self.test, (TRAIN, VALIDATION))
         return _with_training(self, self.test[:0], (TRAIN, VALIDATION, TEST))
@@ -142,22 +141,21 @@ def hold_out(
 ) -> Split:
     """Divide pairs by query.
 
-    A source may name rows for validation or test (`Pairs.part`): training rows that hold a text of
-    named rows are left out. Otherwise the queries are drawn, by `options.seed`, from the candidate
-    rows, group by group. A group is all rows that shared texts connect, so that drawing whole
-    groups leaves nothing out. The test is drawn first, so that the size of validation does not move
-    the test. A group of more queries than a part wants stays in training. Where whole groups give
-    less than half of the queries that could be held out one by one, as where most rows form one
-    group, queries are drawn one by one, and rows that hold a drawn text are left out. The corpus is
-    every distinct document of the candidate rows, in falling order of their ids. Of rows of any two
-    texts none is drawn.
+    A source may name rows for validation or test (`Pairs.part`): training rows with a text of named
+    rows are left out. Otherwise the queries are drawn, by `options.seed`, from the candidate rows,
+    group by group. A group is all rows connected by shared texts: drawing whole groups leaves
+    nothing out. The test is drawn first, because the size of validation is not to move the test. A
+    group of more queries than a part wants stays in training. Where whole groups give less than
+    half of the queries to be held out singly, as where most rows form a single group, queries are
+    drawn singly, and rows with a drawn text are left out. The corpus is every distinct document of
+    the candidate rows, in falling order of their ids. Of rows of any two texts none is drawn.
 
     Args:
         pairs: rows of all parts.
         candidates: rows whose query may be asked and whose document may be ranked, [n].
         options: `queries`, `validation`, `seed` and `shared_documents`.
         most: number of training pairs to keep, drawn by `options.seed`; a larger draw contains
-            every smaller one. None keeps all.
+            every smaller draw. None keeps all.
 
     Raises:
         DataError: no row is left to train on or to ask.
@@ -203,7 +201,7 @@ def hold_out(
 
 
 def _is_label(pairs: Pairs) -> _Mask:
-    """Return True for each row whose document is like a label, [n]: its source has at least
+    """Return True for each row with a document like a label, [n], in a source with at least
     `LABELS` distinct queries for each distinct document."""
     query, doc = pairs.forms["query"], pairs.forms["doc"]
     has_query = pairs.part != RANKED
@@ -220,13 +218,13 @@ def _is_label(pairs: Pairs) -> _Mask:
 
 
 def _count_distinct(ids: Ids) -> int:
-    """Count distinct ids, in a fifth of the time that sorting takes."""
+    """Count distinct ids, in a fifth of the time of sorting."""
     count: int = pc.count_distinct(pa.array(ids)).as_py()
     return count
 
 
 def _known_note(pairs: Pairs, known: _Mask) -> str:
-    """Return a sentence about documents that count as known since they are like labels."""
+    """Return a sentence about documents known because they are like labels."""
     rows = known & (pairs.part != RANKED)
     queries = _count_distinct(pairs.forms["query"][rows])
     docs = _count_distinct(pairs.forms["doc"][rows])
@@ -238,7 +236,7 @@ def _known_note(pairs: Pairs, known: _Mask) -> str:
 
 def _texts_of(pairs: Pairs, rows: Rows, known: _Mask) -> tuple[Ids, Ids]:
     """Return the ids of the forms of the held-out texts of some rows: of the queries, and of the
-    unknown documents, with the whole documents of which parts are ranked."""
+    unknown documents, with the whole documents of ranked parts."""
     unknown = rows[~known[rows]]
     docs = np.concatenate([pairs.forms["doc"][unknown], pairs.forms["whole"][unknown]])
     return pairs.forms["query"][rows], docs
@@ -247,13 +245,12 @@ def _texts_of(pairs: Pairs, rows: Rows, known: _Mask) -> tuple[Ids, Ids]:
 def _with_training(
     split: Split, held: Rows, parts: tuple[int, ...], most: int | None = None, seed: int = 0
 ) -> Split:
-    """Return a split that trains on the rows of some parts, without rows that hold a held-out text.
+    """Return a split with the training rows of some parts, without rows with a held-out text.
 
-    Held-out texts are no negatives either: training would push such a text away from queries, and
-    bring it near to none.
+    Held-out texts are no negatives either: training would push the texts away from all queries.
 
     Args:
-        held: rows that are held out.
+        held: the held-out rows.
         parts: values of `Pairs.part` whose rows may be trained on.
         most: number of rows to keep, drawn by `seed`; None keeps all.
     """
@@ -291,7 +288,7 @@ def _with_training(
 
 @dataclass(frozen=True)
 class _Drawn:
-    """Hold the queries of a part, as they were named or drawn."""
+    """Hold the named or drawn queries of a part."""
 
     queries: Ids
     most: int = 0  # queries that could be held out one by one
@@ -303,7 +300,7 @@ class _Drawn:
 def _draw(
     pairs: Pairs, candidates: _Mask, known: _Mask, all_known: bool, options: Evaluation
 ) -> dict[int, _Drawn]:
-    """Return the queries of test and of validation: the named queries, else some that are drawn.
+    """Return the queries of test and of validation: the named queries, else drawn queries.
 
     Args:
         all_known: True if documents count as known by `options`, or since rows are any two texts.
@@ -327,7 +324,7 @@ def _draw(
 
 @dataclass
 class _Pool:
-    """Hold the queries that may be held out; a drawn query leaves the pool."""
+    """Hold the candidate queries; a drawn query leaves the pool."""
 
     queries: Ids  # [q] distinct ids, rising
     groups: Ids  # [q] the group of each query
@@ -337,7 +334,7 @@ class _Pool:
 
     @classmethod
     def of(cls, pairs: Pairs, candidates: _Mask, known: _Mask, all_known: bool, seed: int) -> _Pool:
-        """Return the queries of candidate rows that share no text with a named row."""
+        """Return the queries of candidate rows without a text of a named row."""
         part, query = pairs.part, pairs.forms["query"]
         named = np.flatnonzero((part == VALIDATION) | (part == TEST))
         named_queries, named_docs = _texts_of(pairs, named, known)
@@ -353,8 +350,8 @@ class _Pool:
         return cls(queries, row_groups[first], texts, row_groups, order)
 
     def draw(self, wanted: int) -> _Drawn:
-        """Take queries out of the pool, in whole groups if these give at least half of the queries
-        that could be drawn one by one."""
+        """Take queries out of the pool, in whole groups if whole groups give at least half of the
+        queries of single draws."""
         if not wanted:
             return _Drawn(self.queries[:0])
         groups = self.groups[self.order]
@@ -376,10 +373,9 @@ class _Pool:
 
 
 def _groups(pairs: Pairs, rows: Rows, known: _Mask) -> Ids:
-    """Return the group of each row, [r]: rows of one group are connected by shared texts, in
-    whatever role.
+    """Return the group of each row, [r]: shared texts, in any role, connect rows to a group.
 
-    A document that counts as known connects no rows, unless it is also a query.
+    A known document connects no rows, unless the document is also a query.
     """
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components  # a quarter of a second
@@ -400,11 +396,11 @@ def _groups(pairs: Pairs, rows: Rows, known: _Mask) -> Ids:
 
 
 def _whole(order: Rows, groups: Ids, count: int) -> _Mask:
-    """Return True for each query, in random order, [q], of the first groups that have room in
-    `count`; a group that is too large for the rest of the room is passed over.
+    """Return True for each query, in random order, [q], of the first groups with room in `count`; a
+    group too large for the rest of the room is passed over.
 
-    A group stands where its first query by id stands, so that a query of a large group is no more
-    likely to be held out than a query of a small group.
+    The first query by id is the place of a group: a query of a large group is as likely to be held
+    out as a query of a small group.
 
     Args:
         groups: the group of each query, by position.
@@ -433,8 +429,7 @@ def _is_of_part(pairs: Pairs, candidates: _Mask, code: int, queries: Ids) -> _Ma
 
 
 def _drawn_notes(drawn: Mapping[int, _Drawn]) -> list[str]:
-    """Return sentences about queries that are held out in groups, or one by one in spite of shared
-    texts."""
+    """Return sentences about queries held out in groups, or singly in spite of shared texts."""
     notes = list[str]()
     moved = sum(each.moved for each in drawn.values())
     if moved:
@@ -460,7 +455,7 @@ def _drawn_notes(drawn: Mapping[int, _Drawn]) -> list[str]:
 
 
 def _fewer(drawn: Mapping[int, _Drawn], pairs: Pairs, options: Evaluation) -> list[str]:
-    """Return a sentence about each part that has fewer queries than the options ask for."""
+    """Return a sentence about each part with fewer queries than the options ask for."""
     sentences = list[str]()
     for name, wanted, code in (
         ("queries", options.queries, TEST),

@@ -1,5 +1,5 @@
-"""Training batches of a run on texts, with the vectors of a guide and a teacher, and with
-negatives that the model mines."""
+"""Training batches of a run on texts, with the vectors of a guide and a teacher, and with mined
+negatives."""
 
 from __future__ import annotations
 
@@ -40,12 +40,13 @@ from .split import Split
 
 @dataclass(frozen=True)
 class TextData:
-    """Hold the texts of a source, divided, with their tokens. Runs on the same data share it.
+    """Hold the texts of a source, divided, with their tokens. Runs on the same data share the
+    texts.
 
     Args:
         queries: tokens of the distinct queries, [p].
         docs: tokens of the distinct documents, [u].
-        made: rows that the source has made of documents without a query.
+        made: rows made by the source of documents without a query.
     """
 
     split: Split
@@ -56,12 +57,12 @@ class TextData:
 
     @property
     def ranked(self) -> Rows:
-        """Positions of the distinct documents that evaluation ranks."""
+        """Positions of the distinct documents ranked by evaluation."""
         return self.catalogue.doc_of[self.split.corpus]
 
 
 class TrainingPairs:
-    """Make the batches of one run.
+    """Make the batches of a run.
 
     Args:
         store: folder for the vectors of a guide, shared by all runs beside this run.
@@ -93,7 +94,7 @@ class TrainingPairs:
         self.made = MadeRows.of(config, texts.made or self.spans)
 
     def _check_negatives(self, cross: CrossEncoder) -> None:
-        """Remove the negatives of the data that a cross-encoder scores like answers."""
+        """Remove the negatives of the data with a cross-encoder's score of an answer."""
         if self.rows.negatives is not None:
             margin = self.mining.cross_margin
             self.rows, count = checked(self.rows, self.texts.catalogue, cross, margin)
@@ -111,8 +112,8 @@ class TrainingPairs:
         return self.made.batch(pairs, number, progress)
 
     def vectors(self, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
-        """Embed chosen queries or documents by the tower as it is now, [.., D]; inner products
-        compare the vectors."""
+        """Embed chosen queries or documents by the present tower, [.., D]; inner products compare
+        the vectors."""
         tokens, texts = self.texts.docs, "documents"
         if role == "query":
             tokens, texts = self.texts.queries, "queries"
@@ -127,12 +128,12 @@ class TrainingPairs:
 
     @property
     def corpus(self) -> NDArray[np.float32]:
-        """Vectors of the documents that evaluation ranks."""
+        """Vectors of the documents ranked by evaluation."""
         return self.remembered(self.texts.ranked, "doc")
 
     def mine(self, group: Group = ALONE) -> Report:
-        """Mine negatives of every pair by the tower as it is now and the options `mining`; all
-        processes call this function, and share the reading."""
+        """Mine negatives of every pair by the present tower and the options `mining`; all processes
+        call this function, and share the reading."""
         read = partial(self._read, group)
         self.rows, report = with_mined(
             self.rows, self.texts.catalogue, self.texts.split.train, self.mining, self.cross, read
@@ -140,7 +141,7 @@ class TrainingPairs:
         return report
 
     def _read(self, group: Group, role: Role, rows: Rows) -> NDArray[np.float32]:
-        """Embed distinct texts by the tower as it is now; each process reads a share of them."""
+        """Embed distinct texts by the present tower; each process reads a share of the texts."""
         if len(rows) < group.size:
             return self.vectors(rows, role)
         mine = np.array_split(rows, group.size)[group.rank]
@@ -204,8 +205,7 @@ def _rows(config: Config, texts: TextData, sampler: Sampler, store: Path) -> Exa
 
 
 def _warn_of_teachers_scale(teacher: Teacher, model: str) -> None:
-    """Warn of a teacher that compares by inner products at the default temperature, which is made
-    for cosines."""
+    """Warn of a teacher with inner products at the default temperature, made for cosines."""
     if teacher.temperature is not None or similarity_of(model_folder(Path(model))) == "cosine":
         return
     logger.warning(

@@ -1,4 +1,4 @@
-"""A trained tower for queries beside documents that keep their vectors."""
+"""A trained tower for queries beside documents with kept vectors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class QuerySide(TowerOptions, Protocol):
 
 
 class DocSide(Protocol):
-    """The options of documents that keep their vectors."""
+    """The options of documents with kept vectors."""
 
     def side(self, texts: Sequence[str], embed: Embed) -> Frozen:
         """Return the vectors of the documents; `embed` computes missing vectors."""
@@ -86,11 +86,11 @@ class FrozenModel:
 
 @dataclass(frozen=True)
 class Head:
-    """A linear residual behind the query vectors of a saved model, which embeds each query once;
+    """A linear residual behind the query vectors of a saved model, with each query embedded once;
     the identity before training.
 
     Args:
-        model: folder of the model that embedded the documents, or of its run.
+        model: folder of the model of the documents, or of its run.
     """
 
     open: ClassVar[Mapping[str, Open]] = OPEN

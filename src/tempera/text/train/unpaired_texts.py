@@ -1,5 +1,5 @@
-"""Texts without pairs, from which a student learns its teacher's similarities, or of which pairs
-are made with titles and first sentences as queries."""
+"""Texts without pairs: for learning the similarities of a teacher, or for pairs with titles and
+first sentences as queries."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Document(NamedTuple):
 
 @dataclass
 class Unpaired:
-    """Hold documents, queries without their answers, and pairs of real queries for validation and
+    """Hold documents, queries without answers, and pairs of real queries for validation and
     test."""
 
     docs: list[Document]
@@ -86,17 +86,16 @@ class Documents:
     evaluated. The index holds all documents unchanged.
 
     Args:
-        path: a folder of .txt, .md, .html and source files, of which long sections are divided; a
-            table with a column of texts, and of titles if it has one; or a BEIR folder. Without a
+        path: a folder of .txt, .md, .html and source files, with long sections divided; a table
+            with a column of texts and, if any, a column of titles; or a BEIR folder. Without a
             rule, queries of a table of pairs and of a BEIR folder are read, too.
-        queries: a table with a column of queries, or a text file with one a line: a log of queries
-            without answers, for a teacher.
-        validation: a table of real queries and documents that answer them, or a split of the BEIR
-            folder.
-        test: likewise; a BEIR folder's split of this name, and a tenth of the queries of a table of
-            pairs, unless one is given.
-        text: column of the texts; None is one of a usual name, or the only column of texts.
-        title: column of the titles; None is one of a usual name, if there is any.
+        queries: a table with a column of queries, or a text file with a query a line: a log of
+            queries without answers, for a teacher.
+        validation: a table of real queries and their documents, or a split of the BEIR folder.
+        test: likewise; without a value, the split "test" of a BEIR folder, or a tenth of the
+            queries of a table of pairs.
+        text: column of the texts; None is a column of a usual name, or the only column of texts.
+        title: column of the titles; None is a column of a usual name, if any.
         max_characters: a longer section of a text file is divided.
         rule: "heading" makes a pair of each document to train on: its title, or else its first
             sentence, asks for the rest. None makes no pairs.
