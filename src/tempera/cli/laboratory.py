@@ -46,12 +46,12 @@ def sweep(
             grid.
         seeds: number of seeds at each point.
         output: output folder (default: runs/, the name of the file, and -sweep); an interrupted
-            sweep is resumed. learned: also train with learned temperatures from the given starting
-            values, e.g. 0.02,0.1,0.5.
+            sweep is resumed.
+        learned: also train with learned temperatures from given starting values, e.g. 0.02,0.1,0.5.
         scheduled: also train with temperatures on a schedule, e.g. 0.2:0.02.
         metric: metric to compare by (default: ndcg@10, else the first metric measured).
-        jobs: number of runs at once, each in a separate process; all share the cores. yes: make
-            more than 1,000 runs.
+        jobs: number of runs at once, each in a separate process; all share the cores.
+        yes: make more than 1,000 runs.
         overwrite: discard the sweep in --output; an interrupted sweep is resumed.
     """
     from ..experiments.sweep import sweep as run_sweep
@@ -156,8 +156,9 @@ def learn(
         output: output folder (default: runs/, the name of the file, and -learn); an interrupted
             learning curve is resumed.
         metric: the score (default: ndcg@10, else the first metric measured).
-        jobs: number of runs at once, each in a separate process; all share the cores. overwrite:
-            discard the learning curve in --output; an interrupted learning curve is resumed.
+        jobs: number of runs at once, each in a separate process; all share the cores.
+        overwrite: discard the learning curve in --output; an interrupted learning curve is
+            resumed.
     """
     from ..tuning.learn import learn as run_learning
 

@@ -66,7 +66,7 @@ def evaluate(
             (default: all).
         per_query: write every score to this .parquet or .csv file.
         mixed_precision: auto reads texts in bf16 where the processor multiplies bf16 fast.
-            overwrite: replace the file of --per-query.
+        overwrite: replace the file of --per-query.
     """
     refuse_absent(model, against)
     from ..finished.held_out_set import evaluate_held_out, inputs_of
@@ -247,7 +247,7 @@ def mine(
         faiss: search by an index, e.g. HNSW32 (default: exactly).
         cache: folder of vectors (default: vectors/ beside the output).
         mixed_precision: auto reads texts in bf16 where the processor multiplies bf16 fast.
-            overwrite: replace the output.
+        overwrite: replace the output.
     """
     refuse_absent(model)
     from dataclasses import asdict

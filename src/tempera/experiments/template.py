@@ -128,8 +128,8 @@ class Template:
         """Return the configuration of a run.
 
         Args:
-            values: the varied options, with the values of the run. places: where the values were
-                written.
+            values: the varied options, with the values of the run.
+            places: where the values were written.
         """
         overrides = [f"{field}={configuration.inline(value)}" for field, value in values.items()]
         options = configuration.of(self.options, overrides)
