@@ -35,17 +35,17 @@ _CODES = 256  # values of a byte: product quantisation learns each from one vect
 def write(path: Path, vectors: Vectors, kind: str) -> None:
     """Build an index of vectors, [c, D], by inner product.
 
-    The file holds the settings of a search, so that `faiss.read_index(path).search(queries, k)`
-    finds the share of neighbours that `overlap` reports.
+    The file holds the settings of a search, so `faiss.read_index(path).search(queries, k)` finds
+    the share of neighbours reported by `overlap`.
 
     hnsw: 32 neighbours for each uncompressed vector (Malkov and Yashunin 2018). ivf_pq: about 4
-    sqrt(c) clusters, of which a search visits one in eight; one byte for every four numbers of a
-    vector (Jegou et al. 2011). int8: one byte for each number, between the least and the largest of
-    its column. binary: signs, searched by Hamming distance, and int8 by which the nearest are
-    ranked again: 40 for each hit, or as many as a corpus below 4,000 documents has for 100 hits.
+    sqrt(c) clusters, and a search visits one in eight; a byte for every four numbers of a vector
+    (Jegou et al. 2011). int8: a byte for each number, between the least and the largest of the
+    column. binary: signs, searched by Hamming distance, and int8 by which the nearest are ranked
+    again: 40 for each hit, or as many as a corpus below 4,000 documents has for 100 hits.
 
     Raises:
-        ConfigError: there is no such kind.
+        ConfigError: the kind is unknown.
         DataError: there are too few documents to learn the compression from.
         MissingLibrary: faiss is not installed.
     """

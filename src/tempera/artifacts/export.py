@@ -1,4 +1,4 @@
-"""Export of a run's model and corpus to the formats of other programs."""
+"""Export of a run's model and corpus to the formats of further programs."""
 
 from __future__ import annotations
 
@@ -28,27 +28,28 @@ def export(
     overwrite: bool = False,
     width: int | None = None,
 ) -> dict[str, Any]:
-    """Write an export into a folder; return facts about the export, as in its metrics.json.
+    """Write an export into a folder; return facts about the export, as in the export's
+    metrics.json.
 
-    onnx: the model with pooling and normalisation inside, compared with the saved one. faiss: the
-    corpus as an approximate index, with the share of exact neighbours among its hits. parquet: ids
+    onnx: the model with pooling and normalisation inside, compared with the saved model. faiss: the
+    corpus as an approximate index, with the share of exact neighbours among the hits. parquet: ids
     and vectors for a vector database, of a recommender's items and users.
 
     Args:
         run: a run folder; for ONNX also a model folder.
         output: the folder to write; None is RUN/export/onnx and so on.
         kind: kind of FAISS index: hnsw (None), ivf_pq, int8, or binary.
-        users: writes a recommender's ONNX, its user tower and its items with their vectors; or its
-            users' vectors as Parquet.
+        users: writes a recommender's ONNX, the user tower and the items with vectors; or the users'
+            vectors as Parquet.
         overwrite: replace an earlier export.
-        width: keep the first numbers of each vector, for FAISS and Parquet; a search cuts its
-            queries in the same way.
+        width: keep the first numbers of each vector, for FAISS and Parquet; a search cuts queries
+            in the same way.
 
     Raises:
-        ConfigError: there is no such target or kind, or an option that the target does not have.
-        DataError: there is no such run.
+        ConfigError: an unknown target or kind, or an option of another target.
+        DataError: there is no run in the folder.
         MissingLibrary: a library is not installed.
-        OutputError: the output cannot be written, or gives other vectors than the model.
+        OutputError: the output cannot be written, or differs from the model in a vector.
     """
     if to not in TARGETS:
         raise ConfigError(
@@ -73,7 +74,7 @@ def place_of(run: Path, to: str, output: Path | None) -> Path:
     """Return the folder of an export.
 
     Raises:
-        OutputError: the folder would be in the folder of a model or an index, whose files are its
+        OutputError: the folder would be in the folder of a model or an index, and change the
             fingerprint.
     """
     place = run / EXPORTS / to if output is None else output
@@ -93,7 +94,7 @@ def place_of(run: Path, to: str, output: Path | None) -> Path:
 def _write(
     run: Path, to: str, folder: Path, kind: str | None, users: Users | None, width: int | None
 ) -> dict[str, Any]:
-    """Write the files of an export into a folder; return the facts of its target."""
+    """Write the files of an export into a folder; return the facts about the target."""
     if to == "onnx" and width is not None:
         raise ConfigError("a width is for vectors, FAISS and Parquet: drop it for ONNX")
     if to == "onnx" and users is not None:

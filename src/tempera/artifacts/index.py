@@ -39,7 +39,7 @@ _SCHEMA = pa.schema([*((name, pa.large_string()) for name in DOCUMENT), (KEY, pa
 
 @dataclass(frozen=True)
 class Found:
-    """One hit of a search."""
+    """A hit of a search."""
 
     rank: int  # from 1
     score: float  # similarity; of a hybrid search, standard deviations above the corpus
@@ -57,11 +57,11 @@ class Found:
 def write_index(
     folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stamp | None = None
 ) -> None:
-    """Write vectors, [c, D], and a table of their documents.
+    """Write vectors, [c, D], and the table of documents.
 
     Args:
-        documents: columns doc_id, name, place and doc; where the source has ids of its own,
-            given_doc_id, which are shown.
+        documents: columns doc_id, name, place and doc; where the source has ids, given_doc_id, the
+            ids to show.
     """
     folder.mkdir(parents=True)
     vectors = np.ascontiguousarray(vectors, np.float32)
@@ -111,7 +111,7 @@ class Index:
     ids and vectors.
 
     Raises:
-        DataError: the folder holds no index, a damaged one, a link that leads out of it, or a pipe.
+        DataError: the folder holds no index, a damaged index, a link out of the folder, or a pipe.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -175,7 +175,8 @@ class Index:
         [q, min(k, c)] each.
 
         Args:
-            without: excluded pairs of a query and a document, as `ranking.nearest.top` takes them.
+            without: excluded pairs of a query and a document, in the form for
+                `ranking.nearest.top`.
 
         Raises:
             DataError: as `search` does, or the index is approximate.
@@ -204,7 +205,7 @@ class Index:
     def hits(
         self, scores: Sequence[float] | NDArray[np.floating], positions: NDArray[np.int64]
     ) -> list[Found]:
-        """Return the documents at some positions, best first, with their scores."""
+        """Return the documents at some positions, best first, with scores."""
         rows = self.documents.select(DOCUMENT).take(pa.array(positions)).to_pylist()
         hits = []
         for rank, (score, row) in enumerate(zip(scores, rows, strict=True), 1):
@@ -213,8 +214,8 @@ class Index:
 
     @property
     def keys(self) -> pa.ChunkedArray:
-        """The key by which training told each document from the others, [c]; the id of documents
-        without keys."""
+        """The key of each document in training, by which equal documents were recognised, [c]; the
+        id of documents without keys."""
         if KEY in self.documents.column_names:
             return self.documents[KEY].cast(pa.large_string())
         return self.documents["id"]
@@ -232,7 +233,7 @@ class Index:
         """Keep the first `width` numbers of each vector, [c, D] -> [c, width], again with length 1.
 
         Raises:
-            DataError: vectors with fewer numbers, or vectors that are compared by inner product.
+            DataError: vectors with fewer numbers, or vectors for comparison by inner product.
         """
         vectors = _exact(self)
         if not 1 <= width <= vectors.shape[1]:
@@ -277,7 +278,7 @@ def _typed(documents: pa.Table) -> pa.Table:
 
 
 def _read(folder: Path) -> tuple[pa.Table, Any]:
-    """Return the documents and their vectors."""
+    """Return the documents and the vectors of an exact index."""
     if (folder / _TABLE).exists():
         table = parquet_table(folder / _TABLE)
         return table, np.asarray(matrix(table["vector"], str(folder / _TABLE)), np.float32)
@@ -291,8 +292,8 @@ def _read(folder: Path) -> tuple[pa.Table, Any]:
 
 
 def write_parquet(folder: Path, index: Index) -> None:
-    """Write the documents of an exact index with a column `vector` of D floats, as vector databases
-    read them."""
+    """Write the documents of an exact index with a column `vector` of D floats, in the form for
+    vector databases."""
     vectors = _exact(index)
     column = pa.FixedSizeListArray.from_arrays(
         pa.array(np.ascontiguousarray(vectors).ravel()), vectors.shape[1]
@@ -304,8 +305,8 @@ def write_parquet(folder: Path, index: Index) -> None:
 
 
 def write_approximate(folder: Path, index: Index, kind: str) -> float:
-    """Write an exact index as FAISS's HNSW or IVF-PQ; return the share of the exact 10 nearest
-    documents that it finds."""
+    """Write an exact index as FAISS's HNSW or IVF-PQ; return the found share of the exact 10
+    nearest documents."""
     vectors = _exact(index)
     folder.mkdir(parents=True, exist_ok=True)
     approximate.write(folder / approximate.FILE, vectors, kind)
@@ -319,8 +320,8 @@ def _is_recorded(folder: Path) -> bool:
 
 
 def _exact(index: Index) -> Vectors:
-    """Return the vectors of an exact index; vectors of a large file are read when they are
-    compared."""
+    """Return the vectors of an exact index; vectors of a large file are read during a
+    comparison."""
     if index.is_approximate:
         raise DataError(
             f"{index.folder} is approximate; give the exact index that it was built from"

@@ -1,4 +1,4 @@
-"""Every file of a folder that Tempera has written, compared with its checksum."""
+"""Every file of a folder written by Tempera, compared with the recorded checksum."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..io.manifest import MANIFEST, Manifest, names_in
 
 @dataclass(frozen=True)
 class FolderCheck:
-    """The result of comparing every file of a folder with the manifests in it."""
+    """The result of comparing every file of a folder with the manifests in the folder."""
 
     folder: Path
     files: int
@@ -24,7 +24,7 @@ class FolderCheck:
 
     @property
     def is_whole(self) -> bool:
-        """True if every file of the manifests is as it was written."""
+        """True if every file of the manifests is as written."""
         return not self.damaged
 
     def json(self) -> dict[str, Any]:
@@ -52,16 +52,17 @@ class FolderCheck:
 
 
 def check(folder: str | Path, accept: bool = False) -> FolderCheck:
-    """Read every file of a folder that Tempera has written, and compare it with its checksum.
+    """Read every file of a folder written by Tempera, and compare the file with the recorded
+    checksum.
 
     Args:
         folder: of a run, an export, a merged model or checkpoints, with the exports and checkpoints
             in the folder.
-        accept: record the files as they are now, after a change of your own, or for a run of an
-            earlier version, which has no checksums.
+        accept: record the present files, after a change of your own, or for a run of an earlier
+            version without checksums.
 
     Raises:
-        DataError: no such folder, or one without a manifest, as of an earlier version.
+        DataError: a missing folder, or a folder without a manifest, as of an earlier version.
 
     >>> print(check("runs/first"))  # doctest: +ELLIPSIS
     runs/first is whole: ... files as written

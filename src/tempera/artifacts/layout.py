@@ -14,7 +14,7 @@ from .index import Index
 
 
 def refuse_depth(k: Any) -> None:
-    """Raise DataError for a number of results that is none."""
+    """Raise DataError for a number of results below 1, or no whole number."""
     if not is_whole(k):
         raise DataError(f"k is {k!r}; expected a whole number of at least 1")
     if k < 1:
@@ -25,7 +25,7 @@ class RunFolder:
     """Open the folder of a run, of texts or of interactions.
 
     Raises:
-        DataError: no such folder, if `must_exist`, or one with a link that leads out of it.
+        DataError: a missing folder, if `must_exist`, or a link out of the folder.
     """
 
     def __init__(self, folder: str | Path, must_exist: bool = True) -> None:
@@ -36,7 +36,7 @@ class RunFolder:
 
     @cached_property
     def index(self) -> Index:
-        """Documents or items to search, with their vectors."""
+        """Documents or items to search, with vectors."""
         if (self.folder / "modules.json").is_file():
             raise DataError(
                 f"{self.folder} is a saved model without documents to search: give the folder of a run"
@@ -49,7 +49,7 @@ class RunFolder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Fingerprint of the model, which an index holds too."""
+        """Fingerprint of the model, also held by an index."""
         return fingerprint(self.folder / "model")
 
     @property

@@ -1,4 +1,4 @@
-"""Addition of new items to a run by their features, without training."""
+"""Addition of new items to a run by features, without training."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from .recommender import Recommender
 
 
 def add_items(run: Path, path: Path) -> dict[str, Any]:
-    """Append items to a run, with vectors by their features and the vector for unknown ids, without
+    """Append items to a run, with vectors from features and the vector for unknown ids, without
     training.
 
-    The run's tables and its index are replaced together or not at all, by one process at a time.
-    Export indexes again afterwards.
+    The run's tables and the run's index are replaced together or not at all, by one process at a
+    time. Export indexes again afterwards.
 
     Args:
         run: of a recommender.
-        path: a table with ids and the columns that the towers read; other columns of the run's
+        path: a table with ids and the columns read by the towers; further columns of the run's
             items may be missing.
 
     Returns:
-        The numbers of items added and left out (by reason), the columns that the run does not have,
-        and the number of all items.
+        The numbers of items added and left out (by reason), the columns unknown to the run, and the
+            number of all items.
 
     Raises:
-        DataError: no recommender, or a recommender that knows items by ids alone; a column that is
-            missing or of another type; an id with two rows; no new item.
-        OutputError: a run that cannot be written.
+        DataError: no recommender, or a recommender that knows items by ids alone; a column missing
+            or of another type; an id with two rows; no new item.
+        OutputError: the run cannot be written.
     """
     Recommender(run)  # refuses another folder before anything is written beside it
     refuse_not_whole(run)  # the copy of a damaged file would have a right checksum
@@ -57,7 +57,7 @@ def add_items(run: Path, path: Path) -> dict[str, Any]:
 
 
 def _write_with_new_items(run: Path, path: Path, folder: Path) -> dict[str, Any]:
-    """Write the run with its new items into a folder, and return the facts of `add_items`."""
+    """Write the run with the new items into a folder, and return the facts of `add_items`."""
     recommender = Recommender(run)
     old = entities(run / ITEMS)
     new, dropped, ignored = _read_new(path, recommender, old.table)
@@ -88,8 +88,8 @@ def _write_with_new_items(run: Path, path: Path, folder: Path) -> dict[str, Any]
 def _read_new(
     path: Path, recommender: Recommender, items: pa.Table
 ) -> tuple[pa.Table, dict[str, int], list[str]]:
-    """Return the items that a run does not have, in the columns and types of its table; the number
-    of items left out, by reason; and the columns left out."""
+    """Return the items new to a run, in the columns and types of the run's table; the number of
+    items left out, by reason; and the columns left out."""
     features = [feature for feature in recommender.options.doc if not isinstance(feature, Id)]
     if not features:
         raise DataError(

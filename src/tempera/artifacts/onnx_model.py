@@ -1,4 +1,4 @@
-"""An exported ONNX model as a function of texts; it needs onnxruntime and tokenizers only.
+"""An exported ONNX model as a function of texts, by onnxruntime and tokenizers only.
 
 Letters in shapes: n texts, D width.
 """
@@ -29,13 +29,13 @@ INPUTS = ("input_ids", "attention_mask")
 
 @contextmanager
 def open_session(folder: Path, kind: str) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Open an exported model: its facts, and the session that runs the model.
+    """Open an exported model: the facts about the model, and the session to run the model.
 
     Args:
-        kind: name of the model in messages, such as exported model.
+        kind: name of the model in messages, "exported model" for example.
 
     Raises:
-        DataError: the folder holds no such model, or a model that cannot be read, also by the
+        DataError: the folder holds no exported model, or an unreadable model, also by the
             statements of the `with` block.
         MissingLibrary: onnxruntime is not installed.
     """
@@ -71,7 +71,7 @@ class OnnxModel:
         self.tokenizer.enable_padding(pad_id=about["pad"])
 
     def encode(self, texts: Sequence[str], role: str = "query") -> Vectors:
-        """Embed texts, each after the prompt of its role, as the model compares them, [n, D]."""
+        """Embed texts, each after the prompt of a role, in the form for comparison, [n, D]."""
         prompt = self.prompts.get(role, "")
         prompted = [encodable(prompt + text) for text in texts]
         rows = self.tokenizer.encode_batch(prompted, add_special_tokens=self.special_tokens)

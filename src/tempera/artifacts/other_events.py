@@ -1,5 +1,5 @@
-"""Evaluation of a trained recommender on interactions that it was not trained on, such as those of
-the next month."""
+"""Evaluation of a trained recommender on interactions outside the training data, for example the
+interactions of the next month."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Beside:
-    """Hold another run's ranks on the same questions, and how far the evaluated one is ahead.
+    """Hold another run's ranks on the same questions, and the lead of the evaluated run.
 
     Attributes:
         run: the other run.
-        served: the system by which the evaluated run answers, and the other run's.
+        served: the system that answers in the evaluated run, and in the other run.
         reached: results of the other run's system, by protocol.
         comparisons: of both systems, by protocol and metric.
     """
@@ -71,7 +71,7 @@ class EventsFinding:
     Attributes:
         events: the questions.
         run: the evaluated run.
-        served: the system by which the run answers.
+        served: the system that answers in the run.
         beside: another run on the same questions.
         counts: events, users, queries, and events left out by reason.
         lines: sentences on the data and the questions.
@@ -96,10 +96,10 @@ class EventsFinding:
         return means
 
     def against(self, other: EventsFinding) -> EventsFinding:
-        """Return this finding with another run beside it, compared query by query.
+        """Return the finding with another run beside, compared query by query.
 
         Raises:
-            DataError: questions or items that differ, so that nothing would be compared.
+            DataError: different questions or items, so nothing can be compared.
         """
         for name in self.events.test:
             difference = self._difference(other, name)
@@ -142,7 +142,7 @@ class EventsFinding:
         return _ids(timeline.user_ids).take(pa.array(timeline.user_of(self.events.test[name])))
 
     def verdicts(self) -> list[str]:
-        """Return the comparisons with the other run in plain words; none without another run."""
+        """Return the comparisons with the other run in plain words; empty without another run."""
         if self.beside is None:
             return []
         ours = f"{self.run} ({self.beside.served[0]})"
@@ -222,19 +222,18 @@ def evaluate_events(
     with the user's events of the file.
 
     Args:
-        data: a file or a folder of interactions with the columns that the run was trained on, or an
-            object that holds them.
-        metrics: names such as ndcg@10; empty for the metrics of the run.
+        data: a file or a folder of interactions with the run's columns, or an object with
+            interactions.
+        metrics: names of metrics, ndcg@10 for example; empty for the metrics of the run.
         queries: largest number of queries of each protocol, drawn at random; None is all.
-        options: overrides of the run's `data` section for reading the data, such as
+        options: overrides of the run's `data` section for reading the data, for example
             data.time=when.
         against: another run with the same questions; the served systems are compared query by
             query.
 
     Raises:
-        DataError: data that cannot be read, or have no questions, or other questions for the other
-            run.
-        ConfigError: an option or a metric that does not exist.
+        DataError: unreadable data, data without questions, or different questions for the two runs.
+        ConfigError: an unknown option or metric.
     """
     if against is not None:
         first = evaluate_events(recommender, data, metrics, queries, options)
@@ -308,7 +307,7 @@ def _read(options: Interactions, data: Any, integers: Mapping[str, bool]) -> Tim
 
 
 def _refuse_another_unit(later: Timeline, recommender: Recommender) -> None:
-    """Raise DataError if the times are hundreds of times the run's times, or the other way round: a
+    """Raise DataError if the times are hundreds of times the run's times, or the reverse: a
     comparison would say nothing."""
     known = recommender.stored.times
     if later.time is None or known is None:
@@ -386,7 +385,7 @@ def _finding(
     """Return a finding with sentences on the data and the questions.
 
     Args:
-        total: number of questions of each protocol, before some of them were drawn.
+        total: number of questions of each protocol, before a draw of some questions.
     """
     ids = events.timeline.user_ids
     known = pc.sum(pc.is_in(ids, value_set=recommender.users.table["id"])).as_py() or 0

@@ -91,13 +91,13 @@ class Recommender(RunFolder):
         items: the items of the run.
         contexts: the contexts of the run's events; the last two rows are an unknown context and the
             context of a query. None if the run has no contexts.
-        integers: True for "user" and "item" if their ids are integers.
-        tower: the towers for these users, items and contexts.
+        integers: True for "user" and "item" if the ids are integers.
+        tower: the towers for the users, items and contexts.
         has_context: True if the context of queries is known.
-        unseen: a note on each category in the context of queries that training has not seen.
+        unseen: a note on each category in the context of queries unseen in training.
 
     Raises:
-        DataError: a folder that holds no recommender, or parts of several.
+        DataError: a folder without a recommender, or with parts of several.
     """
 
     users: Entities
@@ -132,10 +132,10 @@ class Recommender(RunFolder):
             raise DataError(f"{self.folder} is not a run of a recommender: {HISTORIES} is missing")
 
     def load_towers(self, items: Entities, added: str = "") -> FeatureTowers:
-        """Return the saved towers for this recommender's users and contexts, and for some items.
+        """Return the saved towers for the recommender's users and contexts, and for some items.
 
         Args:
-            added: the source of rows that the run did not have, for messages.
+            added: the source of rows new to the run, for messages.
         """
         normalised = self.config.similarity.name == "cosine"
         weights = self.folder / "model" / "model.safetensors"
@@ -144,10 +144,10 @@ class Recommender(RunFolder):
         )
 
     def within(self, context: Mapping[str, Any]) -> Recommender:
-        """Return a recommender for queries in a context, such as {"device": "phone"}.
+        """Return a recommender for queries in a context, for example {"device": "phone"}.
 
         Raises:
-            DataError: a column that the run's contexts do not have, or a value of another type.
+            DataError: a column missing in the run's contexts, or a value of another type.
         """
         columns: list[str] = []
         if self.contexts is not None:
@@ -164,8 +164,7 @@ class Recommender(RunFolder):
         return inside
 
     def _unseen_categories(self, context: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return a note on each category of a context that the towers read, and that training has
-        not seen."""
+        """Return a note on each category of a context read by the towers and unseen in training."""
         assert self.contexts is not None
         read = {feature.column for feature in self.options.query if isinstance(feature, Category)}
         trained = pa.array(self.contexts.known[:-2])
@@ -182,7 +181,8 @@ class Recommender(RunFolder):
         return tuple(notes)
 
     def with_contexts(self, contexts: Mapping[str, Any], rows: int) -> Recommender:
-        """Return a recommender with further contexts in place of the last context, that of a query.
+        """Return a recommender with further contexts in place of the last context, the context of a
+        query.
 
         Args:
             contexts: some of the columns of the run's contexts.
@@ -209,7 +209,7 @@ class Recommender(RunFolder):
 
     def with_users(self, ids: pa.Array | pa.ChunkedArray) -> Recommender:
         """Return a recommender with rows for users whom the run does not know, if the towers have
-        vectors for buckets of ids; else this recommender."""
+        vectors for buckets of ids; else the same recommender."""
         if not any(isinstance(feature, Id) and feature.buckets for feature in self.options.query):
             return self
         distinct = pc.unique(ids)
@@ -222,9 +222,9 @@ class Recommender(RunFolder):
     def _with_rows(
         self, users: Entities, contexts: Entities | None, added: str = ""
     ) -> Recommender:
-        """Return a copy with other users and contexts, and with the saved towers for them.
+        """Return a copy with new users and contexts, and with the saved towers for both.
 
-        The towers look features up by row, so that new rows need new towers.
+        The towers look features up by row, so new rows need new towers.
         """
         changed = copy(self)
         changed.users = users
@@ -234,8 +234,8 @@ class Recommender(RunFolder):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes on a context that the towers do not read, on a missing context that the towers
-        read, or on unseen categories."""
+        """Notes on a context not read by the towers, on a missing context that the towers read, or
+        on unseen categories."""
         reads_context = self.tower.query.moment is not None
         if self.contexts is None or reads_context == self.has_context:
             return self.unseen
@@ -275,7 +275,7 @@ class Recommender(RunFolder):
 
         Args:
             pause: the time since the user's last event, for a question of one user.
-            later: number of events that were not known at the moment.
+            later: number of events after the moment.
         """
         notes = list(self.notes)
         if later:
@@ -315,33 +315,32 @@ class Recommender(RunFolder):
         """Return the k best items for a user, for a history, or for a user with another history
         than the run knows.
 
-        A history that is given with a user takes the place of the history that the run knows; the
-        items that the user has taken, or rated low, stay left out.
+        A history given with a user takes the place of the history known to the run; the items taken
+        by the user, or rated low, stay left out.
 
         Args:
             user: an id; a user whom the run does not know has the vector of the id's bucket or of
                 unknown users.
-            history: ids of items, the latest last; None takes the history that the run knows.
-            exclude_seen: leave out the items of the history, and the items that the user is known
-                to have taken, rated low or disliked.
+            history: ids of items, the latest last; None takes the history known to the run.
+            exclude_seen: leave out the items of the history, and all items known as taken, rated
+                low or disliked by the user.
             index: an exported index to search instead of the run's own.
-            now: the moment of the question, as the data have times: a number in their unit or a
-                date. Later events are not known, and the time since the user's last event, for
-                towers that read it, ends at this moment. None is the latest time of the data. The
-                last event of a given history is at this moment.
-            hybrid: rank by counts and vectors together, with the weight that the run has chosen;
-                scores are then weighted standard deviations above the mean of all items. None does
-                so if validation has shown it to be better than the vectors alone, and no `index`
-                is named.
-            context: values of the columns of data.context for the question, for towers that read
-                them.
-            before: answer as at an earlier time, when only the events before it were known, as an
-                evaluation asks for the event of this time; `now` is this time, too.
+            now: the moment of the question, in the form of the data's times: a number in the same
+                unit or a date. Later events are not known, and the time since the user's last
+                event, if read by the towers, ends at the moment. None is the latest time of the
+                data. The last event of a given history is at the moment of the question.
+            hybrid: rank by counts and vectors together, with the run's chosen weight; scores are
+                then weighted standard deviations above the mean of all items. None is True if the
+                mixture was better than the vectors alone on validation, and no `index` is named.
+            context: values of the columns of data.context for the question, for towers with context
+                features.
+            before: answer as at an earlier time, by the events before the time, as in the
+                evaluation of an event at the time; `now` is the same time, too.
 
         Raises:
-            DataError: neither user nor history, a wrong id, an item that is not in the run, a
-                number out of range, no such time, an index of another model, a hybrid of a run
-                without counts or with an approximate index.
+            DataError: neither user nor history, a wrong id, an item unknown to the run, a number
+                out of range, a wrong time, an index of another model, a hybrid of a run without
+                counts or with an approximate index.
         """
         if context:
             inside = self.within(context)
@@ -398,11 +397,11 @@ class Recommender(RunFolder):
         return Recommendations(hits, taken, tuple(notes), asked_at)
 
     def _replaced(self, past: PastEvents, history: Sequence[Any]) -> PastEvents:
-        """Return a given history as the past of one user; the items that `past` leaves out stay
-        left out.
+        """Return a given history as the past of one user; the items left out by `past` stay left
+        out.
 
         Raises:
-            DataError: a history that is no list of ids, or an item that is not in the run.
+            DataError: a history other than a list of ids, or an item unknown to the run.
         """
         items = None if isinstance(history, AbstractSet) else ids_of(history)
         if items is None:
@@ -428,7 +427,7 @@ class Recommender(RunFolder):
         """Return the k best items of a user by an exported index; None for a user of whom the model
         knows nothing.
 
-        The index may be approximate, which leaves no items out. More items are therefore searched
+        The index may be approximate, and cannot leave items out. More items are therefore searched
         for, and the seen items left out of the hits.
         """
         vector = self.vectors_of([user], past, moment)[0]
@@ -454,8 +453,8 @@ class Recommender(RunFolder):
         """Return the scores and the codes of the k best items of each user, [n, k] each, and True
         for each user of whom the model knows nothing, [n].
 
-        Where fewer items are left, scores are -inf. A user of whom the model knows nothing gets
-        items by their number of training events.
+        Where fewer items are left, scores are -inf. A user of whom the model knows nothing gets the
+        items with the most training events.
         """
         vectors = self.vectors_of(users, past, moment)
         seen = past.left_out if exclude_seen else None
@@ -474,8 +473,8 @@ class Recommender(RunFolder):
 
     @cached_property
     def counts(self) -> Counting | None:
-        """The run's table of counts, which recommends together with the vectors; None without
-        one."""
+        """The run's table of counts, to recommend together with the vectors; None without a
+        table."""
         return open_counts(self.folder, len(self.items.table), self.fingerprint)
 
     def counting(self, hybrid: bool | None, index: str | Path | None = None) -> Counting | None:
@@ -497,14 +496,15 @@ class Recommender(RunFolder):
         )
 
     def past(self, user: int | None) -> PastEvents:
-        """Return the past events of a user, one row; an empty row for an unknown user."""
+        """Return the past events of a user, a single row; an empty row for an unknown user."""
         return nothing() if user is None else self.stored.of(self.users.table["id"][user])
 
     def id_texts(self, role: Literal["user", "item"], ids: Iterable[Any]) -> pa.Array:
-        """Return ids as texts in the run's spelling: "007" and 7.0 are 7 if its ids are integers.
+        """Return ids as texts in the run's spelling: "007" and 7.0 are 7 if the ids of the run are
+        integers.
 
         Raises:
-            DataError: an id that is neither a text nor a whole number.
+            DataError: an id other than a text or a whole number.
         """
         texts = pa.array([_text(role, each) for each in ids], pa.large_string())
         return texts_of(texts, self.integers[role])
@@ -513,7 +513,7 @@ class Recommender(RunFolder):
         """Return the codes of items.
 
         Raises:
-            DataError: ids that are not in the run.
+            DataError: ids unknown to the run.
         """
         at = pc.index_in(pa.array(ids, pa.large_string()), value_set=self.item_ids)
         unknown = [name for name, code in zip(ids, at.to_pylist()) if code is None]
@@ -538,8 +538,8 @@ class Recommender(RunFolder):
     def vectors_of(
         self, users: Sequence[int | None], past: PastEvents, moment: Moment | None
     ) -> NDArray[np.float32]:
-        """Return the vectors of users with all their past events, at a moment, [n, D]; None is an
-        unknown user."""
+        """Return the vectors of users with all past events, at a moment, [n, D]; None is an unknown
+        user."""
         pauses = past.pauses(None if moment is None else moment.now)
         contexts = None if past.contexts is None else past.contexts.each
         return self.vectors(users, past.items.each, pauses, contexts)
@@ -551,13 +551,13 @@ class Recommender(RunFolder):
         pauses: NDArray[np.float32] | None = None,
         contexts: Sequence[NDArray[np.integer]] | None = None,
     ) -> NDArray[np.float32]:
-        """Return the vectors of users with their histories, [n, D], as they are compared.
+        """Return the vectors of users with histories, [n, D], in the form for comparison.
 
         Args:
             users: codes of users; None is an unknown user.
             histories: codes of the items of each user, the latest last.
             pauses: the time since the last event of each history, nan for an empty history; None is
-                0, an event of this moment.
+                0, an event at the present moment.
             contexts: codes of the contexts of the events of each history; None is not known.
         """
         last = 0 if self.options.history is None else self.options.history.last
@@ -579,15 +579,15 @@ class Recommender(RunFolder):
         return vectors
 
     def export_users(self, folder: Path, probes: int = 64) -> dict[str, Any]:
-        """Write the users' tower as ONNX and the items with their vectors as Parquet; return facts
-        about the export.
+        """Write the users' tower as ONNX and the items with vectors as Parquet; return facts about
+        the export.
 
         Args:
             probes: number of users by whom the exported tower is compared with the saved tower.
 
         Raises:
-            ConfigError: a tower that cannot be exported.
-            DataError: a library that is not installed.
+            ConfigError: a tower without an export.
+            DataError: a missing library.
             OutputError: the exported tower gives other vectors than the saved tower.
         """
         items = len(self.items.table)
@@ -617,7 +617,7 @@ def _has_integers(known: Entities) -> bool:
 
 
 def _texts(known: Entities, *others: str) -> Entities:
-    """Return entities with their ids as texts, followed by other ids without features."""
+    """Return entities with ids as texts, followed by further ids without features."""
     table = known.table
     ids = table["id"].cast(pa.large_string())
     table = table.set_column(table.column_names.index("id"), "id", ids)
@@ -638,7 +638,7 @@ def _latest(histories: Sequence[NDArray[np.integer]], last: int) -> Events:
 
 
 def _configuration(path: Path) -> Config:
-    """Read the sections of a run's configuration that define its towers."""
+    """Read the sections of a run's configuration about towers."""
     if not path.is_file():
         raise DataError(f"{path} is missing: the run is incomplete")
     options = options_of_run(path.parent)
@@ -663,13 +663,13 @@ def _cast(field: pa.Field, values: Any) -> pa.Array | pa.ChunkedArray:
 
 
 def _quoted(name: str) -> str:
-    """Return an id as in a line of a CSV: in quotes if it has a comma or outer spaces."""
+    """Return an id as in a line of a CSV: in quotes if the id has a comma or outer spaces."""
     return f'"{name}"' if "," in name or name != name.strip() else name
 
 
 def ids_of(ids: Any) -> list[Any] | None:
-    """Return the ids of a list, an array or a column; None for anything else, such as a text or a
-    table.
+    """Return the ids of a list, an array or a column; None for anything else, for example a text or
+    a table.
 
     >>> ids_of((3, "7")), ids_of("37"), ids_of(b"37"), ids_of({"user": [3, 7]}), ids_of(37)
     ([3, '7'], None, None, None, None)
@@ -695,8 +695,8 @@ def _text(role: str, name: Any) -> str:
 def _best(
     scores: NDArray[np.float32], k: int, without: tuple[Codes, Codes] | None
 ) -> tuple[NDArray[np.float32], Codes]:
-    """Return the k best scores of each row and their codes, [n, k] each; the pairs left out have
-    the score -inf, which is written into `scores`."""
+    """Return the k best scores of each row and the codes, [n, k] each; -inf is written into
+    `scores` for the pairs left out."""
     if without is not None:
         scores[without] = -np.inf
     return top_of(scores, k)

@@ -1,4 +1,4 @@
-"""A finished run: its metrics, and its model as a search engine or a recommender."""
+"""A finished run: metrics, and the model as a search engine or a recommender."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Run(RunFolder):
 
     Args:
         folder: the `output` of the run.
-        must_exist: raise an error if the folder is missing; processes on other machines may not see
-            it.
+        must_exist: raise an error if the folder is missing; processes on further machines may not
+            see the folder.
 
     Raises:
-        DataError: no such folder.
+        DataError: the folder is missing.
 
     >>> run = Run("runs/first")
     >>> 0 < run.metrics["trained"]["ndcg@10"] <= 1
@@ -81,7 +81,7 @@ class Run(RunFolder):
 
     @property
     def cautions(self) -> list[str]:
-        """Cautions about the run at its end, each with advice."""
+        """Cautions about the run at the end of training, each with advice."""
         return list(self.document.get("cautions", []))
 
     def __repr__(self) -> str:
@@ -100,9 +100,9 @@ class Run(RunFolder):
 
     @cached_property
     def encode(self) -> Encode:
-        """The function from n texts to their embeddings, [n, D].
+        """The function from n texts to embeddings, [n, D].
 
-        A transformer runs on the accelerator that torch finds.
+        A transformer runs on the accelerator found by torch.
         """
         folder = self.folder / "model"
         if is_static(folder):
@@ -124,17 +124,17 @@ class Run(RunFolder):
         calibrated.
 
         Args:
-            index: search this exported index instead of the run's own.
-            onnx: embed by this exported model instead of the run's own.
+            index: search an exported index instead of the run's own.
+            onnx: embed by an exported model instead of the run's own.
             threshold: leave out hits with a lower probability of being an answer.
-            hybrid: rank by words (BM25) and vectors together, with the weight that the run has
-                chosen. Scores are then weighted standard deviations above the mean of the corpus,
-                and have no probabilities.
+            hybrid: rank by words (BM25) and vectors together, with the run's chosen weight. Scores
+                are then weighted standard deviations above the mean of the corpus, and have no
+                probabilities.
 
         Raises:
-            DataError: an empty query, an index that another model has made, a run that recommends,
-                a threshold and no calibration of this model, or a threshold or an approximate index
-                in a hybrid search.
+            DataError: an empty query, an index made by another model, a recommender, a threshold
+                without a calibration of the model, or a threshold or an approximate index in a
+                hybrid search.
         """
         if self.recommends:
             raise DataError(
@@ -214,7 +214,8 @@ class Run(RunFolder):
     def _words(self, index: Index) -> BM25:
         """Return the index of the words of an index's documents.
 
-        The run's index of words is taken, in the order of the documents, if it has all documents.
+        The run's index of words is taken, in the order of the documents, if all documents are in
+        the index.
         """
         from ..text.judge.hybrid import open_words
         from ..text.judge.lexical import Lexical
@@ -237,7 +238,7 @@ class Run(RunFolder):
         return {}
 
     def _once(self, function: Callable[[Any], Any], argument: Any) -> Any:
-        """Return the result of a function, which is called by the first search that needs it and
+        """Return the result of a function, called by the first search in need of the result and
         kept for later searches."""
         key = (function, argument)
         if key not in self._results:
@@ -249,7 +250,7 @@ class Run(RunFolder):
         """The calibration of the model, written by `tempera calibrate`.
 
         Raises:
-            DataError: the model has none, or a damaged one.
+            DataError: the model has no calibration, or a damaged calibration.
         """
         return read_calibration(self.folder / "model")
 

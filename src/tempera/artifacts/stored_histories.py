@@ -1,4 +1,4 @@
-"""Histories of a run's users in its folder, read for one user or for many users at once.
+"""Histories of a run's users in the folder of the run, read for one user or for many users at once.
 
 Letters in shapes: n users.
 """
@@ -52,8 +52,8 @@ class StoredHistories:
     Args:
         path: the file.
         model: fingerprint of the run's model.
-        items: number of items that the run has.
-        contexts: number of contexts that the run has.
+        items: number of the run's items.
+        contexts: number of the run's contexts.
 
     Raises:
         DataError: by every method, if the file is damaged, or of another run.
@@ -107,7 +107,7 @@ class StoredHistories:
 
     @cached_property
     def clock(self) -> KnownTimes | None:
-        """The times of all events that the run knows; None if it has no times."""
+        """The times of all known events of the run; None without times."""
         with self._readable():
             names = [name for name in TIMES if name in parquet.read_schema(self.path).names]
             if _TIMES not in names:
@@ -125,14 +125,14 @@ class StoredHistories:
 
     @property
     def table(self) -> pa.Table:
-        """The file, as it is."""
+        """The file, unchanged."""
         table = parquet_table(self.path)
         refuse_foreign(table.schema.metadata, self.model, self.path)
         return table
 
     @cached_property
     def _all(self) -> tuple[pa.Table, PastEvents]:
-        """The table without its lists, with ids as texts, and the lists of all users."""
+        """The table without lists, with ids as texts, and the lists of all users."""
         with self._readable():
             table = self.table
             ids = pa.table({"id": table["id"].cast(pa.large_string())})
@@ -142,8 +142,7 @@ class StoredHistories:
         """Return the lists of a table as past events.
 
         Raises:
-            DataError: codes that the run does not have, or lists of other lengths than the lists
-                beside them.
+            DataError: codes unknown to the run, or lists of unequal lengths in a row.
         """
         rows = {}
         for name, field in _LISTS.items():

@@ -1,4 +1,4 @@
-"""The command that distils a model into a static one."""
+"""The command to distil a model into a static model."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def distill(
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Distil a model into a static one, from texts without labels.
+    """Distil a model into a static model, from texts without labels.
 
     The texts are a folder of texts, a table with a column of texts, or a BEIR folder. Options are
-    those of `tempera train`, such as data.queries=LOG, data.test=PAIRS, tower.dimensions=128 and
+    as for `tempera train`, e.g. data.queries=LOG, data.test=PAIRS, tower.dimensions=128 and
     train.max_steps=600.
 
     Args:
-        model: model folder or run folder that teaches.
+        model: model folder or run folder of the teacher.
         arguments: texts, and options of a configuration.
         output: run folder to write (default: runs/ and the name of the texts).
-        overwrite: replace the run in --output; an interrupted one is resumed.
+        overwrite: replace the run in --output; an interrupted run is resumed.
     """
     refuse_absent(model)
     from ..engine.devices import start, stop

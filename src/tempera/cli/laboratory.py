@@ -1,4 +1,4 @@
-"""Commands that compare many runs, or choose a threshold: sweep, tune, learn, calibrate."""
+"""Commands to compare many runs, or to choose a threshold: sweep, tune, learn, calibrate."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def sweep(
             grid.
         seeds: number of seeds at each point.
         output: output folder (default: runs/, the name of the file, and -sweep); an interrupted
-            sweep in it is resumed.
-        learned: also train with learned temperatures from these starting values, e.g. 0.02,0.1,0.5.
+            sweep is resumed.
+        learned: also train with learned temperatures from given starting values, e.g. 0.02,0.1,0.5.
         scheduled: also train with temperatures on a schedule, e.g. 0.2:0.02.
-        metric: metric to compare by (default: ndcg@10, else the first one measured).
-        jobs: number of runs at once, each in a process of its own; they share the cores.
+        metric: metric to compare by (default: ndcg@10, else the first metric measured).
+        jobs: number of runs at once, each in a separate process; all share the cores.
         yes: make more than 1,000 runs.
-        overwrite: discard the sweep in --output; an interrupted one is resumed.
+        overwrite: discard the sweep in --output; an interrupted sweep is resumed.
     """
     from ..experiments.sweep import sweep as run_sweep
 
@@ -96,15 +96,15 @@ def tune(
             0.01:0.5:log.
         trials: total number of completed trials, over all workers.
         output: output folder (default: runs/, the name of the file, and -tune); an interrupted
-            tuning in it is resumed.
-        metric: metric to maximise (default: ndcg@10, else the first one measured).
-        jobs: number of trials at once, each in a process of its own; they share the cores.
-        keep: number of best trials whose run folder is kept.
+            tuning is resumed.
+        metric: metric to maximise (default: ndcg@10, else the first metric measured).
+        jobs: number of trials at once, each in a separate process; all share the cores.
+        keep: number of best trials to keep with run folders.
         storage: URL of a database that workers on several machines share.
         study: name of the study in the storage.
         prune: stop unpromising trials early.
         lost_after: seconds of silence after which a worker counts as lost.
-        overwrite: discard the tuning in --output; an interrupted one is resumed.
+        overwrite: discard the tuning in --output; an interrupted tuning is resumed.
     """
     from ..tuning.tune import tune as run_tuning
 
@@ -151,13 +151,14 @@ def learn(
 
     Args:
         sizes: numbers of training pairs, e.g. 500,1000,2000 (default: all, a half, a quarter, ...).
-        more: number of pairs whose gain is estimated.
+        more: number of further pairs, to estimate the gain.
         seeds: number of seeds at each size.
         output: output folder (default: runs/, the name of the file, and -learn); an interrupted
-            learning curve in it is resumed.
-        metric: the score (default: ndcg@10, else the first one measured).
-        jobs: number of runs at once, each in a process of its own; they share the cores.
-        overwrite: discard the learning curve in --output; an interrupted one is resumed.
+            learning curve is resumed.
+        metric: the score (default: ndcg@10, else the first metric measured).
+        jobs: number of runs at once, each in a separate process; all share the cores.
+        overwrite: discard the learning curve in --output; an interrupted learning curve is
+            resumed.
     """
     from ..tuning.learn import learn as run_learning
 
@@ -183,7 +184,7 @@ def calibrate(
 ) -> None:
     """Turn similarities into probabilities, for search --threshold.
 
-    They are written beside the model.
+    The probabilities are written beside the model.
 
     Args:
         run: run folder or model folder.

@@ -47,25 +47,25 @@ def evaluate(
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Evaluate a model, also against another one or BM25.
+    """Evaluate a model, also against another model or BM25.
 
     Differences are reported with confidence intervals.
 
     Args:
         model: model folder or run folder.
         data: BEIR folders, tables of pairs, or tables with columns sentence1, sentence2 and score;
-            of a recommender a table of other interactions; of a run nothing, for the queries that it
-            has held out.
+            of a recommender a table of later interactions; of a run nothing, for the run's held-out
+            queries.
         against: another model, compared query by query.
         bm25: compare with BM25, too.
         split: split to read from a BEIR folder.
         metrics: any of ndcg, mrr, map, recall, precision, hit, e.g. ndcg@10,mrr.
-        k: depths of metrics that name none, e.g. 1,10.
-        exclude_self: leave a query's own text out of its ranking.
+        k: depths of metrics without a depth, e.g. 1,10.
+        exclude_self: leave a query's own text out of the ranking.
         queries: of a recommender, the largest number of queries of each protocol, drawn at random
             (default: all).
         per_query: write every score to this .parquet or .csv file.
-        mixed_precision: auto reads texts in bf16 where the processor multiplies it fast.
+        mixed_precision: auto reads texts in bf16 where the processor multiplies bf16 fast.
         overwrite: replace the file of --per-query.
     """
     refuse_absent(model, against)
@@ -133,7 +133,7 @@ def _evaluate_events(
     overwrite: bool,
     as_json: bool,
 ) -> None:
-    """Evaluate a recommender on other interactions, or on its held-out interactions."""
+    """Evaluate a recommender on later interactions, or on the held-out interactions."""
     from ..artifacts.run_folder import Run
     from ..finished.held_out_events import evaluate_held_out_events, refuse_other_kind
     from ..finished.held_out_set import inputs_of
@@ -169,21 +169,21 @@ def export(
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Export a model, its vectors, or its held-out queries.
+    """Export a model, vectors of the model, or the held-out queries.
 
-    A model goes to ONNX (of a recommender, its tower of users), vectors to FAISS or Parquet, and
+    A model goes to ONNX (of a recommender, the tower of users), vectors to FAISS or Parquet, and
     queries to a BEIR folder.
 
     Args:
         run: run folder; for ONNX also a model folder.
-        to: format: onnx, faiss, parquet, or beir, which has the held-out queries of a run and their
-            answers, to judge others by.
+        to: format: onnx, faiss, parquet, or beir: the held-out queries of a run with the answers,
+            to judge further models by.
         output: folder to write (default: RUN/export/FORMAT).
         kind: kind of FAISS index: hnsw (default), ivf_pq, int8, or binary (signs, and int8 to rank
             the nearest again).
         width: first numbers of each vector to keep (default: all).
-        now: moment up to which the pauses of a recommender's users are counted, as the data have
-            times (default: their latest time).
+        now: moment that ends the pauses of a recommender's users, in the form of the data's times
+            (default: the latest time of the data).
         overwrite: replace an earlier export in --output.
     """
     from ..artifacts.export import BEIR
@@ -228,11 +228,11 @@ def mine(
 ) -> None:
     """Mine hard negatives for a table of pairs.
 
-    Reports what was dropped and which queries got too few.
+    Reports dropped candidates, and queries with too few negatives.
 
     Args:
         model: model folder or run folder.
-        pairs: table of queries and their answers, or a BEIR folder.
+        pairs: table of queries and answers, or a BEIR folder.
         output: Parquet file to write.
         corpus: table or BEIR folder of more candidates.
         split: split to read from a BEIR folder.
@@ -241,12 +241,12 @@ def mine(
         depth: last rank to consider.
         absolute_margin: how far a negative's score is at least below the positive's.
         relative_margin: the same as a fraction of the positive's score; 0.05 keeps negatives up to
-            95 % of it.
-        cross_encoder: cross-encoder that checks the negatives.
+            95 % of the score.
+        cross_encoder: cross-encoder to check the negatives.
         cross_margin: relative margin of the cross-encoder's scores.
-        faiss: search by an index such as HNSW32 (default: exactly).
+        faiss: search by an index, e.g. HNSW32 (default: exactly).
         cache: folder of vectors (default: vectors/ beside the output).
-        mixed_precision: auto reads texts in bf16 where the processor multiplies it fast.
+        mixed_precision: auto reads texts in bf16 where the processor multiplies bf16 fast.
         overwrite: replace the output.
     """
     refuse_absent(model)
@@ -296,7 +296,7 @@ def merge(
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Merge a trained model with the one that it began with.
+    """Merge a trained model with the model that training began with.
 
     The merged model keeps most of what training has gained, and loses less elsewhere.
 
@@ -306,8 +306,8 @@ def merge(
     Args:
         run: run folder; with --weights also a model folder.
         base: model folder or run folder of the same shape and tokenizer.
-        also: other data, as evaluate reads them (default: those of evaluation.also).
-        weights: weight of the run's weights, from 0 to 1, the base's have the rest; or both, such as
+        also: other data, read as by evaluate (default: the run's evaluation.also).
+        weights: weight of the run's weights, from 0 to 1, the base's have the rest; or both, e.g.
             0.7,0.3.
         output: model folder to write.
         overwrite: replace an earlier result in --output.
@@ -321,7 +321,7 @@ def merge(
 
 
 def _weight(parts: list[str] | None) -> float | None:
-    """Return the weight of the run, from its weight alone or from the weights of both models.
+    """Return the weight of the run, from a single weight or from the weights of both models.
 
     >>> _weight(None), _weight(["0.7"]), _weight(["0.7, 0.3"]), _weight(["0.7", "0.3"])
     (None, 0.7, 0.7, 0.7)
@@ -348,13 +348,13 @@ def _weight(parts: list[str] | None) -> float | None:
 
 
 def check(run: Path, accept: bool = False, as_json: Json = False) -> None:
-    """Compare every file of a run with its checksum.
+    """Compare every file of a run with the recorded checksum.
 
-    Names each damaged, missing or unknown file; exit code 2 if one is damaged or missing.
+    Names each damaged, missing or unknown file; exit code 2 if any is damaged or missing.
 
     Args:
         run: run folder, export, merged model, or folder of checkpoints.
-        accept: record the files as they are now, after a change of your own.
+        accept: record the present files, after a change of your own.
     """
     from ..artifacts.integrity import check as run_check
 
@@ -365,7 +365,7 @@ def check(run: Path, accept: bool = False, as_json: Json = False) -> None:
 
 
 def _depth(text: str) -> int:
-    """Return the depth of a metric, from its text."""
+    """Return the depth of a metric, from a text."""
     if not text.strip().isdecimal() or not int(text):
         raise TemperaError(f"--k has {text!r}; give depths such as 1,10")
     return int(text)

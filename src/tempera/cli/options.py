@@ -1,5 +1,5 @@
 """Options of a configuration by section, for `tempera train --help`: read from the list of all
-options, since importing the code that takes them needs seconds."""
+options, since importing the code of the options needs seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _END = re.compile(r"(?<=[a-z)\]`%])[.;:] |\.$")  # of the first statement of an 
 
 
 def described(docstring: str | None) -> dict[str, str]:
-    """Return the explanation of each parameter in the `Args:` of a docstring, each in one line.
+    """Return the explanation of each parameter in the `Args:` of a docstring, as a single line.
 
     >>> described("Do it.\\n\\nArgs:\\n    depth: ranks that\\n        are read.\\n\\nRaises:\\n    OSError: none.")
     {'depth': 'ranks that are read.'}
@@ -36,7 +36,8 @@ def lines() -> Iterator[str]:
 
 
 def _heading(group: OptionGroup) -> str:
-    """Return the heading of a group of options: its section, and the choice that they belong to."""
+    """Return the heading of a group of options: the section, and the choice that opens the
+    group."""
     if not group.choice:
         return group.section
     default = " (default)" if group.is_default else ""
@@ -44,7 +45,7 @@ def _heading(group: OptionGroup) -> str:
 
 
 def meant(word: str) -> list[str]:
-    """Return the options of a configuration that a word names, or else resembles, with their
+    """Return the options of a configuration named by a word, or else resembled by the word, with
     sections.
 
     >>> meant("--temperature"), meant("--batch-size"), meant("--train.max_steps"), meant("--epochs"), meant("--zzz")

@@ -98,7 +98,7 @@ def _hybrid_advice(systems: Mapping[str, Mapping[str, float]], fusion: Fusion) -
 
 
 def _print_counting(document: dict[str, Any]) -> None:
-    """Print by which systems a recommender recommends, and the option that changes them."""
+    """Print the systems behind a recommender's answers, and the option to change the systems."""
     from ..ranking.fusion import Fusion
 
     counting = document["counting"]

@@ -1,4 +1,4 @@
-"""The command that shows the cost of a training step on paper."""
+"""The command to show the cost of a training step on paper."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ def plan(
     """Show what a training step costs, on paper.
 
     Memory, launches, FLOPs, bytes, the least time and the bottleneck of each stage. Reads the data
-    and counts the operations of one step; nothing is trained. Takes what `tempera train` takes.
+    and counts the operations of one step; nothing is trained. Takes the arguments of `tempera
+    train`.
 
     Args:
-        device: h100, h200, l4, a10g or m3, by its data sheet; cpu, or nothing, is this machine,
-            which is measured.
-        devices: number of such devices that share the batch.
+        device: h100, h200, l4, a10g or m3, by its data sheet; cpu, or nothing, is this machine, by
+            measurement.
+        devices: number of devices to share the batch.
     """
     from ..options import yaml_options as configuration
     from ..run.on_paper import lines, planned

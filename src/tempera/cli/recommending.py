@@ -41,7 +41,7 @@ def recommend(
     Args:
         run: run folder of a recommender.
         user: id of a user.
-        history: items that the user took before, the latest last, e.g. A,B,C; an id with a comma or
+        history: items taken by the user before, the latest last, e.g. A,B,C; an id with a comma or
             outer spaces in double quotes.
         k: number of items to show.
         include_seen: recommend items of the history, too.
@@ -49,16 +49,16 @@ def recommend(
         now: moment of the question, as the data have times; later events are not known, and a model
             with an `elapsed` feature reads the time since each user's last event (default: the
             latest time of the data).
-        before: answer as at this time, when only the events before it were known.
-        context: what the user asks in, such as device=phone; may be repeated (only for models with
-            features of data.context).
+        before: answer as at this time, by the events before the time.
+        context: circumstances of the question, e.g. device=phone; may be repeated (only for models
+            with features of data.context).
         hybrid: rank by counts and vectors together, or by the vectors alone [default: as validation
             has shown].
-        every: recommend to every user that the run knows.
-        users: recommend to the users of this table, with a column of their ids.
+        every: recommend to every known user of the run.
+        users: recommend to the users of this table, with a column of ids.
         output: .parquet file to write.
         overwrite: replace the file of --output.
-        elapsed: the name that --now has replaced.
+        elapsed: the former name of --now.
     """
     if elapsed is not None:
         raise TemperaError(
@@ -108,7 +108,7 @@ def recommend(
 
 
 def _context(pairs: list[str]) -> dict[str, str]:
-    """Return the context of a question from texts such as device=phone."""
+    """Return the context of a question from texts like device=phone."""
     context = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -138,7 +138,7 @@ def _ids(text: str) -> list[str]:
 def add_items(run: Path, items: Path, as_json: Json = False) -> None:
     """Add new items to a trained recommender.
 
-    They are recommended by their features.
+    New items are recommended by features.
 
     Args:
         run: run folder of a recommender.

@@ -1,4 +1,4 @@
-"""Arguments and output that commands share."""
+"""Arguments and output shared by commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Json = Annotated[
 
 
 def split(arguments: list[str]) -> tuple[Path | None, list[str]]:
-    """Return the data or the configuration file, None without one, and the overrides."""
+    """Return the data or the configuration file, None without either, and the overrides."""
     files, overrides = sorted_out(arguments)
     if len(files) > 1:
         raise TemperaError(
@@ -43,7 +43,7 @@ def split(arguments: list[str]) -> tuple[Path | None, list[str]]:
 
 
 def sorted_out(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Return the paths and the overrides; an existing path with a = in its name is a path."""
+    """Return the paths and the overrides; an existing path with a = in the name is a path."""
     paths = []
     overrides = []
     for argument in arguments:
@@ -55,7 +55,8 @@ def sorted_out(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def with_roles(arguments: list[str]) -> tuple[list[Path], Any]:
-    """Return the paths, and the roles of their columns by `data.ROLE=COLUMN`; None without any."""
+    """Return the paths, and the roles of the tables' columns by `data.ROLE=COLUMN`; None without
+    any."""
     from ..options.build import build_roles
     from ..options.yaml_options import load
 
@@ -68,7 +69,7 @@ def with_roles(arguments: list[str]) -> tuple[list[Path], Any]:
 
 
 def one_with_roles(arguments: list[str]) -> tuple[Path, Any]:
-    """Return one path and the roles of its columns, for a command that takes one path."""
+    """Return the path and the roles of the table's columns, for a command with a single path."""
     paths, roles = with_roles(arguments)
     if len(paths) != 1:
         raise TemperaError(f"give one table of pairs or BEIR folder, not {len(paths)}")
@@ -88,10 +89,10 @@ def refuse_split(split: str, usual: str, *paths: Path | None) -> None:
 
 
 def refuse_absent(*models: Path | None) -> None:
-    """Refuse folders of models and runs that do not exist, before anything heavy is imported.
+    """Refuse missing folders of models and runs, before anything heavy is imported.
 
     Raises:
-        DataError: the first that does not exist.
+        DataError: the first missing folder.
     """
     for model in models:
         if model is not None and not model.exists():
@@ -105,10 +106,10 @@ def say(text: str) -> None:
 
 
 def answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:
-    """Print one JSON document, or call `show`, which prints the document for people.
+    """Print one JSON document, or call `show` to print the document for people.
 
     Raises:
-        OutputError: standard output takes no more, as on a full disk; a reader that has gone is no
+        OutputError: standard output takes no more, as on a full disk; a reader's early end is no
             error.
     """
     try:
@@ -128,7 +129,7 @@ def answer(document: Any, as_json: bool, show: Callable[[], Any]) -> None:
 
 
 def _refuse_not_finite(option: Any, value: Any) -> None:
-    """Raise TemperaError for NaN and infinity, which no limit of an option excludes."""
+    """Raise TemperaError for NaN and infinity, not excluded by the limits of options."""
     numbers = value if isinstance(value, list | tuple) else [value]
     for number in numbers:
         if isinstance(number, float) and not math.isfinite(number):
@@ -136,8 +137,8 @@ def _refuse_not_finite(option: Any, value: Any) -> None:
 
 
 class Command(TyperCommand):
-    """A command whose options are explained by the `Args:` of its function, and named after the
-    parameters of the function."""
+    """A command with options named after the parameters of a function, and explained by the `Args:`
+    of the function."""
 
     def __init__(self, *arguments: Any, help: str, params: list[Any], **options: Any) -> None:
         summary = help.partition("\n\nArgs:\n")[0]
@@ -155,7 +156,7 @@ class Command(TyperCommand):
 
         Raises:
             TemperaError: a switch and its opposite, a number that is not finite, or an option of a
-                configuration that is written like an option of the command.
+                configuration written like an option of the command.
         """
         for parameter in self.params:
             on = [name for name in parameter.opts if name in args]
@@ -186,11 +187,11 @@ class Command(TyperCommand):
         return rest
 
     def _advice(self, error: Exception, parts: list[str]) -> str:
-        """Return the options of a configuration that an unknown option may mean, as they are
-        written; empty without an unknown option, or without a configuration.
+        """Return advice on an unknown option: the probably meant options of a configuration, in the
+        right spelling; empty without an unknown option, or without a configuration.
 
         Args:
-            parts: arguments, a name and its value apart.
+            parts: arguments, with names and values apart.
         """
         takes_options = any("SECTION.OPTION" in (each.metavar or "") for each in self.params)
         known = getattr(error, "possibilities", None)  # only the error of an unknown option has it
@@ -208,7 +209,7 @@ class Command(TyperCommand):
 
 
 class Configured(Command):
-    """A command whose help ends with every option of a configuration."""
+    """A command with every option of a configuration at the end of the help."""
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the options below the help."""

@@ -1,4 +1,4 @@
-"""Commands that train a model and verify its training."""
+"""Commands to train a model and to verify training."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def train(
 ) -> None:
     """Train a retriever or a recommender on your own data.
 
-    Give a table, a folder or a configuration file; without any, it is trained on the code of the
-    installed Python. A run that was interrupted is resumed by the same command.
+    Give a table, a folder or a configuration file; without any, a model is trained on the code of
+    the installed Python. The same command resumes an interrupted run.
 
     Args:
         output: run folder to write (default: runs/ and the name of the file).
-        overwrite: replace the run in --output; an interrupted one is resumed.
-        print_config: print all options with their values, as YAML, and exit.
-        dry_run: read the data, show what would be trained, and exit.
+        overwrite: replace the run in --output; an interrupted run is resumed.
+        print_config: print all options with values, as YAML, and exit.
+        dry_run: read the data, show the plan of the training, and exit.
     """
     from ..options import yaml_options as configuration
     from ..run.recipe import opened, shown
@@ -60,10 +60,10 @@ def train(
 
 
 def verify(arguments: Arguments = None, as_json: Json = False) -> None:
-    """Check on your data that training computes what it should.
+    """Check the computations of training on your data.
 
-    Losses, gradients, caching, several processes and resuming are compared with their definitions.
-    Exit code 1 if one fails.
+    Losses, gradients, caching, several processes and resuming are compared with the definitions.
+    Exit code 1 if any check fails.
     """
     from ..options import yaml_options as configuration
     from ..run.recipe import opened

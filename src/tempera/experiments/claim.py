@@ -1,5 +1,5 @@
-"""The output folder of a sweep or a tuning: it belongs to one process at a time, and an interrupted
-sweep or tuning in it is resumed."""
+"""The output folder of a sweep or a tuning: the folder belongs to one process at a time, and an
+interrupted sweep or tuning is resumed."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def claimed(
     check: Callable[[], Any] = lambda: None,
     of: str = "configuration",
 ) -> Iterator[None]:
-    """Make the folder, or resume the work in it, and keep it for this process.
+    """Make the folder, or resume the work in the folder, and keep the folder for this process.
 
-    The lock ends with the process, however that ends. A process that is stopped or killed leaves
-    the file `unfinished`: the same command then resumes the work, also with `overwrite`.
+    The lock ends with the process, in any case. A stopped or killed process leaves the file
+    `unfinished`: the same command then resumes the work, also with `overwrite`.
 
     Args:
         folder: the output folder.
-        name: name of the file that says what the folder is of.
-        about: content of that file.
-        what: the kind of work, such as "sweep", for messages.
-        overwrite: forget the earlier work in the folder, unless it is the same and was interrupted.
-        read: files and folders that are read; none may lie in a folder that is forgotten.
-        check: called before anything is forgotten; it may refuse the work.
+        name: name of the file about the work.
+        about: content of the file.
+        what: the kind of work, "sweep" for example, for messages.
+        overwrite: forget the earlier work in the folder, except the same work, interrupted.
+        read: files and folders to read; none may lie in a folder to be forgotten.
+        check: called before anything is forgotten, and able to refuse the work.
         of: the options in `about`, for messages.
 
     Raises:
-        OutputError: the folder holds something else, or a file that is read; it lies in a finished
-            run; or another process has it.
+        OutputError: the folder holds something else, or a file to read; the folder lies in a
+            finished run; or another process has the folder.
     """
     refuse_inside_run(folder)
     about_file = folder / name
@@ -95,7 +95,7 @@ def claimed(
 
 
 def possible_paths(*options: Any) -> Iterator[str | Path]:
-    """Yield every text and path in options, any of which may name a file that is read.
+    """Yield every text and path in options, since any may name a file to read.
 
     >>> list(possible_paths("run.yaml", {"tower.model": ["a", None], "train.batch_size": 8}))
     ['run.yaml', 'tower.model', 'train.batch_size', 'a']
@@ -110,10 +110,9 @@ def possible_paths(*options: Any) -> Iterator[str | Path]:
 
 
 def _clear(folder: Path, name: str) -> None:
-    """Remove everything but the lock, which another process may wait for.
+    """Remove everything but the lock, since another process may wait for the lock.
 
-    The file that says what the folder is of goes last: a kill meanwhile leaves a folder that is
-    still known.
+    The file about the work goes last: a kill meanwhile leaves a known folder.
     """
     for path in sorted(folder.iterdir(), key=lambda path: path.name == name):
         if path.is_dir() and not path.is_symlink():

@@ -1,4 +1,4 @@
-"""The options of a sweep, and the points that they make."""
+"""The options of a sweep, and the points on the grid of the options."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MOST_AXES = 2  # more cannot be drawn
 
 @dataclass(frozen=True)
 class Axis:
-    """One option of a sweep and its values, in the order of the sweep.
+    """An option of a sweep with values in the order of the sweep.
 
     Raises:
-        ConfigError: the option has no section, or there are fewer than two values, no limit to
-            them, or one of them twice.
+        ConfigError: the option has no section, or there are fewer than two values, no limit to the
+            values, or the same value twice.
 
     >>> Axis.parse("objective.temperature=0.01:1:log:3").values
     (0.01, 0.1, 1)
@@ -74,14 +74,14 @@ class Axis:
 
     @property
     def size(self) -> int:
-        """Number of values, counted without making them."""
+        """Number of values, counted without making the values."""
         if isinstance(self.domain, Range):
             return self.domain.size or 0
         return len(self.domain)
 
     @cached_property
     def values(self) -> tuple[Any, ...]:
-        """All values, none of them twice."""
+        """All values, each once."""
         values = self.domain.values if isinstance(self.domain, Range) else self.domain
         seen = set()
         for value in values:
@@ -103,7 +103,7 @@ def axes_of(over: Mapping[str, Any] | Iterable[str]) -> tuple[Axis, ...]:
     values.
 
     Raises:
-        ConfigError: there is no option, there are too many, or one option is there twice.
+        ConfigError: there is no option, there are too many, or the same option twice.
     """
     if isinstance(over, Mapping):
         axes = [Axis.of(field, values) for field, values in over.items()]

@@ -1,4 +1,4 @@
-"""The noise of seeds and queries, and the differences between points of a sweep that exceed it.
+"""The noise of seeds and queries, and the differences between points of a sweep beyond the noise.
 
 Letters in shapes: s seeds, q queries, p points.
 """
@@ -37,7 +37,7 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> Difference:
 
 @dataclass(frozen=True)
 class Noise:
-    """A mean difference of two points, its standard error, and the error's degrees of freedom."""
+    """A mean difference of two points, the standard error, and the error's degrees of freedom."""
 
     mean: float
     error: float
@@ -57,10 +57,10 @@ def difference(a: Scores, b: Scores, same_queries: bool) -> Noise:
     asked the same queries.
 
     The variance of the mean is the variance of the seeds' means over the number of seeds, plus the
-    variance of the queries' means over the number of queries: a user who trains again gets other
-    seeds, and a user of the model asks other queries. The noise that belongs to neither alone is in both
-    terms, so the sum is rather too large. Degrees of freedom are Satterthwaite's (1946). Without seeds in
-    common, or with one seed and other queries, there are none.
+    variance of the queries' means over the number of queries: a user who trains again gets new
+    seeds, and a user of the model asks new queries. Noise of seeds and queries together is in both
+    terms, so the sum is rather too large. Degrees of freedom are Satterthwaite's (1946). Without
+    seeds in common, or with one seed and other queries, there are none.
     """
     seeds = sorted(a.keys() & b.keys())
     if not seeds:
@@ -90,10 +90,10 @@ def best_region(
 ) -> list[int]:
     """Return the indices of the points that are not shown to be worse than another point.
 
-    They hold the best point with the stated confidence.
+    The region holds the best point with the stated confidence.
 
-    A point is left out if some other point exceeds it at the one-sided level (1 - confidence) /
-    (points - 1). The best point is then left out with a chance of at most 1 - confidence, however
+    A point is left out if a better point exceeds the point at the one-sided level (1 - confidence)
+    / (points - 1). The best point is then left out with a chance of at most 1 - confidence, however
     many points there are (Bonferroni; Gupta 1965 is the same idea for independent points), and no
     point has to be taken for the best one beforehand.
 

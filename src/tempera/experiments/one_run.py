@@ -1,4 +1,4 @@
-"""One training of a worker process: the only place of this room that knows how a run is made."""
+"""One training of a worker process: the only module of the room to know how a run is made."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Pruned(Exception):
 
 @dataclass(frozen=True)
 class ReadData:
-    """Data that were read once, for all runs with equal options of reading.
+    """Data read once, for all runs with equal options of reading.
 
     Args:
         reference: the options of reading, see `PlannedRun`.
         task: the prepared task.
         batch: rows of the fixed batch.
-        hash: hash of the data that a run reads.
-        source: hash of all data at their origin.
+        hash: hash of the data read by a run.
+        source: hash of all data at the origin.
     """
 
     reference: Mapping[str, Any]
@@ -68,17 +68,18 @@ class Trainings:
         self.data: ReadData | None = None
 
     def __call__(self, job: Mapping[str, Any], report: Report) -> Record:
-        """Make a run, and return its record; a run that fails has its error in the record.
+        """Make a run, and return the record of the run; the record of a failed run holds the error.
 
-        Runs are compared by the validation of the weights that they would save: the weights of the
-        best look (`train.keep_best`), or of the last step where validation chooses nothing.
+        Runs are compared by the validation of the weights to be saved: the weights of the best look
+        (`train.keep_best`), or of the last step where validation chooses nothing.
 
         Args:
             job: options, reference and record as in `PlannedRun`; folder of the run; cache, a
-                folder for its data; vectors, a folder for embeddings of guides; metric, and the
-                part of the held-out queries to measure it on; data and source, the expected hashes
-                or empty texts; watched, to evaluate on the way in any case; publish, to leave a run
-                folder if the run's value is above bar; threads of this process.
+                folder for the run's data; vectors, a folder for embeddings of guides; metric, and
+                the part of the held-out queries to measure the metric on; data and source, the
+                expected hashes or empty texts; watched, to evaluate on the way in any case;
+                publish, to leave a run folder if the run's value is above bar; threads of this
+                process.
             report: called at every evaluation on the way.
         """
         record = Record(**job["record"])
@@ -123,7 +124,7 @@ class Trainings:
         return self.data
 
     def _trained(self, job: Mapping[str, Any], record: Record, report: Report) -> Record:
-        """Train on the data that were read, and return the record with its results."""
+        """Train on the data, and return the record with the results."""
         assert self.data is not None
         config = build(Options(job["options"]))
         folder = Path(job["folder"])
@@ -178,7 +179,7 @@ class Trainings:
 
 
 def _watch(metric: str, report: Report) -> Callable[[Mapping[str, Any]], None]:
-    """Return a listener of a run's log that reports the evaluations between the first step and the
+    """Return a listener of a run's log, to report the evaluations between the first step and the
     last step.
 
     The listener raises Pruned if the report says so.

@@ -1,4 +1,4 @@
-"""The plan of a sweep: its runs, checked before the first one is made."""
+"""The plan of a sweep: all runs, checked before the first run is made."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_RUNS = 1000  # a larger sweep has to be confirmed
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """The runs of a sweep, ordered by their data and then by their seed."""
+    """The runs of a sweep, ordered by data and then by seed."""
 
     template: Template
     axes: tuple[Axis, ...]
@@ -42,7 +42,7 @@ class SweepPlan:
         """Return the plan of all points and seeds; the configuration of every point is checked.
 
         Raises:
-            ConfigError: options that a point cannot have, or more than 1,000 runs without `yes`.
+            ConfigError: impossible options of a point, or more than 1,000 runs without `yes`.
         """
         if seeds < 1:
             raise ConfigError(f"--seeds is {seeds}; give at least 1")
@@ -76,14 +76,14 @@ class SweepPlan:
 
     @property
     def about(self) -> str:
-        """Return the options that have to be equal when a sweep is resumed, as YAML."""
+        """Return the options that may not change when a sweep is resumed, as YAML."""
         template = self.template
         return configuration.dump(
             {"metric": template.metric, "batch": self.batch, "config": template.base.resolved}
         )
 
     def result(self, records: Mapping[str, Record], folder: Path) -> Sweep:
-        """Return the sweep with the records of its runs."""
+        """Return the sweep with the records of all runs."""
         points: dict[str, list[PlannedRun]] = {}
         for run in self.runs:
             points.setdefault(run.record.point, []).append(run)

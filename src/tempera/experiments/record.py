@@ -16,27 +16,27 @@ from ..io.documents import read_json_lines
 
 @dataclass(frozen=True)
 class Record:
-    """One run: its setting and its results. A run that failed has an `error` and no results.
+    """One run: setting and results. A failed run has an `error` and no results.
 
     Args:
-        params: the options in which runs differ, and their values.
+        params: the options that differ between runs, with the values of the run.
         seed: seed of the weights and of the order of the training rows.
-        start: first value of a temperature that is learned or scheduled beside the grid of a sweep;
-            else None.
+        start: first value of a temperature learned or scheduled beside the grid of a sweep; else
+            None.
         final: last value of a schedule; None is no schedule.
-        number: number of a trial in its study.
-        worker: machine and folder of the tuning that made the run.
-        reading: hash of the options that data are read by.
+        number: number of a trial in the study.
+        worker: machine and folder of the worker behind the run.
+        reading: hash of the options for reading data.
         data: hash of the data; equal texts are the same data.
-        origin: hash of the options that say where data come from.
-        source: hash of all data at their origin, also of data that the run does not read.
-        error: message of a run that failed.
+        origin: hash of the options for the origin of the data.
+        source: hash of all data at the origin, also of data not read by the run.
+        error: message of a failed run.
         pruned: True if the run was stopped on the way, because other trials were better.
-        value: the metric by which runs are compared; of a pruned run, at its last evaluation.
-        chooses: False if validation asks fewer than 50 queries or events, which choose nothing.
-        on_the_way: the compared metric at each evaluation on the way; None for an evaluation that
-            the budget left out.
-        metrics: all metrics, on the queries that runs are compared by.
+        value: the metric to compare runs by; of a pruned run, at the last evaluation.
+        chooses: False if validation has fewer than 50 queries or events, too few to choose by.
+        on_the_way: the compared metric at each evaluation on the way; None for an evaluation left
+            out for lack of budget.
+        metrics: all metrics, on the queries to compare runs by.
         per_query: the compared metric of each query.
         temperature: temperature at the end of training.
         diagnosis: figures of the objective on the fixed batch, see `tempera.diagnose`.

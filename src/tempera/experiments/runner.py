@@ -1,5 +1,5 @@
 """The runner of sweeps and tunings: worker processes, run folders, and the check that all runs
-share their data."""
+share the data."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _RUNS = "trials"
 
 
 class Stopped(Exception):
-    """The runner has been closed, which ends all runs under way."""
+    """The runner has been closed, and all runs under way have ended."""
 
 
 class Worker:
-    """A process that trains, seen from the program that started it.
+    """A process for training, seen from the program that started the process.
 
-    The process starts with the first run, and starts again after a run that ended it.
+    The process starts with the first run, and starts again after a run that ended the process.
     """
 
     # -P: the user's current folder is not searched for modules, since a file of the user may have
@@ -50,9 +50,9 @@ class Worker:
         self.closed = False
 
     def run(self, job: dict[str, Any], report: Report) -> Record:
-        """Make a run, wait for its end, and return its record.
+        """Make a run, wait for the end, and return the record of the run.
 
-        A process that dies leaves a record with its exit code and last message as the error.
+        A process that dies leaves a record with the exit code and the last message as the error.
 
         Raises:
             Stopped: the worker was closed meanwhile.
@@ -70,7 +70,7 @@ class Worker:
         return replace(Record(**job["record"]), error=_error_of_exit(code, messages))
 
     def close(self) -> None:
-        """End the process, and the run under way with it."""
+        """End the process, and the run under way."""
         self.closed = True
         process = self.process  # another thread may set self.process to None
         if process is not None:
@@ -120,7 +120,7 @@ class Worker:
         """Wait up to `patience` seconds for the end of the process, then kill it.
 
         Returns:
-            The exit code; minus the number of the signal that ended the process.
+            The exit code; minus the number of the final signal.
         """
         process = self.process
         self.process = None
@@ -136,11 +136,11 @@ class Runner:
     """Makes the runs of a sweep or a tuning, several at once.
 
     Args:
-        folder: the folder of the sweep or tuning; its subfolder `trials` has a folder for each run
-            under way, and for each run that stays.
-        jobs: runs at once, each by a worker process that reads the data once.
-        metric: the metric by which runs are compared.
-        part: the part of the held-out queries on which runs are compared.
+        folder: the folder of the sweep or tuning; the subfolder `trials` has a folder for each run
+            under way, and for each run to be kept.
+        jobs: runs at once, each by a worker process; each worker reads the data once.
+        metric: the metric to compare runs by.
+        part: the part of the held-out queries to compare runs on.
 
     Raises:
         ConfigError: `jobs` is below 1.
@@ -196,10 +196,10 @@ class Runner:
         publish: bool = False,
         bar: float | None = None,
     ) -> Record:
-        """Make one run, and return its record.
+        """Make one run, and return the record of the run.
 
         Args:
-            worker: the process that trains.
+            worker: the process to train in.
             run: options and setting of the run.
             name: name of the run's folder.
             report: called at each evaluation on the way with the metric and the number of the
@@ -258,7 +258,7 @@ class Runner:
         return job
 
     def refuse_other_data(self, record: Record) -> None:
-        """Refuse a run whose data differ from the data of a known run with equal options.
+        """Refuse a run with data that differ from the data of a known run with equal options.
 
         Raises:
             OutputError: a known run has other data.
@@ -279,14 +279,14 @@ class Runner:
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of cores available to the process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _last_number(values: Sequence[float | None]) -> float | None:
-    """Return the last value that is not None; None if there is none."""
+    """Return the last value other than None; None without any."""
     for value in reversed(values):
         if value is not None:
             return value
@@ -294,11 +294,11 @@ def _last_number(values: Sequence[float | None]) -> float | None:
 
 
 def _error_of_exit(code: int, messages: Path) -> str:
-    """Return the error of a run whose process ended without an answer.
+    """Return the error of a run with a process that ended without an answer.
 
     Args:
-        code: exit code of the process; minus the number of the signal that ended it.
-        messages: the file of what the run has printed.
+        code: exit code of the process; minus the number of the final signal.
+        messages: the file of the run's printed messages.
     """
     if code == -9:
         return "its process was ended by SIGKILL, as a system does when it is out of memory"

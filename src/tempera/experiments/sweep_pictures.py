@@ -1,5 +1,5 @@
-"""The picture of a sweep: the metric, and below it, on the same axis, the quantities that explain
-it."""
+"""The picture of a sweep: the metric above, and below, on the same axis, the quantities that
+explain the metric."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WIDE = 8.0
 
 @dataclass(frozen=True)
 class Line:
-    """Points that differ in the option of the x axis only, in the order of that option."""
+    """Points that differ in the option of the x axis only, in the order of the option."""
 
     name: str  # the other option with its value; empty if there is no other option
     color: str
@@ -33,7 +33,7 @@ class Line:
 
 
 def draw_sweep(sweep: Sweep) -> dict[str, bytes]:
-    """Return SVG and PNG of a sweep, by the ends of their names."""
+    """Return SVG and PNG of a sweep, by the ends of the file names."""
     first, other = _x_axis_and_other(sweep.axes)
     x_of: dict[str, float] = {}
     for i, value in enumerate(first.values):
@@ -59,7 +59,7 @@ def draw_sweep(sweep: Sweep) -> dict[str, bytes]:
 
 
 def _x_axis_and_other(axes: Sequence[Axis]) -> tuple[Axis, Axis | None]:
-    """Return the option of the x axis, the temperature or else a numeric option if there is one,
+    """Return the option of the x axis, the temperature or else a numeric option if there is any,
     and the other option."""
     if len(axes) == 1:
         return axes[0], None
@@ -72,7 +72,7 @@ def _x_axis_and_other(axes: Sequence[Axis]) -> tuple[Axis, Axis | None]:
 
 
 def _ticks(axes: Axes, first: Axis, x_of: dict[str, float]) -> None:
-    """Put the values of an option at the x axis, which all panels share."""
+    """Put the values of an option at the x axis, shared by all panels."""
     values = list(x_of.values())
     if not first.numeric:
         axes.set_xticks(values, [str(value) for value in first.values])
@@ -137,7 +137,7 @@ def _metric(axes: Axes, sweep: Sweep, lines: Sequence[Line]) -> None:
 def _moving(
     axes: Axes, metric: str, points: Sequence[Point], color: str, mark: str, name: str
 ) -> None:
-    """Draw each moving temperature at the height of its metric, from start (empty mark) to end
+    """Draw each moving temperature at the height of the metric, from start (empty mark) to end
     (full mark)."""
     for point in points:
         if not point.done or point.start is None:
@@ -180,7 +180,7 @@ def _cosines(axes: Axes, sweep: Sweep, lines: Sequence[Line]) -> None:
 
 
 def _quantities(log: bool, left: tuple[str, str], right: tuple[str, str] | None = None) -> Panel:
-    """Return a panel of one or two columns of the table.
+    """Return a panel of a single column or two columns of the table.
 
     Args:
         log: the left axis is logarithmic.
@@ -206,7 +206,7 @@ def _quantities(log: bool, left: tuple[str, str], right: tuple[str, str] | None 
 
 
 def _curve(axes: Axes, lines: Sequence[Line], column: str, dashes: str, color: str = BLUE) -> None:
-    """Draw one column of the table for each line, `color` if there is only one line."""
+    """Draw a column of the table for each line, `color` if there is a single line."""
     for line in lines:
         if column == "grad_norm":
             values = [point.grad_norm for point in line.points]

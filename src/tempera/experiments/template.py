@@ -1,4 +1,4 @@
-"""The common configuration of a sweep or a tuning, whose runs differ in some options."""
+"""The common configuration of all runs of a sweep or a tuning."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _READ_OPTIONS = ("train.max_pairs", "train.made_rows")  # further options that d
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run before it is made.
+    """A run, planned and not yet made.
 
     Args:
         record: the setting of the run, without results.
         options: all options of the run.
-        reference: options by which data are read and the fixed batch is drawn; runs with equal
-            references share their data.
-        queries: the options that queries follow from; runs with equal options are compared query by
+        reference: options for reading data and drawing the fixed batch; runs with equal references
+            share the data.
+        queries: the options behind the queries; runs with equal options are compared query by
             query.
     """
 
@@ -47,15 +47,15 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Template:
-    """The options that all runs have in common, and the metric by which runs are compared.
+    """The options common to all runs, and the metric to compare runs by.
 
     Args:
-        options: the common options, as the user wrote them.
+        options: the common options, as written by the user.
         places: where each option was written.
         base: the configuration of the common options.
-        metric: the metric by which runs are compared.
-        varied: options in which runs differ.
-        kept: options that `tempera train` would race for, with their defaults, in words.
+        metric: the metric to compare runs by.
+        varied: options that differ between runs.
+        kept: options that `tempera train` would choose by a race, with the defaults, in words.
     """
 
     options: Mapping[str, Any]
@@ -73,16 +73,15 @@ class Template:
         metric: str | None,
         varied: Collection[str] = (),
     ) -> Template:
-        """Check the common options, and return their template.
+        """Check the common options, and return the template.
 
-        Options that `tempera train` would race for keep their defaults.
+        Options that `tempera train` would choose by a race keep the defaults.
 
         Args:
-            varied: options in which runs differ, and which therefore keep no default.
+            varied: options that differ between runs, and therefore keep no default.
 
         Raises:
-            ConfigError: wrong options, a metric that is not measured, data without a file, or a
-                launcher.
+            ConfigError: wrong options, an unmeasured metric, data without a file, or a launcher.
         """
         if launched():
             raise ConfigError(
@@ -129,7 +128,7 @@ class Template:
         """Return the configuration of a run.
 
         Args:
-            values: the options in which runs differ, with the values of this run.
+            values: the varied options, with the values of the run.
             places: where the values were written.
         """
         overrides = [f"{field}={configuration.inline(value)}" for field, value in values.items()]
@@ -192,7 +191,7 @@ class Template:
 
 
 def read_some(options: Iterable[Mapping[str, Any]]) -> None:
-    """Read the data of one run, to show that data can be read at all.
+    """Read the data of one run, to prove early that the data are readable.
 
     Args:
         options: resolved options of runs. Each different section `data` is tried in turn, until
@@ -214,7 +213,7 @@ def read_some(options: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _defaults(base: Config, free: Collection[str]) -> str:
-    """Return the defaults of options that a run leaves open, in words."""
+    """Return the defaults of options left open by a run, in words."""
     values = {}
     for name in free:
         section, _, key = name.partition(".")

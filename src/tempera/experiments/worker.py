@@ -1,10 +1,10 @@
-"""The process that trains: `python -m tempera.experiments.worker` takes one job after the other
-from its standard input.
+"""The process that trains: `python -m tempera.experiments.worker` takes jobs from standard input,
+one after the other.
 
-Orders and answers are lines of JSON. An order is a job (`Trainings`). An answer is the metric at an
-evaluation on the way, to which the reply is `true` (stop) or `false` (go on), or the record of the
-run. The process ends when its input ends, so that no run outlives the program that started the
-process, however that program ended.
+Orders and answers are lines of JSON. An order is a job (`Trainings`). An answer is the record of
+the run, or the metric at an evaluation on the way; the reply to a metric is `true` (stop) or
+`false` (go on). The process ends at the end of standard input, so no run outlives the program that
+started the process, even a killed program.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _print_to(path: Path | str) -> None:
 
 
 def _listen(orders: SimpleQueue[Any]) -> None:
-    """Put each order into the queue, and end the process with its input."""
+    """Put each order into the queue, and end the process at the end of the input."""
     for line in sys.stdin:
         orders.put(parsed(line))
     os._exit(1)

@@ -1,4 +1,4 @@
-"""Calibration of a model: probabilities fitted to its similarities."""
+"""Calibration of a model: probabilities fitted to similarities."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ def calibrate(
     depth: int = DEPTH,
     split: str = "test",
 ) -> Calibration:
-    """Fit probabilities to a model's similarities, and write them beside it: calibration.json,
-    calibration.svg, calibration.png.
+    """Fit probabilities to a model's similarities, and write the fit beside the model:
+    calibration.json, calibration.svg, calibration.png.
 
-    The probability of a pair is the share of relevant pairs among pairs of this similarity and this
-    source: base rates of sources differ.
+    The probability of a pair is the share of relevant pairs among pairs of the same similarity and
+    the same source: base rates of sources differ.
 
     - Pairs with a column `score` (1 and 0, or grades and `data.min_score`): the probability that a
-      pair of this table with this similarity is relevant.
-    - Pairs that are all relevant: the probability that one of the first `depth` hits of a search,
-      with this similarity, is an answer of its query in the table. Right documents that are missing
-      in the table count as wrong, so the probability is rather too low. A run is searched in its
-      own corpus if the corpus has any answer; else, and with a model folder, the documents of the
-      pairs are searched.
+      pair of the table with a given similarity is relevant.
+    - Pairs that are all relevant: the probability that a hit among the first `depth` of a search,
+      with a given similarity, is an answer of the query in the table. Right documents missing in
+      the table count as wrong, so the probability is rather too low. A run is searched in its own
+      corpus if the corpus has any answer; else, and with a model folder, the documents of the pairs
+      are searched.
 
     Args:
         model: a run folder or a model folder, of texts.
-        pairs: a table or a BEIR folder of queries that the model was not trained on; None uses the
-            held-out queries of a run.
+        pairs: a table or a BEIR folder of queries outside the training data; None uses the held-out
+            queries of a run.
         roles: roles of the columns of the table.
-        precision: target precisions; the lowest threshold that reaches each is reported.
-        recall: target recalls; the highest threshold that reaches each is reported.
+        precision: target precisions; the lowest threshold to reach each is reported.
+        recall: target recalls; the highest threshold to reach each is reported.
         depth: number of hits of each query.
         split: split of a BEIR folder.
 
     Raises:
-        DataError: a model or data that cannot be read, or too few pairs.
+        DataError: an unreadable model, unreadable data, or too few pairs.
         ConfigError: a precision, a recall or a depth out of range.
         OutputError: the files cannot be written.
 

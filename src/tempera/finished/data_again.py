@@ -1,5 +1,5 @@
-"""The data of a finished run on texts, read and divided again into the pairs that the run has
-learned and the pairs that it has held out."""
+"""The data of a finished run on texts, read and divided again into learned pairs and held-out
+pairs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _COUNTED = {"pairs": "pairs:", "corpus": "documents:", "train": "pairs to train 
 
 
 def refitted_parts(run: Path) -> list[str]:
-    """Return the held-out parts that a run has learned at its end (`train.refit`)."""
+    """Return the held-out parts learned by a run at the end (`train.refit`)."""
     return [refit["part"] for refit in Run(run).document.get("refit", [])]
 
 
 def evaluated_model(run: Path) -> Path:
-    """Return the folder of the model that a run's figures are of.
+    """Return the folder of the model behind a run's figures.
 
-    This is the run's own model, or RUN/evaluated if the run was then trained on the test.
+    The folder is the run's own, or RUN/evaluated if the run was then trained on the test.
 
     Raises:
         DataError: the model is damaged, or was removed.
@@ -47,15 +47,14 @@ def evaluated_model(run: Path) -> Path:
 
 
 def read_split_again(run: Path, instead: str) -> tuple[Split, Config]:
-    """Return the pairs of a run, divided as for its evaluated model, and the run's configuration.
+    """Return the pairs of a run, divided as for the evaluated model, and the run's configuration.
 
     Args:
         run: a run folder.
         instead: another way for the user, for messages.
 
     Raises:
-        DataError: no run, data of an object of Python, or data that cannot be read again or have
-            changed since.
+        DataError: no run, data of an object of Python, or missing or changed data.
     """
     if not (run / "config.yaml").is_file():
         raise DataError(f"{run} is not a run, so there are no held-out queries: {instead}")
@@ -113,7 +112,7 @@ def _changes(run: Path, split: Split) -> list[str]:
 def held_out_task(run: Path, name: str, split: Split, rows: Rows) -> RetrievalTask:
     """Return held-out queries of a run and the run's documents, with the ids of the run's index.
 
-    If the run's model embeds queries alone, the documents have the vectors of that index.
+    If the run's model embeds queries alone, the documents have the vectors of the index.
 
     Args:
         run: a run folder.
@@ -151,7 +150,7 @@ def find_in_index(run: Path, model: Path, keys: pa.ChunkedArray | pa.Array) -> t
         keys: keys of the documents, [n].
 
     Raises:
-        DataError: no index, or an index that another model has made.
+        DataError: no index, or an index made by another model.
     """
     index = Index(run / "index")
     if index.stamp is not None:

@@ -1,5 +1,5 @@
-"""The held-out queries of a run as a retrieval set of their own, to compare runs, or to export for
-other programs."""
+"""The held-out queries of a run as a separate retrieval set, to compare runs, or to export the set
+to further programs."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ def evaluate_held_out(
     exclude_self: bool = False,
     mixed_precision: Reading = "no",
 ) -> Finding | EventsFinding:
-    """Evaluate a run once more by its held-out queries, beside another run or model, query by query.
+    """Evaluate a run again by the held-out queries of the run, beside another run or model, query
+    by query.
 
     A recommender is evaluated on its held-out events, see `evaluate_held_out_events`. Both findings
     have verdicts, per_query() and json().
 
-    If a run has learned these queries since, the model from before (`RUN/evaluated`) is judged, and
-    likewise for the other run. Two runs on the same data, roles and evaluation options divide the
-    data alike, so that neither has learned the queries; the finding says if a model has. Data that
-    have changed since are refused. For a run that keeps an index (`tower.doc.index`) no document is
-    embedded: its queries, and the queries of the other model, are searched in that index.
+    If a run has learned the queries since (`train.refit`), the earlier model (`RUN/evaluated`) is
+    judged, for either run. Two runs on the same data, roles and evaluation options divide the data
+    alike, and neither has learned the queries; the finding says if a model has learned some.
+    Changed data are refused. For a run with a kept index (`tower.doc.index`) no document is
+    embedded: the queries of both models are searched in the index.
 
     Args:
         run: a run folder.
@@ -59,8 +60,7 @@ def evaluate_held_out(
         mixed_precision: as in `evaluate`.
 
     Raises:
-        DataError: no run on texts, data that have changed since or are gone, no test, or a model
-            for another index.
+        DataError: no run on texts, changed or missing data, no test, or a model for another index.
         ConfigError: an unknown metric or precision, or a run against itself.
 
     >>> finding = evaluate_held_out("runs/first", bm25=True, metrics=["ndcg@10"])
@@ -101,13 +101,13 @@ def evaluate_held_out(
 
 
 def _refuse_for_recommender(run: Path, name: str, is_set: bool) -> None:
-    """Raise ConfigError for an option of texts that is set for a recommender."""
+    """Raise ConfigError if an option for models of texts is set for a recommender."""
     if is_set:
         raise ConfigError(f"{name} is for models of texts, and {run} is a recommender")
 
 
 def _log_if_earlier(model: Path, run: Path) -> None:
-    """Log that a run is judged by its model from before the last training."""
+    """Log the use of a run's model from before the last training, if the run has two models."""
     if model != run:
         logger.info(
             f"{model} is judged, the model of {run} from before it learned what the run had held out"
@@ -115,14 +115,14 @@ def _log_if_earlier(model: Path, run: Path) -> None:
 
 
 def _comparable_model(run: Path, other: Path) -> Path:
-    """Return the model of another run that is compared with a run.
+    """Return the model of another run for the comparison with a run.
 
-    This is the evaluated model. If the run keeps an index, it is a model for that index: one that
-    keeps the same index, or the model that made the index. An index that does not say which model
-    made it was made by the model that the run's queries began with.
+    The model is the evaluated model. If the run keeps an index, the model must be for the kept
+    index: a model with the same kept index, or the maker of the index. An index without a named
+    maker was made by the model that the run's queries began with.
 
     Raises:
-        DataError: a model whose queries are not for that index.
+        DataError: a model with queries for another index.
     """
     kept = Kept.read(model_folder(run))
     if kept is None:
@@ -141,7 +141,8 @@ def _comparable_model(run: Path, other: Path) -> Path:
 
 
 def _first_model_of_queries(run: Path) -> str | None:
-    """Return the fingerprint of the model that a run's queries began with; None if it is gone."""
+    """Return the fingerprint of the model that a run's queries began with; None if the model is
+    gone."""
     side = getattr(config_of_run(run).tower, "query", None)
     model = getattr(side, "model", None)
     if not model or not Path(model).exists():
@@ -150,7 +151,7 @@ def _first_model_of_queries(run: Path) -> str | None:
 
 
 def inputs_of(run: Path) -> list[str]:
-    """Return the run and the inputs of its data: none of these paths is ever replaced."""
+    """Return the paths that an export may not replace: the folder of the run and the run's data."""
     if not (run / "config.yaml").is_file():
         return []
     return [str(run), *config_of_run(run).read]
@@ -159,13 +160,12 @@ def inputs_of(run: Path) -> list[str]:
 def export_held_out(
     run: str | Path, output: str | Path | None = None, overwrite: bool = False
 ) -> dict[str, Any]:
-    """Write a run's held-out queries, their answers and all documents that it ranks as a BEIR
-    folder.
+    """Write a run's held-out queries, the answers and all ranked documents as a BEIR folder.
 
-    qrels/test.tsv has the queries of the run's test, and qrels/dev.tsv the queries of validation. Any
-    model is judged on them by `tempera.evaluate(model, output)`, so that two runs are compared query
-    by query on data that neither has learned. Ids are the ids of `search` and of the other exports,
-    and grades are the grades of the data, or 1.
+    qrels/test.tsv has the queries of the run's test, and qrels/dev.tsv the queries of validation.
+    `tempera.evaluate(model, output)` judges any model on the folder, to compare two runs query by
+    query on data learned by neither. Ids are the ids of `search` and of all exports, and grades are
+    the grades of the data, or 1.
 
     Args:
         run: a run folder, of texts.
@@ -176,7 +176,7 @@ def export_held_out(
         Facts: the output, and numbers of documents, test_queries and validation_queries.
 
     Raises:
-        DataError: no run on texts, data that have changed since or are gone, or nothing held out.
+        DataError: no run on texts, changed or missing data, or nothing held out.
         OutputError: the output cannot be written.
 
     >>> facts = export_held_out("runs/first", "runs/held-out")
@@ -214,7 +214,7 @@ def export_held_out(
 
 
 def _texts(pairs: Pairs, role: Text, rows: Rows) -> dict[str, str]:
-    """Return texts by their ids; of several texts with one id the first."""
+    """Return texts by id; of several texts with the same id the first."""
     first, which = pairs.distinct(role)
     chosen = first[np.unique(which[rows])]
     ids = pairs.shown_ids(role, chosen).to_pylist()

@@ -1,5 +1,5 @@
-"""Pairs that are known to be relevant or not: labelled pairs, or hits of a search for queries with
-known answers.
+"""Pairs known to be relevant or not: labelled pairs, or hits of a search for queries with known
+answers.
 
 Letters in shapes: q queries, c documents, r answers, n pairs.
 """
@@ -51,12 +51,12 @@ _ALL = float("-inf")  # as data.min_score, so that every pair is read
 
 @dataclass(frozen=True)
 class Known:
-    """Pairs with their similarity and relevance, and counts for the record.
+    """Pairs with similarity and relevance, and counts for the record.
 
     Args:
         pairs: the pairs.
         about: left_out and trained; for hits of a search also depth, documents and found, the share
-            of the answers that the search has found.
+            of the answers among the hits.
     """
 
     pairs: Scored
@@ -71,7 +71,7 @@ class QuerySet:
         queries: texts, [q].
         docs: vectors of the documents, [c, D].
         relevant: the answers.
-        left_out: numbers of queries and pairs that were left out, by reason.
+        left_out: numbers of queries and pairs left out, by reason.
     """
 
     queries: pa.ChunkedArray
@@ -107,7 +107,7 @@ def known_pairs(
         split: split of a BEIR folder.
 
     Raises:
-        DataError: data that cannot be read, or that do not fit the model's corpus.
+        DataError: unreadable data, or data that do not fit the model's corpus.
         ConfigError: roles for a BEIR folder.
     """
     run = Path(model.path)
@@ -137,8 +137,8 @@ def known_pairs(
 def _search_held_out(model: Model, run: Path, depth: int) -> Known:
     """Return the hits of a search for the held-out queries of a run.
 
-    A run that has since learned these queries is searched with the model from before, whose
-    documents are embedded anew.
+    A run that has since learned the queries is searched with the earlier model; the documents are
+    embedded again.
     """
     evaluated = evaluated_model(run)
     if evaluated != run:
@@ -162,19 +162,19 @@ def _pairs_file(path: Path, roles: Roles, **options: Any) -> PairsFile:
 
 
 def held_out(run: Path) -> Pairs:
-    """Return the pairs of a run whose queries the evaluated model has not learned, read again."""
+    """Return the pairs of a run with queries not learned by the evaluated model, read again."""
     split, rows = unlearned(run)
     queries = split.pairs.ids("query")
     return split.pairs.whole(np.isin(queries, queries[rows]))
 
 
 def unlearned(run: Path) -> tuple[Split, Rows]:
-    """Return the pairs of a run, read again, and the rows that its evaluated model has not learned:
-    the validation, or else the test.
+    """Return the pairs of a run, read again, and the rows not learned by the evaluated model: the
+    validation, or else the test.
 
     Raises:
-        DataError: no run, data of an object of Python, data that have changed since, or a run that
-            has learned everything.
+        DataError: no run, data of an object of Python, changed data, or a run that has learned
+            everything.
     """
     instead = f"give pairs that it has not seen: tempera calibrate {quote(str(run))} PAIRS"
     split, _ = read_split_again(run, instead)
@@ -249,13 +249,14 @@ def _labelled(model: Model, pairs: Pairs, path: Path, roles: Roles, column: str)
 
 
 def _vectors(encode: Encode, pairs: Pairs, role: Text) -> Vectors:
-    """Return the embedding of each pair's text, [n, D]; of texts with one id the first counts."""
+    """Return the embedding of each pair's text, [n, D]; of texts with the same id the first
+    counts."""
     first, which = pairs.distinct(role)
     return encode_all(encode, pairs.table[role].take(pa.array(first)), f"{role}s")[which]
 
 
 def _right_labels(path: Path, column: str) -> dict[str, Any]:
-    """Return the option that marks relevant pairs by their labels in a column.
+    """Return the option to mark relevant pairs by labels in a column.
 
     Raises:
         DataError: the labels are neither 0 and 1 nor true and false.
@@ -283,5 +284,5 @@ def _right_labels(path: Path, column: str) -> dict[str, Any]:
 
 
 def _without_zeros(reasons: Mapping[str, int]) -> dict[str, int]:
-    """Return the counts that are not 0."""
+    """Return the counts above 0."""
     return {reason: count for reason, count in reasons.items() if count}

@@ -1,4 +1,4 @@
-"""Merging of a run with the model that it began with, and the curve of their merged models on
+"""Merging of a run with the model that the run began with, and the curve of the merged models on
 validation and on other data."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def merge(
     output: str | Path | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Interpolate the weights of a run and of the model that it began with.
+    """Interpolate the weights of a run and of the model that the run began with.
 
     The merged model has `weights` times the run's weights plus 1 - `weights` times the base's.
 
@@ -52,7 +52,7 @@ def merge(
     Args:
         run: run folder; with `weights` also a model folder.
         base: model folder or run folder of the same shape and tokenizer.
-        also: other data, as `tempera.evaluate` reads them; empty is the run's `evaluation.also`.
+        also: other data, read as by `tempera.evaluate`; empty is the run's `evaluation.also`.
         weights: weight of the run, from 0 to 1.
         output: model folder to write; None writes no folder.
         overwrite: replace an earlier result in `output`.
@@ -62,8 +62,9 @@ def merge(
         sentence, see `curve`, and picture, the path of merge.svg.
 
     Raises:
-        ConfigError: a weight outside 0 to 1, a weight without an output, or a weight and other data.
-        DataError: models of different shapes or tokenizers, or data that cannot be read.
+        ConfigError: a weight outside 0 to 1, a weight without an output, or a weight and other
+            data.
+        DataError: models of different shapes or tokenizers, or unreadable data.
         OutputError: the output cannot be written.
 
     >>> from tempera import train
@@ -107,7 +108,7 @@ def _check_options(
     weights: float | None,
     output: str | Path | None,
 ) -> None:
-    """Refuse options of `merge` that do not go together, see there."""
+    """Refuse options of `merge` that exclude each other, see there."""
     if weights is not None and (not 0 <= weights <= 1 or output is None):
         raise ConfigError(
             f"--weights is {weights:g}: give a weight of the run from 0 to 1, and --output"
@@ -133,9 +134,9 @@ def curve(
 
     Args:
         merged: the two models.
-        run: the run, whose validation is one of the sets.
+        run: the run, with validation as the first of the sets.
         also: other data; empty is the run's `evaluation.also`.
-        saves: the best model is to be saved, which fewer than 50 validation queries do not choose.
+        saves: the best model is to be saved, a choice refused to fewer than 50 validation queries.
 
     Returns:
         points, the main metric of each model on every set, and the result of `choose_weight`.
@@ -163,8 +164,8 @@ def curve(
 
 
 def choose_weight(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the best weight, the share of the gain that it keeps, its share of the loss, and a
-    sentence about them.
+    """Return the best weight, the kept share of the gain, the share of the loss, and a sentence
+    about the choice.
 
     The gain is on validation. The loss is of the mean over all other data. A share is None where
     training gained or lost nothing.
@@ -197,7 +198,7 @@ def _mean_of_others(scores: Mapping[str, float]) -> float:
 
 
 def _sentence(weight: float, kept: float | None, lost: float | None) -> str:
-    """Return a sentence about the best weight and its shares of gain and loss."""
+    """Return a sentence about the best weight, with the shares of gain and loss."""
     text = f"weight {weight:g} is the best on validation, where training gained nothing"
     if kept is not None:
         text = f"weight {weight:g} keeps {100 * kept:.0f} % of the gain on validation"
@@ -212,7 +213,7 @@ def _sentence(weight: float, kept: float | None, lost: float | None) -> str:
 
 
 def _validation(split: Split, run: Path) -> RetrievalTask:
-    """Return the validation queries of a run, with the documents that it ranks."""
+    """Return the validation queries of a run, with the documents to rank."""
     if "validation" in refitted_parts(run):
         raise DataError(
             f"{run} was trained on its validation queries, too (train.refit): give --weights"

@@ -33,7 +33,7 @@ from .train.pooling import POOLINGS, Pooling
 
 
 def default_tower(section: Mapping[str, Any]) -> str:
-    """Return the one kind of tower that interactions have."""
+    """Return the kind of tower for interactions."""
     return "features"
 
 
@@ -44,7 +44,7 @@ def read_task(
 
     Args:
         config: of the run.
-        reading: for texts, whose vectors are computed while they are read.
+        reading: for texts, with vectors to be computed during reading.
         cache: folder of the run for the timeline.
         vectors: for texts.
         phases: for texts.
@@ -53,7 +53,7 @@ def read_task(
 
 
 def hand(options: Any, data: Any) -> Any:
-    """Return options with the rows of Python that they describe, if there are any."""
+    """Return options with the described rows of Python, if there are any."""
     return options if data is None else options.hand(data)
 
 
@@ -95,13 +95,13 @@ def trained_on(task: InteractionTask) -> dict[str, NDArray[np.int64]]:
 
 
 def reopened(task: InteractionTask, folder: Path) -> float:
-    """Save the towers and read them into others; return the largest difference in any number of a
-    vector."""
+    """Save the towers and read the files into new towers; return the largest difference in any
+    number of a vector."""
     return task.showcase.reopened(folder)
 
 
 def cautions(task: InteractionTask, config: Config) -> Iterator[str]:
-    """Yield nothing: a recommender begins with no other run."""
+    """Yield nothing: a recommender begins with no earlier run."""
     yield from ()
 
 

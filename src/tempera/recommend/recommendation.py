@@ -84,7 +84,7 @@ class InteractionTask:
         )
 
     def race(self, config: Config) -> Race:
-        """Return the towers that the recipe tries on these events."""
+        """Return the towers to be tried by the recipe on the events."""
         events = self.data.events
         timeline = events.timeline
         timed = timeline.time is not None
@@ -96,7 +96,8 @@ class InteractionTask:
         return self.showcase.facts()
 
     def compared(self, before: Verdict | None, after: Verdict | None) -> Compared:
-        """Compare the trained towers with the untrained ones, baselines, and counts beside them."""
+        """Compare the trained towers with the untrained ones, baselines, and counts beside the
+        vectors."""
         systems: dict[str, SystemScores] = {}
         if before is not None and after is not None:
             systems = systems_of(before, self.held_out.baselines(), after)
@@ -105,12 +106,12 @@ class InteractionTask:
         return Compared(systems, about, examples)
 
     def searched(self) -> Searched:
-        """Return the items with their vectors, and all histories."""
+        """Return the items with vectors, and all histories."""
         return self.showcase.searched()
 
     def again(self, config: Config, part: Part | None = None) -> InteractionTask:
-        """Return another run on the same timeline, before its training; with a part, it trains on
-        the events of this part, too, and is judged as this one by the choices of validation."""
+        """Return another run on the same timeline, before training. With a part, the new run trains
+        on the events of the part, too, and is judged by the same choices of validation."""
         if part is None:
             return InteractionTask(config, self.data.events)
         task = InteractionTask(config, self.data.events.extended(part))
@@ -122,7 +123,7 @@ def _features_of(config: Config) -> Features:
     """Return the options of the towers.
 
     Raises:
-        ConfigError: options that a run on interactions does not take.
+        ConfigError: options not for runs on interactions.
     """
     if not isinstance(config.tower, Features):
         raise ConfigError("tower.kind: interactions need kind: features")

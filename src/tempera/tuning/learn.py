@@ -43,24 +43,25 @@ def learn(
     """Train on growing parts of the training pairs, and estimate what more pairs would bring.
 
     The held-out queries and the corpus are the same for all sizes, and a larger part holds the
-    smaller ones (`evaluation.seed` draws them). Batch size and epochs follow the number of pairs
-    unless they are set. A learning curve chooses nothing, so its scores are those of the test.
-    Finished runs stay in `output`/points.jsonl: the same call resumes after a kill.
+    smaller parts (drawn by `evaluation.seed`). Batch size and epochs follow the number of pairs
+    unless set. A learning curve chooses nothing, so the scores are on the test. Finished runs stay
+    in `output`/points.jsonl: the same call resumes after a kill.
 
     Args:
         config: options as a mapping, a YAML file, a file or folder of data, or None for the default
             job.
         sizes: numbers of training pairs; empty is all of them, a half, a quarter and so on, six
             sizes of at least 50 pairs.
-        more: number of pairs whose gain is extrapolated.
+        more: number of further pairs, to extrapolate the gain.
         seeds: runs at each size, with the seeds train.seed, train.seed + 1, ...
         output: the folder of points.jsonl, points.csv, learn.svg and learn.png; None is runs/, the
             name of the file, and -learn.
         overrides: dotted.key=value, as on the command line.
-        metric: the score; None is ndcg@10 if it is measured, else the first one.
-        overwrite: forget an earlier learning curve in `output`; an interrupted one goes on.
-        jobs: runs at once, each in a process of its own; the processes share the cores, and each of
-            them reads the data.
+        metric: the score; None is ndcg@10 if measured, else the first metric.
+        overwrite: forget an earlier learning curve in `output`; an interrupted learning curve goes
+            on.
+        jobs: runs at once, each in a separate process; the processes share the cores, and each
+            process reads the data.
 
     Raises:
         TemperaError: wrong options; interactions; no test queries; more pairs in a size than there
@@ -98,7 +99,7 @@ def _sizes(config: Config, sizes: Sequence[int]) -> list[int]:
     """Return the numbers of pairs to train on, ascending.
 
     Raises:
-        ConfigError: interactions, no test, or a size that is too small or too large.
+        ConfigError: interactions, no test, or a size out of range.
     """
     if isinstance(config.data, Interactions):
         raise ConfigError(
@@ -136,9 +137,10 @@ def _sizes(config: Config, sizes: Sequence[int]) -> list[int]:
 
 
 def halves(count: int) -> list[int]:
-    """Return a number, its half, its quarter and so on, ascending: at most six sizes of 50 pairs or more.
+    """Return a number, half of the number, a quarter and so on, ascending: at most six sizes of 50
+    pairs or more.
 
-    The number itself is always among them.
+    The number itself is always included.
 
     >>> halves(450)
     [56, 112, 225, 450]

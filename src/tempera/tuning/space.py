@@ -1,4 +1,5 @@
-"""The space of a tuning: its options, their values, and options that depend on a choice."""
+"""The space of a tuning: options, the values of each option, and options that depend on a
+choice."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ class Choices:
     """A list of values.
 
     Raises:
-        ConfigError: there are fewer than two values, or one value is there twice.
+        ConfigError: there are fewer than two values, or a value is there twice.
     """
 
     values: tuple[Any, ...]
@@ -49,7 +50,7 @@ class Choices:
     def labels(self) -> tuple[Any, ...]:
         """Return the values as a study can store them.
 
-        Lists, mappings, and values that equal a value of another type (1 and true) become YAML.
+        Lists, mappings, and values equal to a value of another type (1 and true) become YAML.
         """
         return tuple(self._label(value) for value in self.values)
 
@@ -63,16 +64,16 @@ class Choices:
 
 @dataclass(frozen=True)
 class Field:
-    """An option and its values.
+    """An option and the values of the option.
 
     Args:
         field: the dotted option.
-        name: name of the option in the study: the field, with its opener if several choices open a
-            field of this name.
+        name: name of the option in the study: the field, with the opener if several choices open a
+            field of the same name.
         place: file and line where the field was written; empty if in Python.
         domain: the values of the option.
-        opener: index of the field in the space, and label of its choice, that open this field; None
-            is always open.
+        opener: index of a field in the space, and label of the choice of that field, to open this
+            field; None is always open.
     """
 
     field: str
@@ -111,7 +112,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Space:
-    """Fields in the order of their writing; the fields that a choice opens follow the choice."""
+    """Fields in the order of writing; the fields opened by a choice follow the choice."""
 
     fields: tuple[Field, ...]
     written: Mapping[str, Any]
@@ -121,7 +122,7 @@ class Space:
         """Read a space from a mapping or a YAML file.
 
         Each dotted field has a range, a list of choices, or a mapping from choices to the fields
-        that they open. A range with a count is a list of that many choices.
+        opened by each choice. A range with a count of n is a list of n choices.
 
         Raises:
             ConfigError: no such file, no fields, or values of another form.
@@ -150,8 +151,8 @@ class Space:
         """Return the chosen value of each open option.
 
         Args:
-            pick: returns the stored number or label of a field; it is called in the order of the
-                space, for open fields only.
+            pick: returns the stored number or label of a field; called in the order of the space,
+                for open fields only.
         """
         stored: dict[int, Any] = {}
         values: dict[str, Any] = {}
@@ -174,7 +175,7 @@ class Space:
         return any(field.opener for field in self.fields)
 
     def written_at(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """Return file and line of these options; options from Python have none."""
+        """Return file and line of options; empty for options from Python."""
         return {
             field.field: field.place
             for field in self.fields
@@ -182,7 +183,7 @@ class Space:
         }
 
     def corners(self) -> list[dict[str, Any]]:
-        """Return settings in which every choice, and both ends of every range, come up once."""
+        """Return settings to cover every choice, and both ends of every range, at least once."""
         settings: list[dict[str, Any]] = []
         for field in self.fields:
             for end in field.ends:
@@ -192,9 +193,9 @@ class Space:
         return settings
 
     def _setting_with(self, field: Field, end: Any) -> dict[str, Any]:
-        """Return a setting in which a field is open and has a stored value.
+        """Return a setting with an open field that has a stored value.
 
-        All other fields have their first choice or lowest number.
+        All further fields have the first choice or the lowest number.
         """
         fixed = {field.name: end}
         opener = field.opener
@@ -214,14 +215,14 @@ def _read(
     opener: tuple[int, Any] | None = None,
     around: frozenset[str] = frozenset(),
 ) -> None:
-    """Append the fields of one level and, after each field, the fields that it opens.
+    """Append the fields of a level, each field followed by the fields that the field opens.
 
     Args:
         fields: the list to append to.
-        written: the level as it was written.
+        written: the level as written in the file.
         path: dotted path of the level in the file; empty at the top.
         options: the whole file, with the line of each path.
-        opener: the choice that opens this level.
+        opener: the choice that opens the level.
         around: names of the fields in the levels above.
     """
     inside = around | {str(key) for key in written}
@@ -243,7 +244,7 @@ def _read(
 
 
 def _domain(field: str, value: Any, around: frozenset[str]) -> Range | Choices:
-    """Return the values of one field."""
+    """Return the values of a field."""
     if "." not in field or not all(field.split(".")) or "=" in field:
         raise ConfigError("an option has a section, such as objective.temperature")
     if field == "train.seed":
@@ -274,7 +275,7 @@ def _domain(field: str, value: Any, around: frozenset[str]) -> Range | Choices:
 
 
 def _choice(key: Any) -> Any:
-    """Return the choice that stands before a colon.
+    """Return the choice before a colon.
 
     YAML has no lists before a colon, so a text is parsed once more.
     """

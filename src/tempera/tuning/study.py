@@ -1,9 +1,10 @@
-"""The study of a tuning: Optuna chooses settings (TPE), on one machine or for workers on several.
+"""The study of a tuning: Optuna chooses settings (TPE), for workers on a single machine or on
+several.
 
-A trial counts if it came to an end of its own: finished, pruned, or failed with a message. A trial
-whose worker disappeared (the process was killed, or the machine is gone) does not count: its values
-are tried again, by the next process of this folder at once, and by other workers when Optuna's
-heartbeat has been silent for too long.
+A trial counts if the trial was finished, was pruned, or failed with a message. A trial of a worker
+that disappeared (the process was killed, or the machine is gone) does not count. The values of the
+lost trial are tried again: by the next process of the same folder at once, and by workers elsewhere
+when Optuna's heartbeat has been silent for too long.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class _Unfinished(Exception):
 
 
 def load_optuna() -> Any:
-    """Return Optuna, which logs errors only.
+    """Return Optuna, set to log errors only.
 
     Raises:
         MissingLibrary: Optuna is not installed.
@@ -62,21 +63,21 @@ def load_optuna() -> Any:
 
 @dataclass(eq=False)
 class Tpe:
-    """One of the workers of a study: asks for trials, and stores their records.
+    """A worker of a study: asks for trials, and stores the records of the trials.
 
     Args:
-        url: URL of the storage; None is a file in `folder`, for this worker alone.
+        url: URL of the storage; None is a file in `folder`, for the worker alone.
         name: name of the study.
-        about: the configuration, space and metric, which have to be equal for all workers.
-        folder: output folder of this worker.
-        space: the options to choose, and their values.
+        about: the configuration, space and metric, equal for all workers.
+        folder: output folder of the worker.
+        space: the options to choose, with the values of each.
         budget: number of trials of all workers together.
         seed: seed of the sampler.
-        lost_after: seconds without a heartbeat after which another worker counts as lost.
+        lost_after: seconds without a heartbeat until another worker counts as lost.
         prune: stop bad trials on the way.
 
     Raises:
-        ConfigError: no such storage.
+        ConfigError: there is no storage at the URL.
         OutputError: the study is of something else.
     """
 
@@ -115,7 +116,7 @@ class Tpe:
                 self._again(self.study, trial)
 
     def _open(self, url: str) -> Study:
-        """Open the study, or make it.
+        """Open the study, or make a new study.
 
         Raises:
             ConfigError: the storage cannot be opened.
@@ -157,8 +158,8 @@ class Tpe:
         return study
 
     def _despite_losses(self, beat: Callable[[int], None]) -> Callable[[int], None]:
-        """Return a heartbeat that outlives a lost storage; else Optuna's thread would end and print
-        the error."""
+        """Return a heartbeat for Optuna, able to outlive a lost storage; else Optuna's thread would
+        end and print the error."""
 
         def record(trial: int) -> None:
             with suppress(self.optuna.exceptions.StorageInternalError):
@@ -168,10 +169,10 @@ class Tpe:
 
     @contextmanager
     def storage_errors_in_a_line(self) -> Iterator[None]:
-        """Raise one clear line if the storage is lost in the block.
+        """Raise an error of a single clear line if the storage is lost in the block.
 
-        Optuna writes the end of a trial in any case, and may fail on what it could not write: the
-        error of the storage can be a cause of the error that arrives.
+        Optuna writes the end of a trial in any case, and may fail there too: the error of the
+        storage can be a cause of the final error.
         """
         try:
             yield
@@ -186,7 +187,8 @@ class Tpe:
             ) from None
 
     def _storage_error(self, error: BaseException) -> BaseException | None:
-        """Return the first error of the storage among an error and its causes; None without one."""
+        """Return the first error of the storage among an error and the causes of the error; None
+        without an error of the storage."""
         storage_error: type[BaseException] = self.optuna.exceptions.StorageInternalError
         cause: BaseException | None = error
         while cause is not None:
@@ -200,7 +202,7 @@ class Tpe:
 
         Args:
             make: makes one trial.
-            job: number of the caller among the callers of this process that work at once.
+            job: number of the caller among the callers at work in the process.
             closed: returns True when no trial is wanted any more.
         """
         with self.storage_errors_in_a_line():
@@ -211,7 +213,7 @@ class Tpe:
                     self._wait()
 
     def _try(self, make: Make, job: int) -> None:
-        """Ask for one trial, and make it."""
+        """Ask for a trial, and make the trial."""
         lost = False
 
         def objective(trial: Asked) -> float:
@@ -235,7 +237,8 @@ class Tpe:
                 raise
 
     def _made(self, trial: Asked, make: Make) -> float:
-        """Make a trial, store its record in the study, and return its value."""
+        """Make a trial, store the record of the trial in the study, and return the trial's
+        value."""
         earlier = 0
         for other in self._trials:
             if other.number < trial.number and not left_behind(other):
@@ -264,10 +267,10 @@ class Tpe:
         return record.value
 
     def _sampler(self, job: int) -> Any:
-        """Return a sampler whose seed follows from the earlier trials.
+        """Return a sampler with a seed that follows from the earlier trials.
 
-        A worker that is alone asks for the same trial again after a kill. Beside other workers
-        every trial counts, so that no seed comes twice.
+        A worker alone asks for the same trial again after a kill. With several workers every trial
+        counts, so no seed comes twice.
         """
         if self.alone and not job:
             tried = [sum(not left_behind(trial) for trial in self._trials)]
@@ -282,7 +285,7 @@ class Tpe:
         )
 
     def _wait(self) -> None:
-        """Wait for the trials of other workers, and end the trials of lost workers."""
+        """Wait for trials of the remaining workers, and end the trials of lost workers."""
         time.sleep(_PATIENCE)
         self.optuna.storages.fail_stale_trials(self.study)
         for trial in self._running():
@@ -302,7 +305,7 @@ class Tpe:
         return True
 
     def _again(self, study: Study, trial: FrozenTrial) -> None:
-        """Enqueue the values of a lost trial; a trial that was never begun has none."""
+        """Enqueue the values of a lost trial; a trial never begun has no values."""
         if "worker" in trial.user_attrs and not _error(trial):
             self.optuna.storages.RetryHeartbeatStaleTrialCallback()(study, trial)
 
@@ -315,7 +318,7 @@ class Tpe:
 
     @property
     def finished(self) -> list[FrozenTrial]:
-        """Return the trials that came to an end of their own."""
+        """Return the trials that count: finished, pruned, or failed with a message."""
         return [
             trial for trial in self._trials if trial.state.is_finished() and not left_behind(trial)
         ]
@@ -343,18 +346,18 @@ class Tpe:
 
 
 def left_behind(trial: FrozenTrial) -> bool:
-    """Return True if a trial failed without a message: its worker is gone."""
+    """Return True if a trial failed without a message: the worker of the trial is gone."""
     return trial.state.name == "FAIL" and not _error(trial)
 
 
 def _error(trial: FrozenTrial) -> str | None:
-    """Return the message of a failed trial; None without one."""
+    """Return the message of a failed trial; None without a message."""
     record: Mapping[str, Any] = trial.user_attrs.get("record", {})
     return record.get("error")
 
 
 def public(url: str) -> str:
-    """Return a URL without its password and without its query, which may hold a password too.
+    """Return a URL without password and without query, since a query may hold a password too.
 
     >>> public("postgresql://me:secret@host/db?password=secret"), public("postgresql:me:secret@host")
     ('postgresql://me@host/db', 'postgresql:...')
@@ -368,6 +371,6 @@ def public(url: str) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the message of a database's driver, in one line and without the SQL."""
+    """Return the message of a database's driver, in a single line and without the SQL."""
     cause = error.__cause__ or error
     return " ".join(str(getattr(cause, "orig", None) or cause).split())

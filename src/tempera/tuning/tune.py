@@ -1,4 +1,4 @@
-"""A tuning: Optuna chooses settings, and the best one stays."""
+"""A tuning: Optuna chooses settings, and the best setting stays."""
 
 from __future__ import annotations
 
@@ -48,10 +48,9 @@ def tune(
 ) -> Tuning:
     """Search the best configuration by Bayesian optimisation (TPE, Bergstra et al. 2011).
 
-    A trial is stopped if it is worse than the median of the earlier trials at the same evaluation
-    on the way. The same call resumes after a kill: the interrupted trial is repeated, finished
-    trials are not. Trials are compared by the validation of the weights that they would save, as in
-    `sweep`.
+    A trial is stopped if worse than the median of the earlier trials at the same evaluation on the
+    way. The same call resumes after a kill: the interrupted trial is repeated, finished trials are
+    not. Trials are compared by the validation of the weights to be saved, as in `sweep`.
 
     Args:
         config: options as a mapping, a YAML file, or None for the default job.
@@ -61,17 +60,17 @@ def tune(
             choose, best.yaml and the best runs in trials/; None is runs/, the name of the file, and
             -tune.
         overrides: dotted.key=value, as on the command line.
-        metric: the metric to maximise; None is ndcg@10 if it is measured, else the first one.
-        jobs: trials at once, each in a process of its own. With one job, the same call gives the
-            same result.
-        keep: number of best trials whose run folder is kept.
-        storage: URL of an Optuna storage that workers on several machines share, each with an
-            output of its own; None is a file in `output`.
+        metric: the metric to maximise; None is ndcg@10 if measured, else the first metric.
+        jobs: trials at once, each in a separate process. With one job, the same call gives the same
+            result.
+        keep: number of best trials to keep with run folders.
+        storage: URL of an Optuna storage, shared by workers on several machines with an output
+            each; None is a file in `output`.
         study: name of the study in the storage.
         prune: stop bad trials on the way.
-        lost_after: seconds without a heartbeat after which another worker counts as lost, and its
+        lost_after: seconds without a heartbeat until another worker counts as lost, and the lost
             trial is repeated.
-        overwrite: forget an earlier tuning in `output`; an interrupted one goes on.
+        overwrite: forget an earlier tuning in `output`; an interrupted tuning goes on.
 
     Raises:
         TemperaError: wrong options, in any corner of the space; an output of something else; every
@@ -114,13 +113,14 @@ def tune(
 
 
 def _refuse_below(name: str, value: float, least: int) -> None:
-    """Raise ConfigError for a number below the least one."""
+    """Raise ConfigError for a number below the least allowed number."""
     if value < least:
         raise ConfigError(f"{name} is {value}; give at least {least}")
 
 
 def _check_storage(storage: str | None, overwrite: bool) -> None:
-    """Raise ConfigError for a storage that workers cannot share, or that is to be overwritten."""
+    """Raise ConfigError for a storage with `overwrite`, or of a kind not to be shared by
+    workers."""
     if storage is None:
         return
     if not storage.strip():
@@ -137,7 +137,7 @@ def _check_storage(storage: str | None, overwrite: bool) -> None:
 
 
 class _Search:
-    """Makes the trials that a study asks for, and keeps the run folders of the best trials."""
+    """Makes the trials of a study, and keeps the run folders of the best trials."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class _Search:
         self.lock = Lock()
 
     def run(self) -> Tuning:
-        """Make all missing trials, write the result, and return it."""
+        """Make all missing trials, then write and return the result."""
         self._note_data(self.asker.records)
         with progress_bar("tune", self.asker.budget, "trial") as self.bar:
             self._keep_best()
@@ -175,14 +175,14 @@ class _Search:
             return self._result(records)
 
     def _work(self, worker: Worker) -> None:
-        """Make trials by one worker process, until no more are wanted."""
+        """Make trials in a worker process, until no more are wanted."""
         job = self.runner.workers.index(worker)
         self.asker.work(partial(self._make, worker), job, lambda: worker.closed)
 
     def _make(
         self, worker: Worker, trial: Record, values: dict[str, Any], report: Report
     ) -> Record:
-        """Make one trial, and return its record."""
+        """Make a trial, and return the record of the trial."""
         with self.lock:
             self.running.add(trial.number)
             records = self._keep_best()
@@ -206,7 +206,7 @@ class _Search:
         return record
 
     def _bar(self, records: Sequence[Record]) -> float | None:
-        """Return the value above which a trial leaves a run folder; None is no limit."""
+        """Return the bar: a trial with a higher value leaves a run folder; None is no limit."""
         best = ranked(records)[: self.keep]
         if self.keep == 0 or len(best) < self.keep:
             return None
@@ -222,7 +222,7 @@ class _Search:
             logger.info(f"trial {record.number} {ending} {score}: {record.name}")
 
     def _note_data(self, records: Sequence[Record]) -> None:
-        """Take note of the data of trials, also of other workers' trials, each trial once."""
+        """Take note of the data of trials, also of trials by further workers, each trial once."""
         for record in records:
             if record.number not in self.noted:
                 self.runner.note_data(record)
@@ -251,8 +251,8 @@ class _Search:
         return records
 
     def _log_missing_runs(self, records: Sequence[Record]) -> None:
-        """Log the best trials that have no run folder here: another worker made them, or an earlier
-        call kept fewer."""
+        """Log the best trials without a run folder here, made by another worker, or by an earlier
+        call with a lower `keep`."""
         own = []
         elsewhere = []
         for trial in eligible(records)[: self.keep]:

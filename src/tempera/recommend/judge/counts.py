@@ -36,7 +36,7 @@ class Counting:
 
     Args:
         system: name of the baseline.
-        fitted: its weights, which are not below 0.
+        fitted: the weights of the baseline, none below 0.
         fusion: weight of the vectors.
         served: True if both together are better on validation than the vectors alone.
     """
@@ -47,7 +47,7 @@ class Counting:
     served: bool = False
 
     def chosen(self, metric: Mapping[float, NDArray[np.float64]]) -> Counting:
-        """Return the same baseline with the weight that is best on validation.
+        """Return the same baseline with the best weight on validation.
 
         Args:
             metric: by weight, rising: the metric of each validation query, [q].
@@ -57,12 +57,12 @@ class Counting:
         return replace(self, fusion=fusion, served=bool(ahead.mean() > standard_error(ahead)))
 
     def fused(self, vectors: Floats, histories: Histories, weight: float | None = None) -> Floats:
-        """Return scores of vectors and of counts in one, [r, c]: the weighted mean of both,
+        """Return scores of vectors and of counts together, [r, c]: the weighted mean of both,
         standardised for each query.
 
-        Counts enter by their square root, so that a frequent pair does not outweigh the others.
-        Items that are newer than the table have no counts. The vectors alone answer a query without
-        counts, such as a query without a history.
+        Counts enter by the square root, so a frequent pair does not outweigh the rest. Items newer
+        than the table have no counts. The vectors alone answer a query without counts, for example
+        a query without a history.
         """
         if weight is None:
             weight = self.fusion.weight
@@ -85,7 +85,7 @@ class Counting:
     def by_history(
         self, vectors: Scores, histories: Histories, weight: float | None = None
     ) -> Scores:
-        """Return a function from a slice of the queries to their fused scores, for ranking."""
+        """Return a function from a slice of the queries to fused scores, for ranking."""
         return lambda rows: self.fused(vectors(rows), histories[rows], weight)
 
     def about(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Counting:
         }
 
     def table(self) -> pa.Table:
-        """Return a table with a row for each item, and the chosen settings in its metadata."""
+        """Return a table with a row for each item, and the chosen settings in the metadata."""
         weights = self.fitted.weights
         offsets = pa.array(weights.indptr, pa.int64())
         items = pa.array(weights.indices.astype(np.int32))
@@ -111,7 +111,7 @@ class Counting:
 
     @classmethod
     def read(cls, table: pa.Table) -> Counting:
-        """Return the counts that `table` has written.
+        """Return the counts written by `table`.
 
         Raises:
             ValueError, KeyError, TypeError, pyarrow.ArrowException: another table, or a damaged

@@ -34,7 +34,7 @@ _ROWS = (16, 1024)
 class Histories:
     """Hold the history of each query: row i holds `items[starts[i]:stops[i]]`, oldest first.
 
-    Rows may overlap, so that one user's events serve all the queries that come after them.
+    Rows may overlap, so a user's events serve all later queries of the user.
 
     >>> events = Histories(np.array([4, 2, 9]), np.array([0, 0]), np.array([2, 3]))
     >>> events.last(1).pairs()[1].tolist()
@@ -47,7 +47,7 @@ class Histories:
 
     @classmethod
     def of(cls, items: NDArray[np.integer], offsets: Ints) -> Histories:
-        """Return rows that follow each other: row i holds `items[offsets[i]:offsets[i + 1]]`."""
+        """Return rows one after the other: row i holds `items[offsets[i]:offsets[i + 1]]`."""
         return cls(items, offsets[:-1], offsets[1:])
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ class Ranks:
     """Hold the rank of every item to find, from 1, and the best items of each query.
 
     `excluded` leaves out the items of the query's history, `included` ranks all items. An item to
-    find is never left out, even if the history holds it. Equal scores are ranked by code.
+    find is never left out, even if the history holds the item. Equal scores are ranked by code.
     """
 
     excluded: Ints  # [t] of every target; [q] where each query has one
@@ -116,11 +116,11 @@ class Ranks:
 
 
 def inner(queries: Floats, items: Floats) -> Scores:
-    """Return scores as inner products of vectors, [q, D] and [c, D], in scratch memory of one
+    """Return scores as inner products of vectors, [q, D] and [c, D], in scratch memory of a single
     block.
 
     Raises:
-        DataError: vectors with values that are not finite.
+        DataError: vectors with values other than finite numbers.
     """
     refuse_not_finite(queries, "queries")
     refuse_not_finite(items, "items")
@@ -146,8 +146,8 @@ def rank(
     of: Ints | None = None,
     aside: Histories | None = None,
 ) -> Ranks:
-    """Rank each query's targets among all items, with its history left out and left in, in one pass
-    over the scores.
+    """Rank each query's targets among all items, with the query's history left out and left in, in
+    a single pass over the scores.
 
     Rank = 1 + items with a higher score + items with an equal score and a smaller code, by the
     float32 scores without rounding. Memory holds a block of scores, whatever the numbers of queries
@@ -156,15 +156,15 @@ def rank(
     Args:
         scores: of a block of queries, such as `inner(queries, items)` or a baseline's.
         items: c, the number of items in the catalogue.
-        target: the code of the item that came next, [q], or of all items to find, [t].
+        target: the code of the next item, [q], or of all items to find, [t].
         seen: each query's history, q rows.
         k: length of the lists in `Ranks.top`; 0 for no lists.
-        of: [t] the query of each target, rising; None where each query has one target.
-        aside: items that each query leaves out beside its history, q rows.
+        of: [t] the query of each target, rising; None where each query has a single target.
+        aside: items to leave out beside each query's history, q rows.
 
     Raises:
-        DataError: a code outside the catalogue, another number of histories than of targets, scores
-            that are no numbers.
+        DataError: a code outside the catalogue, unequal numbers of histories and targets, nan among
+            the scores.
 
     >>> scores = np.array([[0.9, 0.5, 0.7]], np.float32)
     >>> ranks = rank(lambda rows: scores[rows].copy(), 3, np.array([1]), Histories.of(np.array([0]), np.array([0, 1])), 2)
@@ -203,8 +203,8 @@ def rank(
 
 
 def _left_out(query: Ints, seen: Histories, aside: Histories | None) -> tuple[Ints, Ints]:
-    """Return the items that the targets of some queries leave out: the place of the target, and the
-    code of the item."""
+    """Return the items left out of the ranking of some queries' targets: the place of the target,
+    and the code of the item."""
     at, codes = seen[query].pairs()
     if aside is None:
         return at, codes
@@ -215,7 +215,7 @@ def _left_out(query: Ints, seen: Histories, aside: Histories | None) -> tuple[In
 def metrics_of(
     ranks: Ints, metrics: Sequence[str], of: Ints | None = None
 ) -> dict[str, NDArray[np.float64]]:
-    """Return each metric for each query whose right items have these ranks, [q].
+    """Return each metric for each query from the ranks of the query's right items, [q].
 
     The values are equal to `ranking.metrics.evaluate` of the lists. With one item, hit@k = recall@k
     = 1 where rank <= k, precision@k = 1/k, mrr@k = map@k = 1/rank and ndcg@k = 1/log2(rank + 1),
@@ -224,8 +224,8 @@ def metrics_of(
 
     Args:
         ranks: of the right item of each query, [q], or of the right items of all queries, [t].
-        of: [t] the query of each right item, each query having at least one; None where each query
-            has one.
+        of: [t] the query of each right item, with one or more for each query; None for a single
+            right item each.
 
     >>> {name: value.tolist() for name, value in metrics_of(np.array([1, 3, 4]), ["hit@3", "mrr@3"]).items()}
     {'hit@3': [1.0, 1.0, 0.0], 'mrr@3': [1.0, 0.3333333333333333, 0.0]}
@@ -260,7 +260,7 @@ _WORTH: dict[str, _Worth] = {
 
 
 def _ideal(right: Ints, k: int) -> NDArray[np.float64]:
-    """Return the discounted gain of a list that begins with all right items, up to k."""
+    """Return the discounted gain of a list with all right items first, up to k."""
     places = np.minimum(right, k)
     discounts = 1 / np.log2(np.arange(places.max(initial=0)) + 2)
     gains: NDArray[np.float64] = np.cumsum(discounts)[places - 1]
@@ -281,7 +281,7 @@ def _check(items: int, target: Ints, seen: Histories, of: Ints) -> None:
 
 
 def query_blocks(queries: int, items: int) -> Iterator[slice]:
-    """Yield slices of queries whose scores of all items fit into little memory."""
+    """Yield slices of queries, small enough to hold the scores of all items in little memory."""
     least, most = _ROWS
     size = min(max(least, _CELLS // items), most)
     for start in range(0, queries, size):
@@ -289,8 +289,8 @@ def query_blocks(queries: int, items: int) -> Iterator[slice]:
 
 
 def _refuse_nan(block: Floats, rows: slice) -> Floats:
-    """Return the block; raise DataError for a NaN, which would give its query the first rank, as no
-    score is above a NaN."""
+    """Return the block; raise DataError for a NaN: the query would get the first rank, as no score
+    is above a NaN."""
     if np.isnan(block.max(initial=-np.inf)):
         row = rows.start + int(np.isnan(block).any(1).argmax())
         raise DataError(f"scores of query {row} are NaN: the model has diverged")
@@ -309,7 +309,7 @@ def _count(block: Floats, rows: Ints, target: Ints) -> Ints:
 
 
 def _seen_above(scores: Floats, own: Floats, smaller: NDArray[np.bool_], keys: Ints) -> Ints:
-    """Return keys of the seen items that rank above the target, each once."""
+    """Return keys of the seen items ranked above the target, each once."""
     is_above = (scores > own) | ((scores == own) & smaller)
     above = np.sort(keys[is_above])  # in place of the slower `unique`
     return above[np.diff(above, prepend=-1) > 0]

@@ -57,7 +57,8 @@ class ItemShowcase:
         self.data, self.held_out, self.events = data, held_out, data.events
 
     def facts(self) -> DataFacts:
-        """Return counts of the data, and its source with the roles of its columns written down."""
+        """Return counts of the data, and the source of the data with the roles of all columns
+        written down."""
         timeline = self.events.timeline
         division = self.events.division
         counts = {
@@ -105,8 +106,8 @@ class ItemShowcase:
         return summary
 
     def searched(self) -> Searched:
-        """Return the items with their vectors, and the tables of users, items, histories, contexts
-        and counts."""
+        """Return the items with vectors, and the tables of users, items, histories, contexts and
+        counts."""
         items = self.events.items
         tables = {
             USERS: with_counts(self.events.users),
@@ -122,7 +123,7 @@ class ItemShowcase:
         )
 
     def _histories(self) -> pa.Table:
-        """Return all events of each user, with the events that training does without."""
+        """Return all events of each user, also the events outside training."""
         whole = self.events.timeline
         if self.events.withheld is not None:
             whole = self.events.withheld.whole
@@ -146,8 +147,8 @@ class ItemShowcase:
         return pa.table(columns)
 
     def reopened(self, folder: Path) -> float:
-        """Save the towers and read them into others; return the largest difference in any number of
-        a vector."""
+        """Save the towers and read the files into new towers; return the largest difference in any
+        number of a vector."""
         own = self.data.tower
         own.save(folder)
         read = open_towers(
@@ -174,7 +175,7 @@ class ItemShowcase:
     def examples(
         self, systems: Mapping[str, SystemScores], count: int = 10, shown: int = 5
     ) -> list[Example]:
-        """Return users at random, with the items that they took last and their recommendations."""
+        """Return users at random, with the items taken last and the recommendations."""
         protocol = self.events.protocol
         timeline = self.events.timeline
         events = self.events.division.test[protocol]

@@ -1,5 +1,5 @@
 """Evaluation of a recommender: ranking metrics by user and item group, and the popularity and
-coverage of its lists.
+coverage of the lists.
 
 Letters in shapes: q queries, c items of the catalogue, K depth of a list, m metrics.
 """
@@ -32,7 +32,7 @@ _DRAWS = 1000  # resamples
 
 @dataclass(frozen=True)
 class Row:
-    """Hold the metrics of some queries, with the items of their histories left out or left in."""
+    """Hold the metrics of some queries, with the items of the histories left out or left in."""
 
     seen: str  # a name of SEEN
     which: str  # all, a tier of the items to find, or a range of history lengths
@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Recommended:
-    """Hold ranks and lists of one recommender, each query having one right item, or several.
+    """Hold ranks and lists of a recommender, with one right item for each query, or several.
 
     `str` is a table: the metrics with seen items left out and left in, by tier of the item to find
     and by length of the history, with 95 % bootstrap intervals; then measures of the lists.
@@ -71,15 +71,15 @@ class Recommended:
         query: Ints | None = None,
         aside: Histories | None = None,
     ) -> Recommended:
-        """Rank the whole catalogue for each query, and list the k best items that it has not seen.
+        """Rank the whole catalogue for each query, and list the k best items not seen before.
 
         Args:
-            seen: the history of each query, q rows; its length groups the queries.
-            aside: items that are left out beside the history, q rows.
+            seen: the history of each query, q rows; lengths of histories group the queries.
+            aside: items left out beside the history, q rows.
 
         Raises:
-            ConfigError: a metric that does not exist.
-            DataError: no queries, or data that `rank` refuses.
+            ConfigError: an unknown metric.
+            DataError: no queries, or data refused by `rank`.
         """
         metrics_of(np.ones(1, np.int64), metrics)  # refuses a wrong name before a long run
         if not len(target):
@@ -92,7 +92,7 @@ class Recommended:
         )
 
     def right(self, query: int) -> tuple[list[int], int]:
-        """Return the items to find for a query, and the best rank of them."""
+        """Return the items to find for a query, and the best rank among the items."""
         places = np.array([query])
         if self.query is not None:
             places = np.flatnonzero(self.query == query)
@@ -100,7 +100,7 @@ class Recommended:
 
     @cached_property
     def per_query(self) -> dict[str, Floats]:
-        """Each metric of each query; with seen items included its name is `hit@10, seen
+        """Each metric of each query; with seen items included the name is `hit@10, seen
         included`."""
         values = metrics_of(self.ranks.excluded, self.names, self.query)
         included = metrics_of(self.ranks.included, self.names, self.query)
@@ -163,7 +163,7 @@ class Recommended:
         return {name: float(values.mean()) for name, values in self.per_query.items()}
 
     def intervals(self) -> dict[str, Difference]:
-        """Return the means with their intervals."""
+        """Return the means with intervals."""
         excluded, included = (row.metrics for row in self.rows if row.which == "all")
         return dict(zip(self.per_query, [*excluded.values(), *included.values()]))
 
@@ -233,7 +233,7 @@ def _by_user(per_query: dict[str, Floats], users: Ints | None) -> dict[str, Floa
 
 
 def _cell(interval: Difference) -> str:
-    """Return a mean and its interval.
+    """Return a mean with an interval.
 
     >>> _cell(Difference(0.27368, 0.262, 0.2849, 0.95))
     '0.2737 [0.2620, 0.2849]'

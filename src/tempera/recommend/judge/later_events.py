@@ -70,8 +70,8 @@ class LaterEvents:
         )
 
     def follow(self, other: LaterEvents) -> None:
-        """Take over the judgements of another run on the same events, and the settings that its
-        validation has chosen."""
+        """Take over the judgements of another run on the same events, and the settings chosen by
+        the run's validation."""
         other.choose()
         self.reached = dict(other.reached)
         self.cold = dict(other.cold)
@@ -89,8 +89,8 @@ class LaterEvents:
         """Evaluate the towers on the test by every protocol, or on some of the validation by the
         first.
 
-        Without a validation, some events of the test take its place. Items are never sampled, so
-        `whole` changes nothing.
+        Without a validation, some events of the test take the place of the validation. Items are
+        never sampled, so `whole` changes nothing.
         """
         if part == "test":
             return self._judge_test()
@@ -103,8 +103,8 @@ class LaterEvents:
 
     @property
     def _towers(self) -> str:
-        """The name of the towers as a system on the test, where a run judges them once before its
-        training, and then after it."""
+        """The name of the towers as a system on the test: a run judges the towers before training,
+        and again after training."""
         if UNTRAINED in self.reached:
             return TRAINED
         return UNTRAINED
@@ -127,7 +127,7 @@ class LaterEvents:
     def _spread(
         self, users: NDArray[np.float32], items: NDArray[np.float32], events: Events
     ) -> Spread:
-        """Return the cosines of users and the items of their events, beside those of random
+        """Return the cosines of users and the items of the same event, beside the cosines of random
         pairs."""
         users = _unit(users)
         answers = _unit(items[self.events.targets(events)])
@@ -142,7 +142,7 @@ class LaterEvents:
         protocol.
 
         Args:
-            about: the document of a run, from `about`, with the settings that were chosen.
+            about: the document of a run, from `about`, with the chosen settings.
         """
         items = self.data.item_vectors
         towers: dict[str, Recommended] = {}
@@ -185,15 +185,15 @@ class LaterEvents:
 
     def choose(self) -> None:
         """Choose settings of the baselines on validation, and the baseline beside the vectors with
-        its weight, unless they are chosen already."""
+        a weight, unless chosen already."""
         self._choose(self._observed, judged=False)
 
     def _choose(self, observed: Observed, judged: bool) -> None:
         """Choose as `choose` does.
 
         Args:
-            judged: evaluate each baseline on the test as soon as it is chosen, while its table is
-                still held.
+            judged: evaluate each baseline on the test as soon as it is chosen, while the baseline's
+                table is still held.
         """
         compares = self.options.baselines and self.looks and self.options.queries != 0
         if self.chosen or not compares:
@@ -216,7 +216,7 @@ class LaterEvents:
 
     @property
     def _usual(self) -> Mapping[str, Baseline]:
-        """The baselines for these events, with their usual settings."""
+        """The baselines for the events, with the usual settings."""
         return BASELINES if self.events.timeline.ordered else UNORDERED
 
     @property
@@ -228,7 +228,7 @@ class LaterEvents:
 
     def baselines(self) -> dict[str, SystemScores]:
         """Rank by popularity, item-kNN, EASE, transition counts, and counts and vectors, if
-        evaluation.baselines asks for them."""
+        `evaluation.baselines` is set."""
         observed = self._observed
         if self.chosen:
             for system, baseline in self.chosen.items():
@@ -245,7 +245,7 @@ class LaterEvents:
         }
 
     def _judge_baseline(self, system: str, baseline: Baseline, observed: Observed) -> None:
-        """Evaluate a baseline on the test, and forget its table: the table may be one of items by
+        """Evaluate a baseline on the test, and forget the table: the table may be of items by
         items."""
         fitted = baseline.fit(observed)
         self.reached[system] = {}
@@ -263,8 +263,8 @@ class LaterEvents:
         return reached
 
     def _tuned(self, system: str, baseline: Baseline, observed: Observed) -> tuple[Baseline, float]:
-        """Return a baseline with the settings that are best on validation, and its metric there; 0
-        if nothing can be chosen."""
+        """Return a baseline with the best settings on validation, and the metric there; 0 if
+        nothing can be chosen."""
         if not self.chooses:
             return baseline, 0.0
         events = self._choosing(observed.items)
@@ -279,8 +279,8 @@ class LaterEvents:
         return baseline, score(baseline)
 
     def _weighed(self, counting: Counting) -> Counting:
-        """Return counts with the weight of the vectors beside them that is best on validation, or
-        with the usual one."""
+        """Return counts with the weight of the vectors that is best on validation, or with the
+        usual weight."""
         if not self.chooses:
             return counting
         events = self._choosing(len(self.events.timeline.item_ids))
@@ -297,7 +297,7 @@ class LaterEvents:
         return inner(self.data.user_vectors(events), self.data.item_vectors)
 
     def _choosing(self, items: int) -> Events:
-        """Return the validation events of all protocols that settings are chosen on."""
+        """Return the validation events of all protocols, to choose settings on."""
         events = np.unique(np.concatenate(list(self.validation.values())))
         return self._some(events, max(LEAST_TO_CHOOSE, _SCORES // items))
 
@@ -322,7 +322,7 @@ class LaterEvents:
         return document
 
     def _winner(self) -> str:
-        """Return a sentence: the best system on the test, and its lead."""
+        """Return a sentence: the best system on the test, and the system's lead."""
         protocol = self.events.protocol
         systems = {
             name: reached[protocol] for name, reached in self.reached.items() if name != UNTRAINED

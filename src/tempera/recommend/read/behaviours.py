@@ -1,4 +1,4 @@
-"""Uses of events by their behaviour: targets with weights, dislikes, and the table of contexts."""
+"""Uses of events by behaviour: targets with weights, dislikes, and the table of contexts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _SHOWN = 10  # behaviours that a message names
 
 
 def usable_aside(events: pa.Table, dropped: Counter[str], whole: bool = True) -> pa.Table:
-    """Return the events without those set aside that are of items that nobody takes, or of users
-    who take nothing.
+    """Return the events without some of the events set aside: dislikes of items that nobody takes,
+    and dislikes of users who take nothing, are left out.
 
     Args:
-        dropped: counts by reason, to which the dislikes among the left out events are added.
-        whole: True if these are all interactions that there are; else an item that nobody takes
-            here may be an item of a run.
+        dropped: counts by reason; the dislikes among the events left out are added.
+        whole: True if the events are all interactions; else an item taken by nobody here may be an
+            item of a run.
     """
     if ASIDE not in events.column_names:
         return events
@@ -50,7 +50,7 @@ def _dislikes(events: pa.Table) -> int:
 def _count_dislikes(
     events: pa.Table, known: pa.ChunkedArray, reason: str, dropped: Counter[str]
 ) -> None:
-    """Count the dislikes among the events that are not known, if there are any."""
+    """Count the dislikes among the unknown events, if there are any."""
     dislikes = _dislikes(events.filter(pc.invert(known)))
     if dislikes:
         dropped[reason] = dislikes
@@ -59,7 +59,7 @@ def _count_dislikes(
 def refuse_unknown_behaviours(
     events: pa.Table, options: Mapping[str, Iterable[str]], where: str
 ) -> None:
-    """Raise DataError if an option names a behaviour that no event has."""
+    """Raise DataError if an option names a behaviour without an event."""
     if in_context(BEHAVIOUR) not in events.column_names:
         return
     known = pc.unique(events[in_context(BEHAVIOUR)]).to_pylist()
@@ -73,7 +73,7 @@ def refuse_unknown_behaviours(
 
 
 def with_targets(events: pa.Table, targets: Mapping[str, float] | None) -> pa.Table:
-    """Return events with columns of their target and weight, by their behaviour."""
+    """Return events with columns of target and weight, by behaviour."""
     if in_context(BEHAVIOUR) not in events.column_names or targets is None:
         return events
     behaviours = events[in_context(BEHAVIOUR)]
@@ -88,8 +88,8 @@ def with_targets(events: pa.Table, targets: Mapping[str, float] | None) -> pa.Ta
 def uses(
     behaviours: pa.ChunkedArray, targets: Mapping[str, float]
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """Return the weight of each event by its behaviour, [e], and its use: 0 stands in histories
-    only, 1 trains, 2 is evaluated, too (`Timeline.target`), [e]."""
+    """Return the weight of each event by behaviour, [e], and the use of each event: 0 stands in
+    histories only, 1 trains, 2 is evaluated, too (`Timeline.target`), [e]."""
     at = pc.fill_null(pc.index_in(behaviours, pa.array(targets, TEXT)), len(targets)).to_numpy()
     weight = np.array([*targets.values(), 0.0], np.float32)[at]
     trains = (weight > 0).astype(np.uint8)
@@ -98,7 +98,7 @@ def uses(
 
 
 def with_contexts(events: pa.Table) -> tuple[pa.Table, pa.Table | None]:
-    """Return events with the number of their context, and the table of all contexts, each once."""
+    """Return events with the number of the context, and the table of all contexts, each once."""
     names = [name for name in events.column_names if name.startswith(in_context(""))]
     if not names:
         return events, None

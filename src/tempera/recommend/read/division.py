@@ -35,7 +35,7 @@ class Division:
         part: TRAIN, VALIDATION or TEST of each event, [e].
         validation: targets of each protocol, in rising order, [t].
         test: targets of each protocol, in rising order, [t].
-        counts: counts of users that are not asked, by reason.
+        counts: counts of users not evaluated, by reason.
         notes: cautions for a reader of the results.
         timeline: the events in another order, if the split moves them.
     """
@@ -64,8 +64,8 @@ Divide = Callable[[Timeline], Division]
 
 @dataclass(frozen=True)
 class GlobalTime:
-    """Train on events before a time and evaluate on later ones, so that training sees nothing of
-    the future.
+    """Train on events before a time and evaluate on later ones, so training sees nothing of the
+    future.
 
     The cut is the event time at rank e (1 - test_share), and an event at the cut counts as after
     the cut. Two protocols:
@@ -80,8 +80,8 @@ class GlobalTime:
     Args:
         test_share: share of the events in the test part.
         validation_share: share of the events in the validation part; 0 is none.
-        least: events before the cut that `next` needs.
-        rolling: most events of a user that `rolling` asks.
+        least: events before the cut needed for `next`.
+        rolling: most events of a user in `rolling`.
 
     Raises:
         ConfigError: a timeline with an order only, or shares that leave nothing.

@@ -1,4 +1,4 @@
-"""Times of events: numbers as they are given, dates of one form as microseconds since 1970.
+"""Times of events: numbers unchanged, dates of a single form as microseconds since 1970.
 
 Letters in shapes: r rows of a block.
 """
@@ -34,11 +34,11 @@ _EXPECTED = "numbers or dates of one form (data.time_format names another)"
 
 @dataclass
 class EventTimes:
-    """Read the times of one table, block by block: all in the form and the unit of the first ones.
+    """Read the times of a table, block by block: all in the form and the unit of the first times.
 
     Args:
-        missing: what to do with a row that has no time.
-        form: of the dates, as `datetime.strptime` has it; None is found.
+        missing: treatment of a row without a time.
+        form: of the dates, in the codes of `datetime.strptime`; None finds the form.
     """
 
     missing: Literal["refuse", "drop"] = "refuse"
@@ -50,7 +50,7 @@ class EventTimes:
         """Return the times of a block as int64, float64 or microseconds since 1970, [r].
 
         Raises:
-            DataError: a row without a time, or with one of another form or unit than the others.
+            DataError: a row without a time, or times of different forms or units.
         """
         values = self._values(reader)
         absent, unset = missing(values), np.zeros(len(values), bool)
@@ -69,7 +69,7 @@ class EventTimes:
         return values
 
     def _values(self, reader: BlockReader) -> pa.Array:
-        """Return times by their type; texts are numbers, ISO dates, or dates of another form."""
+        """Return times by type; texts are numbers, ISO dates, or dates of another form."""
         values = reader.column("time")
         name = reader.columns["time"][0]
         kinds = next((kinds for has_type, kinds in _TIMES.items() if has_type(values.type)), None)
@@ -83,8 +83,8 @@ class EventTimes:
         return values.cast(_DATES[0], safe=False) if _is_date(values) else values
 
     def _form_of(self, reader: BlockReader, texts: pa.Array) -> str | None:
-        """Return the form of texts that are dates, or else that of the first one; None for numbers
-        and for what no form reads."""
+        """Return the form of texts of dates: the given form, or else the form of the first text;
+        None for numbers and for texts of no known form."""
         present = texts.filter(pa.array(~missing(texts)))
         if not len(present) or _are_numbers(present):
             return None
@@ -119,8 +119,8 @@ class EventTimes:
         numbers: NDArray[np.float64],
         absent: NDArray[np.bool_],
     ) -> NDArray[np.bool_]:
-        """Return which times are 0 or less among times since 1970, [r], and refuse those of another
-        unit than the others."""
+        """Return True for times of 0 or less among times since 1970, [r], and refuse times of a
+        different unit."""
         timed, none = ~absent & reader.keep, np.zeros(len(numbers), bool)
         of_unit = {name: is_of_unit(numbers, name) & timed for name in UNITS}
         counts = {name: int(rows.sum()) for name, rows in of_unit.items()}
@@ -157,5 +157,5 @@ def _is_date(values: pa.Array) -> bool:
 
 
 def _written(values: pa.Array, row: int) -> str:
-    """Return a time as it stands in a message."""
+    """Return a time in the form for messages."""
     return str(values[row].as_py())

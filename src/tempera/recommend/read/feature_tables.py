@@ -1,4 +1,4 @@
-"""Tables of features, row by row beside the ids they are about."""
+"""Tables of features, row by row beside ids."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _WHOLE = ((r"^\s*[+-]?0*(0)\s*$", r"\1"), (r"^\s*(?:\+|(-))?0*([1-9][0-9]*)\s*$"
 
 
 def texts_of(ids: Any, integers: bool) -> Any:
-    """Return ids, an array or a column, as texts; where others are integers, the text of one is
-    written as they are.
+    """Return ids, an array or a column, as texts; where the ids to compare with are integers, texts
+    of integers are spelled in the same way.
 
     >>> texts_of(pa.array(["007", " -07", "+0", "7a", "7.0"]), True).to_pylist()
     ['7', '-7', '0', '7a', '7.0']
@@ -46,9 +46,10 @@ def aligned(
     "7" and "07" are one id.
 
     Args:
-        read: rows in any order, with a column of ids: `column`, or one of a usual name, or "id".
+        read: rows in any order, with a column of ids: `column`, or a usual name of the role, or
+            "id".
         role: user or item, for messages and counts.
-        dropped: ids without a row, and rows without an id among these, are added to these counts.
+        dropped: ids without a row, and rows with an unknown id, are added to these counts.
 
     Raises:
         DataError: no column of ids, a row without an id, an id with two rows, or no row for any of
@@ -81,10 +82,10 @@ def aligned(
 def by_id(
     read: Iterable[TableBlock], role: str, column: str, usual: Sequence[str], integers: bool = False
 ) -> pa.Table:
-    """Return all rows, with their ids as texts in the column `KEY`.
+    """Return all rows, with the ids as texts in the column `KEY`.
 
     Args:
-        integers: the ids that they are compared with are, as `texts_of` has it.
+        integers: True if the ids to compare with are integers, see `texts_of`.
 
     Raises:
         DataError: no column of ids, a row without an id, or an id with two rows.
@@ -110,7 +111,7 @@ def by_id(
 def keyed(
     block: TableBlock, role: str, column: str, usual: Sequence[str], integers: bool = False
 ) -> pa.Table:
-    """Return a block with its ids, as texts, in the column `KEY`."""
+    """Return a block with the ids, as texts, in the column `KEY`."""
     names = block.table.column_names
     refuse_repeated(names, block.file)
     alike = (name for name in names if plain(name) in (*usual, "id"))

@@ -39,10 +39,10 @@ class Interactions(TableForm):
     """Read rows of a user and an item, with or without a time, from a file, a folder of files or an
     object in memory.
 
-    A role without an option is found by its usual names; a column without role is an error. Rows of
-    one user and one time are in the order of `position`, if there is one, and then of the file,
-    files by name. Where the items are lists, a row holds several events in their order; without a
-    user, every row is a session of a user of its own.
+    A role without an option is found by the role's usual names; a column without role is an error.
+    Rows of one user and one time are in the order of `position`, if there is any, and then of the
+    file, files by name. Where the items are lists, a row holds several events in order; without a
+    user, every row is the session of a new user.
 
     Args:
         path: a .parquet, .arrow, .jsonl, .json, .csv or .tsv file or a file of RecBole (.inter),
@@ -50,52 +50,53 @@ class Interactions(TableForm):
         user: column of the users' ids, texts or integers.
         item: column of the items' ids.
         time: column of the times, numbers or dates; dates become microseconds since 1970, UTC.
-        position: column of the order of a user's rows of one time, or of all rows of the user where
-            there is no time.
+        position: column of the order of a user's rows of one time, or of all rows of the user
+            without times.
         weight: column of the weight of each row in the loss.
         rating: column of grades; needs min_rating.
-        behaviour: column of the user's actions, such as view or buy; histories tell them apart.
-        targets: behaviours to predict, with their weights in the loss; None is all behaviours, with
+        behaviour: column of the user's actions, for example view or buy; histories tell actions
+            apart.
+        targets: behaviours to predict, with weights in the loss; None is all behaviours, with
             weight 1. Events of further behaviours stand in histories only. The behaviours of the
             largest weight are evaluated; items taken by a target's behaviour count as seen.
-        context: columns of the circumstances of an event, such as the device, which features of the
-            tower may read.
-        metadata: columns that are not read; ["*"] names all columns without a role.
-        users: a table of the users' features, with a column of their ids.
-        items: a table of the items' features, with a column of their ids.
+        context: columns of the circumstances of an event, for example the device, for features of
+            the tower.
+        metadata: columns not to read; ["*"] names all columns without a role.
+        users: a table of the users' features, with a column of user ids.
+        items: a table of the items' features, with a column of item ids.
         separator: sign between the items of a row, where a row's list is one text.
-        min_rating: rows of a lower rating are no interactions, and are counted: they are not asked,
-            not part of histories and not trained on.
-        below_min_rating: "seen" keeps the items of rows below min_rating as seen: from then on they
-            are not recommended to their user, as items are not that the user has taken. "forget"
-            leaves the rows out as if they had never happened.
-        dislikes: rows of at most this rating, or of these behaviours, are dislikes and no
-            interactions: they are not asked and not part of histories, but hard negatives of their
-            user, and count as seen. Dislikes of items that nobody takes, and of users who take
-            nothing, are left out.
-        negatives: most dislikes of its user that an event has beside it in a batch.
-        missing_id: treatment of a row without a user or an item, such as an order without a
-            customer: drop leaves the row out and counts it.
+        min_rating: rows of a lower rating are no interactions, and are counted: not evaluated, not
+            part of histories and not trained on.
+        below_min_rating: "seen" keeps the items of rows below min_rating as seen: from then on not
+            recommended to the same user, like items the user has taken. "forget" leaves the rows
+            out entirely.
+        dislikes: a rating, or behaviours. Rows of at most the rating, or of the behaviours, are
+            dislikes and no interactions: not evaluated and not part of histories, but hard
+            negatives of the same user and seen. Dislikes of items that nobody takes, and of users
+            who take nothing, are left out.
+        negatives: most dislikes of the same user beside an event in a batch.
+        missing_id: treatment of a row without a user or an item, for example an order without a
+            customer: drop leaves out and counts the row.
         missing_time: treatment of a row without a time, or with 0 among times since 1970: drop
-            leaves the row out and counts it.
-        time_format: form of the dates, such as "%d/%m/%Y %H:%M" (as `datetime.strptime` has it);
+            leaves out and counts the row.
+        time_format: form of the dates, for example "%d/%m/%Y %H:%M" (codes of `datetime.strptime`);
             None finds the form.
         repeated: treatment of a row of the same user, item, time and position as an earlier row:
-            drop leaves the row out and counts it. An item of a list has its place in the list
-            beside the row's time. "auto" drops such rows, but keeps rows of data without times and
-            positions, where an item may be taken again, and says how many there are, unless every
-            row has a copy.
+            drop leaves out and counts the row. An item of a list has a place in the list beside the
+            row's time. "auto" drops such rows, but keeps rows of data without times and positions,
+            where an item may be taken again, and says how many there are, unless every row has a
+            copy.
         validation: a file of the interactions to choose by, with the columns of `path`.
-        test: a file of the interactions to evaluate on, which a split by files needs.
-        split: division into events to train on and events that are asked. "auto" is files where
-            `test` names a file, random where there is no order, global_time where there are times,
-            and leave_last_out where there is only an order.
+        test: a file of the interactions to evaluate on, needed by a split by files.
+        split: division into events to train on and events to evaluate. "auto" is files where `test`
+            names a file, random where there is no order, global_time where there are times, and
+            leave_last_out where there is only an order.
         ordered: False if the order of a user's interactions means nothing: then a user has an item
             once, and is the set of the items taken. None is true, but for a split by files, by
             chance or none of data without times and positions.
         strict_time: True leaves the events of the target's own time out of histories; False keeps
-            everything that stands before the target, as published figures do. Where a split is by
-            files or by chance, times have to rise from part to part.
+            everything before the target, as in published figures. Where a split is by files or by
+            chance, times have to rise from part to part.
     """
 
     path: str | None = None
@@ -152,7 +153,7 @@ class Interactions(TableForm):
         return cls(**options).hand(data, users, items)
 
     def hand(self, data: Any, users: Any = None, items: Any = None) -> Handed:
-        """Return a source with these options that reads objects in place of paths.
+        """Return a source with the same options, to read objects in place of paths.
 
         Raises:
             ConfigError: an object and a path for the same table.
@@ -165,15 +166,15 @@ class Interactions(TableForm):
         return Handed(self, data, users, items)
 
     def read(self, folder: Path | None = None, whole: bool = True) -> Timeline:
-        """Return the timeline; with a folder, its arrays are written there and memory-mapped.
+        """Return the timeline; with a folder, the arrays are written there and memory-mapped.
 
         Args:
-            whole: True if these are all interactions that there are; then every behaviour that an
-                option names has to be among them.
+            whole: True if the source holds all interactions; then every behaviour named by an
+                option has to be in the source.
 
         Raises:
             ConfigError: no path.
-            DataError: data that cannot be read or used, with file, row and column.
+            DataError: unreadable or unusable data, with file, row and column.
         """
         if self.path is None:
             raise ConfigError("data.path is needed: the file or folder of interactions")
@@ -183,10 +184,10 @@ class Interactions(TableForm):
         return _timeline(events, self, folder, users, items, whole=whole)
 
     def role_columns(self, names: Sequence[str], where: str) -> Columns:
-        """Return the columns of each role, of a table with columns of these names.
+        """Return the columns of each role, of a table with given column names.
 
-        Raises as `RoleTable.columns` does, and DataError or ConfigError for a context that the
-        table lacks, for ratings without an option to read them, and for options without ratings.
+        Raises like `RoleTable.columns`, and DataError or ConfigError for a context missing in the
+        table, for ratings without an option for ratings, and for options without ratings.
         """
         self._refuse_context(names, where)
         of_roles = self._columns_of_roles(names)
@@ -211,7 +212,8 @@ class Interactions(TableForm):
         return columns
 
     def _refuse_context(self, names: Sequence[str], where: str) -> None:
-        """Refuse a context that the table lacks, or that has the name of the contexts' numbers."""
+        """Refuse a context missing in the table, or with the reserved name of the contexts'
+        numbers."""
         for name in self.context:
             if name not in names:
                 near = did_you_mean(name, names)
@@ -224,8 +226,7 @@ class Interactions(TableForm):
             )
 
     def _columns_of_roles(self, names: Sequence[str]) -> set[str | None]:
-        """Return the columns that an option names for a role, or that have a usual name of a
-        role."""
+        """Return the columns named for a role by an option, or with a usual name of a role."""
         columns: set[str | None] = set()
         for role in USUAL:
             columns.add(getattr(self, role))
@@ -235,7 +236,7 @@ class Interactions(TableForm):
 
 @dataclass(frozen=True)
 class Handed:
-    """Hold options of interactions, and the objects that they apply to."""
+    """Hold options of interactions, and the objects to read by the options."""
 
     options: Interactions
     data: Any
@@ -243,7 +244,7 @@ class Handed:
     items: Any = None
 
     def read(self, folder: Path | None = None, whole: bool = True) -> Timeline:
-        """Return the timeline of these objects, as `Interactions.read` does."""
+        """Return the timeline of the objects, like `Interactions.read`."""
         users = self._features(self.users, self.options.users)
         items = self._features(self.items, self.options.items)
         return _timeline(stream(self.data), self.options, folder, users, items, whole=whole)
@@ -258,7 +259,7 @@ class Handed:
 def _refuse_without_rating(
     option: str, columns: Columns, names: Sequence[str], where: str
 ) -> NoReturn:
-    """Refuse an option that needs ratings of a table in which no column is read as the rating."""
+    """Refuse an option in need of ratings for a table without a rating column."""
     for name in TABLE.usual_columns("rating", names):
         taken_by = "metadata"
         for role, of_role in columns.items():
@@ -276,7 +277,8 @@ def _refuse_without_rating(
 
 
 def _features(path: str | None, form: TableForm) -> list[TableBlock] | None:
-    """Return a table of features, in the encoding of the interactions; its columns are its own."""
+    """Return a table of features, in the encoding of the interactions; no further option of the
+    interactions applies."""
     if path is None:
         return None
     encoding = form.encoding if is_written_as_text(Path(path)) else None
@@ -340,7 +342,7 @@ def _timeline(
 
 @dataclass(frozen=True)
 class _ReadEvents:
-    """The events of all files in the order of the rows, with the columns that were read."""
+    """The events of all files in the order of the rows, with the columns read."""
 
     events: pa.Table
     so_far: ColumnsSoFar
@@ -348,7 +350,7 @@ class _ReadEvents:
     of_table: TableProfile  # of the first rows
 
     def role_options(self) -> dict[str, Any]:
-        """Return the options that choose the columns of the roles, without the context."""
+        """Return the options for the columns of the roles, without the context."""
         columns = dict(self.so_far.columns)
         columns.pop("context", None)
         return TABLE.options(columns)
@@ -361,8 +363,8 @@ def _read_events(
     where: str,
     dropped: Counter[str],
 ) -> _ReadEvents:
-    """Return the events of the training file and of the files that options name, one for each item
-    of a row."""
+    """Return the events of the training file and of further files named by options, an event for
+    each item of a row."""
     files = {TRAIN: training}
     for part, path in _named_files(options).items():
         files[part] = blocks(Path(path), options.form)
@@ -383,7 +385,8 @@ def _read_events(
 def _flat_rows(
     file: Iterable[TableBlock], sessions: Sessions, named: Sequence[str]
 ) -> Iterator[TableBlock]:
-    """Yield the blocks of a file with one row for each item, and nested columns that are named."""
+    """Yield the blocks of a file with one row for each item, and nested columns under flat
+    names."""
     for block in file:
         yield sessions.flat(with_paths(block, named))
 
@@ -407,7 +410,7 @@ def _events_of_parts(
     options: Interactions,
     dropped: Counter[str],
 ) -> Iterator[pa.Table]:
-    """Yield the events of each block, with a column of their part if there are several parts."""
+    """Yield the events of each block, with a column of the part if there are several parts."""
     times = EventTimes(options.missing_time, options.time_format)
     for part, part_rows in rows.items():
         for block in so_far.of(part_rows):
@@ -463,7 +466,7 @@ def _arranged(
     columns: Mapping[str, Any],
     folder: Path | None,
 ) -> tuple[Timeline, list[str]]:
-    """Return the events in the order in which they happened, with notes on repeated rows.
+    """Return the events user by user and in order, with notes on repeated rows.
 
     Args:
         events: usable events in the order of the rows.
@@ -498,8 +501,8 @@ def _arranged(
 
 
 def _without_copies(timeline: Timeline) -> tuple[Timeline, list[str]]:
-    """Return the timeline without repeated rows if every row has a copy, else as it is, with a note
-    on the repeated rows."""
+    """Return the timeline without repeated rows if every row has a copy, else unchanged, with a
+    note on the repeated rows."""
     repeats = timeline.repeats
     if not repeats.any():
         return timeline, []
@@ -511,8 +514,8 @@ def _without_copies(timeline: Timeline) -> tuple[Timeline, list[str]]:
 
 
 def _notes_on_unread(options: Interactions) -> list[str]:
-    """Return a line on the tables that are not read although they lie in the folder of the
-    interactions and of a further table that is read."""
+    """Return a line on unread tables in the folder of the interactions and of a further table that
+    is read."""
     further = [options.users, options.items, options.validation, options.test]
     paths = [Path(name) for name in further if name is not None]
     if options.path is None or Path(options.path).is_dir():

@@ -1,4 +1,4 @@
-"""Interactions in the order in which they happened, user after user.
+"""Interactions in the order of occurrence, user after user.
 
 Letters in shapes: e events, u users, i items.
 """
@@ -30,32 +30,31 @@ class Timeline:
     """Hold events user after user: event k is of item `item[k]`; the events of user j are
     `offsets[j]` to `offsets[j + 1]`, the earliest first.
 
-    Events of a user are in the order of their times, events of one time in the order of their
-    positions, and events of one position in the order of the rows. Users and items are numbered in
-    the rising order of their ids, so that numbers do not depend on the order of rows. Arrays may
-    lie in mapped files.
+    Events of a user are in the order of times, events of the same time in the order of positions,
+    and events of the same position in the order of the rows. Users and items are numbered in the
+    rising order of ids, so the numbers do not depend on the order of rows. Arrays may lie in mapped
+    files.
 
     Args:
-        user_ids: ids as the data hold them, [u].
-        item_ids: ids as the data hold them, [i].
+        user_ids: ids as in the data, [u].
+        item_ids: ids as in the data, [i].
         offsets: positions at which the events of users begin and end, [u + 1].
         item: number of the item of each event, [e].
-        time: of each event as the data hold it, or microseconds since 1970, [e]; None: order only.
+        time: of each event as in the data, or microseconds since 1970, [e]; None: order only.
         weight: of each event in the loss, [e].
         users: features, [u]; nulls for users without a row.
         items: features, [i]; nulls for items without a row.
-        dropped: counts of rows that were left out, by reason.
+        dropped: counts of rows left out, by reason.
         source: the source of the events, with the roles of its columns decided.
-        about: a table of the columns that were read, and further lines.
-        strict_time: True if events of an event's own time are no history of it.
+        about: a table of the columns read, and further lines.
+        strict_time: True if events of an event's own time are not in the event's history.
         part: 0 trains, 1 validates, 2 tests; rising for each user, [e]; None: no parts.
-        place: rank of each event before parts were put one after the other, [e]; None: as it
-            stands.
+        place: rank of each event before parts were put one after the other, [e]; None: unchanged.
         ordered: False if the order of a user's events means nothing; then there are parts.
         context: row of `contexts` of each event, [e].
-        contexts: the distinct circumstances of events, such as device and price.
+        contexts: the distinct circumstances of events, for example device and price.
         target: 0 stands in histories only, 1 trains, 2 is evaluated, too, [e]; None: all are 2.
-        anonymous: True if users are rows of the data, whom no other data know.
+        anonymous: True if users are rows of the data, unknown to any further data.
         aside: dislikes and items rated low, beside the events.
         dated: True if times were dates, and are microseconds since 1970 (UTC).
 
@@ -111,12 +110,12 @@ class Timeline:
         return np.diff(self.offsets)
 
     def user_of(self, events: Events) -> Events:
-        """Return the user of each of these events."""
+        """Return the user of each event given."""
         user: Events = np.searchsorted(self.offsets, events, side="right") - 1
         return user
 
     def kept(self, chosen: NDArray[np.bool_]) -> Timeline:
-        """Return the timeline of the chosen events, [e], and of the users who have one of them."""
+        """Return the timeline of the chosen events, [e], and of the users with a chosen event."""
         offsets = np.concatenate([[0], np.cumsum(chosen)])[self.offsets]
         stays = np.diff(offsets) > 0  # [u]
         columns = {name: values[chosen] for name, values in self.columns.items()}
@@ -139,8 +138,8 @@ class Timeline:
         return columns
 
     def without(self, aside: NDArray[np.uint8]) -> Timeline:
-        """Return the timeline of the events that users have taken, with the events set aside beside
-        it.
+        """Return the timeline of the items taken by users, with the events set aside beside the
+        timeline.
 
         Args:
             aside: TAKEN, LOW or DISLIKED for each event, [e].
@@ -159,22 +158,21 @@ class Timeline:
         return replace(self, aside=beside).kept(aside == TAKEN)
 
     def arranged(self, part: NDArray[np.uint8]) -> Timeline:
-        """Return the timeline with these parts of its events, [e], each user's parts one after the
-        other."""
+        """Return the timeline with the given parts of events, [e], each user's parts in turn."""
         place = np.arange(len(self)) if self.place is None else self.place
         return replace(self, part=part, place=place)._sorted([place, part])
 
     @property
     def chronological(self) -> Timeline:
-        """The timeline with the events of each user as they happened, by time if there are times,
-        whatever their parts."""
+        """The timeline with the events of each user in the order of occurrence, by time if there
+        are times, regardless of parts."""
         if self.part is None or not self.ordered:
             return self
         return self._sorted([keys for keys in (self.place, self.time) if keys is not None])
 
     def _sorted(self, keys: Sequence[NDArray[Any]]) -> Timeline:
-        """Return the timeline with the events of each user sorted by the last of these keys, equal
-        events by the key before it."""
+        """Return the timeline with the events of each user sorted by the last key, equal events by
+        the key before."""
         order = np.lexsort((*keys, self.user_of(np.arange(len(self)))))
         columns: dict[str, Any] = {name: values[order] for name, values in self.columns.items()}
         return replace(self, **columns)
@@ -196,7 +194,7 @@ class Timeline:
 
     @cached_property
     def ends(self) -> Events:
-        """Position at which each part of each user's events ends, [u, 3]."""
+        """Position of the end of each part of each user's events, [u, 3]."""
         assert self.part is not None
         ends = np.empty((len(self.user_ids), 3), np.int64)
         for part in range(3):
@@ -223,11 +221,11 @@ class Timeline:
         return bool((repeats | later).all())
 
     def histories(self, events: Events) -> tuple[Events, Events]:
-        """Return the start of the history of each event, and its end (exclusive), which is the
+        """Return the start and the end (exclusive) of the history of each event; the end is the
         event itself.
 
         With `strict_time` a history stops at the first event of the same user and time. Where there
-        are parts, whose times have to rise from part to part, a history holds events of earlier
+        are parts, with times that have to rise from part to part, a history holds events of earlier
         parts only. Without an order, the history of a training event is all training events of its
         user, with the event itself.
 
@@ -248,13 +246,14 @@ class Timeline:
         return begin, stop
 
     def has_history(self, events: Events) -> NDArray[np.bool_]:
-        """Return True for each event that has a history, [e]; other events are not asked."""
+        """Return True for each event that has a history, [e]; events without a history are not
+        evaluated."""
         begin, stop = self.histories(events)
         return begin < stop
 
     def taken(self, events: Events) -> tuple[NDArray[np.int32], Events, Events]:
         """Return the items of all targets, and the start and end (exclusive) of each event's
-        history among these items."""
+        history among the items."""
         start, stop = self.histories(events)
         if self.target is None:
             return self.item, start, stop
@@ -262,12 +261,13 @@ class Timeline:
         return self.item[chosen], np.searchsorted(chosen, start), np.searchsorted(chosen, stop)
 
     def aside_of(self, events: Events) -> tuple[NDArray[np.int32], Events, Events] | None:
-        """Return the items of all events set aside, and the start and end (exclusive) among them of
-        the items that the user of each event had met before; None if nothing is set aside.
+        """Return the items of all events set aside, and for each event the start and end
+        (exclusive) of the items among these that the event's user had met before; None if nothing
+        is set aside.
 
-        Where events lie in files, these are the rows of earlier parts. Where the order means
-        something, they stand before the event, by time if `strict_time` asks for it or the events
-        lie in parts. Without an order, they are all rows of the user.
+        Where events lie in files, the items met before are the rows of earlier parts. Where the
+        order means something, the items met stand before the event, by time with `strict_time` or
+        where the events lie in parts. Without an order, all rows of the user count as met before.
         """
         aside = self.aside
         if aside is None:
@@ -286,7 +286,7 @@ class Timeline:
 
     def answers(self, events: Events) -> Events:
         """Return the end (exclusive) of the events to be found for each event: the event itself,
-        and the rest of its part."""
+        and the rest of the event's part."""
         if self.part is None:
             return events + 1
         return self.ends[self.user_of(events), self.part[events]]
@@ -302,19 +302,19 @@ def timeline_of(
     """Return the timeline of a table with the columns user, item and, where there are any, part,
     time, position, weight, context, target, aside.
 
-    A column within tells apart rows of one time, as position does, but does not order them.
+    A column within tells apart rows of one time, like position, but without an order.
 
     Rows go to their user by counting, some at a time, then into order user by user: memory beyond
-    the result is that of the users' and items' numbers and of some rows.
+    the result is for the numbers of users and items, and for some rows.
 
     Args:
         events: rows in any order, without nulls; the table may be memory-mapped.
-        folder: where the arrays are written, to be mapped; None keeps them in memory.
+        folder: where the arrays are written, to be mapped; None keeps the arrays in memory.
         drop_repeats: True leaves out a row of the same user, item and, where there are any, time
             and position as an earlier row.
         ordered: False if the order means nothing; then a user has an item once, and further rows of
             the same user and item are left out.
-        strict_time: True if events of an event's own time are no history of it.
+        strict_time: True if events of an event's own time are not in the event's history.
     """
     user_ids, users = numbered(events["user"])
     item_ids, items = numbered(events["item"])
@@ -345,7 +345,7 @@ def timeline_of(
 
 
 def _columns_that_tell_apart(columns: Mapping[str, Any], ordered: bool) -> list[NDArray[Any]]:
-    """Return the columns in which rows of one user differ unless they are repeated."""
+    """Return the columns by which rows of one user differ, except for repeated rows."""
     names = ["item", ASIDE]
     if ordered:
         names += ["time", "position", "context"]
@@ -355,8 +355,8 @@ def _columns_that_tell_apart(columns: Mapping[str, Any], ordered: bool) -> list[
 
 
 def _first_not_below(values: NDArray[Any], low: Events, stop: Events, bound: Any) -> Events:
-    """Return the first place from `low` to `stop` (exclusive) whose value reaches a bound, [n];
-    `stop` if no value does. Values rise from `low` to `stop`."""
+    """Return the first place from `low` to `stop` (exclusive) with a value that reaches a bound,
+    [n]; `stop` if no value does. Values rise from `low` to `stop`."""
     # A binary search of all rows at once.
     while (low < stop).any():
         middle = (low + stop) // 2
@@ -368,8 +368,8 @@ def _first_not_below(values: NDArray[Any], low: Events, stop: Events, bound: Any
 
 
 def numbered(ids: pa.ChunkedArray) -> tuple[pa.Array, list[NDArray[np.int32]]]:
-    """Return the distinct ids in rising order, and the position of each id among them, some rows at
-    a time.
+    """Return the distinct ids in rising order, and the position of each id among the distinct ids,
+    some rows at a time.
 
     >>> distinct, numbers = numbered(pa.chunked_array([["b", "a"], ["c", "b"]]))
     >>> distinct.to_pylist(), [part.tolist() for part in numbers]
@@ -386,7 +386,7 @@ def numbered(ids: pa.ChunkedArray) -> tuple[pa.Array, list[NDArray[np.int32]]]:
 
 def _chunks(column: pa.ChunkedArray) -> list[pa.Array]:
     """Return pieces of a column of limited length: the same rows for all columns of a table, also
-    if their chunks differ."""
+    if the columns' chunks differ."""
     return [column.slice(start, _ROWS).combine_chunks() for start in range(0, len(column), _ROWS)]
 
 
@@ -404,14 +404,14 @@ def _by_user(
     name: str,
     folder: Path | None,
 ) -> NDArray[Any]:
-    """Return a column with its rows gathered user by user, in the order of the rows, [e].
+    """Return a column with the rows gathered user by user, in the order of the rows, [e].
 
     The rows are sorted by counting, piece by piece.
 
     Args:
         users: the user of each row, in pieces.
         parts: the values of the same rows, in the same pieces.
-        name: of the column and its file.
+        name: of the column and the file.
     """
     out: NDArray[Any] | None = None
     free = offsets[:-1].copy()  # [u] next place of each user
@@ -437,8 +437,8 @@ def _array(name: str, length: int, dtype: Any, folder: Path | None) -> NDArray[A
 
 
 def _order(offsets: Events, columns: dict[str, NDArray[Any]]) -> None:
-    """Sort the events of each user by part, by time, then by position, in place; equal events stay
-    in their order."""
+    """Sort the events of each user by part, by time, then by position, in place; equal events keep
+    the order of the rows."""
     names = [name for name in ("position", "time", "part") if name in columns]
     if not names:
         return
@@ -462,15 +462,16 @@ def _repeats(offsets: Events, columns: Sequence[NDArray[Any]]) -> NDArray[np.boo
 
 
 def _compacted(values: NDArray[Any], chosen: NDArray[np.bool_]) -> NDArray[Any]:
-    """Return the chosen values at the beginning of their own array, which may be a mapped file."""
+    """Return the chosen values, moved to the beginning of the same array, possibly a mapped
+    file."""
     out = values[: int(chosen.sum())]
     out[:] = values[chosen]
     return out
 
 
 def _runs(offsets: Events) -> Iterator[tuple[slice, Events]]:
-    """Yield the events of consecutive users, a limited number at once unless one user has more:
-    their positions, and the user of each event."""
+    """Yield the events of consecutive users, a limited number at once unless a single user has
+    more: the positions, and the user of each event."""
     first = 0
     while first < len(offsets) - 1:
         last = int(np.searchsorted(offsets, offsets[first] + _ROWS, side="right")) - 1

@@ -1,7 +1,7 @@
 """Features of users and items as vectors: each encoder looks up the feature of an entity by the
 entity's code.
 
-Letters in shapes: u entities of one kind, n rows, D width.
+Letters in shapes: u entities of a kind, n rows, D width.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Entities:
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """True for each entity that training has seen, [u]."""
+        """True for each entity seen in training, [u]."""
         return self.count > 0
 
     def column(self, name: str, feature: str, kind: pa.DataType, expected: str) -> pa.ChunkedArray:
@@ -68,7 +68,7 @@ class Entities:
             expected: the kind in words, for messages.
 
         Raises:
-            DataError: no column of this name, or values of another kind.
+            DataError: no column of the name, or values of another kind.
         """
         if name not in self.table.column_names:
             raise DataError(
@@ -88,11 +88,11 @@ class Entities:
     def refuse(
         self, name: str, feature: str, what: str, expected: str, row: int | None = None
     ) -> NoReturn:
-        """Raise DataError for a column that a feature cannot read.
+        """Raise DataError for a column unfit for a feature.
 
         Args:
-            what: the contents that the feature cannot read.
-            row: of these contents; its id is named if the entities have ids.
+            what: the contents unfit for the feature.
+            row: of the contents; the id is named if the entities have ids.
         """
         if row is not None:
             name_of_row = self.table["id"][row].as_py()
@@ -108,7 +108,7 @@ Tables = dict[str, tuple[Table, pa.Array]]
 
 
 class Lookup(nn.Module):
-    """Look up one vector for each entity, by its id or category; unknown codes share one vector.
+    """Look up a vector for each entity, by id or category; unknown codes share a single vector.
 
     In training a share `unknown` of the rows have the unknown vector too, which so learns to stand
     for new entities.
@@ -132,7 +132,8 @@ class Lookup(nn.Module):
 
 
 class Bag(nn.Module):
-    """The mean of several vectors for each entity: its categories; 0 for an empty bag."""
+    """The mean of several vectors for each entity, a vector for each category; 0 for an empty
+    bag."""
 
     values: Tensor
     offsets: Tensor
@@ -151,7 +152,7 @@ class Bag(nn.Module):
 
 
 class ScaledVector(nn.Module):
-    """A vector times a number, plus one for rows without the number."""
+    """A vector times a number; a second vector for rows without the number."""
 
     values: Tensor
 
@@ -170,13 +171,12 @@ class Id:
     """A vector for each user or item.
 
     Args:
-        table: name of the table; features with the same table share its vectors. None is user or
-            item.
+        table: name of the table; features with the same table share vectors. None is user or item.
         buckets: ids, new ids too, share this many vectors by hash; None gives each id a vector.
-        unknown: share of the rows that train the vector for unknown ids instead of their own; at 0
-            the vector for unknown ids is 0.
-        init: the first vectors: "random", or by "cooccurrence", where items that are taken beside
-            the same items begin near each other; cooccurrence is for items, without buckets.
+        unknown: share of the rows that train the vector for unknown ids instead of the row's own;
+            at 0 the vector for unknown ids is 0.
+        init: the first vectors: "random", or by "cooccurrence", where items taken beside the same
+            items begin near each other; cooccurrence is for items, without buckets.
 
     Raises:
         ConfigError: buckets with unknown or cooccurrence; in buckets no id is unknown or alone.
@@ -217,11 +217,11 @@ class Id:
 
 @dataclass(frozen=True)
 class Category:
-    """A vector for each value of a column; missing values, and values that training has not seen,
-    share a vector.
+    """A vector for each value of a column; missing values, and values unseen in training, share a
+    vector.
 
-    Tables of one name are shared by value: a user's favourite brand and the items of the brand have
-        the same vector.
+    Tables of the same name are shared by value: a user's favourite brand and the items of the brand
+    have the same vector.
 
     Args:
         column: of the features of users or items.
@@ -276,8 +276,8 @@ class Categories:
 class Number:
     """A number, normalised to mean 0 and deviation 1 in training, or in buckets of equal frequency.
 
-    Missing numbers, nan too, have a vector of their own if training has seen a missing number, and
-    else the vector 0. Infinite numbers are refused.
+    Missing numbers, nan too, have a separate vector if training has seen a missing number, and else
+    the vector 0. Infinite numbers are refused.
 
     Args:
         column: of the features of users or items.
@@ -314,8 +314,8 @@ class Number:
 
 @dataclass(frozen=True)
 class Time:
-    """The mean of the vectors of a time's recurring parts, such as the month and the weekday; 0 for
-    a missing time.
+    """The mean of the vectors of a time's recurring parts, like the month and the weekday; 0 for a
+    missing time.
 
     The age of a date is a number: `number: {column: ..., buckets: 10}` reads dates, too.
 
@@ -333,7 +333,7 @@ class Time:
     table: str | None = None
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
-        """Return an encoder of the entities; parts that training has not seen share a vector."""
+        """Return an encoder of the entities; parts unseen in training share a vector."""
         times = entities.column(self.column, "time", pa.timestamp("s"), "expected a date")
         times = times.combine_chunks()
         u, p = len(times), len(self.parts)
@@ -379,11 +379,11 @@ class TextEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class Text:
-    """Embed a text by a text tower that is trained with the other features.
+    """Embed a text by a text tower, trained together with all features.
 
     Args:
         column: of the features of users or items.
-        tower: any tower of texts; the default is a bag of the words that occur twice.
+        tower: any tower of texts; the default is a bag of the words with two occurrences or more.
     """
 
     column: str
@@ -391,15 +391,14 @@ class Text:
 
     def encoder(self, entities: Entities, role: str, width: int, tables: Tables) -> nn.Module:
         """Return an encoder of the entities; a tokenizer is trained on the texts of the entities
-        that training has seen."""
+        seen in training."""
         texts = entities.column(self.column, "text", TEXT, "expected one text").fill_null("")
         tower = self.tower.build(texts.filter(pa.array(entities.known)).to_pylist())
         return TextEncoder(tower, tower.features(texts.to_pylist(), "reading texts"), width)
 
 
 class Waiting(nn.Module):
-    """A vector for each power of 2 of the time that has passed, and a vector for rows without a
-    time."""
+    """A vector for each power of 2 of the passed time, and a vector for rows without a time."""
 
     powers: Tensor
 
@@ -444,7 +443,7 @@ def _bag(
     Args:
         values: of all entities, one after the other.
         lengths: number of values of each entity, [u].
-        known: True for the entities that training has seen, [u].
+        known: True for the entities seen in training, [u].
     """
     seen = values.filter(pa.array(np.repeat(known, lengths)))
     _refuse_none(len(seen) - seen.null_count, feature.column, "value")
@@ -455,7 +454,7 @@ def _bag(
 
 
 def buckets_of(ids: pa.ChunkedArray, buckets: int) -> NDArray[np.int64]:
-    """Return the bucket of each id, the same on every machine; 7 and "7" are one id."""
+    """Return the bucket of each id, the same on every machine; 7 and "7" are the same id."""
     import xxhash
 
     texts = ids.cast(TEXT).cast(pa.large_binary()).to_pylist()
@@ -471,10 +470,10 @@ def _table(
     trained: bool,
 ) -> tuple[Table, Tensor]:
     """Return a table with a row for each value seen in training, and the row of each value: unknown
-    for values that training has not seen.
+    for values unseen in training.
 
-    A table of this name that exists already is enlarged. The unknown vector is 0 unless it is
-    `trained`: a random one would be noise in the sum of an entity's features.
+    An existing table of the same name is enlarged. The unknown vector is 0 unless `trained`: a
+    random vector would be noise in the sum of an entity's features.
     """
     table, known = tables.get(name, (Table(0, width), pa.array([], TEXT)))
     new = pc.unique(seen).drop_null()

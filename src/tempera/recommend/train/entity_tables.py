@@ -1,5 +1,5 @@
-"""Users and items as a run keeps them: tables with ids, features and counts, titles, and the towers
-that read them."""
+"""Users and items in a run's folder: tables with ids, features and counts, titles, and the towers
+to read the tables."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TITLES = ("title", "name")  # columns that an item is called by
 
 
 def with_counts(known: Entities) -> pa.Table:
-    """Return the table that `entities` reads: the last column is the count, under a name that no
-    feature has."""
+    """Return the table for `entities`: the last column is the count, under a name that no feature
+    has."""
     name = "count"
     while name in known.table.column_names:
         name = f"training {name}"
@@ -33,7 +33,7 @@ def entities(path: Path) -> Entities:
     """Read the users or items of a run.
 
     Raises:
-        DataError: no file at this path, or a file of another form.
+        DataError: no file at the path, or a file of another form.
     """
     try:
         table = parquet_table(path)
@@ -49,7 +49,7 @@ def entities(path: Path) -> Entities:
 
 
 def documents_of(items: Entities) -> pa.Table:
-    """Return items as an index describes them: doc_id, name, place, doc."""
+    """Return items in the columns of an index: doc_id, name, place, doc."""
     titles = pa.array(titles_of(items.table), pa.large_string())
     places = pa.array([""] * len(titles), pa.large_string())
     ids = items.table["id"].cast(pa.string())
@@ -65,12 +65,12 @@ def open_towers(
     contexts: Entities | None = None,
     added: str = "",
 ) -> FeatureTowers:
-    """Build the towers for these users and items, with saved weights.
+    """Build the towers for given users and items, with saved weights.
 
     Args:
         normalised: vectors are compared by cosine.
-        contexts: the contexts that events happened in, if the run has any.
-        added: the name of data that the run did not have, such as a file of items, for the message.
+        contexts: the contexts of events, if the run has any.
+        added: the name of data new to the run, for example a file of items, for the message.
 
     Raises:
         DataError: weights of other towers, or no weights.
@@ -97,10 +97,10 @@ def open_towers(
 
 
 def item_names(table: pa.Table) -> pa.ChunkedArray:
-    """Return the names of items: their titles if there are any, else their ids.
+    """Return the names of items: titles if there are any, else ids.
 
     Raises:
-        DataError: titles or names that are no texts.
+        DataError: titles or names other than texts.
     """
     columns = [name for name in (*TITLES, "id") if name in table.column_names]
     return pc.coalesce(*(_as_text(table, name) for name in columns))

@@ -38,14 +38,15 @@ class Features:
 
     Args:
         doc: features of the items.
-        query: features of the users themselves, and of the context in which they are asked.
+        query: features of the users themselves, and of the context of the question.
         history: the items that users have taken before; None leaves the history out.
         dimensions: width of all vectors.
         query_layers: widths of the hidden layers of the users' network. Without hidden layers the
-            network is one linear layer, which begins as the mean of the pools, or no layer where
-            there is one pool alone.
-        doc_layers: widths of the hidden layers of the items' network; none leaves the sum as it is.
-        dropout: share of the numbers that a network's input loses in training.
+            network is a single linear layer, with the mean of the pools as start, or no layer for a
+            single pool alone.
+        doc_layers: widths of the hidden layers of the items' network; none leaves the sum
+            unchanged.
+        dropout: share of the numbers of a network's input dropped in training.
     """
 
     open: ClassVar[Mapping[str, Open]] = OPEN
@@ -136,7 +137,7 @@ class Features:
     def build(
         self, users: Entities, items: Entities, contexts: Entities | None = None
     ) -> FeatureTowers:
-        """Return untrained towers for these users, items and contexts of events."""
+        """Return untrained towers for given users, items and contexts of events."""
         return FeatureTowers(self, users, items, contexts)
 
 
@@ -180,7 +181,7 @@ class FeatureTowers(Encoder):
         self.width = width
 
     def of(self, role: Role) -> Embeds:
-        """Return the tower that embeds a role."""
+        """Return the tower of a role."""
         return self.query if role == "query" else self.doc
 
     @torch.no_grad()
@@ -201,7 +202,7 @@ class FeatureTowers(Encoder):
         return torch.cat(parts)
 
     def save(self, folder: Path) -> None:
-        """Write the weights; the tables of users and items are files beside them."""
+        """Write the weights; the tables of users and items are files beside the weights."""
         folder.mkdir(parents=True, exist_ok=True)
         weights = {
             name: value.detach().cpu().clone().contiguous()
@@ -305,8 +306,7 @@ class UserTower(nn.Module):
 
 
 def layers(widths: Sequence[int], dropout: float) -> nn.Module:
-    """Return linear layers of these widths with ReLU between them; no layer for two equal
-    widths."""
+    """Return linear layers of given widths with ReLU in between; no layer for two equal widths."""
     if len(widths) == 2 and widths[0] == widths[1]:
         return nn.Identity()
     parts: list[nn.Module] = [nn.Dropout(dropout)] if dropout else []

@@ -26,21 +26,21 @@ from .sequences import Sequences
 
 @dataclass(frozen=True)
 class History:
-    """The items that a user has taken before: pools of the vectors of these items, side by side.
+    """The items taken by a user before: pools of the items' vectors, side by side.
 
     Args:
         pools: ways to look back.
-        items: "shared" takes the items' vectors of the document tower; "own" a table that only
-            histories use.
-        targets: consecutive events of a user that share the reading of their history; more are
-            faster and more alike.
-        dropout: share of the numbers of the items' vectors that the pools lose in training.
+        items: "shared" takes the items' vectors of the document tower; "own" a separate table for
+            histories.
+        targets: consecutive events of a user that share the reading of the history; more are faster
+            and more alike.
+        dropout: share of the numbers of the items' vectors dropped before the pools in training.
         context: features of the contexts of past events (data.context), added to the vectors of
             the events' items; the feature of the behaviour is always added, if there is a
             behaviour.
 
     Raises:
-        ConfigError: no pools, or a context beside a bag, which reads items alone.
+        ConfigError: no pools, or a context beside a bag, a pool of items alone.
     """
 
     pools: Sequence[Pooling] = WINDOWS
@@ -63,7 +63,7 @@ class History:
         return max(pool.last for pool in self.pools)
 
     def features(self, contexts: Entities | None) -> list[Feature]:
-        """Return the features of past events beside their items, of these contexts.
+        """Return the features of the contexts of past events.
 
         Raises:
             ConfigError: features without a context.
@@ -86,7 +86,7 @@ class Past(nn.Module):
 
     Args:
         items: map codes of items, [e], to vectors, [e, D].
-        happened: map codes of contexts, [e], to vectors that are added, [e, D].
+        happened: map codes of contexts, [e], to vectors to be added, [e, D].
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Past(nn.Module):
 
 
 def _side_by_side(pooled: Sequence[Tensor]) -> Tensor:
-    """Return the vectors of several pools as one, [n, P D]."""
+    """Return the vectors of several pools side by side, [n, P D]."""
     if len(pooled) == 1:
         return pooled[0]
     return torch.cat(list(pooled), 1)

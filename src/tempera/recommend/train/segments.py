@@ -1,4 +1,4 @@
-"""Batches of events in which the targets of one user share a history.
+"""Batches of events with a shared history for the targets of each user.
 
 Letters in shapes: e events of the timeline, u users, s segments, b events of a batch.
 """
@@ -27,20 +27,20 @@ class Segments:
     """Draw every training event once an epoch, in runs of up to `targets` consecutive events of a
     user, in a random order.
 
-    Each epoch cuts every user's events at new places, so that no event always stands first. An
-    epoch has as few batches of at most `batch_size` events as possible, whose sizes differ by at
-    most one event: a last batch of the remaining events would have few negatives. A run that
-    crosses the end of a batch is continued in the next batch.
+    Each epoch cuts every user's events at new places, so no event always stands first. An epoch has
+    as few batches of at most `batch_size` events as possible, with sizes that differ by at most one
+    event: a last batch of the remaining events would have few negatives. A run across the end of a
+    batch is continued in the next batch.
 
     Args:
         offsets: [u + 1] where each user's events begin.
-        counts: [u] number of each user's events that train, which are the user's first events.
+        counts: [u] number of each user's events to train on, the user's first events.
         targets: largest number of events of a run.
         positions: [e] events of the timeline, where `offsets` counts only the events that train;
             None: `offsets` counts events of the timeline.
 
     Raises:
-        ConfigError: a batch that is larger than the data, or too small to hold a negative.
+        ConfigError: a batch larger than the data, or too small to hold a negative.
 
     >>> segments = Segments(np.array([0, 5, 9]), np.array([4, 3]), batch_size=7, seed=0, targets=2)
     >>> (batch,) = segments(0, 1)
@@ -67,8 +67,8 @@ class Segments:
         seed: int,
         targets: int = 16,
     ) -> Segments:
-        """Return segments of the events to train on, [e], which stand before all other targets of
-        their user."""
+        """Return segments of the events to train on, [e]; all training events stand before the
+        user's remaining targets."""
         counts = np.add.reduceat(train, timeline.offsets[:-1], dtype=np.int64)
         if timeline.target is None:
             return cls(timeline.offsets, counts, batch_size, seed, targets)
@@ -115,8 +115,8 @@ class Segments:
 
     @cached_property
     def plan(self) -> Callable[[int], tuple[Events, Events]]:
-        """From an epoch to its runs in their order, [s]: the shift from a place in the epoch to an
-        event, and the end of each run in the epoch; the last epoch is remembered.
+        """From an epoch to the runs of the epoch in order, [s]: the shift from a place in the epoch
+        to an event, and the end of each run in the epoch; the last epoch is remembered.
         """
         return lru_cache(maxsize=1)(self._plan)
 
@@ -137,15 +137,15 @@ class Segments:
 
 @dataclass(frozen=True)
 class Contexts:
-    """Find the part of the timeline from which each event of a batch is predicted.
+    """Find the part of the timeline to predict each event of a batch from.
 
-    Up to `targets` consecutive events of a user share the start of this part, so that their
-    histories are one run of the timeline that is read once. The first event has a history of `last`
-    events, and each later event also the events between; a user may have fewer events.
+    Up to `targets` consecutive events of a user share the start of the part, so the histories are
+    one run of the timeline, read once. The first event has a history of `last` events, and each
+    later event also the events between; a user may have fewer events.
 
     Args:
         last: events before the first target of a run.
-        targets: targets that share a start; 1 gives every event its own.
+        targets: targets with a shared start; 1 gives every event a separate start.
 
     >>> timeline = Timeline.of([1] * 6, list("abcdef"))
     >>> start, stop = Contexts(timeline, last=2, targets=3)(torch.tensor([3, 4, 5, 1]))

@@ -1,6 +1,6 @@
-"""Histories that rows share: histories that start at the same event are one sequence, read once.
+"""Histories shared by rows: histories from the same start are one sequence, read once.
 
-Letters in shapes: n rows, s sequences, L events of the longest, E places that rows look back from.
+Letters in shapes: n rows, s sequences, L events of the longest, E places to look back from.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _APART = 16
 
 @dataclass(frozen=True)
 class Sequences:
-    """Arrange events as one row for each sequence, counted from its end: place 0 is the latest
-    event that a row has seen.
+    """Arrange events as a row for each sequence, counted from the end: place 0 is the latest event
+    seen by any row.
 
-    Rows that share a start share a sequence, unless many events lie between the places that rows
-    look back from.
+    Rows with the same start share a sequence, unless many events lie between the places to look
+    back from.
     """
 
     events: Events
@@ -67,7 +67,8 @@ class Sequences:
 
     @cached_property
     def back(self) -> Tensor:
-        """Place of each row in its sequence, [n]: the number of events after its history.
+        """Place of each row in the sequence of the row, [n]: the number of events after its
+        history.
 
         An empty history has no place, and looks back from the last place.
         """
@@ -87,19 +88,18 @@ class Sequences:
         return sent(torch.where(at >= starts[:, None], at, -1), self.events.start.device)
 
     def rows(self, values: Tensor) -> Tensor:
-        """Return the values of each row, [n, ...], from the values of every place that rows look
-        back from, [s, E, ...]."""
+        """Return the values of each row, [n, ...], from the values of every place to look back
+        from, [s, E, ...]."""
         return values.flatten(0, 1).index_select(0, self.of * values.shape[1] + self.back)
 
     @cached_property
     def allowed(self) -> Tensor:
-        """True for the places, L, that a row sees from the place that it looks back from, E,
-        [s, E, L]."""
+        """True for the places, L, seen from each place to look back from, E, [s, E, L]."""
         place = torch.arange(self.places.shape[1], device=self.places.device)
         earlier = place[None] >= place[: self.depth, None]  # [E, L]
         return earlier & (self.places >= 0)[:, None]
 
     @cached_property
     def depth(self) -> int:
-        """Number E of places that rows look back from."""
+        """Number E of places to look back from."""
         return int(self._back.max()) + 1

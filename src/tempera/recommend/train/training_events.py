@@ -36,11 +36,11 @@ _SAMPLE = 10_000  # training events whose contexts tell the kinds of the columns
 
 @dataclass(frozen=True)
 class EventData:
-    """Hold the divided interactions of a source, which runs on the same data share.
+    """Hold the divided interactions of a source, shared by runs on the same data.
 
     Args:
         withheld: items left out of training, if there are any.
-        contexts: the distinct contexts that events happened in, if the source has any.
+        contexts: the distinct contexts of events, if the source has any.
     """
 
     timeline: Timeline
@@ -69,8 +69,8 @@ class EventData:
         return cls(timeline, division, users, items, withheld, contexts)
 
     def extended(self, part: Part) -> EventData:
-        """Return the same events with this part, and the parts before it, for training; events of
-        withheld items are left out."""
+        """Return the same events with a further part, and the earlier parts, for training; events
+        of withheld items are left out."""
         timeline = self.timeline
         division = self.division.extended(part)
         if self.withheld is not None:
@@ -82,8 +82,7 @@ class EventData:
 
     @property
     def protocol(self) -> str:
-        """First protocol of the split, by which systems are compared; empty without an
-        evaluation."""
+        """First protocol of the split, to compare systems by; empty without an evaluation."""
         return next(iter(self.division.test), "")
 
     @property
@@ -120,8 +119,8 @@ class EventData:
 
 
 def aside_of(timeline: Timeline, events: Events) -> Histories | None:
-    """Return the items set aside before each event, as `Timeline.aside_of` finds them; None if no
-    item of the timeline is set aside."""
+    """Return the items set aside before each event, from `Timeline.aside_of`; None if no item of
+    the timeline is set aside."""
     aside = timeline.aside_of(events)
     if aside is None:
         return None
@@ -140,7 +139,7 @@ def _features(ids: pa.Array, table: pa.Table | None) -> pa.Table:
 
 
 class TrainingEvents:
-    """Make the batches of one run, and the vectors of users and items by its tower."""
+    """Make the batches of a run, and the vectors of users and items by the run's tower."""
 
     def __init__(self, config: Config, events: EventData) -> None:
         self.events = events
@@ -179,8 +178,8 @@ class TrainingEvents:
         return self.visits.batch(rows, number)
 
     def content(self) -> Iterable[Tensor]:
-        """Yield the numbers of events and of events set aside, and the features as the tower has
-        read them."""
+        """Yield the numbers of events and of events set aside, and the features in the form read by
+        the tower."""
         timeline = self.events.timeline
         numbers = [timeline.offsets, *timeline.columns.values(), self.events.division.part]
         if timeline.aside is not None:
@@ -209,7 +208,7 @@ class TrainingEvents:
         ]
 
     def user_vectors(self, events: Events) -> NDArray[np.float32]:
-        """Return vectors of the users before these events, [q, D].
+        """Return vectors of the users before the events, [q, D].
 
         Each event has a history of its own, like a question to a saved run: events that share a
         pass would have longer histories.

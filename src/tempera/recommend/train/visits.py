@@ -27,20 +27,20 @@ from .segments import Contexts
 
 @dataclass(frozen=True)
 class Visits:
-    """Hold event k as row k: its user with the earlier events, and its item.
+    """Hold event k as row k: the user with the earlier events, and the item.
 
     A batch holds each item once, however many rows have the item for an answer, with the log of the
     chance that the batch holds the item at all. Items drawn in addition are listed apart, without
-    the items of the rows. Dislikes are listed for each row whose user has them, and the expected
-    number of dislikes is added to the chance. A user is listed once for each row, with the log of
-    the expected count.
+    the items of the rows. Dislikes are listed for each row of a user with dislikes, and the
+    expected number of dislikes is added to the chance. A user is listed once for each row, with the
+    log of the expected count.
 
     Args:
         train: events to train on, [e].
-        contexts: finds the history from which each event is predicted.
+        contexts: finds the history to predict each event from.
         draws: items drawn in addition to each batch, from the training items.
-        knowing: True adds the items that each row's user has taken, for masks and numerators.
-        disliked: draws items that a row's user does not like, as hard negatives of the row.
+        knowing: True adds the items taken by each row's user, for masks and numerators.
+        disliked: draws items disliked by a row's user, as hard negatives of the row.
     """
 
     timeline: Timeline
@@ -102,7 +102,7 @@ class Visits:
         return Ragged(items, from_lengths(torch.from_numpy(lengths)))
 
     def frame(self, events: Tensor) -> Frame:
-        """Return the users of these events, and their histories, [b]."""
+        """Return the users of the events, with histories, [b]."""
         user = torch.from_numpy(self.timeline.user_of(events.numpy()))
         start, stop = self.contexts(events)
         columns: dict[str, Column] = {"user": user, "history": Events.of(self.item, start, stop)}
@@ -126,7 +126,7 @@ class Visits:
         return torch.from_numpy(np.where(stop > start, passed, np.float32(np.nan)))
 
     def batch(self, events: Tensor, step: int = 0) -> Batch[Frame]:
-        """Return the chosen events, [b], with the items that step `step` draws in addition."""
+        """Return the chosen events, [b], with the items drawn in addition by step `step`."""
         rows = len(events)
         frame = self.frame(events)
         user = frame.columns["user"]
@@ -163,7 +163,7 @@ class Visits:
         )
 
     def _items(self, items: Tensor, rows: int) -> Side[Frame]:
-        """Return items as a side of a batch of so many rows, with the log of their chance."""
+        """Return items as a side of a batch of `rows` rows, with the log of the items' chance."""
         proposal: Tensor | None = None
         if self.draws.count:
             proposal = self.proposal[items]
@@ -173,8 +173,8 @@ class Visits:
         return Side(Frame({"item": items}), ids=items, logq=logq)
 
     def _known(self, user: Tensor, present: Tensor) -> Shared:
-        """Return the training items of each row's user that the batch holds, each once: only these
-        need a mask.
+        """Return the training items of each row's user, as far as the batch holds them, each once:
+        only items in the batch need a mask.
 
         Args:
             user: of each row, [b].
