@@ -22,11 +22,10 @@ _CUDA = ("cuda",)  # torch calls ROCm so, too
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Return the bytes that are free on an accelerator; None on a CPU, or where the device cannot
-    be asked.
+    """Return the free bytes of an accelerator; None on a CPU, or where the device cannot be asked.
 
-    Memory that torch keeps for its next tensors counts as free, so that a second run in a process
-    has the memory of the first.
+    Memory cached by torch counts as free, so that a second run in a process has the memory of the
+    first.
     """
     if device.type == "cpu":
         return None
@@ -39,8 +38,8 @@ def free_memory(device: torch.device) -> int | None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the bytes that are free on an accelerator, or on the machine where the device cannot
-    be asked."""
+    """Return the free bytes of an accelerator, or of the machine where the device cannot be
+    asked."""
     free = free_memory(device)
     return int(psutil.virtual_memory().available) if free is None else free
 
@@ -75,7 +74,7 @@ def has_sparse(device: torch.device) -> bool:
 
 
 def missing(device: torch.device) -> list[str]:
-    """Name the abilities that a device does not have, and their substitutes.
+    """Name the missing abilities of a device, and the substitutes.
 
     >>> missing(torch.device("cpu"))
     []
@@ -92,7 +91,7 @@ def missing(device: torch.device) -> list[str]:
 
 
 def event(device: torch.device) -> torch.Event | None:
-    """Return a mark to set in the work of a device, to time this work; None where the device has no
+    """Return a mark to set in the work of a device, for timing; None where the device has no
     marks."""
     if device.type in _HOSTED:
         return None
@@ -130,8 +129,8 @@ def sent(rows: X, device: torch.device | str) -> X:
     """Return a tensor, or rows of several tensors, on a device; CUDA reads pinned memory of the host
     while the program goes on.
 
-    Memory that is not pinned is copied when the device has done all its work, and the program waits
-    for the copy.
+    Unpinned memory is copied when the device has done all its work, and the program waits for the
+    copy.
     """
     here: Any = rows
     read_by_cuda = (
@@ -146,7 +145,7 @@ def sent(rows: X, device: torch.device | str) -> X:
 
 @contextmanager
 def without_dropout(module: Any) -> Iterator[None]:
-    """Switch dropout off in the block; each module has its own mode again afterwards, such as a
+    """Switch dropout off in the block; afterwards each module has the mode from before, also a
     module that is never trained."""
     training = [each for each in module.modules() if each.training]
     module.eval()
@@ -159,10 +158,10 @@ def without_dropout(module: Any) -> Iterator[None]:
 
 @contextmanager
 def without_cudnn_attention(device: torch.device) -> Iterator[None]:
-    """Attend by torch's own kernels on CUDA: cuDNN, which torch prefers on an H100, takes long to
+    """Attend by torch's own kernels on CUDA: cuDNN, torch's choice on an H100, takes long to
     prepare for each new shape.
 
-    Texts are cut by their lengths, so that nearly every micro-batch has a shape of its own.
+    Texts are cut by length, so nearly every micro-batch has a new shape.
     """
     allowed: bool = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     torch.backends.cuda.enable_cudnn_sdp(allowed and device.type not in _CUDA)

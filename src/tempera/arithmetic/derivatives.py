@@ -1,4 +1,4 @@
-"""Functions whose gradient is written by hand, and has no gradient of its own."""
+"""Functions with a gradient written by hand, and without a second derivative."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Products of matrices, on a CPU by the library that takes less time.
+"""Products of matrices, on a CPU by the faster library.
 
-torch multiplies float32 by MKL, which uses 256 of the 512 bits of an AMD processor: on a Zen 5,
-oneDNN takes less than half of that time. The only switch to oneDNN also allows oneDNN to round
-factors to bf16, as happens where a processor has AMX. So a measurement shows whether oneDNN is
-faster and exact, and only products of this module go to oneDNN: torch's attention would take six
-times as long. The switch is one for all threads, so that the products of other threads go to oneDNN
-in the meantime, too.
+torch multiplies float32 by MKL, with 256 of the 512 bits of an AMD processor: on a Zen 5, oneDNN
+takes less than half of the time. The only switch to oneDNN also allows oneDNN to round factors to
+bf16, as happens where a processor has AMX. So a measurement shows whether oneDNN is faster and
+exact, and only products of this module go to oneDNN: torch's attention would take six times as
+long. All threads share the switch, so that the products of other threads go to oneDNN in the
+meantime, too.
 
 Letters in shapes: m rows, k inputs, o outputs.
 """
@@ -54,7 +54,7 @@ def by_onednn(x: Tensor, y: Tensor) -> AbstractContextManager[None]:
 
 
 def filled(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return rows in a precision, and zeros up to a number of rows that recurs: [m, k] -> [r, k].
+    """Return rows in a precision, and zeros up to a recurring number of rows: [m, k] -> [r, k].
 
     oneDNN prepares for each new shape. The number is a multiple of 32, and of a sixteenth of the
     power of 2 below m: 32, 64, ... 512, 544, ... 1,024, 1,088, ...
@@ -72,7 +72,7 @@ def filled(rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 def unfilled(products: Tensor, shape: torch.Size) -> Tensor:
     """Return the products of rows, [r, o], without the products of filling zeros, laid out as the
-    rows, whose shape is [..., k].
+    rows, [..., k].
 
     >>> unfilled(torch.ones(32, 5), torch.Size([2, 3, 4])).shape
     torch.Size([2, 3, 5])
@@ -140,8 +140,8 @@ _SHAPES = ((64, 64, 64), (100, 33, 65), (256, 512, 256), (1024, 64, 1024))
 
 
 def _is_exact(shape: tuple[int, int, int]) -> bool:
-    """Return True if a product of integers that float32 holds and bf16 does not is right, however
-    its factors are laid out."""
+    """Return True if a product of integers that float32 holds and bf16 does not is right, in any
+    layout of the factors."""
     m, k, o = shape
     x = torch.arange(m * k, device="cpu").view(m, k) % 1999 - 999
     y = torch.arange(k * o, device="cpu").view(k, o) % 29 - 14  # so that sums are below 2^24
@@ -165,8 +165,8 @@ def _seconds(x: Tensor, y: Tensor) -> float:
 
 
 class _Choice:
-    """The library that a run began with, and the switch, one for all threads: the first sets it,
-    the last restores it."""
+    """The library of a run's beginning, and the switch of all threads: the first thread sets the
+    switch, the last thread restores the switch."""
 
     def __init__(self) -> None:
         self.chosen: bool | None = None
@@ -200,8 +200,8 @@ def _switched() -> AbstractContextManager[None]:
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return rows times weights, and a bias: [m, k], [o, k] and [o] to [m, o].
 
-    On a CPU oneDNN adds the bias as it multiplies half precision. torch copies it to every row
-    first, by which a layer of MiniLM takes 1.1 to 1.2 times as long.
+    On a CPU oneDNN adds the bias within a product in half precision. torch copies the bias to every
+    row first, and a layer of MiniLM takes 1.1 to 1.2 times as long.
 
     >>> linear(torch.ones(1, 2), torch.ones(3, 2), torch.ones(3)).tolist()
     [[3.0, 3.0, 3.0]]
@@ -214,8 +214,8 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 @lru_cache
 def _adding(dtype: torch.dtype) -> Callable[..., Tensor]:
-    """Return oneDNN's linear layer, which torch's compiler takes, too; or torch's, where oneDNN has
-    none in this precision."""
+    """Return oneDNN's linear layer, also known to torch's compiler; or torch's, where oneDNN has
+    none in the precision."""
     try:
         adding: Any = torch.ops.mkldnn._linear_pointwise
         one = torch.ones(1, 1, dtype=dtype)

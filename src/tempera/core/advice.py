@@ -1,4 +1,4 @@
-"""Warnings of choices that cannot work, given before a run."""
+"""Warnings of choices bound to fail, given before a run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def cautions(
     """Return the likely faults of an objective, one sentence each.
 
     Args:
-        dtype: of the embeddings as the towers give them.
-        normalised: whether the towers give unit vectors, which makes `dot` a cosine.
+        dtype: of the towers' embeddings.
+        normalised: True if the towers return unit vectors: `dot` is a cosine then.
 
     >>> cautions(Objective(temperature=1.0))[0].split(":")[0]
     'cosine with temperature 1'
@@ -52,10 +52,10 @@ def cautions(
 
 
 def refuse_batch_statistics(model: nn.Module) -> None:
-    """Raise ConfigError for a layer that looks at the whole batch: its embedding of a row differs in
-    every micro-batch.
+    """Raise ConfigError for a layer with statistics of the whole batch: the embedding of a row
+    would differ in every micro-batch.
 
-    A layer in eval() that has learned its statistics looks at each row alone.
+    A layer in eval() with learned statistics looks at each row alone.
     """
     for name, module in model.named_modules():
         looks = isinstance(module, nn.modules.batchnorm._BatchNorm)

@@ -1,4 +1,4 @@
-"""The batch that an objective is computed on: its rows, and everything known about each of them.
+"""The batch of an objective: rows, and everything known about each row.
 
 Letters in shapes: b rows of this device, n rows of all devices, m documents that are not a row's
 pair, D embedding width, G guide width, T teacher width.
@@ -28,20 +28,19 @@ Y = TypeVar("Y")
 
 @dataclass(frozen=True)
 class Side(Generic[X]):
-    """The rows of one role.
+    """The rows of a role.
 
     Args:
         rows: the features before the towers, and the embeddings, [n, D], after them.
         ids: [n] integers, kept as int64; equal ids are the same text or item.
-        logq: [n] natural log of how often the sampler is expected to put this row into a batch.
+        logq: [n] natural log of the expected number of copies of the row in a batch.
         guide: [n, G] a guide model's unit vectors of the same rows.
-        owner: [n] integers, kept as int64: the row a negative came with, -1 for none; None for rows
-            that are pairs.
+        owner: [n] integers, kept as int64: the row of a negative, -1 for none; None for pairs.
         teacher: [n, T] a teacher's unit vectors of the same rows.
 
     Raises:
-        DataError: rows that are an array or a list; another field that is no tensor of a number (of
-            a guide and a teacher a vector) for each row; ids or owners that are no integers.
+        DataError: rows in an array or a list; a field that is no tensor with a number for each row
+            (for guide and teacher a vector); ids or owners that are no integers.
 
     >>> side = Side(torch.eye(3), ids=torch.tensor([7, 8, 9]))
     >>> len(side), side[1:].ids.tolist()
@@ -75,8 +74,8 @@ class Side(Generic[X]):
         return Side(**chosen)
 
     def to(self, device: torch.device) -> Side[X]:
-        """Return the same side with the numbers that are computed with on another device; ids and
-        owners stay where they are."""
+        """Return the same side with rows, logq and vectors on another device; ids and owners
+        stay."""
         moved: Any = {}
         for name in ("rows", "logq", "guide", "teacher"):
             value = getattr(self, name)
@@ -133,20 +132,20 @@ def _check_column(holder: Side[Any] | Batch[Any], name: str, rows: int) -> None:
 
 @dataclass(frozen=True)
 class Batch(Generic[X]):
-    """Row i pairs query i with doc i; with `answer`, query i with the document of that id, which
-    stands in doc once.
+    """Row i pairs query i with doc i; with `answer`, query i with the document of id answer[i],
+    present in doc once.
 
     Args:
         query: [n] queries.
-        doc: [n] documents, or [d] distinct ones that rows share.
-        negatives: [m] documents that do not answer, each with its owner.
+        doc: [n] documents, or [d] distinct documents shared by rows.
+        negatives: [m] wrong answers, each with an owner.
         sampled: [m] documents drawn apart from the pairs.
         memory: [m] documents of past batches, without gradient.
         weight: [n] how much each row counts, 1 if None.
         known: n rows: the ids of every document known to answer each query.
         span: the rows this device answers for, all if None.
         answer: [n] id of each row's document; None where doc i is row i's.
-        temperature: in place of the objective's, which then learns nothing from this batch.
+        temperature: in place of the objective's temperature, then without a gradient.
 
     Raises:
         DataError: queries and documents of different number, an answer to documents without ids,
@@ -248,7 +247,7 @@ class Batch(Generic[X]):
         return self.doc.ids if self.answer is None else self.answer
 
     def sides(self) -> Mapping[Role, Side[X]]:
-        """Return every side that is present, by its role."""
+        """Return every present side by role."""
         return self._sides
 
     @cached_property
@@ -271,8 +270,8 @@ class Batch(Generic[X]):
         return self.of({role: fn(side.rows) for role, side in self.sides().items()})
 
     def to(self, device: torch.device) -> Batch[X]:
-        """Return the same batch with its rows on another device; ids and the like stay, so that
-        nothing waits for them."""
+        """Return the same batch with rows on another device; ids and the like stay, so that nothing
+        waits for a copy."""
         moved: Any = {}
         for role, side in self.sides().items():
             on_device = side.to(device)
@@ -290,11 +289,11 @@ class Batch(Generic[X]):
 
 
 def as_batch(queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -> Batch[Tensor]:
-    """Return the batch of two tensors, [b, D] each, whose rows i are a pair; a batch is returned as
-    it is.
+    """Return the batch of two tensors, [b, D] each; row i of both is a pair. A batch is returned
+    unchanged.
 
     Raises:
-        DataError: one tensor without the other, or tensors of different length.
+        DataError: a single tensor, or tensors of different length.
 
     >>> len(as_batch(torch.eye(3), torch.eye(3)))
     3
@@ -314,10 +313,10 @@ def as_batch(queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -
 
 
 def take(batch: Batch[X], rows: Tensor) -> Batch[X]:
-    """Return chosen rows of a batch, with the negatives that came with them.
+    """Return chosen rows of a batch, with their negatives.
 
-    Negatives without owner, samples, and documents that rows share stay whole: `answer` finds the
-        shared documents.
+    Negatives without owner, samples, and shared documents stay whole: `answer` finds the shared
+    documents.
 
     >>> negatives = Side(torch.eye(3), owner=torch.tensor([0, 1, -1]))
     >>> chosen = take(Batch(Side(torch.eye(3)), Side(torch.eye(3)), negatives), torch.tensor([1, 2]))
@@ -341,11 +340,11 @@ def take(batch: Batch[X], rows: Tensor) -> Batch[X]:
 
 
 def divide(batch: Batch[X], part: int, parts: int) -> Batch[X]:
-    """Return the rows of a batch that one of several processes embeds: consecutive pairs with their
+    """Return the rows of a batch for one of several processes: consecutive pairs with their
     negatives, and samples.
 
-    Documents that rows share are divided apart from the rows; `answer` finds them again when all
-    are gathered.
+    Shared documents are divided apart from the rows; after the gather, `answer` finds the documents
+    again.
 
     >>> whole = Batch(Side(torch.eye(5)), Side(torch.eye(5)))
     >>> print([len(divide(whole, part, 2)) for part in range(2)])

@@ -1,4 +1,4 @@
-"""Terms added to the logits after the temperature, which divides none of them.
+"""Terms added to the logits after the division by the temperature.
 
 A correction is called with a block and answers with an `Addition`. Where q is the expected number
 of times that the samplers put a document into a batch, and s the similarity:
@@ -24,7 +24,7 @@ from .pools import Block
 
 @dataclass(frozen=True)
 class Addition:
-    """The terms that one correction adds to the logits of one block.
+    """The terms of a correction for the logits of a block.
 
     Letters in shapes: r rows of a tile, c candidates, k positives of a tile.
     """
@@ -48,10 +48,10 @@ class LogQ:
     classic: off every candidate, the positive too (Yi et al. 2019, section 3.1). A constant factor
         of q cancels.
     refined: off every negative only, since the positive is there with certainty and not by sampling
-    (Khrylchenko et al. 2025, arXiv 2507.09331). q has to be an expected count, as `expected_logq`
-    gives it; accidental hits have to be masked. The gradient is the classic one's with the
-    positive's own sampling left out, and equals in expectation that of the softmax over the whole
-    corpus.
+    (Khrylchenko et al. 2025, arXiv 2507.09331). q has to be an expected count, as from
+    `expected_logq`; accidental hits have to be masked. The gradient is the classic one's with the
+    positive's own sampling left out, and equals in expectation the gradient of the softmax over the
+    whole corpus.
 
     Args:
         kind: classic or refined.
@@ -91,13 +91,13 @@ class LogQ:
 def expected_logq(
     batch_rows: int, frequency: Tensor, sampled: int = 0, proposal: Tensor | None = None
 ) -> Tensor:
-    """Return the log of the expected number of times each document stands in a batch, from all its
+    """Return the log of the expected number of times each document stands in a batch, from all
     sources, [n].
 
         log( batch_rows * frequency + sampled * proposal )
 
-    (Yang et al. 2020, section 3, for mixed negative sampling.) The same document has one value,
-    whichever source brought it.
+    (Yang et al. 2020, section 3, for mixed negative sampling.) A document has one value for all
+    sources.
 
     Args:
         batch_rows: pairs of a batch.
@@ -121,13 +121,12 @@ def expected_logq(
 def inclusion_logq(
     batch_rows: int, frequency: Tensor, sampled: int = 0, proposal: Tensor | None = None
 ) -> Tensor:
-    """Return the log of the chance that a batch holds each document at all, from any of its
-    sources, [n].
+    """Return the log of the chance that a batch holds each document at all, from any source, [n].
 
         log( 1 - (1 - frequency)^batch_rows (1 - proposal)^sampled )
 
     `LogQ` needs this chance where a batch holds each document at most once: a sum over the documents
-    of a batch, each divided by its chance, has the sum over all documents for its mean (Horvitz and
+    of a batch, each divided by its chance, has the sum over all documents as mean (Horvitz and
     Thompson 1952).
 
     Args:

@@ -3,10 +3,10 @@ the tiles.
 
     loss_i = mean over softmaxes of [ log sum_c exp(l_ic) - level_i ],    l_ic = s_ic / t + corrections
 
-or, with a teacher, (1 - w) of that loss and w of the row's divergence from the teacher.
+or, with a teacher, (1 - w) of the loss above and w of the row's divergence from the teacher.
 
-Shares no line with the tiles. Gradients are autograd's. Takes some milliseconds for ten rows, so it
-is for small batches.
+Shares no line with the tiles. Gradients are autograd's. Takes some milliseconds for ten rows: for
+small batches only.
 
 Letters: i a row, c a candidate, n rows, k candidates of a row. A block is a pair of roles: anchor
     and candidate.
@@ -41,8 +41,8 @@ def defined_losses(
     embedding and the temperature.
 
     Args:
-        scale: 1/t; None is the scale of the objective's temperature. A batch with a temperature of
-            its own is scored by its own.
+        scale: 1/t; None is the scale of the objective's temperature. A batch's own temperature
+            comes first.
 
     >>> from .batch import Side
     >>> eye = torch.eye(3)
@@ -69,15 +69,15 @@ def defined_losses(
 
 @dataclass(frozen=True)
 class Definition:
-    """The candidates that an objective gives each row of a whole batch, and their logits."""
+    """The candidates that an objective gives each row of a whole batch, and the logits."""
 
     objective: Objective
     batch: Batch[Tensor]
     scale: Tensor  # 1/t
 
     def losses(self) -> Tensor:
-        """Compute the loss of every row, [n]: the mean of its losses in each softmax, mixed with its
-        loss against a teacher."""
+        """Compute the loss of every row, [n]: the mean over softmaxes, mixed with the loss against
+        a teacher."""
         contrast = torch.stack([self.loss(blocks) for blocks in self.softmaxes()]).mean(0)
         teacher = self.objective.teacher
         if teacher is None:
@@ -86,7 +86,7 @@ class Definition:
         return (1 - weight) * contrast + weight * self.taught(teacher)
 
     def taught(self, teacher: Teacher) -> Tensor:
-        """Compute the loss of every row against a teacher, [n]: the mean over its anchors."""
+        """Compute the loss of every row against a teacher, [n]: the mean over the row's anchors."""
         by_anchor: dict[Role, list[Block]] = {"query": [], "doc": []}
         for pool in teacher.compared:
             for block in pool.blocks:
@@ -134,13 +134,13 @@ class Definition:
 
     def teacher_says(self, block: Block, i: int, chosen: list[int]) -> Tensor:
         """Compute the teacher's similarities of a row's anchor and chosen candidates, [k]: products
-        of its vectors."""
+        of the teacher's vectors."""
         anchors, candidates = (_needed(self._sides[role].teacher).double() for role in block)
         return anchors[self.places(block[0])[i]] @ candidates[chosen].T  # type: ignore[no-any-return]
 
     def compared(self, block: Block, own: bool) -> list[list[int]]:
-        """List the candidates that a teacher compares with each row's anchor: all candidates, or the
-        row's own, but not the anchor itself and not the masked ones."""
+        """List the candidates that a teacher compares with each row's anchor: all candidates, or
+        the row's own, without the anchor itself and masked candidates."""
         listed = self.listed(block, own)
         masked = self.masked(block)
         pair = self.pair(block)
@@ -153,7 +153,7 @@ class Definition:
         return compared
 
     def pair(self, block: Block) -> list[set[int]]:
-        """Find each row's positive among the candidates of a block, if the block holds it."""
+        """Find each row's positive among the candidates of a block, if present."""
         if not holds_positive(block):
             return self._nothing
         return [{place} for place in self.places(block[1])]
@@ -165,8 +165,7 @@ class Definition:
         return self.pair(block) if block[1] == "doc" else self.own(block[1])
 
     def softmaxes(self) -> list[list[Block]]:
-        """List the blocks of each softmax; a block whose candidates the batch does not have is left
-        out."""
+        """List the blocks of each softmax; a block without candidates in the batch is left out."""
         softmaxes: dict[str, list[Block]] = {}
         for pool in self.objective.pools:
             for anchor, candidate in pool.blocks:
@@ -210,8 +209,8 @@ class Definition:
         )
 
     def logits(self, block: Block, positive: bool) -> Tensor:
-        """Compute the logit that each candidate has as a positive, or as a negative, of each row,
-        [n, c]."""
+        """Compute the logit of each candidate as a positive, or as a negative, of each row, [n,
+        c]."""
         similarities = self.similarities(block)
         logits = similarities * self.scale
         for correction in self.objective.corrections:
@@ -243,8 +242,8 @@ class Definition:
         return [self._ids["doc"].index(answer) for answer in self.batch.answer.tolist()]
 
     def own(self, role: Role) -> list[set[int]]:
-        """Find the candidates that came with each row alone; a document that rows share came with
-        none."""
+        """Find the candidates that came with each row alone; a shared document belongs to no
+        row."""
         if role == "query" or (role == "doc" and self.batch.answer is None):
             return [{i} for i in range(len(self.batch))]
         own: list[set[int]] = [set() for _ in range(len(self.batch))]
@@ -402,8 +401,8 @@ def holds_positive(block: Block) -> bool:
 
 
 def _similarities(anchors: Tensor, candidates: Tensor, normalised: bool) -> Tensor:
-    """Compute inner products or cosines of all anchors and all candidates, [n, c]; 0 where one has
-    no direction."""
+    """Compute inner products or cosines of all anchors and all candidates, [n, c]; 0 for a vector
+    without direction."""
     if not normalised:
         return anchors @ candidates.T
     squares = anchors.square().sum(1)[:, None] * candidates.square().sum(1)

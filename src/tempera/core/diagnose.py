@@ -26,7 +26,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Ranks, probabilities and similarities of the pairs of a batch, by the first softmax of its
+    """Ranks, probabilities and similarities of the pairs of a batch, by the first softmax of an
     objective.
 
     Each tensor has one number a row, [b]. A row without negatives has rank 1, and nan in the
@@ -91,12 +91,12 @@ def diagnose(
 
     Args:
         objective: any; a `Matryoshka` is diagnosed by its objective on whole embeddings.
-        queries: embeddings, [b, D]; or a `Batch` with what the objective's parts need.
-        documents: embeddings, [b, D], of which row i answers query i; None with a `Batch`.
-        seed: seed of the rows that are compared at random.
+        queries: embeddings, [b, D]; or a `Batch` with the data of the objective's parts.
+        documents: embeddings, [b, D]; row i answers query i. None with a `Batch`.
+        seed: seed of the random pairs.
 
     Raises:
-        DataError: a part needs ids or other data that the batch does not have, there is no row, or
+        DataError: a part needs data, such as ids, missing in the batch; there is no row; or
             embeddings are not finite.
 
     >>> diagnosis = diagnose(Objective(temperature=0.1), torch.eye(4), torch.eye(4))
@@ -154,7 +154,7 @@ def _diagnosis(objective: Objective, batch: Batch[Tensor], seed: int) -> Diagnos
 
 
 def _of_tile(tile: Tile, vectors: Vectors) -> dict[str, Tensor]:
-    """Return the columns of a diagnosis that logits tell, [r] each; positives are excluded from the
+    """Return the columns of a diagnosis from logits, [r] each; positives are excluded from the
     logits afterwards."""
     held = tile.held
     own = held.positives.columns[: tile.rows.stop - tile.rows.start]
@@ -197,7 +197,7 @@ def _refuse_lost(values: Tensor, what: str, advice: str) -> None:
 
 
 def _hardest_similarity(tile: Tile, vectors: Vectors) -> Tensor:
-    """Return the highest similarity, before corrections, of a negative that is not left out, [r].
+    """Return the highest similarity, before corrections, of an unmasked negative, [r].
 
     Positives are excluded from the tile's logits already.
     """

@@ -57,8 +57,8 @@ class Events:
 
     @cached_property
     def lengths(self) -> Tensor:
-        """Return the cost of each row, [n]: events that rows share are divided among them, and
-        rounded up."""
+        """Return the cost of each row, [n]: shared events are divided among the rows, and rounded
+        up."""
         _, stretch, counts = torch.unique(self.start, return_inverse=True, return_counts=True)
         seen = self.stop - self.start
         longest = torch.zeros_like(counts).scatter_reduce(0, stretch, seen, "amax")
@@ -104,7 +104,7 @@ class Frame:
 
     @cached_property
     def lengths(self) -> Tensor:
-        """Return the cost of each row, [n]: one, and the sizes of its lists and events."""
+        """Return the cost of each row, [n]: 1, and the sizes of lists and events."""
         total = torch.ones(len(self), dtype=torch.int64)
         for column in self.columns.values():
             if not isinstance(column, Tensor):
@@ -113,7 +113,7 @@ class Frame:
 
     @property
     def spare(self) -> Frame:
-        """One row with the same columns: of code 0, after an event of code 0."""
+        """A row with the same columns: of code 0, after an event of code 0."""
         return Frame({name: _spare(column) for name, column in self.columns.items()})
 
     def to(self, device: torch.device) -> Frame:

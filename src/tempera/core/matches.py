@@ -1,5 +1,4 @@
-"""Equal keys of rows and candidates, found by sorting: memory grows with their number, not its
-square.
+"""Equal keys of rows and candidates, found by sorting, in memory linear in the number of keys.
 
 Keys are compared on the host, where a batch has its ids, so that no device is waited for; a device
 gets the matches once a batch.
@@ -85,8 +84,8 @@ class Matches:
 
 @dataclass(frozen=True)
 class Listed:
-    """Several matches together, on a device, in the order of their rows; one copy brings all to the
-    device when the first tile is asked for.
+    """Several matches together, on a device, in row order; one copy brings all to the device when
+    the first tile is asked for.
 
     The number of a tile's matches is known without asking the device.
 
@@ -120,7 +119,7 @@ class Listed:
 
 
 def on_device(matches: Matches, device: torch.device) -> Matches | Listed:
-    """Return matches whose rows and columns are on a device; on a CPU each tile finds its own."""
+    """Return matches with rows and columns on a device; on a CPU each tile finds its own."""
     return matches if device.type == "cpu" else Listed((matches,), device)
 
 
@@ -131,7 +130,7 @@ def match(
 
     Args:
         offsets: [b + 1] the keys of each row; None gives every row one key.
-        columns: [c] the column each candidate key stands for; None is its position.
+        columns: [c] the column of each candidate key; None is the position.
     """
     keys = keys.cpu().long()  # of known answers, which may be int32
     candidates = candidates.cpu().long()
@@ -159,8 +158,8 @@ def match(
 
 
 def _find(keys: Tensor, distinct: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the position of each key among distinct, ascending keys, and True for a key that is
-    among them, each [p]."""
+    """Return the position of each key among distinct, ascending keys, and True for a present key,
+    each [p]."""
     low = int(distinct[0])
     width = int(distinct[-1]) - low + 1
     if width > max(len(keys), len(distinct)):  # hashes

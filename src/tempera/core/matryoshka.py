@@ -22,19 +22,19 @@ class Matryoshka(nn.Module):
     """The weighted sum of an objective's losses on the first `width` numbers of every embedding
     (Kusupati et al. 2022, eq. 1).
 
-    Each width has a loss at float32, and one at each of the other precisions. The towers run once.
+    Each width has a loss at float32, and a loss at each further precision. The towers run once.
 
     Args:
-        objective: any objective; its parts are shared by all widths.
-        widths: numbers of the embeddings that each loss sees; None is the whole width.
+        objective: any objective, shared by all widths.
+        widths: number of leading dimensions for each loss; None is the whole width.
         weights: of each width's loss, 0 or more; None is 1 for all.
         precisions: "int8", "binary" or both, beside float32, with a straight-through gradient. In a
-            configuration it is `objective.precisions`, beside `objective.matryoshka` or alone.
+            configuration: `objective.precisions`, beside `objective.matryoshka` or alone.
 
     Raises:
-        ConfigError: no objective, no width, one below 1, not one weight for each, a weight below 0
-            or not finite, no weight above 0, or an unknown precision.
-        DataError: embeddings that are narrower than a width.
+        ConfigError: no objective, no width, a width below 1, more or fewer weights than widths, a
+            weight below 0 or not finite, no weight above 0, or an unknown precision.
+        DataError: embeddings narrower than a width.
 
     >>> nested = Matryoshka(Objective(temperature=1.0), widths=(2, 3), precisions=("binary",))
     >>> nested(torch.eye(3), torch.eye(3)).shape
@@ -117,14 +117,14 @@ class Matryoshka(nn.Module):
         self.objective.remember(batch)
 
     def _parts(self) -> Iterator[_Part]:
-        """Yield the losses that are summed, by width and precision."""
+        """Yield the losses of the sum, by width and precision."""
         for width, weight in zip(self.widths or (None,), self.weights, strict=True):
             for precision in (FLOAT32, *self.precisions):
                 yield _Part(width, precision, weight)
 
 
 class _Part(NamedTuple):
-    """One of the losses that are summed."""
+    """A loss of the sum."""
 
     width: int | None  # None: the whole width
     precision: str

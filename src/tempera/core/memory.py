@@ -21,7 +21,7 @@ class Memory(nn.Module):
     as the batch they came with and carry no gradient.
 
     Args:
-        size: how many documents are kept.
+        size: number of documents to keep.
 
     Raises:
         ConfigError: a size below 1.
@@ -51,7 +51,7 @@ class Memory(nn.Module):
         return Side(**fields)
 
     def hold(self, side: Side[Tensor] | None) -> None:
-        """Hold the documents that `side` returned before, and forget later ones."""
+        """Hold the documents that `side` returned before, and forget later documents."""
         for name in _FIELDS:
             setattr(self, name, None if side is None else getattr(side, name))
 
@@ -72,7 +72,7 @@ class Memory(nn.Module):
             setattr(self, name, joined[-self.size :].clone())
 
     def _refuse_other_fields(self, side: Side[Tensor]) -> None:
-        """Raise DataError for documents with other fields than the remembered ones."""
+        """Raise DataError for documents with other fields than the remembered documents."""
         for name in _FIELDS:
             if (getattr(self, name) is None) != (getattr(side, name) is None):
                 raise DataError(

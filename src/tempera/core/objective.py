@@ -1,11 +1,10 @@
-"""The one objective: cross entropy of the positive against everything its pools hold.
+"""The objective: cross entropy of the positive against all candidates of the pools.
 
-For row i with positive similarity s+, temperature t, and candidates c of its pools that no mask
-leaves out,
+For row i with positive similarity s+, temperature t, and unmasked candidates c of the pools,
 
     loss_i = log sum_c exp(s_ic / t + corrections_ic) - (s+_i / t + corrections_i+)
 
-Each part is free of the others, and every combination of them runs through the same tiles.
+The parts are independent, and every combination of parts runs through the same tiles.
 """
 
 from __future__ import annotations
@@ -45,26 +44,25 @@ class Objective(nn.Module):
         similarity: `cosine` or `dot`.
         temperature: a number, or a `Temperature` (which may follow a schedule or learn).
         pools: the candidates of the denominator; one pool must hold the positive (docs, or
-            back_queries). A pool whose rows the batch does not have is empty.
+            back_queries). A pool without rows in the batch is empty.
         corrections: terms added to the logits.
-        masks: candidates that are left out; never a row's own positive. A row whose every negative
-            is left out has loss 0, or log 2 where one softmax holds its positive in both directions
-            (`gte`).
-        partition: "joint" is one softmax over all pools; "per_direction" is one for each direction,
-            averaged.
+        masks: candidates to leave out; never a row's own positive. A row without any negative left
+            has loss 0, or log 2 where one softmax holds the positive in both directions (`gte`).
+        partition: "joint" is one softmax over all pools; "per_direction" averages a softmax for
+            each direction.
         numerator: "one" is the row's own positive; with several known positives of a query in the
-            batch (by equal ids, or `Batch.known`), "mean" takes the mean of their log-probabilities
-            (Khosla et al. 2020, eq. 2) and "sum" the log of their summed probability (Miech et al.
+            batch (by equal ids, or `Batch.known`), "mean" takes the mean of the log-probabilities
+            (Khosla et al. 2020, eq. 2) and "sum" the log of the summed probability (Miech et al.
             2020, eq. 1).
-        hardest: keep only this many highest negatives of each row; None keeps all.
+        hardest: number of highest negatives to keep for each row; None keeps all.
         memory: a queue of past documents for the pool `memory`.
-        teacher: a `Teacher`, whose distributions are learned beside the pairs, or in their place.
+        teacher: a `Teacher` of distributions to learn beside the pairs, or in place of the pairs.
         tile_elements: scores held at once, a matter of speed and memory only; None is 2^20 on a
-            CPU, and what fits a sixteenth of the free memory on another device, measured once.
+            CPU, and as many as fit a sixteenth of the free memory on an accelerator, measured once.
 
     Raises:
         ConfigError: parts that do not go together.
-        DataError: a part needs ids or other data that the batch does not have.
+        DataError: a part needs data, such as ids, missing in the batch.
 
     >>> queries, documents = torch.eye(3, requires_grad=True), torch.eye(3)  # [b, D] each, row i is a pair
     >>> losses = Objective(temperature=1.0)(queries, documents)  # [b]
@@ -147,16 +145,15 @@ class Objective(nn.Module):
     def forward(self, queries: Batch[Tensor] | Tensor, documents: Tensor | None = None) -> Tensor:
         """Return one loss a row, [b], differentiable for every embedding and the temperature.
 
-        A memory holds the documents of the batches that it was given: call `remember` after the
-            step.
+        A memory grows by `remember`, to be called after the step.
 
         Train on the `.mean()` of the losses. The losses do not hold the weights of a batch: with
         weights, train on `(batch.shares() * losses).sum()`.
 
         Args:
-            queries: embeddings, [b, D]; or a `Batch`, which also holds negatives, ids and weights;
-                the losses are of this device's rows.
-            documents: embeddings, [b, D], of which row i answers query i; None with a `Batch`.
+            queries: embeddings, [b, D]; or a `Batch`, with negatives, ids and weights; the losses
+                are of this device's rows.
+            documents: embeddings, [b, D]; row i answers query i. None with a `Batch`.
         """
         batch = as_batch(queries, documents)
         if batch.memory is None:
@@ -171,8 +168,8 @@ class Objective(nn.Module):
         """Return the losses, [b], and add the gradients of sum(shares * losses) to `.grad`, in one
         pass over the scores.
 
-        Gradients reach every embedding that requires them, and the temperature if it learns and the
-        batch has none of its own.
+        Gradients reach every embedding with `requires_grad`, and a learnable temperature unless the
+        batch has a temperature of its own.
         """
         scale = self.scale(batch)
         rows = {role: side.rows for role, side in batch.sides().items()}
@@ -206,7 +203,7 @@ class Objective(nn.Module):
             return self.loss_pass(problem, self._vectors(rows), scale, None, False)[0]
 
     def _vectors(self, rows: Vectors) -> Vectors:
-        """Return the vectors of embeddings, whose inner products are the similarities."""
+        """Return the vectors of embeddings: the similarities are inner products of the vectors."""
         return {role: self.similarity.vectors(side) for role, side in rows.items()}
 
     def scale(self, batch: Batch[Tensor]) -> Tensor:
@@ -221,7 +218,7 @@ class Objective(nn.Module):
         self.progress = progress
 
     def recall(self, batch: Batch[Tensor]) -> Batch[Tensor]:
-        """Return the batch with the documents of the memory, if there is one."""
+        """Return the batch with the documents of the memory, if any."""
         if self.memory is None:
             return batch
         side = self.memory.side()
@@ -230,13 +227,12 @@ class Objective(nn.Module):
         return replace(batch, memory=side)
 
     def remember(self, batch: Batch[Tensor]) -> None:
-        """Put the batch's documents into the memory, if there is one; to be called after the
-        step."""
+        """Put the batch's documents into the memory, if any; to be called after the step."""
         if self.memory is not None:
             self.memory.push(batch.doc)
 
     def tile_size(self, device: torch.device) -> int:
-        """Return the scores that a tile holds on a device, in all batches the same."""
+        """Return the number of scores of a tile on a device, the same in all batches."""
         if self.tile_elements is None and device.type not in self.tiles:
             self.tiles[device.type] = tile_elements(device)
         return self.tile_elements or self.tiles[device.type]
@@ -268,8 +264,8 @@ class Objective(nn.Module):
         return Problem(tuple(groups), batch.local, self.hardest, self.numerator, tile)
 
     def _contrastive(self, batch: Batch[Tensor], weight: float) -> list[Softmax]:
-        """Return the softmaxes whose targets are positives; there are none at weight 0, where a
-        teacher is all."""
+        """Return the softmaxes with positives as targets; none if a teacher has the whole
+        weight."""
         if not weight:
             return []
         groups = self._groups()
@@ -295,7 +291,7 @@ class Objective(nn.Module):
         return self._term(block, positive, additions, block.own_kind, others)
 
     def _teaching(self, teacher: Teacher, batch: Batch[Tensor], weight: float) -> list[Softmax]:
-        """Return the softmaxes whose targets are the teacher's: one for each kind of anchor."""
+        """Return the softmaxes with the teacher's targets, a softmax for each kind of anchor."""
         by_anchor: dict[Role, list[Pair]] = {}
         for pool in teacher.compared:
             for pair in pool.blocks:
@@ -316,8 +312,8 @@ class Objective(nn.Module):
         return softmaxes
 
     def _taught_term(self, teacher: Teacher, block: P.Block) -> Term:
-        """Return the term of a block whose target is the teacher's distribution over all
-        candidates.
+        """Return the term of a block, with the teacher's distribution over all candidates as
+        target.
 
         Of the corrections, the student's and the teacher's logits both have the addend of every
         candidate, and nothing else.
@@ -334,8 +330,8 @@ class Objective(nn.Module):
         return replace(term, teacher=teacher.logits(block, None))
 
     def _own_list_term(self, teacher: Teacher, block: P.Block) -> Term:
-        """Return the term of a block whose target is the teacher's distribution over each row's own
-        candidates, which no sampling has brought."""
+        """Return the term of a block, with the teacher's distribution over each row's own
+        candidates as target. Own candidates are not sampled, so nothing corrects the logits."""
         columns = sent(block.lists, block.device)
         filling = columns < 0
         lists = columns.clamp_min(0)
@@ -387,10 +383,10 @@ class Objective(nn.Module):
 
     def _exclusions(self, block: P.Block, own: Sequence[Matches]) -> list[P.Exclusion]:
         """Return the exclusions of a block, `own` in any case: matches first, and on a device all
-        matches as one.
+        matches together.
 
-        The others are added to the logits after the matches, so that the NaN of a mask reaches the
-        loss in whichever order the masks are.
+        All further exclusions are added to the logits after the matches, so that the NaN of a mask
+        reaches the loss in any order of the masks.
         """
         matches = list(own)
         added: list[P.Exclusion] = []
@@ -434,8 +430,7 @@ def _refuse_numbers(hardest: object, tile_elements: object) -> None:
 
 
 def _refuse_embeddings(batch: Batch[Tensor]) -> None:
-    """Raise DataError for embeddings that are no floating-point vectors of one precision and one
-    width."""
+    """Raise DataError unless embeddings are floating-point vectors of equal precision and width."""
     sides = batch.sides()
     for role, side in sides.items():
         if not (isinstance(side.rows, Tensor) and side.rows.is_floating_point()):
@@ -455,8 +450,8 @@ def _refuse_embeddings(batch: Batch[Tensor]) -> None:
 
 
 def _refuse_vectors(batch: Batch[Tensor]) -> None:
-    """Raise DataError for vectors of a guide or a teacher that are no floating-point numbers or
-    have several widths."""
+    """Raise DataError unless the vectors of a guide or a teacher are floating-point numbers of
+    equal width."""
     for name in ("guide", "teacher"):
         widths: dict[Role, int] = {}
         for role, side in batch.sides().items():
@@ -487,7 +482,7 @@ def base_of(module: nn.Module) -> Objective:
 
 
 def _present(batch: Batch[Tensor], pairs: Sequence[Pair]) -> list[P.Block]:
-    """Return the blocks whose candidates the batch has."""
+    """Return the blocks with candidates in the batch."""
     blocks = []
     for anchor, candidate in pairs:
         if len(batch.sides().get(candidate, ())):
@@ -496,8 +491,8 @@ def _present(batch: Batch[Tensor], pairs: Sequence[Pair]) -> list[P.Block]:
 
 
 def autocast_off(rows: Tensor) -> AbstractContextManager[Any]:
-    """Return a context of products in the precision of their factors, also where a tower's autocast
-    is still on."""
+    """Return a context of products in the precision of the factors, also within a tower's
+    autocast."""
     kind = rows.device.type
     if not torch.amp.is_autocast_available(kind):
         return nullcontext()

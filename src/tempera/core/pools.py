@@ -34,7 +34,7 @@ Exclusion = Callable[[slice], Index]
 
 @dataclass(frozen=True)
 class Pool:
-    """Pairs of roles: each is one block of anchors against candidates."""
+    """Pairs of roles: each pair is a block of anchors against candidates."""
 
     name: str
     blocks: tuple[tuple[Role, Role], ...]
@@ -67,13 +67,13 @@ def direction(anchor: Role, candidate: Role) -> str:
 
 
 def refuse_twice(pools: Sequence[Pool]) -> None:
-    """Refuse pools that have a block in common, whose candidates a softmax would count twice.
+    """Refuse pools with a common block: a softmax would count the candidates twice.
 
-    `back_docs` and `back_positives`, which presets know as parts of two losses, may stand side by
-    side: the other rows' documents count twice then, in `tempera verify` as in training.
+    `back_docs` and `back_positives`, in presets the parts of two losses, may stand side by side:
+    other rows' documents then count twice, in `tempera verify` as in training.
 
     Raises:
-        ConfigError: any other block that stands twice.
+        ConfigError: any further common block.
     """
     names: dict[tuple[Role, Role], list[str]] = {}
     for pool in pools:
@@ -95,7 +95,8 @@ def holds_positive(anchor: Role, candidate: Role) -> bool:
 
 @dataclass(frozen=True)
 class Block:
-    """The candidates of one role for the rows of this device, and how they relate to those rows.
+    """The candidates of a role for the rows of this device, and the relations of candidates and
+    rows.
 
     Letters in shapes: b anchors, c candidates.
     """
@@ -132,14 +133,14 @@ class Block:
 
     @cached_property
     def own(self) -> Tensor:
-        """The column of each row's own query or document among candidates that are paired, [b]."""
+        """The column of each row's own query or document among paired candidates, [b]."""
         if self.candidate == "query":
             return self.rows
         return self.batch.answers[self.batch.local]
 
     @property
     def positive(self) -> Tensor | None:
-        """The column of each row's positive, [b]; None where the block does not hold it."""
+        """The column of each row's positive, [b]; None in a block without positives."""
         return self.own if holds_positive(self.anchor, self.candidate) else None
 
     @cached_property
@@ -194,8 +195,8 @@ class Block:
 
 
 def within(exclusion: Exclusion, lists: Tensor, candidates: int) -> Exclusion:
-    """Return an exclusion from all candidates as one from lists of candidates: an addend or
-    booleans, [tile, k].
+    """Return an exclusion from all candidates as an exclusion from lists of candidates: an addend
+    or booleans, [tile, k].
 
     Args:
         lists: columns of each row's candidates, [b, k], on the device of the exclusion.

@@ -1,4 +1,4 @@
-"""The temperature of the softmax: one dial, in one place."""
+"""The temperature of the softmax: fixed, scheduled or learned."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Temperature(nn.Module):
     learned: `Temperature(0.05, learnable=True)`, as log(1/t), as CLIP does (Radford et al. 2021,
     section 2.5), so that t stays positive; t is kept within [floor, ceiling] and can return from
     either bound. `tempera train` and `ContrastiveLoss` do not decay the parameter; a loop of your
-    own has to give the parameter a group of its own in the optimiser, with `weight_decay=0`.
-    auto: `Temperature("auto")` takes its value from the run's batch when it starts, see
-        `starting_value`.
+    own has to give the parameter a separate group in the optimiser, with `weight_decay=0`.
+    auto: `Temperature("auto")` takes a value from the batch at the start of the run, see
+    `starting_value`.
 
     Args:
-        value: t, above 0, from which a schedule or training starts; or "auto".
+        value: t at the start of a schedule or of training, above 0; or "auto".
         learnable: whether training moves t.
         final: the value at the end of a scheduled run; None is no schedule.
         schedule: the path of a scheduled log t from `value` to `final`.
-        floor: lowest t that training may reach. CLIP's is 0.01.
-        ceiling: highest t that training may reach.
+        floor: lowest t in training. CLIP's is 0.01.
+        ceiling: highest t in training.
 
     Raises:
         ConfigError: a temperature of 0 or below, outside [floor, ceiling] when learnable, learned
@@ -103,15 +103,15 @@ class Temperature(nn.Module):
 
     @property
     def value(self) -> float:
-        """The temperature now, within its bounds if it learns."""
+        """The temperature now, within the bounds if learnable."""
         value = math.exp(-float(self.log_scale.detach()))
         if self.learnable:
             value = min(max(value, self.floor), self.ceiling)
         return value
 
     def scale(self) -> Tensor:
-        """Return 1/t, a scalar, with gradient if learnable; a value that left [floor, ceiling] is
-        set back to its bound first."""
+        """Return 1/t, a scalar, with gradient if learnable; a value outside [floor, ceiling] is set
+        back to the bound first."""
         if self.log_scale.isnan():
             raise ConfigError(
                 "the temperature is auto and has no value yet: call resolve(candidates, normalised)"
@@ -130,8 +130,7 @@ class Temperature(nn.Module):
             self.collect()
 
     def collect(self) -> None:
-        """Add the gradient that is owed, if there is one, to `log_scale.grad`; the host waits for
-        its device."""
+        """Add the owed gradient, if any, to `log_scale.grad`; the host waits for the device."""
         if self.owed is None:
             return
         grad = self.owed.to(self.log_scale)
@@ -152,8 +151,8 @@ class Temperature(nn.Module):
             self.log_scale.fill_(math.nan)
 
     def resolve(self, candidates: int, normalised: bool) -> None:
-        """Give an auto temperature its value; see `starting_value`. A temperature with a value keeps
-        it."""
+        """Set the value of an auto temperature; see `starting_value`. Any other temperature
+        stays."""
         if self.log_scale.isnan():
             value = starting_value(candidates, normalised)
             if self.learnable:
@@ -180,8 +179,8 @@ class Temperature(nn.Module):
 def starting_value(candidates: int, normalised: bool) -> float:
     """Return a temperature to start from: 1 / log(candidates) for cosines, 1 for inner products.
 
-    The scale 1/t is then the log-odds against a document that is drawn by chance, so that a cosine
-    of 1 just makes up for these odds. Kept within [0.01, 1].
+    The scale 1/t is then the log-odds against a document drawn by chance, so that a cosine of 1
+    just makes up for the odds. Kept within [0.01, 1].
 
     >>> round(starting_value(1024, normalised=True), 3)
     0.144
@@ -192,7 +191,7 @@ def starting_value(candidates: int, normalised: bool) -> float:
 
 
 def refuse_temperature(value: float) -> None:
-    """Raise ConfigError for a value that is no temperature, or whose scale float32 cannot hold."""
+    """Raise ConfigError for a value that is no temperature, or has a scale beyond float32."""
     if isinstance(value, Tensor) and value.requires_grad:
         raise ConfigError(
             "a temperature is a number, and a tensor that learns would be copied: give Temperature(0.05, learnable=True)"

@@ -2,7 +2,7 @@
 over scores.
 
 For row i with logits l_ic over the candidates of one group of blocks, the target distribution y_i
-over its positives, and the share w_i of its loss in the total,
+over the row's positives, and the share w_i of the row's loss in the total,
 
     loss_i = log sum_c exp(l_ic) - l_i(y)        d total / d l_ic = w_i (softmax_ic - y_ic)
 
@@ -10,7 +10,7 @@ Two matrix products take the gradient of the logits to anchors and candidates, s
 products, and memory is O(b D + tile c) for any choice of pools, corrections, masks and numerator.
 
 Letters in shapes: b rows of this device, n rows of all, r rows of a tile, c candidates of a block,
-    w candidates and the zeros that fill them up, k positives of a tile, D width.
+    w candidates with filling zeros, k positives of a tile, D width.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ SCORE_BYTES = 8  # a score in float32, and as much again on the way to its gradi
 
 @dataclass(frozen=True)
 class Term:
-    """One block of the score matrix: the vectors that it multiplies, its additions and its
-    exclusions.
+    """A block of the score matrix: roles of the vectors, additions and exclusions.
 
     Args:
-        positive: [b] the column of each row's own positive; on the host if there are others.
+        positive: [b] the column of each row's own positive; on the host if there are further
+            positives.
         others: further positives, where the numerator counts them; on the host.
-        anchor_rows: [b] the positions of the anchors among their vectors; None takes this device's
+        anchor_rows: [b] the positions of the anchors among the vectors; None takes this device's
             rows.
         teacher: the teacher's logits of a tile, [r, c] or [r, k].
-        lists: [b, k] the candidates of each row, of which some may be left out; None takes all.
+        lists: [b, k] the candidates of each row, before exclusions; None takes all.
     """
 
     anchor: Role
@@ -64,13 +64,13 @@ class Term:
 
 @dataclass(frozen=True)
 class Softmax:
-    """One softmax, whose target is the positives of its first term with positives, or a teacher's
+    """A softmax. The target is the positives of the first term with positives, or a teacher's
     distribution.
 
     Args:
-        share: of this softmax in the loss of a row.
-        taught: whether the logits are compared with a teacher's.
-        scale: 1/t of the student, for a softmax that is taught; any other has the objective's.
+        share: of the softmax in the loss of a row.
+        taught: True if the target is a teacher's distribution.
+        scale: 1/t of the student in a taught softmax; otherwise the objective's scale holds.
     """
 
     terms: tuple[Term, ...]
@@ -95,16 +95,15 @@ Vectors = Mapping[Role, Tensor]
 
 @dataclass(frozen=True)
 class Scores:
-    """The logits of a tile's rows against the candidates of one term; an excluded candidate has
-    -inf.
+    """The logits of a tile's rows against the candidates of a term; an excluded candidate has -inf.
 
     Args:
         anchors: [r, D] not scaled.
-        candidates: [w, D] the candidates, and zeros that fill them up.
-        filled: [r, w] the logits, and columns of zeros that fill them up.
+        candidates: [w, D] the candidates, and filling zeros.
+        filled: [r, w] the logits, and filling columns of zeros.
         logits: [r, c] a view of `filled`.
         positives: the rows' positives among the candidates.
-        teacher: [r, c] the teacher's logits, of a term that has a teacher.
+        teacher: [r, c] the teacher's logits, of a term with a teacher.
     """
 
     term: Term
@@ -118,14 +117,14 @@ class Scores:
 
 @dataclass(frozen=True)
 class Tile:
-    """The scores of some rows, one for each term of a softmax."""
+    """The scores of some rows for each term of a softmax."""
 
     rows: slice  # counted from this device's first
     scores: list[Scores]
 
     @property
     def held(self) -> Scores:
-        """The scores whose positives the loss is about: the first with positives."""
+        """The scores with the positives of the loss: the first scores with positives."""
         for scores in self.scores:
             if scores.positives.logits is not None:
                 return scores
@@ -149,7 +148,7 @@ LossPass = Callable[[Problem, Vectors, float, Tensor | None, bool], tuple[Tensor
 
 
 def tile_elements(device: torch.device, free: float | None = None) -> int:
-    """Return the scores that a tile holds on a device: 2^20 on a CPU, and a sixteenth of the free
+    """Return the number of scores of a tile on a device: 2^20 on a CPU, and a sixteenth of the free
     memory on an accelerator.
 
     Args:
@@ -171,7 +170,7 @@ def tile_losses(
     Args:
         scale: 1/t.
         shares: [b] the share of each row in the total; None computes no gradients.
-        learns: whether the gradient of the scale is needed; it is 0 without.
+        learns: True computes the gradient of the scale; False leaves 0.
     """
     device = next(iter(vectors.values())).device
     rows = problem.local.stop - problem.local.start
@@ -210,8 +209,8 @@ def tile_losses(
 
 
 def _loss(tile: Tile, softmax: Softmax, numerator: Numerator) -> tuple[Tensor, Tensor]:
-    """Return the loss of each row, [r], and the mass of its softmax, [r]; the logits become their
-    gradients times the mass."""
+    """Return the loss of each row, [r], and the mass of the row's softmax, [r]; turn the logits
+    into gradients times the mass."""
     if softmax.taught:
         teacher = [scores.teacher for scores in tile.scores if scores.teacher is not None]
         return divergence(tile.logits, teacher)
@@ -220,8 +219,7 @@ def _loss(tile: Tile, softmax: Softmax, numerator: Numerator) -> tuple[Tensor, T
 
 
 def _anchor_gradients(scores: Scores, tile: slice) -> Tensor:
-    """Return the gradients of a tile's scaled anchors, [r, D], from the gradients of their
-    logits."""
+    """Return the gradients of a tile's scaled anchors, [r, D], from the gradients of the logits."""
     if scores.term.lists is None:
         return mm(scores.filled, scores.candidates)
     return (scores.filled[:, None] @ scores.candidates[scores.term.lists[tile]])[:, 0]
@@ -238,8 +236,8 @@ def _add_to_anchors(
 
 
 def _add_to_candidates(sums: Vectors, scores: Scores, tile: slice, inward: Tensor) -> None:
-    """Add to the gradients of candidates: those of the logits, times the anchors, times `inward`,
-    [r, 1]."""
+    """Add the gradients of logits, times the anchors, times `inward`, [r, 1], to the gradients of
+    candidates."""
     total = sums[scores.term.candidate]
     pull = scores.anchors * inward  # [r, D]
     if scores.term.lists is None:
@@ -260,8 +258,8 @@ def tiles(
     """Yield every tile of a softmax. The logits are valid until the next tile is requested.
 
     Args:
-        scale: 1/t of this softmax.
-        filled_up: the vectors, and zeros after them that bring their number to one that recurs.
+        scale: 1/t of the softmax.
+        filled_up: the vectors, and zeros up to a recurring number of rows.
     """
     filled_up = filled_up or vectors
     rows = problem.local.stop - problem.local.start
@@ -301,19 +299,19 @@ def _shifted(tile: slice, first: int) -> slice:
 
 
 def _list_numbers(term: Term, vectors: Vectors) -> int:
-    """Return the numbers that a row's list takes while it is compared."""
+    """Return the memory of a row's list during the comparison, in numbers."""
     return 0 if term.lists is None else term.lists.shape[1] * vectors[term.candidate].shape[1]
 
 
 def _aligned(like: Tensor, height: int, width: int) -> Tensor:
-    """Room for [height, width]: each row begins on a border of 64 bytes, without which products
-    take up to twice as long."""
+    """Room for [height, width]: each row begins on a border of 64 bytes; otherwise products take up
+    to twice as long."""
     return like.new_empty(height, width + -width % 16)[:, :width]
 
 
 def _products(term: Term, anchors: Tensor, candidates: Tensor, tile: slice, out: Tensor) -> Tensor:
     """Return the inner products of a tile's anchors with all candidates, [r, w]; or with the
-    candidates of their lists, [r, k]."""
+    candidates of the rows' lists, [r, k]."""
     if term.lists is None:
         return mm(anchors, candidates.T, out[: len(anchors)])
     return (candidates[term.lists[tile]] @ anchors[:, :, None])[:, :, 0]
@@ -375,7 +373,7 @@ def _adjust(
     positives always stay.
 
     Args:
-        excluded: the candidates of the tile that each exclusion leaves out.
+        excluded: candidates of the tile left out by each exclusion.
 
     Returns:
         The logits of the positives, [k]; None where the term has none.
@@ -404,7 +402,7 @@ def _adjust(
 
 
 def _positive_logits(logits: Tensor, term: Term, tile: slice, positives: Positives) -> Tensor:
-    """Return the logits of a tile's positives, [k], from their scaled similarities."""
+    """Return the logits of a tile's positives, [k], from scaled similarities."""
     rows, columns = positives.rows, positives.columns
     own = logits[rows, columns]
     for addition in term.additions:
@@ -426,7 +424,7 @@ def leave_out(logits: Tensor, index: Index) -> None:
 
 
 def _keep_hardest(tile: list[Scores], hardest: int) -> None:
-    """Leave each row its positives and the `hardest` highest negatives of all terms, in place."""
+    """Leave each row the positives and the `hardest` highest negatives of all terms, in place."""
     negatives = torch.cat([scores.logits for scores in tile], 1)
     start = 0
     for scores in tile:

@@ -61,7 +61,7 @@ class Draws:
         return proposal.cumsum(0, dtype=torch.float64)
 
     def __call__(self, ends: Tensor, step: int) -> Tensor:
-        """Return the documents that step `step` draws, [count]."""
+        """Return the documents drawn in step `step`, [count]."""
         random = np.random.default_rng((self.seed, step, _STREAM))
         positions = torch.from_numpy(random.random(self.count)) * ends[-1]
         return torch.searchsorted(ends, positions, right=True)
@@ -71,9 +71,9 @@ class Draws:
 class Examples:
     """Pairs as features: row i is the distinct query `query[i]` and the distinct document `doc[i]`.
 
-    A batch carries everything that parts of an objective read: ids, logq (the log of the expected
+    A batch carries everything for the parts of an objective: ids, logq (the log of the expected
     number of times that a batch holds each query and document, over the pairs, their negatives and
-    the draws), and every known answer of its queries.
+    the draws), and every known answer of the queries.
     """
 
     queries: Ragged  # features of every distinct query, [p]
@@ -107,8 +107,7 @@ class Examples:
 
     @cached_property
     def doc_visits(self) -> Tensor:
-        """Expected number of times that a pair brings each document, as its answer or among its
-        negatives, [u]."""
+        """Expected number of times that a pair brings each document, as answer or negative, [u]."""
         if self.negatives is None:
             return self.doc_frequency
         rows = torch.repeat_interleave(self.negatives.lengths)
@@ -138,7 +137,7 @@ class Examples:
 
     @cached_property
     def id_of_doc(self) -> Tensor:
-        """The id of each distinct document that is trained on, [u]."""
+        """The id of each distinct training document, [u]."""
         ids = torch.zeros(len(self.docs), dtype=torch.int64)
         return ids.index_put_((self.doc,), self.doc_ids)
 
@@ -150,7 +149,7 @@ class Examples:
         return Ragged(self.doc_ids[order], from_lengths(lengths))
 
     def batch(self, rows: Tensor, step: int = 0) -> Batch[Ragged]:
-        """Return the batch of the chosen rows, with the documents that step `step` draws."""
+        """Return the batch of the chosen rows, with the documents drawn in step `step`."""
         query = self.query[rows]
         doc = self.doc[rows]
         sampled = None
@@ -233,7 +232,7 @@ class Shuffled:
 
 
 def refuse_size(rows: int, batch_size: int) -> None:
-    """Refuse a batch that is larger than the data, or too small to hold a negative."""
+    """Refuse a batch larger than the data, or too small to hold a negative."""
     if batch_size > rows:
         if rows > 1:
             remedy = f"give a batch_size of at most {rows}, or more data"

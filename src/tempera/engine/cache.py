@@ -1,19 +1,18 @@
-"""Gradient caching: keep the graphs that fit the memory, and embed the other rows again when their
+"""Gradient caching: keep the graphs that fit the memory, and embed the remaining rows again when
 gradients are known.
 
-GradCache (Gao et al. 2021) embeds every row twice. Here a micro-batch is embedded twice only if its
-graph does not fit:
+GradCache (Gao et al. 2021) embeds every row twice. Here a micro-batch is embedded twice only for
+lack of memory:
 
     embed the rows to replay, without graph -> embed the rows to keep -> gradients of all embeddings
     -> backward through the kept graphs, which frees them -> replay the others, one at a time
 
-so memory peaks at the kept graphs or at one replayed micro-batch, whichever is larger, and not at
-their sum. Each micro-batch draws its random numbers from a seed of its own, so a replay repeats its
-dropout exactly. A tower that draws from numpy or `random` gets wrong gradients: their numbers are
-not repeated.
+so memory peaks at the larger of the kept graphs and a replayed micro-batch, and not at the sum.
+Each micro-batch draws random numbers from its own seed, so a replay repeats dropout exactly. Draws
+from numpy or `random` are not repeated, and make the gradients of a tower wrong.
 
-All processes call a tower whose parameters are divided among them equally often: a process with
-fewer micro-batches embeds one row more, throws the embedding away, and gives it the gradient 0.
+All processes call a divided tower equally often: a process with fewer micro-batches embeds one row
+more, throws the embedding away, and gives it the gradient 0.
 """
 
 from __future__ import annotations
@@ -102,8 +101,8 @@ class Embedded:
             self._refuse_detached()
 
     def _backward_through(self, micro: Micro) -> bool:
-        """Go backward through a micro-batch; return False if its embeddings have no graph, as from
-        a frozen tower."""
+        """Go backward through a micro-batch; return False for embeddings without graph, as from a
+        frozen tower."""
         graph = micro.graph
         micro.graph = None
         if graph is None:
@@ -115,7 +114,7 @@ class Embedded:
         return graph.requires_grad
 
     def _refuse_detached(self) -> None:
-        """Refuse towers that have weights to train and make embeddings without a graph."""
+        """Refuse towers with trainable weights and embeddings without a graph."""
         names = [
             type(work.tower).__name__
             for work in self.plan.works
@@ -130,7 +129,7 @@ class Embedded:
 
 @dataclass
 class Cache:
-    """Embeds batches with the towers of a run, and remembers the sizes of their graphs.
+    """Embeds batches with the towers of a run, and remembers the sizes of graphs.
 
     Args:
         mode: "auto" keeps the graphs that fit `memory`; "never" keeps all, so no row is embedded
@@ -140,13 +139,13 @@ class Cache:
         tokens: most tokens of a micro-batch, padding counted; None is as many as fit 256 MiB of
             graph on a CPU, and 1/8 of `memory` on a GPU.
         device: device of the towers.
-        autocast: a context in which the towers run.
+        autocast: context of the towers' forward passes.
         free: bytes of free memory on the device; None asks the device.
         half: True if towers multiply in half precision; None asks torch.
 
     Raises:
-        ConfigError: an unknown mode, a wrong size, or a tower whose layers look at the whole batch,
-            which cannot be cut.
+        ConfigError: an unknown mode, a wrong size, or a tower with layers over the whole batch: no
+            batch can be cut then.
 
     >>> from tempera import Batch, Side, mnr, step
     >>> tower, batch = torch.nn.Linear(3, 2), Batch(Side(torch.randn(64, 3)), Side(torch.randn(64, 3)))
@@ -213,7 +212,7 @@ class Cache:
         """Halve micro-batches and kept graphs, after memory has run out.
 
         Raises:
-            TemperaError: they have been halved so often that halving again cannot help.
+            TemperaError: further halving cannot help.
         """
         self.halved += 1
         if self.halved > _MOST_HALVINGS:
@@ -231,7 +230,7 @@ class Cache:
         )
 
     def sizes(self) -> dict[str, Any]:
-        """Return the sizes by which batches are cut, for a checkpoint."""
+        """Return the sizes for cutting batches, for a checkpoint."""
         return {
             "wanted": self.wanted,
             "mode": self.mode,
@@ -243,9 +242,10 @@ class Cache:
         }
 
     def resume(self, sizes: Mapping[str, Any]) -> None:
-        """Cut batches and multiply as a run did before, by the `sizes` of its checkpoint.
+        """Cut batches and multiply as a run did before, by the `sizes` of a checkpoint.
 
-        The cuts follow the options instead, if these or the kind of device have changed since.
+        The cuts follow the options instead, if the options or the kind of device have changed
+        since.
         """
         if "onednn" in sizes:  # checkpoints of earlier versions have no such entry
             choose_onednn(sizes["onednn"])
@@ -258,8 +258,8 @@ class Cache:
         self.known = [Footprint(**footprint) for footprint in sizes["footprints"]]
 
     def plan(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Plan:
-        """Cut a batch into micro-batches and choose the micro-batches that keep their graph;
-        processes keep pace in divided towers."""
+        """Cut a batch into micro-batches and choose the micro-batches with kept graphs; processes
+        keep pace in divided towers."""
         works = _works(towers, batch)
         micros_of = [self._cut(work, group) for work in works]
         micros = [micro for own in micros_of for micro in own]
@@ -271,7 +271,7 @@ class Cache:
         return Plan(works, sorted(paced, key=lambda micro: micro.kept))
 
     def _choose_kept(self, micros: Sequence[Micro]) -> None:
-        """Number the micro-batches, and choose those that keep their graph."""
+        """Number the micro-batches, and choose the micro-batches with kept graphs."""
         if self.mode == "auto":
             sizes = [micro.bytes for micro in micros]
             tokens = [micro.tokens for micro in micros]
@@ -283,7 +283,7 @@ class Cache:
             micro.kept = kept[number]
 
     def embed(self, towers: Any, batch: Batch[Any], group: Group = ALONE) -> Embedded:
-        """Embed every side of a batch; rows come back in their order."""
+        """Embed every side of a batch; rows come back in order."""
         return self.embed_plan(self.plan(towers, batch, group), batch, group)
 
     def embed_plan(self, plan: Plan, batch: Batch[Any], group: Group = ALONE) -> Embedded:
@@ -340,8 +340,8 @@ class Cache:
             return in_half(self.device)
 
     def _footprint(self, work: Work, group: Group) -> Footprint:
-        """Return the footprint of a tower; measure it if it is unknown, or if more of the tower is
-        trained than when it was measured."""
+        """Return the footprint of a tower; measure an unknown footprint, and again if more of the
+        tower is trained since."""
         trained = [work.tower.training]
         trained += [p.requires_grad for p in work.parameters]
         size = self.footprints.get(work.tower)
@@ -359,7 +359,7 @@ class Cache:
         return size
 
     def _measure(self, work: Work) -> Footprint:
-        """Measure the footprint of a tower on a few of its rows."""
+        """Measure the footprint of a tower on a few rows."""
         refuse_batch_statistics(work.tower)
         features = work.features if len(work.features) else work.spare
         probes = [features[index] for index in probe_rows(features.lengths.cpu())]
@@ -377,7 +377,7 @@ class Cache:
 
 
 def _works(towers: Any, batch: Batch[Any]) -> list[Work]:
-    """Return the work of each tower in a batch; roles that share a tower are one work."""
+    """Return the work of each tower in a batch; roles with a common tower are one work."""
     tower_of: Callable[[Role], Any] = getattr(towers, "of", lambda role: towers)
     roles_of: dict[int, list[Role]] = {}
     for role in batch.sides():
@@ -386,5 +386,5 @@ def _works(towers: Any, batch: Batch[Any]) -> list[Work]:
 
 
 def _has_more(trained: Sequence[bool], before: Sequence[bool]) -> bool:
-    """Return True if something is trained that was not trained before."""
+    """Return True if more parameters are trained than before."""
     return any(now and not then for now, then in zip(trained, before, strict=False))

@@ -1,9 +1,9 @@
-"""The state of a run, and its checkpoints: everything that the next step depends on, apart from the
-seed and the data.
+"""The state of a run, and checkpoints: everything that decides the next step, apart from the seed
+and the data.
 
 The rows of a step, its draws and the dropout of its towers follow from the seed and the number of
-the step, so a checkpoint holds tensors and a handful of numbers. Nothing that could be executed is
-written or read.
+the step, so a checkpoint holds tensors and a handful of numbers. Nothing executable is written or
+read.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class State:
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters that are trained; walking through the modules in every step would cost a
-        tenth of a small one."""
+        """The trained parameters; walking through the modules in every step would cost a tenth of a
+        small step."""
         return [p for p in self.modules.parameters() if p.requires_grad]
 
     @cached_property
@@ -68,14 +68,14 @@ class State:
         """Write a whole checkpoint, or none; an earlier checkpoint in `folder` is replaced.
 
         If towers are divided among processes, all processes have to call; the main process writes.
-        The towers that resume may be divided otherwise, or not at all.
+        The resuming towers may be divided otherwise, or not at all.
 
         Args:
             folder: of the checkpoint.
             beside: other files of the checkpoint, by name.
 
         Raises:
-            OutputError: the folder cannot be written; an earlier checkpoint in it stays.
+            OutputError: the folder cannot be written; an earlier checkpoint stays.
         """
         parts = {}
         for name, value in self.modules.state_dict().items():

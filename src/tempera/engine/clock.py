@@ -42,7 +42,7 @@ Seconds = Annotated[float, BeforeValidator(seconds_of), Field(gt=0)]
 
 
 class Clock:
-    """Adds up the seconds of all blocks that it is the context of.
+    """Adds up the seconds of all its `with` blocks.
 
     >>> clock = Clock(torch.device("cpu"))
     >>> with clock:
@@ -145,13 +145,13 @@ def _now() -> tuple[float, float]:
 
 
 def age() -> float:
-    """Return the seconds since this process began, its imports included."""
+    """Return the seconds since this process began, imports included."""
     began: float = psutil.Process().create_time()
     return time.time() - began
 
 
 def peak_memory_bytes() -> int:
-    """Return the peak memory of this process, and except on Windows with it the peak of its largest
+    """Return the peak memory of this process, plus, except on Windows, the peak of the largest
     worker."""
     if sys.platform == "win32":
         return int(psutil.Process().memory_info().peak_wset)

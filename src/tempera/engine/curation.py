@@ -1,4 +1,4 @@
-"""The curator: rows of a batch that are worth learning from, chosen by a guide before the step.
+"""The curator: rows of a batch worth learning from, chosen by a guide before the step.
 
 With l_i the contrastive loss of row i among all rows of the batch, for the model and for the
 guide's vectors,

@@ -1,8 +1,8 @@
-"""Devices, processes and precision of a run, as it was launched.
+"""Devices, processes and precision of a run, as launched.
 
 The same program runs under `python`, `torchrun`, `accelerate launch` and `mpirun`, on CPUs (gloo)
-and on the accelerator that torch finds (CUDA and ROCm, XPU, MPS): Accelerate reads what the
-launcher left in the environment.
+and on torch's accelerator (CUDA and ROCm, XPU, MPS): Accelerate reads the launcher's environment
+variables.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DTYPES = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Devices:
-    """The processes, device and precision that a run computes with.
+    """The processes, device and precision of a run.
 
     >>> alone = Devices()
     >>> with alone.autocast():
@@ -60,25 +60,24 @@ class Devices:
         return torch.autocast(kind, DTYPES[self.mixed_precision])
 
     def scaler(self) -> torch.amp.GradScaler:
-        """Return a new gradient scaler; it does nothing and has scale 1, except in fp16."""
+        """Return a new gradient scaler, without effect and with scale 1 except in fp16."""
         return torch.amp.GradScaler(self.group.device.type, enabled=self.mixed_precision == "fp16")
 
 
 def start(mixed_precision: Wanted = "no", device: str = "auto", timeout: float = 1800.0) -> Devices:
-    """Join the processes that were launched together, and take this process's device; once, at the
-    start of a program.
+    """Join the processes of a launch, and take this process's device; once, at the start of a
+    program.
 
     Args:
-        mixed_precision: of the towers; fp16 scales its gradients, and "auto" is chosen by
+        mixed_precision: of the towers; fp16 scales gradients, and "auto" is chosen by
             `choose_precision`.
-        device: to compute on: "cpu", "auto" for the accelerator if there is one, or its name, as
+        device: to compute on: "cpu", "auto" for the accelerator if there is any, or a name, as
             cuda, cuda:1, xpu or mps.
-        timeout: seconds that a process waits for the others before it ends with an error. Gloo and
-            the launchers notice at once a process that ends, or is killed; the timeout is for a
-            process that hangs.
+        timeout: seconds to wait for other processes before an error. Gloo and the launchers notice
+            at once the end of a process; the timeout is for hanging processes.
 
     Raises:
-        ConfigError: there is no such device, or it does not have the precision.
+        ConfigError: an unknown device, or a precision missing on the device.
     """
     chosen = named(device)
     if not launched():  # importing accelerate takes 2 s
@@ -135,10 +134,10 @@ def _seconds_of_product(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def named(name: str) -> torch.device:
-    """Return the device of a name; "auto" is the accelerator, if torch finds one.
+    """Return the device of a name; "auto" is the accelerator, if torch finds any.
 
     Raises:
-        ConfigError: there is no such device.
+        ConfigError: an unknown device.
     """
     try:
         wanted = None if name == "auto" else torch.device(name)
@@ -167,7 +166,7 @@ def named(name: str) -> torch.device:
 
 
 def launched() -> bool:
-    """Return True if a launcher has started this process, alone or with others."""
+    """Return True if a launcher has started this process, also a single process."""
     return any(name in os.environ for name in _SIZES)
 
 

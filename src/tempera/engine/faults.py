@@ -1,5 +1,4 @@
-"""The rows and the cause of a loss or gradient that is not finite, searched for after it has
-occurred.
+"""The rows and the cause of a loss or gradient that is not finite, searched for afterwards.
 
 Letters in shapes: b rows of this process, n rows of all processes, D width.
 """
@@ -33,7 +32,7 @@ _KNOWN = {
 
 @dataclass(frozen=True)
 class Fault:
-    """A step whose loss or gradient is not finite, and which has not changed the weights."""
+    """A step with a loss or gradient that is not finite; the weights are unchanged."""
 
     step: int  # counted from 1
     what: str  # the loss or the gradient
@@ -42,7 +41,7 @@ class Fault:
 
 
 class NotFinite(TemperaError):
-    """A run that a fault has ended."""
+    """A run ended by a fault."""
 
     def __init__(self, fault: Fault, rows: str = "", after: str = "") -> None:
         among = f", of {rows}" if rows else ""
@@ -55,16 +54,16 @@ class NotFinite(TemperaError):
 def trace(
     state: State, batches: Sequence[tuple[Batch[Any], Tensor | None]], what: str, devices: Devices
 ) -> Fault:
-    """Embed the batches of a step once more, and return the rows and the cause of its fault; all
+    """Embed the batches of a step once more, and return the rows and the cause of the fault; all
     processes have to call.
 
     The same weights and random numbers as in the step are needed. Gradients of the objective's
     parameters are changed.
 
     Args:
-        batches: rows of this process, and the positions of all processes' rows in the batch from
-            which they were chosen.
-        what: "loss" or "gradient", which is not finite.
+        batches: rows of this process, and the positions of all processes' rows in the batch before
+            the choice.
+        what: "loss" or "gradient": the quantity that is not finite.
     """
     name = broken(state.modules, devices.group)
     if name is not None:
@@ -86,8 +85,8 @@ def trace(
 
 
 def _blamed_rows(state: State, batch: Batch[Any], devices: Devices) -> tuple[Tensor, str | None]:
-    """Return True for the rows of a batch that are to blame, [n], and the cause, by the first sign
-    from the towers to the loss."""
+    """Return True for the rows to blame in a batch, [n], and the cause, by the first sign from the
+    towers to the loss."""
     group = devices.group
     objective: Any = state.modules["objective"]
     everyone = group.gather(state.cache.embed(state.modules["towers"], batch, group).batch)
@@ -135,7 +134,7 @@ def _of_all_processes(flags: Tensor, group: Group) -> Tensor:
 
 
 def _cause_in_embeddings(modules: nn.Module, lost: dict[Role, Tensor], devices: Devices) -> str:
-    """Return the cause of embeddings that are not finite."""
+    """Return the cause of infinite or NaN embeddings."""
     roles = " and ".join(f"{role} embeddings" for role, flags in lost.items() if flags.any())
     largest, name = max(
         (float(part(p.detach()).abs().max()), name)
@@ -150,7 +149,7 @@ def _cause_in_embeddings(modules: nn.Module, lost: dict[Role, Tensor], devices: 
 
 
 def _cause_in_temperature(objective: Any) -> str | None:
-    """Return the cause if the temperature is too low for float32; None if it is not."""
+    """Return the cause if the temperature is too low for float32; otherwise None."""
     value = objective.temperature.value
     epsilon = torch.finfo(torch.float32).eps
     if not value < epsilon:  # also NaN
@@ -165,7 +164,8 @@ def _cause_in_known(batch: Batch[Tensor]) -> tuple[Tensor, str | None]:
     """Return True for the pairs with a known value that is not finite, [n], and the cause; None
     without such pairs.
 
-    Known values are frequencies, and vectors of a guide or a teacher, of the pair or its negatives.
+    Known values are frequencies, and vectors of a guide or a teacher, of the pair or the pair's
+    negatives.
     """
     sides = batch.sides()
     for name, what in _KNOWN.items():
@@ -190,7 +190,7 @@ def _cause_in_known(batch: Batch[Tensor]) -> tuple[Tensor, str | None]:
 
 
 def _cause_in_losses(objective: Any, batch: Batch[Tensor]) -> str:
-    """Return the cause of losses that are not finite, of finite embeddings."""
+    """Return the cause of infinite or NaN losses of finite embeddings."""
     cause = _cause_in_temperature(objective)
     if cause is not None:
         return cause

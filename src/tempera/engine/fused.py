@@ -3,13 +3,13 @@ products in fp16 on tensor cores.
 
 A row's loss is log(1 + exp(r - l)) with l the logit of its target and r the log-sum-exp of all
 others. Its gradient by a logit x is the probability of the others, times exp(x - r), or -1 for the
-target. So a small loss and its gradient keep their precision. One kernel sums, one stores these
-numbers between -1 and 1, and two products take them to anchors and candidates. That is 8 b c D
-FLOPs, of which tiles take 6, but no score is written.
+target. So a small loss and its gradient keep their precision. A first kernel sums, a second kernel
+stores the gradients as numbers between -1 and 1, and two products take the gradients to anchors and
+candidates. The FLOPs are 8 b c D, against 6 b c D of tiles, but no score is written.
 
-A number in float32 is held as two in fp16, with 22 of its 24 bits, and a product of two such is
-three products, so that sums are as exact as those of float32 (Markidis et al. 2018, arXiv
-1803.04014). Where towers compute in half precision, one in fp16 will do.
+A number in float32 is held as two numbers in fp16, with 22 of the 24 bits, and a product becomes
+three products, so that sums are as exact as in float32 (Markidis et al. 2018, arXiv 1803.04014).
+Where towers compute in half precision, a single number in fp16 will do.
 
 Letters in shapes: b anchors, r anchors of a tile, c candidates, K pairs of ids, B tiles of columns,
 n vectors, D width.
@@ -75,7 +75,7 @@ SHAPE = Shape()
 
 
 def launch(name: str, programs: int, arguments: Sequence[Any], sizes: Mapping[str, Any]) -> None:
-    """Run one of the kernels."""
+    """Run a kernel."""
     from . import kernels  # needs Triton
 
     getattr(kernels, name)[(programs,)](*arguments, **sizes)
@@ -87,8 +87,8 @@ class Fused:
     once.
 
     Args:
-        parts: numbers in fp16 that a number of a vector is multiplied as: 2 is as exact as float32,
-            1 is half precision, which becomes 2 at temperatures below 0.02.
+        parts: numbers in fp16 for each number of a vector: 2 is as exact as float32, 1 is half
+            precision, and becomes 2 at temperatures below 0.02.
         least: scores below which torch computes, without a line in the log.
         launch: runs the kernels; a plan counts the launches instead.
     """
@@ -166,13 +166,13 @@ def reach(device: torch.device) -> Reach:
 
 
 def parts_of(mixed_precision: str) -> int:
-    """Return the numbers in fp16 that a number of a vector is multiplied as, by the precision of
-    the towers."""
+    """Return the count of fp16 numbers for each number of a vector, by the precision of the
+    towers."""
     return 2 if mixed_precision == "no" else 1
 
 
 def reason(problem: Problem, vectors: Vectors) -> str | None:
-    """Return the reason for which the kernels do not take a problem, or None if they take it.
+    """Return the reason for which the kernels refuse a problem; None for a suitable problem.
 
     >>> from tempera import Batch, Side, mnr
     >>> batch = Batch(Side(torch.eye(2)), Side(torch.eye(2)))
@@ -192,7 +192,8 @@ def reason(problem: Problem, vectors: Vectors) -> str | None:
 
 
 def unsuited(problem: Problem, some: Tensor) -> str | None:
-    """Return the reason for which the kernels take a problem on no device, or None if they take it.
+    """Return the reason for which the kernels refuse a problem on every device; None for a suitable
+    problem.
 
     Args:
         some: vectors, [n, D].
@@ -225,8 +226,8 @@ def _excluded_ids(term: Term) -> list[Any]:
 
 
 class _Halves:
-    """Vectors in fp16, in one part or two, times a power of 2 with which the largest number fills
-    their range.
+    """Vectors in fp16, in one part or two, times a power of 2 so that the largest number fills the
+    range.
 
     Numbers 10,000 times smaller than the largest number have fewer bits than in float32.
     """
@@ -304,8 +305,8 @@ def _times(x: Tensor, y: Tensor) -> Tensor:
 
 
 class _Bound:
-    """One block of scores with everything that a kernel reads; logits are to the base 2, less the
-    base of their row."""
+    """A block of scores with everything for a kernel; logits are to the base 2, less the base of
+    the row."""
 
     def __init__(
         self,
@@ -465,7 +466,7 @@ def _losses_by_kernels(
 def _add_gradients(
     block: _Bound, tile: slice, rest: Tensor, factor: Tensor, scale: float, candidates: Tensor
 ) -> Tensor:
-    """Add the gradients of a tile's candidates to `candidates`, [c, D]; return the gradients of its
+    """Add the gradients of a tile's candidates to `candidates`, [c, D]; return the gradients of the
     anchors, over `scale`, [r, D].
 
     The gradients of the logits take as much memory as the tile's scores, and are freed on return.

@@ -1,10 +1,10 @@
-"""Triton kernels of a softmax over similarities, whose scores never leave the chip: for `fused`,
-and imported by nothing else.
+"""Triton kernels of a softmax over similarities, with all scores kept on the chip: for `fused`, and
+imported by nothing else.
 
-Each program multiplies one tile of anchors and candidates, in fp16 with sums in float32, and turns
-its logits into what is kept of them. No two programs write to one place, so that the same input has
-the same bits again. There are b c logits, so that every instruction on one counts: they are to the
-base 2, in which a device raises powers, and what belongs to a row is left to torch.
+Each program multiplies one tile of anchors and candidates, in fp16 with sums in float32, and
+reduces the logits or stores their gradients. No two programs write to the same place, so that the
+same input has the same bits again. There are b c logits, so that every instruction on a logit
+counts: logits are to the base 2, the base of a device's powers, and work on rows is left to torch.
 
 Letters in shapes: b anchors (rows), c candidates (columns), K pairs of ids, W width; M rows, N
 columns and C numbers of a tile, B tiles of columns.
@@ -24,15 +24,15 @@ def _logits(
     K: tl.constexpr, W: tl.constexpr, M: tl.constexpr, N: tl.constexpr, C: tl.constexpr, HIGH: tl.constexpr,
     ADDED: tl.constexpr, OWN: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile's number among those of its rows, its rows, its columns, logits, and True at
-    the positives, [M, N] each.
+    """Return a tile's number among the tiles of the same rows, the rows, the columns, logits, and
+    True at the positives, [M, N] each.
 
-    A logit is less its row's `base`, near which the largest ones lie, so that large ones keep their
-    distances. It is -inf for what is left out, and with OWN the one that is `kept` for a row's
+    A logit is less the row's `base`, near the row's largest logits, so that large logits keep their
+    distances. The logit is -inf for an excluded candidate, and with OWN `kept` for a row's
     positive. Without ADDED nothing is added, and all tiles are whole.
 
-    Programs go down HIGH tiles before they go on to the right: what they read meanwhile stays in
-    the cache.
+    Programs go down HIGH tiles before going on to the right: the inputs stay in the cache
+    meanwhile.
     """
     height, width = tl.cdiv(b, M), tl.cdiv(c, N)
     strip = tl.program_id(0) // (HIGH * width) * HIGH
@@ -91,7 +91,7 @@ def logit_gradients(
     """Store 2^(x - rest), at most -`target`, for each logit, and with TARGET `target` for a row's
     positive, in whole tiles.
 
-    They are stored in one or two parts of fp16.
+    Gradients are stored in one or two parts of fp16.
     """
     _, rows, columns, x, own = _logits(
         anchors, candidates, b, c, scale, added, base, positive, kept, row_ids, column_ids, K, W, M, N, C, HIGH,

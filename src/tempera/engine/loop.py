@@ -35,7 +35,7 @@ _LEAST_SCALE = 2.0**-14
 
 @dataclass(frozen=True)
 class Progress:
-    """The figures of one optimiser step, which was taken, or left out for its fault."""
+    """The figures of an optimiser step, taken or left out for a fault."""
 
     step: int  # counted from 1
     steps: int
@@ -98,11 +98,11 @@ def take(
     options: Training,
     devices: Devices | None = None,
 ) -> Progress:
-    """Take one optimiser step of `steps`, by the mean gradient of some batches.
+    """Take an optimiser step of `steps`, by the mean gradient of some batches.
 
     Args:
-        state: the state of the run, which moves on by one step; it may be saved between two steps.
-        batches: this process's rows; they are drawn within the step.
+        state: the state of the run, moved on by one step; may be saved between two steps.
+        batches: this process's rows, drawn within the step.
 
     Raises:
         NotFinite: a loss or a gradient is not finite, after `skip_non_finite` such steps in a row.
@@ -165,7 +165,7 @@ def take(
 
 
 def _accumulate(state: State, batches: Sequence[Batch[Any]], group: Group) -> list[Tensor]:
-    """Leave the mean gradient of some batches on the parameters; return this process's part of the
+    """Leave the mean gradient of some batches on the parameters; return the process's part of the
     loss of each batch, a scalar each."""
     towers: Any = state.modules["towers"]
     objective: Any = state.modules["objective"]
@@ -186,8 +186,8 @@ def _accumulate(state: State, batches: Sequence[Batch[Any]], group: Group) -> li
 def _loss_and_norm(losses: Sequence[Tensor], state: State, group: Group) -> tuple[float, Tensor]:
     """Return the mean loss of a step's batches, and the norm of all gradients on the host.
 
-    The gradient that a learned temperature is owed is collected with them: a step waits for its
-    device only here.
+    The owed gradient of a learned temperature is collected, too: a step waits for the device only
+    here.
     """
     objective: Any = state.modules["objective"]
     dial: Temperature = objective.temperature
@@ -213,7 +213,7 @@ def _loss_and_norm(losses: Sequence[Tensor], state: State, group: Group) -> tupl
 def _fp16_overflows(norm: Tensor, scaler: torch.amp.GradScaler) -> bool:
     """Return True if gradients have overflowed in fp16 and a smaller scale may help.
 
-    The scaler leaves out a step that has overflowed, and lowers its scale.
+    The scaler leaves out a step with an overflow, and lowers the scale.
     """
     if not scaler.is_enabled() or math.isfinite(norm):
         return False
@@ -221,16 +221,16 @@ def _fp16_overflows(norm: Tensor, scaler: torch.amp.GradScaler) -> bool:
 
 
 def seed_of(seed: int, step: int, rank: int) -> int:
-    """Return the seed of one process in one step.
+    """Return the seed of a process in a step.
 
-    It depends on nothing else, so a resumed run continues as if it had never stopped.
+    The seed depends on nothing else, so a resumed run continues as if never stopped.
     """
     state = np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)
     return int(state[0] >> 1)
 
 
 def moments(steps: int, count: int) -> set[int]:
-    """Return up to `count` steps, spread evenly over the run, the last one excluded.
+    """Return up to `count` steps, spread evenly over the run, the last step excluded.
 
     >>> sorted(moments(100, 3))
     [25, 50, 75]

@@ -1,4 +1,4 @@
-"""The micro-batches of a batch: the rows that a tower embeds together, in order.
+"""The micro-batches of a batch: the rows to embed together, in order.
 
 Letters in shapes: n rows of a tower, r rows of a micro-batch, D width.
 """
@@ -27,7 +27,7 @@ from .plan import FeaturesLike, PlainFeatures, embeddings_of
 
 @dataclass
 class Work:
-    """The part of a batch that one tower has to embed: the rows of its roles, concatenated."""
+    """The part of a batch for a tower: the rows of the tower's roles, concatenated."""
 
     tower: Any
     roles: list[Role]
@@ -44,7 +44,7 @@ class Work:
 
     @classmethod
     def of(cls, tower: Any, roles: list[Role], batch: Batch[Any]) -> Work:
-        """Return the work of a tower that embeds some roles of a batch."""
+        """Return the work of a tower for some roles of a batch."""
         if not isinstance(tower, nn.Module):
             raise ConfigError(
                 f"the tower of {roles[0]} is {article(type(tower).__name__)}: give an nn.Module, from features to [n, D]"
@@ -73,7 +73,7 @@ class Work:
     @property
     def spare(self) -> FeaturesLike:
         """A row to embed only to keep pace with other processes: the shortest row, or without rows
-        one token or code 0."""
+        a token or code 0."""
         if len(self.features):
             return self.features[self.features.lengths.argmin()[None]]
         if isinstance(self.features, Frame):
@@ -87,8 +87,7 @@ class Work:
 
 @dataclass
 class Micro:
-    """Rows of one tower that are embedded together; without rows, a call to keep pace with other
-    processes."""
+    """Rows of a tower to embed together; without rows, a call to keep pace with other processes."""
 
     work: Work
     index: Tensor  # [r] positions of the rows among the features
@@ -101,7 +100,7 @@ class Micro:
 
     @property
     def whole(self) -> bool:
-        """True if the micro-batch holds all rows of the tower, in their order."""
+        """True if the micro-batch holds all rows of the tower, in order."""
         return not self.work.padded and len(self.index) == len(self.work.features)
 
     def embed(self, device: torch.device) -> Tensor:
@@ -144,7 +143,7 @@ class Micro:
 
 @dataclass
 class Plan:
-    """The micro-batches in which a batch is embedded, in this order."""
+    """The micro-batches of a batch, in the order of embedding."""
 
     works: list[Work]
     micros: list[Micro]  # the replayed ones come before the kept ones
@@ -156,7 +155,7 @@ class Plan:
 
     @property
     def peak_bytes(self) -> float:
-        """The expected bytes of all graphs that live at once, at the peak."""
+        """The expected bytes of all simultaneous graphs, at the peak."""
         peak = self.kept_bytes
         for micro in self.micros:
             if not micro.kept:
@@ -165,7 +164,7 @@ class Plan:
 
     @property
     def replayed(self) -> float:
-        """The share of the tokens that is embedded twice."""
+        """The share of tokens embedded twice."""
         tokens = sum(micro.tokens for micro in self.micros)
         twice = sum(micro.tokens for micro in self.micros if not micro.kept)
         return twice / max(1, tokens)
@@ -186,8 +185,8 @@ class Plan:
 
 
 def fillers(work: Work, own: list[Micro], group: Group) -> list[Micro]:
-    """Return the calls that this process adds, so that it replays and keeps as many micro-batches
-    as the rank with the most."""
+    """Return the additional calls of this process, to replay and keep as many micro-batches as the
+    rank with the most."""
     if not work.divided:
         return []
     group.keep_pace()

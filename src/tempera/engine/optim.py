@@ -103,11 +103,11 @@ def set_sparse(modules: nn.Module, sparse: bool) -> list[nn.Parameter]:
 
 
 class AdamWByRow(torch.optim.AdamW):
-    """AdamW by torch that passes over the rows of a table that no batch has read yet.
+    """AdamW by torch, without work on rows of a table that no batch has read yet.
 
     The gradients and moments of unread rows are 0, so AdamW without weight decay does not change
-    them. A vocabulary has tens or hundreds of thousands of rows, and a run on a few thousand texts
-    reads few of them. `lookup` knows the rows that have been read, on a CPU in one process.
+    the rows. A vocabulary has tens or hundreds of thousands of rows, and a run on a few thousand
+    texts reads few rows. `lookup` knows the rows read so far, on a CPU in one process.
     """
 
     # Around these torch imports its compiler, which takes a second of every run; no optimiser is
@@ -142,17 +142,17 @@ class AdamWByRow(torch.optim.AdamW):
 
     def _forget(self, table: Tensor) -> None:
         """Forget the read rows of a table: AdamW may write to any row now, and torch does not count
-        its writes."""
+        these writes."""
         read = self.read.get(table)
         if read is not None and read.mask is not None:
             del self.read[table]
 
     def _step_rows(self, table: Tensor, rows: Tensor, group: Mapping[str, Any]) -> bool:
-        """Step the rows that batches have read until now; return False, and do nothing, if these
-        rows are not few.
+        """Step the rows that batches have read until now; return False, and do nothing, if the rows
+        are not few.
 
         Args:
-            rows: rows that this step's batches have read, [k].
+            rows: rows read by the batches of a step, [k].
         """
         assert table.grad is not None
         state = self.state[table]
@@ -208,15 +208,14 @@ class _RowsRead:
         self.writes = self.moments._version
 
     def is_valid_for(self, moments: Tensor) -> bool:
-        """Return True if the moments are the same tensor, which nobody else has written to."""
+        """Return True if the moments are the same tensor, without a write from elsewhere."""
         if moments is not self.moments:
             return False
         return self.mask is None or moments._version == self.writes
 
 
 class AdamWWithAdagrad(AdamWByRow):
-    """AdamW, with row-wise Adagrad for tables, which have sparse gradients and a learning rate of
-    their own."""
+    """AdamW, with row-wise Adagrad for tables, by sparse gradients and a separate learning rate."""
 
     def __init__(self, groups: list[dict[str, Any]], tables: Sequence[nn.Parameter]) -> None:
         super().__init__(groups)
@@ -242,18 +241,18 @@ class AdamWWithAdagrad(AdamWByRow):
 
 
 def adagrad_rows(table: Tensor, grad: Tensor, sums: Tensor, rate: float) -> None:
-    """Take a step of row-wise Adagrad, in place: one learning rate a row, which falls with the sum
-    of its squared gradients.
+    """Take a step of row-wise Adagrad, in place: a learning rate for each row, falling with the sum
+    of squared gradients.
 
         sums_r += mean over the row of g^2;    table_r -= rate g_r / (sqrt(sums_r) + 1e-10)
 
-    Rows without a gradient do not change. Adagrad (Duchi et al. 2011) with one accumulator for a
-    row instead of one for each number, as DLRM (Naumov et al. 2019) and FBGEMM's
-    EXACT_ROWWISE_ADAGRAD train tables.
+    Rows without a gradient do not change. Adagrad (Duchi et al. 2011) with an accumulator for each
+    row instead of each number, as DLRM (Naumov et al. 2019) and FBGEMM's EXACT_ROWWISE_ADAGRAD
+    train tables.
 
     Args:
         table: [rows, D].
-        grad: of the table, sparse; or dense, in which a row of zeros is a row without a gradient.
+        grad: of the table, sparse; or dense, where a row of zeros is a row without a gradient.
         sums: accumulators of the rows, [rows].
 
     >>> table, sums = torch.zeros(3, 2), torch.zeros(3)
@@ -290,7 +289,7 @@ def total_norm(
     Sparse gradients hold each row once, as `step` and `Group.all_reduce_gradients` leave them.
 
     Args:
-        more: whole gradients that are not on a parameter yet.
+        more: whole gradients not yet on a parameter.
     """
     whole = []
     divided = []
@@ -309,7 +308,7 @@ def total_norm(
 
 
 def clip(parameters: Sequence[nn.Parameter], norm: Tensor, most: float) -> None:
-    """Scale gradients of a total `norm`, which is on the host, down to `most`: torch's formula."""
+    """Scale gradients of a total `norm`, on the host, down to `most`: torch's formula."""
     factor = float((most / (norm + 1e-6)).clamp(max=1.0))
     if not factor < 1:  # also NaN
         return

@@ -66,7 +66,7 @@ def block(objective: Objective, batch: Batch[Any], rows: int) -> int:
 
 
 def _remembered(objective: Objective) -> int:
-    """Return the number of documents that the objective remembers."""
+    """Return the number of documents in the objective's memory."""
     return 0 if objective.memory is None else objective.memory.size
 
 
@@ -77,12 +77,12 @@ def memory(
     width: int,
     parts: Callable[[nn.Parameter], int] = lambda parameter: 1,
 ) -> dict[str, float]:
-    """Return the expected bytes on this device at the peak of a step, by their use.
+    """Return the expected bytes on this device at the peak of a step, by use.
 
     Args:
-        scores: bytes of the scores that are held at once.
+        scores: bytes of the scores held at once.
         width: of the embeddings.
-        parts: number of parts into which the devices will divide a parameter.
+        parts: number of parts of a divided parameter.
     """
     rows = sum(sum(work.counts) for work in plan.works)
     sizes: dict[nn.Parameter, float] = {}

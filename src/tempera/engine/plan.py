@@ -1,8 +1,8 @@
-"""Division of rows into micro-batches, and the choice of those that keep their graph.
+"""Division of rows into micro-batches, and the choice of micro-batches with kept graphs.
 
-Large batches lose most by padding, not by recomputation: texts of natural lengths, cut in their
-order, are padded to 2 to 4 times their tokens. Sorted by length they are hardly padded, and neither
-loss nor gradient depend on the order.
+Large batches lose most by padding, not by recomputation: texts of natural lengths, cut in order,
+are padded to 2 to 4 times their tokens. Sorted by length, texts are hardly padded, and neither loss
+nor gradient depend on the order.
 
 Letters in shapes: n rows of a tower, r rows of a micro-batch, m distinct lengths.
 """
@@ -32,7 +32,7 @@ PROBE_TOKENS = 512  # most of the short rows that a footprint is measured on, pa
 
 
 class FeaturesLike(Protocol):
-    """Rows before the towers, which the step measures, chooses and concatenates."""
+    """Rows before the towers, for the step to measure, choose and concatenate."""
 
     def __len__(self) -> int: ...
 
@@ -52,7 +52,7 @@ class FeaturesLike(Protocol):
 
 @dataclass(frozen=True)
 class PlainFeatures:
-    """Features in one tensor, [n, ...], for towers that read tensors; every row costs the same.
+    """Features in a tensor, [n, ...], for towers of tensors; every row costs the same.
 
     >>> rows = PlainFeatures(torch.tensor([[1.0], [2.0]]))
     >>> rows[[1]].to(torch.device("cpu")), rows.lengths.tolist()
@@ -83,7 +83,7 @@ class PlainFeatures:
 
 
 def embeddings_of(tower: torch.nn.Module, features: Any, rows: int) -> Tensor:
-    """Return the embeddings that a tower makes of the features of `rows` rows, [n, D].
+    """Return a tower's embeddings of the features of `rows` rows, [n, D].
 
     Raises:
         ConfigError: the tower does not return one vector of floating point numbers for each row.
@@ -105,8 +105,8 @@ def start_tokens(device: torch.device, tower: torch.nn.Module, half: bool = Fals
     """Return the cost of starting a micro-batch, in tokens: a CPU reads the weights again, a GPU
     launches hundreds of kernels.
 
-    In half precision a CPU also casts the weights and their gradients, while a token costs less. On
-    a GPU, the fewer weights a layer has, the more tokens it reads in the time of its launches.
+    In half precision a CPU also casts weights and gradients, while a token costs less. On a GPU,
+    the fewer weights a layer has, the more tokens fit the time of the launches.
 
     >>> start_tokens(torch.device("cuda"), torch.nn.Linear(500, 500), half=True)
     80000
@@ -159,7 +159,7 @@ def pack(lengths: Tensor, budget: int, padded: bool, start_tokens: int = 32) -> 
 
 
 def _cuts_in_order(widths: NDArray[np.int64], budget: int) -> list[int]:
-    """Return the positions at which to cut rows, so that no part of several rows holds more than
+    """Return the positions at which to cut rows, so that no part with several rows holds more than
     `budget` tokens."""
     cuts: list[int] = []
     ends = widths.cumsum()
@@ -177,7 +177,7 @@ def _cuts_in_order(widths: NDArray[np.int64], budget: int) -> list[int]:
 def _cheapest_cuts(
     distinct: NDArray[np.int64], counts: NDArray[np.int64], budget: int, start_tokens: int
 ) -> list[int]:
-    """Return the ends of the runs of distinct lengths that are padded to one width, [<= m]."""
+    """Return the ends of the runs of distinct lengths with a common padded width, [<= m]."""
     passed = np.concatenate([[0], counts.cumsum()])
     best = np.zeros(len(distinct) + 1)  # lowest cost of the first lengths
     begin = np.zeros(len(distinct) + 1, np.int64)  # of the last run at this cost
@@ -228,7 +228,7 @@ class Footprint:
 
 
 def keep(sizes: Sequence[float], tokens: Sequence[int], memory: float) -> list[bool]:
-    """Return True for each micro-batch that keeps its graph: the most tokens per byte, in `memory`
+    """Return True for each micro-batch with a kept graph: the most tokens per byte, in `memory`
     bytes.
 
     >>> keep([40.0, 10.0, 50.0], [4, 2, 5], memory=60.0)
@@ -260,8 +260,8 @@ def probe_rows(lengths: Tensor) -> tuple[Tensor, Tensor]:
 def footprint(
     tower: torch.nn.Module, probes: Sequence[FeaturesLike], padded: bool, device: torch.device = CPU
 ) -> Footprint:
-    """Measure the footprint of a tower on probes of its own data, which are on the host: short rows
-    and long rows.
+    """Measure the footprint of a tower on probes of its own data, on the host: short rows and long
+    rows.
 
     The probes' graphs are not kept, so measuring takes the memory of embedding a probe without
     gradient.
@@ -286,11 +286,11 @@ def footprint(
 def _saved(
     tower: torch.nn.Module, features: Any, rows: int, differentiates: bool = False
 ) -> dict[StorageWeakRef, int]:
-    """Return the bytes of every storage that the graph of `tower(features)` keeps for its backward
+    """Return the bytes of every storage kept by the graph of `tower(features)` for the backward
     pass, and of the result.
 
-    A pack hook that returned its tensor would make a cycle that is never freed, so the hook drops
-    the tensor. Only a tower that goes backward within its forward pass, as for adversarial noise,
+    A pack hook that returned the tensor would make a cycle that is never freed, so the hook drops
+    the tensor. Only a tower with a backward pass within the forward pass, as for adversarial noise,
     needs the tensors.
     """
     saved: dict[StorageWeakRef, int] = {}
@@ -308,7 +308,7 @@ def _saved(
 
 
 class _LetGoError(Exception):
-    """A tensor is needed that has not been kept."""
+    """A needed tensor has not been kept."""
 
 
 def _unpacked(tensor: Any) -> Any:
@@ -318,5 +318,5 @@ def _unpacked(tensor: Any) -> Any:
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef:
-    """Return the identity of a tensor's storage, which does not keep its memory."""
+    """Return the identity of a tensor's storage, without a hold on the memory."""
     return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]

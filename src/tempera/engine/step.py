@@ -6,7 +6,7 @@ The graph is always cut at the embeddings:
 
 The objective leaves a gradient on every embedding in one pass over the scores, and the towers go
 backward from these gradients. The cache decides how the towers embed: in one piece or in
-micro-batches, kept or replayed. The gradient does not depend on that decision.
+micro-batches, kept or replayed. The gradient does not depend on the decision.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def step(
     group: Group = ALONE,
     scale: float = 1.0,
 ) -> float:
-    """Add the gradient of the batch's weighted mean loss to every parameter; return the loss, for
-    which the program waits.
+    """Add the gradient of the batch's weighted mean loss to every parameter; return the loss: the
+    program waits for the device.
 
     On several processes `batch` holds the rows of this process, and the loss is the loss of all
     rows. The gradient is the part of this process's rows: `group.all_reduce_gradients` adds the
@@ -91,7 +91,7 @@ def step(
 
     A device that runs out of memory in the towers does not end the run: the micro-batches are
     halved on all processes, with a warning, and the batch is embedded again. Where the processes
-    call a divided tower together, they learn of the failure before their next exchange.
+    call a divided tower together, all learn of the failure before the next exchange.
 
     Args:
         towers: the tower of each role, or one `nn.Module` for all roles. The features of a batch
@@ -130,7 +130,7 @@ def add_gradients(
 ) -> tuple[Tensor, Batch[Tensor]]:
     """Add the gradient of a batch as `step` does, without waiting for the device.
 
-    The loss stays on the device, and the gradient of a learned temperature is left in its `owed`.
+    The loss stays on the device, and the gradient of a learned temperature is left in `owed`.
 
     Args:
         scaler: multiplies the gradient as well, on the device.
@@ -187,8 +187,7 @@ def add_gradients(
 
 
 def _trained_parameters(towers: TowersLike, objective: Loss) -> list[nn.Parameter]:
-    """Return the parameters that are trained, each once: towers may share weights, or hold the
-    objective."""
+    """Return the trained parameters, each once: towers may share weights, or hold the objective."""
     trained: dict[nn.Parameter, None] = {}
     for module in (towers, objective):
         for parameter in module.parameters():

@@ -1,4 +1,4 @@
-"""The options of training, and the combinations that are refused."""
+"""The options of training, and the refused combinations."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ class Training:
     Args:
         batch_size: largest number of pairs in one softmax, over all devices; an epoch's batches
             differ by one pair at most. "auto" follows the tower and the number of training pairs.
-        batch_sampler: "shuffled", or "no_duplicates" for batches without rows that share a text;
-            masks handle them otherwise.
-        num_train_epochs: number of passes over the training pairs; "auto" follows the tower and
-            their number.
+        batch_sampler: "shuffled", or "no_duplicates" for batches without a repeated text; masks
+            handle repeated texts otherwise.
+        num_train_epochs: number of passes over the training pairs; "auto" follows the tower and the
+            number of pairs.
         max_steps: number of optimiser steps to stop after; None follows num_train_epochs.
         max_time: largest time of the optimiser steps: seconds, or a text as 60s, 5min or 1h. Before
-            the first step the time becomes a number of steps, which the learning rate then follows,
-            by the rate of a few steps that are measured and undone; a race is limited likewise, and
-            the rate is measured again if another tower wins. Training again is counted; reading,
-            the race, evaluation and saving are not. None is no limit.
-        made_rows: number of rows beside each pair of texts, in the first steps, that are made of
-            documents: a random span of a text's tokens asks for its other tokens (15 % of the
-            steps, batches of at most 2,048 rows), or the name or the comments of a Python function
-            without a docstring ask for its code (40 %, 4,096). "auto" is 4 for a static tower on
-            more than 20,000 pairs of Python files, or on 1,000 pairs or more whose median document
-            has at least 64 tokens; else 0.
+            the first step, the rate of a few steps, measured and undone, turns the time into a
+            number of steps, on which the learning rate then depends; a race is limited likewise,
+            and the rate is measured again if another tower wins. Training again is counted;
+            reading, the race, evaluation and saving are not. None is no limit.
+        made_rows: number of rows beside each pair of texts, in the first steps, made of documents:
+            a random span of a text's tokens asks for the remaining tokens (15 % of the steps,
+            batches of at most 2,048 rows), or the name or the comments of a Python function without
+            a docstring ask for the code (40 %, 4,096). "auto" is 4 for a static tower on more than
+            20,000 pairs of Python files, or on 1,000 pairs or more whose median document has at
+            least 64 tokens; else 0.
         max_pairs: largest number of training pairs of texts, drawn by `evaluation.seed` after the
             split, so that a larger number holds all pairs of a smaller number; None trains on all
-            pairs. The other pairs count as unknown: their documents may be negatives of their
+            pairs. The left-out pairs count as unknown: the documents may be negatives of the
             queries.
         learning_rate: peak learning rate of AdamW. The default depends on the tower: 0.003 static,
             5e-4 for a transformer from scratch, 5e-5 pretrained, 2e-4 with LoRA.
         temperature_learning_rate: peak learning rate of a learnable temperature's logarithm.
         table_optimizer: optimiser of the embedding tables of ids, categories and words. "adamw"
             updates all rows in every step and keeps two numbers per weight; "rowwise_adagrad"
-            updates the rows that a batch reads and keeps one number per row.
+            updates the rows of a batch and keeps one number per row.
         table_learning_rate: peak learning rate of the tables; None is learning_rate with adamw, and
             0.05 with rowwise_adagrad.
         warmup_ratio: share of the steps in which the learning rate rises.
@@ -69,18 +69,18 @@ class Training:
         sampled_power: samples documents by their frequency to this power; 0 is uniform, 1 by
             frequency.
         gradient_accumulation_steps: number of batches whose gradients are averaged into one
-            optimiser step. Each batch has its own softmax, so this adds no negatives; a larger
-            batch_size does, whatever the memory.
-        cache: gradient caching. "auto" embeds rows twice that do not fit `cache_memory`, "always"
-            all rows, "never" no row.
+            optimiser step. Each batch has its own softmax, so accumulation adds no negatives; a
+            larger batch_size does, whatever the memory.
+        cache: gradient caching. "auto" embeds rows beyond `cache_memory` twice, "always" all rows,
+            "never" no row.
         cache_memory: memory for the towers' graphs: bytes (also as "2GiB"), or, up to 1, a share of
             the free memory; None is 4 GiB on a CPU and 0.8 of the free memory on a GPU.
-        select: share of each batch's rows to learn from, which a guide chooses (see `guide`) before
-            the step; the other rows are left out of the batch, as negatives too. 1 learns from all
+        select: share of each batch's rows to learn from, chosen by a guide (see `guide`) before the
+            step; the remaining rows are left out of the batch, as negatives too. 1 learns from all
             rows.
         select_by: "guide" takes the pairs with the lowest loss by the guide's vectors, so that
-            wrong pairs are left out; "learnability" takes the pairs whose loss by the model is
-            highest above their loss by the guide, and embeds every batch once more.
+            wrong pairs are left out; "learnability" takes the pairs with the largest excess of the
+            model's loss over the guide's loss, and embeds every batch once more.
         micro_batch_tokens: largest number of tokens, with padding, that a tower embeds at once;
             None is as many as fit 256 MiB of graph on a CPU, and 1/8 of `cache_memory` on a GPU.
         mixed_precision: precision of the towers: no, bf16 or fp16; logits, norms and softmax are
@@ -88,13 +88,13 @@ class Training:
             fast, by a short measurement; on a CPU texts are read in bf16, too. The default is auto
             for a pretrained transformer, and no for other towers.
         device: device of the towers: "auto" is the accelerator that torch finds (cuda, xpu, mps),
-            or else "cpu"; or its name, as cuda:1.
+            or else "cpu"; or a name, as cuda:1.
         kernel: kernel of the loss stage. "torch" computes in tiles on every device; "triton" by
             fused kernels on CUDA, if they can compute the objective's parts, in half precision if
             mixed_precision is bf16 or fp16; else the log says why not. "auto" takes the fused
             kernels where measurements have shown a gain: from 8,192 pairs on, on NVIDIA's H100 and
             H200.
-        fsdp: shard the weights of the towers, their gradients and the optimiser's moments over the
+        fsdp: shard the weights and gradients of the towers and the optimiser's moments over the
             processes (FSDP2), for towers that do not fit one device. The first process evaluates
             and saves a whole copy.
         divide_tables: divide embedding tables of 1,024 rows or more by rows over the processes,
@@ -112,8 +112,8 @@ class Training:
         evaluations: number of evaluations on the validation set during training, evenly spread over
             the steps.
         report_to: trackers to send the metrics of log.jsonl to: tensorboard, wandb, mlflow, trackio
-            (by Accelerate). Their files are in OUTPUT.trackers. Sweeps and tunings send nothing;
-            they write tables of their own.
+            (by Accelerate). The files are in OUTPUT.trackers. Sweeps and tunings send nothing, and
+            write tables of their own.
         keep_best: save the weights of the best validation; the untrained model is a candidate. If
             the option is false, or the validation set has too few queries to choose by, the weights
             of the last step are saved.
@@ -193,11 +193,11 @@ class Training:
 
     @property
     def divides(self) -> bool:
-        """True if each process keeps only a part of the towers, or of their tables."""
+        """True if each process keeps only a part of the towers or tables."""
         return self.fsdp or self.divide_tables
 
     def settled(self, batch_size: int, epochs: float) -> Training:
-        """Return the options with these values in the place of "auto"."""
+        """Return the options with values in the place of "auto"."""
         if self.batch_size != "auto":
             batch_size = self.batch_size
         if self.num_train_epochs != "auto":
@@ -218,8 +218,8 @@ class Training:
         return max(1, round(batches / self.gradient_accumulation_steps))
 
     def check(self, devices: Devices) -> None:
-        """Refuse options that the devices cannot follow, and log the abilities that a device lacks,
-        with their replacements.
+        """Refuse options beyond the devices, and log the missing abilities of a device, with the
+        replacements.
 
         Raises:
             ConfigError: see `refuse`.
@@ -237,7 +237,7 @@ class Training:
         self.refuse(devices.group.size)
 
     def refuse(self, processes: int) -> None:
-        """Refuse options that so many processes cannot follow.
+        """Refuse options that do not suit the number of processes.
 
         Raises:
             ConfigError: divided towers or tables on one process, in fp16, or both; divided towers
@@ -266,7 +266,7 @@ class Training:
         return self.mixed_precision == "bf16" or named(self.device).type != "cpu"
 
     def cached(self, devices: Devices) -> Cache:
-        """Return the gradient cache that embeds with these options."""
+        """Return the gradient cache of these options."""
         return Cache(
             mode=self.cache,
             memory=self.cache_memory,

@@ -1,1 +1,1 @@
-"""Layers of a tower that compute in another way than torch does: linear layers, dropout, lookups."""
+"""Faster layers of a tower in place of torch's: linear layers, dropout, lookups."""

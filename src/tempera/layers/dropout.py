@@ -1,10 +1,10 @@
 """Dropout on a CPU in half of torch's time.
 
-torch draws a number of 32 bits for each feature, one after the other, which takes a tenth to a fifth
-of a transformer's step; 16 bits do. Torch's attention with dropout, or backward in half precision,
-is its slowest; three products and a softmax are faster where texts are short.
+torch draws a number of 32 bits for each feature in turn, in a tenth to a fifth of a transformer's
+step; 16 bits suffice. Torch's attention is slowest with dropout, or backward in half precision;
+three products and a softmax are faster where texts are short.
 
-Letters in shapes: n rows, w tokens of the longest of them, d features, h heads.
+Letters in shapes: n rows, w tokens of the longest row, d features, h heads.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class Dropout(TorchFunctionMode):
         return self._dropout(scores.softmax(-1).masked_fill(hidden, 0.0), dropout_p) @ value
 
     def kept(self, shape: Sequence[int], p: float) -> tuple[Tensor, float]:
-        """Return True for each number of a tensor that dropout keeps, with chance 1 - p, and the
-        factor of kept numbers: one over this chance."""
+        """Return True for each kept number of a tensor, with chance 1 - p, and the factor of kept
+        numbers, 1 / (1 - p)."""
         dropped = round(p * _LEVELS)
         count = math.prod(shape)
         bits = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(1 << 63), None)
@@ -122,8 +122,8 @@ class Dropout(TorchFunctionMode):
 def dropout_on(device: torch.device, modules: Sequence[nn.Module]) -> AbstractContextManager[Any]:
     """Return a context in which the modules of a tower draw dropout on a device.
 
-    Accelerators have kernels for dropout. A tower that is compiled, or that computes parts again on
-    the way back, draws by torch.
+    Accelerators have kernels for dropout. A compiled tower, or a tower with recomputation in the
+    backward pass, draws by torch.
     """
     if device.type != "cpu" or is_left_alone(modules):
         return nullcontext()

@@ -29,7 +29,7 @@ _BEYOND = 4
 
 def lower(module: nn.Module, dtype: torch.dtype) -> list[tuple[nn.Parameter, Tensor]]:
     """Cast the weights that linear layers alone have from float32 to another precision; return the
-    weights with their numbers in float32."""
+    weights with the numbers in float32."""
     linear_weights: list[nn.Parameter] = []
     shared: set[int] = set()  # such as a table that is a linear layer, too
     for layer in module.modules():
@@ -46,8 +46,8 @@ def lower(module: nn.Module, dtype: torch.dtype) -> list[tuple[nn.Parameter, Ten
 
 @contextmanager
 def lowered(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Let a module multiply in another precision, with weights that are cast once; in float32 by
-    the faster library."""
+    """Let a module multiply in another precision, with weights cast once; in float32 by the faster
+    library."""
     if dtype == torch.float32:
         on_cpu = next(module.parameters()).device.type == "cpu"
         by_onednn = on_cpu and onednn_pays()
@@ -68,18 +68,16 @@ def multiplied_in(dtype: torch.dtype, device: str = "cpu") -> Iterator[None]:
     """Multiply in a precision as autocast does, but attend to few keys in float32 on a CPU.
 
     Texts are read in this context, without gradients. Sums of linear layers' results are float32,
-    unlike in a model that is cast as a whole, so that the vectors have a third of such a model's
-    error in cosine.
+    unlike in a model cast as a whole: the vectors have a third of the error in cosine.
     """
     with torch.autocast(device, dtype), _Reading(dtype):
         yield
 
 
 class _Reading(TorchFunctionMode):
-    """Attention to few keys on a CPU in float32, and rows that are cast once for all linear layers
-    that read them.
+    """Attention to few keys on a CPU in float32, and rows cast once for all linear layers.
 
-    In float32, only the library that multiplies changes.
+    In float32, only the library of the products changes.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -110,8 +108,8 @@ class _Reading(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
     def _filled(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return rows times weights in float32, by oneDNN with rows of zeros up to a number that
-        recurs."""
+        """Return rows times weights in float32, by oneDNN with rows of zeros up to a recurring
+        number."""
         if self.dtype != torch.float32 or rows.dim() < 2 or not onednn_takes(rows, len(weight)):
             return F.linear(rows, weight, bias)
         return unfilled(linear(self.last.of(rows), weight, bias), rows.shape)
@@ -132,7 +130,7 @@ def attention(
     Args:
         query: [n, h, q, d].
         key: [n, h, k, d]; `value` likewise.
-        attn_mask: True where a query attends to a key, or an addend of their score; can be expanded
+        attn_mask: True where a query attends to a key, or an addend of the score; can be expanded
             to [n, h, q, k].
 
     >>> x = torch.ones(1, 1, 3, 2, dtype=torch.bfloat16)
@@ -164,7 +162,7 @@ def attention(
 
 
 def _filled(keys: Tensor, more: int) -> Tensor:
-    """Return keys or values in float32 with zeros after them, laid out by row: [n, h, k, d] -> [n,
+    """Return keys or values in float32 with zeros at the end, laid out by row: [n, h, k, d] -> [n,
     h, k + more, d]."""
     n, h, k, d = keys.shape
     filled = torch.empty(n, k + more, h, d, dtype=torch.float32, device=keys.device).transpose(1, 2)

@@ -1,12 +1,12 @@
-"""Linear layers in another precision than their weights, which are cast once a step; and by oneDNN
-on a CPU, where that pays.
+"""Linear layers in another precision than the weights, by a cast once a step; and by oneDNN on a
+CPU, where oneDNN pays.
 
 autocast casts the weights of frozen layers, as of a model with adapters, again in every call, and
-each graph holds its own copy; trained weights it casts in every context. On a CPU, oneDNN prepares
-for some 3 ms whenever a product has a new shape, as nearly every micro-batch of texts has: a tenth
-of a step. So rows are filled up with zeros to one of sixteen numbers an octave.
+each graph holds a copy; trained weights are cast in every context. On a CPU, oneDNN prepares for
+some 3 ms whenever a product has a new shape, as nearly every micro-batch of texts has: a tenth of a
+step. So rows are filled up with zeros to one of sixteen numbers an octave.
 
-Letters in shapes: m rows, r rows with those that fill them up, k inputs, o outputs.
+Letters in shapes: m rows, r rows with filling rows, k inputs, o outputs.
 """
 
 from __future__ import annotations
@@ -50,11 +50,10 @@ class LinearLayers:
         return [each for each in layers if not any(map(is_divided, each.parameters()))]
 
     def cast_once(self, device: torch.device) -> AbstractContextManager[None]:
-        """Let layers multiply by weights that are cast as autocast would cast them, in every block of
-        a batch the same.
+        """Let layers multiply by weights cast as by autocast, the same in every block of a batch.
 
-        Trained weights are left to autocast on an accelerator, whose graph needs them. In float32
-        on a CPU, layers multiply by oneDNN where oneDNN takes less time.
+        Trained weights are left to autocast on an accelerator: the graph needs the casts. In
+        float32 on a CPU, layers multiply by oneDNN where oneDNN takes less time.
         """
         half = in_half(device)
         on_cpu = device.type == "cpu"
@@ -107,8 +106,7 @@ class LinearLayers:
 
 
 def _is_plain(weight: Tensor) -> bool:
-    """Return True for a weight in float32 that is nothing but its numbers, unlike a quantised
-    weight."""
+    """Return True for a plain weight in float32, unlike a quantised weight."""
     return (
         type(weight) in (Tensor, nn.Parameter, FakeTensor)
         and weight.dtype == torch.float32
@@ -119,7 +117,7 @@ def _is_plain(weight: Tensor) -> bool:
 def _is_ours(rows: Tensor, dtype: torch.dtype) -> bool:
     """Return False for rows that torch alone multiplies.
 
-    Such rows are no matrix, belong to a part of the model that keeps its precision, are computed
+    The rows are no matrix, belong to a part of the model with a precision of its own, are computed
     again by a checkpoint outside of the block, or are multiplied in a transform of `torch.func`.
     """
     is_half = torch.is_autocast_enabled(rows.device.type)
@@ -133,8 +131,8 @@ def _is_ours(rows: Tensor, dtype: torch.dtype) -> bool:
 
 
 class _Product(torch.autograd.Function):
-    """Filled rows times weights in a precision, [r, o], with gradients of rows and weights in their
-    own."""
+    """Filled rows times weights in a precision, [r, o], with gradients in the precisions of rows
+    and weights."""
 
     @staticmethod
     def forward(

@@ -1,12 +1,11 @@
-"""Gradients of embedding tables in place: a lookup adds to the rows that it has read, and to nothing
-else.
+"""Gradients of embedding tables in place: a lookup adds to its own rows, and to nothing else.
 
-For every micro-batch autograd makes a gradient as large as the table and sums these gradients. With
+For every micro-batch autograd makes a gradient as large as the table and sums the gradients. With
 the vocabulary of a language model a gradient is 47 MB of zeros for a few hundred tokens, half of
 the time of a short micro-batch on a CPU. Memory of a step's gradient serves the next step, too:
-`clear` writes zeros to the rows that were added to.
+`clear` writes zeros to the changed rows.
 
-Letters in shapes: m tokens of n bags, k distinct rows that are read, r rows of the table, D width.
+Letters in shapes: m tokens of n bags, k distinct rows read, r rows of the table, D width.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _BLOCK = 256  # rows of vectors
 
 @dataclass
 class _Memory:
-    """The gradient of a table, and the rows that were added to since it was 0."""
+    """The gradient of a table, and the rows added to since all were 0."""
 
     grad: Tensor
     rows: list[Tensor] = field(default_factory=list)
@@ -70,13 +69,13 @@ class _Memory:
 
     @torch.no_grad()
     def scale(self, factor: float) -> None:
-        """Multiply the rows that were added to, and nothing else, by a number."""
+        """Multiply the rows added to, and nothing else, by a number."""
         rows = self.distinct()
         self.grad.index_copy_(0, rows, self.grad[rows].mul_(factor))
         self.writes = self.grad._version
 
     def distinct(self) -> Tensor:
-        """Return the rows that were added to, each once."""
+        """Return the rows added to, each once."""
         if len(self.rows) > 1 or not self.sorted:
             self.rows = [torch.cat(self.rows).unique()]  # type: ignore[no-untyped-call]
             self.sorted = True
@@ -98,8 +97,8 @@ _memories: MutableMapping[Tensor, _Memory] = WeakTensorKeyDictionary()
 
 
 def clear(parameters: Iterable[Tensor]) -> None:
-    """Let go of gradients, as `zero_grad` does; memory that lookups have added to stays for the
-    next lookups."""
+    """Let go of gradients, as `zero_grad` does; memory filled by lookups stays for the next
+    lookups."""
     for p in parameters:
         memory = _memories.get(p)
         if memory is not None and p.grad is memory.grad:
@@ -228,8 +227,8 @@ def _by_row(rows: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
 def computing_by(
     methods: Mapping[nn.Module, Mapping[str, Callable[..., Tensor]]],
 ) -> Iterator[None]:
-    """Let modules compute by other methods of these names in the block. A hook would come after the
-    module's own method had computed in vain."""
+    """Replace methods of modules, by name, in the block. A hook would come after the module's own
+    method had computed in vain."""
     for module, own in methods.items():
         vars(module).update(own)
     try:
@@ -247,8 +246,8 @@ def adding_in_place(
     too, to `.grad` in place.
 
     For CPUs: GPUs fill memory faster than they add rows one by one. Tables that are sparse, divided
-    over processes, compiled, or scaled by frequency are left to autograd, and so are tables whose
-    weights have hooks, which would not see the gradient.
+    over processes, compiled, or scaled by frequency are left to autograd, and so are tables with
+    hooks on the weights: hooks would not see the gradient.
     """
     methods: dict[nn.Module, dict[str, Callable[..., Tensor]]] = {}
     if device.type == "cpu" and torch.is_grad_enabled() and not is_compiled(modules):
@@ -266,7 +265,7 @@ def is_transformed() -> bool:
 def _adds(weight: Tensor) -> bool:
     """Return False for a weight whose gradient goes elsewhere.
 
-    Such a weight stands in for the table's, as in `functional_call`, has hooks, or is looked up in a
+    The weight stands in for the table's, as in `functional_call`, has hooks, or is looked up in a
     transform of `torch.func`.
     """
     return (
@@ -304,7 +303,7 @@ def _mean_of(table: Any, rows: Tensor, starts: Tensor, weights: Tensor | None = 
 
 
 def merge(parameters: Iterable[nn.Parameter]) -> None:
-    """Sum the rows that sparse gradients hold several times, so that they do not grow with every
+    """Sum repeated rows of sparse gradients, so that the gradients do not grow with every
     micro-batch; in order of rows.
 
     The gradients of divided tables hold each row once already.

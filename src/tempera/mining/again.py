@@ -16,10 +16,10 @@ class MiningAgain:
     by a cross-encoder.
 
     Args:
-        again: negatives of a query that the model mines before it is trained again
-            (`train.refit`); the second training then starts from the weights that validation has
-            chosen. Nothing is mined with 0, where the data have negatives, with a
-            teacher, or where the objective does not compare with negatives.
+        again: negatives of a query, mined by the model before the second training (`train.refit`);
+            the second training then starts from the weights that validation has chosen. Nothing is
+            mined with 0, where the data have negatives, with a teacher, or where the objective does
+            not compare with negatives.
         skip: number of best ranks to leave out.
         depth: last rank to consider.
         absolute_margin: at least 0; None applies no margin.

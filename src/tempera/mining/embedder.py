@@ -1,4 +1,4 @@
-"""A saved model whose embeddings are evaluated.
+"""A saved model, for the evaluation of embeddings.
 
 Letters in shapes: n texts, D width.
 """
@@ -52,13 +52,13 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True)
 class Model:
-    """A saved model, by its folder or by the folder of its run; loaded when it is used.
+    """A saved model, by the folder of the model or of the run; loaded at first use.
 
     Args:
         path: the folder.
         half: a transformer computes in bf16.
-        device: of a transformer, by its name; "auto" is the accelerator that torch finds, or else
-            the CPU.
+        device: of a transformer, by name; "auto" is the accelerator if torch finds any, or else the
+            CPU.
 
     Raises:
         DataError: the folder holds no model.
@@ -73,11 +73,11 @@ class Model:
         object.__setattr__(self, "folder", model_folder(Path(self.path)))
 
     def trained_on(self, queries: pa.ChunkedArray) -> int:
-        """Count the queries that the model's run was trained on, in any role; 0 for a model without
-        its run.
+        """Count the queries among the training texts of the model's run, in any role; 0 for a model
+        without a run.
 
         Raises:
-            DataError: a file of the run that cannot be read.
+            DataError: an unreadable file of the run.
         """
         trained = trained_on(run_of(Path(self.path)))
         if trained is None:
@@ -86,7 +86,7 @@ class Model:
 
     @cached_property
     def similarity(self) -> Similarity:
-        """The similarity that the model was saved with."""
+        """The similarity of the saved model."""
         return similarity_of(self.folder)
 
     @cached_property
@@ -117,11 +117,11 @@ def run_of(path: Path) -> Path:
 
 
 def trained_on(folder: Path) -> Ids | None:
-    """Return the ids of the training texts of a run, or of its evaluated model, for
-    `among_trained`; None if the folder does not hold them.
+    """Return the ids of the training texts of a run, or of the evaluated model, for
+    `among_trained`; None if the folder has no ids.
 
     Raises:
-        DataError: a file that cannot be read.
+        DataError: an unreadable file.
     """
     path = folder / TRAINED
     refuse_damaged(path)
@@ -135,12 +135,12 @@ def trained_on(folder: Path) -> Ids | None:
 
 
 def among_trained(texts: pa.ChunkedArray, trained: Ids) -> NDArray[np.bool_]:
-    """Return True for each text that a run was trained on, [n], in any role, case, white space or
-    Unicode form.
+    """Return True for each training text of a run, [n], in any role, case, white space or Unicode
+    form.
 
-    Runs of earlier versions have written only their queries, with ids that depend on the case:
-    these ids are compared, too. A text in normal form has the same id in both ways, so no other
-    text is taken for it.
+    Earlier versions wrote only a run's queries, with case-sensitive ids: both forms of an id are
+    compared. A text in normal form has the same id in both ways, so different texts are not
+    confused.
 
     >>> known = form_ids(pa.array(["how do I pay?"]))
     >>> among_trained(pa.chunked_array([["How do  I pay?", "who pays?"]]), known)
@@ -150,7 +150,7 @@ def among_trained(texts: pa.ChunkedArray, trained: Ids) -> NDArray[np.bool_]:
 
 
 def learned(models: Iterable[str | Path]) -> list[Ids]:
-    """Return the ids of the training texts of each model that has them.
+    """Return the ids of the training texts of each model with a record.
 
     >>> learned(["a/model/of/another/program"])
     []
@@ -175,11 +175,11 @@ def in_half(wanted: Reading) -> bool:
 
 
 def rates(models: Mapping[str, str], texts: Sequence[str]) -> dict[str, float]:
-    """Return the number of queries of ten words that each model encodes in a second of one core,
-    one by one.
+    """Return the number of queries of ten words that each model encodes one by one in a second of
+    one core.
 
-    The queries are the beginnings of texts. A model has read their words before, as a model that
-    has served for a while.
+    The queries are the beginnings of texts. A model has read the words before, as after a while of
+    service.
     """
     queries = [" ".join(text.split()[:10]) for text in texts]
     speeds = {}

@@ -1,7 +1,7 @@
-"""Hard negatives: documents that a model ranks high for a query, and that do not answer it.
+"""Hard negatives: documents that a model ranks high for a query, but no answers.
 
-Letters in shapes: q queries, c documents, D width, e pairs of a query and an answer, r ranks that
-are looked at, n negatives a query.
+Letters in shapes: q queries, c documents, D width, e pairs of a query and an answer, r ranks
+considered, n negatives a query.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class Mining:
     """Choose hard negatives among the documents nearest to a query.
 
     Documents are ranked by the inner product of unit vectors, without the query's answers and the
-    query itself. Of the ranks skip + 1 .. depth, those remain whose score s fulfils, with p the
-    lowest score of the query's answers,
+    query itself. Of the ranks skip + 1 .. depth, a document remains if the score s fulfils, with p
+    the lowest score of the query's answers,
 
         s <= p - absolute_margin   and   s <= p - relative_margin * |p|
 
     and s < p where a relative margin above 0 vanishes, at p = 0: a model that knows no word of a
-    query compares it with nothing. With a cross-encoder, its scores must fulfil the second
-    condition with `cross_margin`. The best `negatives` are taken.
+    query compares it with nothing. Scores of a cross-encoder must fulfil the second condition with
+    `cross_margin`. The best `negatives` are taken.
 
     Args:
         negatives: number of negatives of each query.
-        skip: number of best ranks that are left out.
-        depth: last rank that is considered.
+        skip: number of best ranks to leave out.
+        depth: last rank to consider.
         absolute_margin: at least 0; None applies none.
         relative_margin: 0.05 keeps documents that score at most 95 % of the answer: TopK-PercPos,
             the best of seven in NV-Retriever (Moreira et al. 2024). At most 1; None applies none.
@@ -117,8 +117,8 @@ def mine(
         queries: unit vectors, [q, D].
         docs: unit vectors of distinct documents, [c, D]; float16 and memory-mapped vectors are read
             block by block.
-        answers: pairs of a query and a document that answers it, by position and sorted by query;
-            each query needs an answer.
+        answers: pairs of a query and an answering document, by position and sorted by query; each
+            query needs an answer.
         options: number, ranks and margins of the negatives.
         itself: position of the document that equals each query, or -1, [q].
         cross: scores of a cross-encoder for pairs of positions.
@@ -237,7 +237,7 @@ def _mine(
 
 
 def _drop(live: NDArray[np.bool_], fits: NDArray[np.bool_]) -> Ints:
-    """Remove candidates that do not fit from `live`, [q, r]; return their number for each query,
+    """Remove unfit candidates from `live`, [q, r]; return the number removed for each query,
     [q]."""
     lost = np.asarray((live & ~fits).sum(1))
     live &= fits

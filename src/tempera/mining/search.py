@@ -36,8 +36,7 @@ _AT_ONCE = 1 << 14  # documents whose lengths are computed at once
 
 
 def exact(docs: Floats) -> Search:
-    """Return a search that computes all inner products; in bf16 first, where that takes less
-    time."""
+    """Return a search by all inner products; in bf16 first, where bf16 is faster."""
     candidates = Candidates(docs)
 
     def find(
@@ -52,17 +51,17 @@ def exact(docs: Floats) -> Search:
 
 
 class Candidates:
-    """An exact search through products in bf16, for a processor that multiplies these fast.
+    """An exact search through products in bf16, for a processor with fast bf16.
 
-    Of a query x that is rounded to x', let t be the rounded score of the last candidate, and L the
-    length of the longest document. With u = 2^-8, the largest relative error of rounding, the inner
+    For a query x, rounded to x', let t be the rounded score of the last candidate, and L the length
+    of the longest document. With u = 2^-8, the largest relative error of rounding, the inner
     product of x with a document that is no candidate is at most
 
         t + u |t| + ((1 + u) |x - x'| + u |x| + 2^-22 D |x|) L,
 
-    which adds up the errors of the rounded score, of the query, of the document and of sums in
-    float32. The candidates are scored again in float32. If the k-th best of them is above the
-    bound, they hold the k best of all; else that query is searched without rounding.
+    the sum of the errors of the rounded score, of the query, of the document and of sums in
+    float32. The candidates are scored again in float32. If the k-th best candidate is above the
+    bound, the candidates hold the k best of all; else the query is searched without rounding.
 
     Args:
         docs: [c, D].
@@ -125,8 +124,8 @@ class Candidates:
 
 
 def _lengths(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the Euclidean norm of each vector plus 2^-60, which covers squares that are too small
-    for float32, [n]."""
+    """Return the Euclidean norm of each vector plus 2^-60, to cover squares too small for float32,
+    [n]."""
     norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
     lengths: NDArray[np.float32] = norms + np.float32(2.0**-60)
     return lengths
@@ -175,11 +174,10 @@ def _refusal(factory: str, error: Exception) -> ConfigError:
 
 
 def by_faiss(docs: NDArray[np.float32], factory: str) -> Search:
-    """Return a search in the index that `faiss.index_factory` describes: Flat, HNSW32, IVF1024,Flat
-    or another.
+    """Return a search in an index by `faiss.index_factory`: Flat, HNSW32, IVF1024,Flat or another.
 
-    An approximate index may miss documents; ranks then count the documents that it returns. Their
-    scores are exact.
+    An approximate index may miss documents; ranks then count the returned documents. Scores are
+    exact.
 
     Raises:
         MissingLibrary: FAISS is not installed.

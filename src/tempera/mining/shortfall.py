@@ -1,4 +1,4 @@
-"""A report on mining: the candidates that each filter dropped, and the queries with too few
+"""A report on mining: the candidates dropped by each filter, and the queries with too few
 negatives."""
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class Report:
     ) -> Report:
         """Report on one block of queries.
 
-        A query with too few negatives is counted under the filter that took most of its candidates.
-        A query with too few candidates to begin with is counted under the ranks, or under the
-        search if an exact search finds enough candidates.
+        A query with too few negatives is counted under the filter that took most candidates. A
+        query with too few candidates to begin with is counted under the ranks, or under the search
+        if an exact search finds enough candidates.
 
         Args:
             negatives: requested number for each query.
-            answers: pairs of a query and its answer.
+            answers: pairs of a query and an answer.
             itself: queries that are also a document.
-            candidates: documents that the search found in the rank range of each query, [q].
-            ranked: documents that an exact search finds there, [q].
-            dropped: candidates that each filter took, [q] each.
+            candidates: documents found in the rank range of each query, [q].
+            ranked: documents found there by an exact search, [q].
+            dropped: candidates taken by each filter, [q] each.
             good: acceptable negatives of each query, [q].
         """
         kept = np.minimum(good, negatives)

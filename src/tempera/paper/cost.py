@@ -1,9 +1,8 @@
-"""The cost of a step on paper: the launches, bytes and FLOPs of its operations, none of which
-computes a number.
+"""The cost of a step on paper: the launches, bytes and FLOPs of its operations, without numbers.
 
-The engine's own code runs on tensors that have shapes and no numbers, so the counts are the counts
+The engine's own code runs on tensors with shapes and without numbers, so the counts are the counts
 of the step itself. The tensors are torch's meta tensors for an accelerator and its fake tensors for
-a CPU, and a dispatch mode notes their operations. A step waits for its device only at its end, so
+a CPU, and a dispatch mode notes the operations. A step waits for the device only at the end, so
 nothing before needs a number.
 
     ledger = Ledger(torch.device("meta"))
@@ -11,8 +10,8 @@ nothing before needs a number.
         objective.propagate(batch, shares)
     ledger.stages["loss stage"].launches
 
-Bytes are estimated as each operand read once and each result written once; a cache may save some of
-them. Letters in shapes: b rows of this device, n rows of all, D width.
+Bytes are estimated as each operand read once and each result written once; a cache may save some
+bytes. Letters in shapes: b rows of this device, n rows of all, D width.
 """
 
 from __future__ import annotations
@@ -102,9 +101,9 @@ class Stage:
 
     Args:
         operations: the number of runs of each operation.
-        times: factor of their work, as for accumulated batches; a sample of micro-batches stands
-            for all by its tokens.
-        calls: factor of their starts; a sample of micro-batches stands for all by its number.
+        times: factor of the work, as for accumulated batches; for a sample of micro-batches by the
+            tokens.
+        calls: factor of the starts; for a sample of micro-batches by the number of micro-batches.
         host_once: seconds of computations with numbers by the program itself.
     """
 
@@ -124,7 +123,7 @@ class Stage:
         return self.times * self.host_once
 
     def repeat(self, times: float, calls: float | None = None) -> None:
-        """Repeat all operations so many times; `calls` is the factor of the starts if it differs."""
+        """Repeat all operations so many times; `calls` is the factor of the starts if different."""
         self.times *= times
         self.calls *= times if calls is None else calls
 
@@ -230,7 +229,7 @@ def operation(op: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> Operat
 
 
 def moved(op: Any, args: Any, kwargs: Mapping[str, Any], out: Any) -> int:
-    """Return the bytes that an operation reads and writes; lookups read only their rows."""
+    """Return the bytes read and written by an operation; lookups read only their rows."""
     name = op.overloadpacket.__name__
     if name in _BAGS:  # their other arguments and results stay within the kernel
         args = args[:3]
@@ -347,7 +346,7 @@ def fakes() -> FakeTensorMode:
 
 
 def on_paper(module: nn.Module, device: torch.device) -> Any:
-    """Return a copy of a module whose parameters have no numbers, on a device: META, or the CPU."""
+    """Return a copy of a module, with parameters without numbers, on a device: META, or the CPU."""
     if device.type != "cpu":
         return copy.deepcopy(module).to(device)
     with FakeCopyMode(fakes()):
@@ -368,8 +367,8 @@ def blank(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def real(x: Any, device: torch.device) -> Any:
-    """Return a tensor with numbers, of the shape and strides of a tensor without numbers; any other
-    value as it is, but the device META as `device`."""
+    """Return a tensor with numbers, of the shape and strides of a tensor without numbers; any
+    further value unchanged, but the device META as `device`."""
     if not isinstance(x, Tensor) or not (isinstance(x, FakeTensor) or x.device.type == "meta"):
         return device if x == META else x
     extent = 0

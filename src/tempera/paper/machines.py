@@ -1,7 +1,6 @@
-"""Devices on paper: the rates by which operations become seconds, from data sheets or measured
-here.
+"""Devices on paper: the rates of operations, from data sheets or measured here.
 
-Rates are of dense numbers and one device, without sparsity. Sources, as they stand in 2026:
+Rates are of dense numbers and one device, without sparsity. Sources, of 2026:
 
 - h100, h200: NVIDIA's H100 and H200 data sheets, SXM: 67 TFLOP/s float32, 989 bf16; 3.35 and 4.8 TB/s; NVLink 900 GB/s both ways
   together.
@@ -10,8 +9,8 @@ Rates are of dense numbers and one device, without sparsity. Sources, as they st
 - a10g: NVIDIA's A10G data sheet: 35 TFLOP/s float32, 70 bf16; 600 GB/s; PCIe 4 x16.
 - m3: Apple's specification has 100 GB/s and no FLOP/s: 10 cores x 128 lanes x 2 x 1.4 GHz. Of 24 GB, Metal takes two thirds.
 
-No data sheet has the cost of a launch. 5 microseconds are what a program of Python takes to start
-an operation of torch; on the machine itself it is measured.
+No data sheet has the cost of a launch. 5 microseconds are the time of a Python program to start an
+operation of torch; on the machine itself the cost is measured.
 """
 
 from __future__ import annotations
@@ -53,16 +52,16 @@ LIMITS = ("compute", "bandwidth", "launches", "network")
 
 @dataclass(frozen=True)
 class Machine:
-    """One device, by its rates, for the least time of an operation.
+    """A device, by its rates, for the least time of an operation.
 
     Args:
-        flops: of products a second, by the precision of their factors.
-        bandwidth: of its memory, in bytes a second.
+        flops: of products a second, by the precision of the factors.
+        bandwidth: of the memory, in bytes a second.
         launch: seconds to start an operation.
-        memory: bytes; None is a CPU, whose micro-batches have a set size.
-        network: bytes a second that a device sends to another.
+        memory: bytes; None is a CPU, with micro-batches of a set size.
+        network: bytes a second from device to device.
         kernels: reach of the fused kernels of the loss stage.
-        timed: measured seconds of one call of each kind of operation; see `timed`.
+        timed: measured seconds of a call of each kind of operation; see `timed`.
 
     >>> H100 = MACHINES["h100"]
     >>> H100.limits(Operation("mm", torch.float32, 67 * 10**12, 0))
@@ -86,7 +85,7 @@ class Machine:
         return "bf16" if pays else "no"
 
     def limits(self, operation: Operation) -> dict[str, float]:
-        """Return the seconds that an operation needs of each part of the machine."""
+        """Return the seconds of an operation on each part of the machine."""
         similar = _BF16 if operation.dtype == _F16 else _F32
         rate = self.flops.get(operation.dtype, self.flops[similar])
         return {
@@ -97,7 +96,7 @@ class Machine:
         }
 
     def seconds(self, stage: Stage) -> dict[str, float]:
-        """Return the seconds of a stage by limit: each operation takes the time of its slowest
+        """Return the seconds of a stage by limit: each operation takes the time of the slowest
         part."""
         total = dict.fromkeys(LIMITS, 0.0)
         for operation, count in stage.operations.items():
@@ -164,7 +163,7 @@ class Small(nn.Module):
 
 
 def measured(device: torch.device, clock: Clock = time.perf_counter) -> Machine:
-    """Return this machine: its rate of products, its bandwidth and the cost of a launch, each
+    """Return this machine: the rate of products, the bandwidth and the cost of a launch, each
     measured by a few short runs."""
     on_cpu = device.type == "cpu"
     largest = 512 if on_cpu else 4096
@@ -215,8 +214,8 @@ def timed(
     device: torch.device,
     clock: Clock = time.perf_counter,
 ) -> dict[Kind, float]:
-    """Return the seconds of one call of each kind of operation, the median of a few calls: a step
-    is not lucky with all of its operations.
+    """Return the seconds of a call of each kind of operation, the median of a few calls: a step is
+    not lucky with all operations.
 
     Other numbers fill the cache nearest to a core before each call, as in a step.
     """

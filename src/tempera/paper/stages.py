@@ -1,8 +1,8 @@
 """The stages of a step on paper: first pass, loss, backward pass, optimiser, exchange, each with
 the cost of its operations.
 
-The step's own code runs, on the rows of one batch, with towers and embeddings that have no numbers;
-see `cost`.
+The step's own code runs, on the rows of one batch, with towers and embeddings without numbers; see
+`cost`.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ MICROS = {"cpu": 6, "meta": 64}
 
 @dataclass(frozen=True)
 class StepOnPaper:
-    """A step that has only been counted.
+    """A step, counted and not taken.
 
     Args:
-        stages: the stages of one device by name, in their order.
+        stages: the stages of a device by name, in order.
         plan: the micro-batches.
-        memory: bytes of one device at the peak, by their use.
+        memory: bytes of a device at the peak, by use.
         width: of the embeddings.
         tile: scores held at once.
-        examples: one call of each kind of operation.
+        examples: a call of each kind of operation.
         kernel: the kernel of the loss stage.
     """
 
@@ -92,8 +92,8 @@ def step_on_paper(
 ) -> StepOnPaper:
     """Count a step on a batch of all devices' rows, for one of `count` equal devices.
 
-    Towers that choose rows on the device, as towers that read texts of items, need the numbers of
-    these rows. The step of an accelerator is then counted by the operations of a CPU.
+    Towers with a choice of rows on the device, as towers of item texts, need the numbers of the
+    rows. The step of an accelerator is then counted by the operations of a CPU.
 
     Args:
         memory: bytes of an accelerator; None is a CPU.
@@ -182,7 +182,7 @@ def _counted(
 
 
 def _make_gradients_of_rows(towers: nn.Module, shared: set[Tensor]) -> None:
-    """Let divided tables have gradients of the rows that are read, and of no others."""
+    """Let divided tables have gradients of the rows read, and of no other rows."""
     for table in towers.modules():
         if isinstance(table, Table) and table.weight in shared:
             table.lookup = partial(nn.functional.embedding, weight=table.weight, sparse=True)
@@ -216,7 +216,7 @@ def _choose(
 
 
 def counting(ledger: Ledger, fused: Fused) -> Fused:
-    """Return fused kernels that are counted and do not run; each multiplies its first two
+    """Return fused kernels to count and not to run; each kernel multiplies the first two
     tensors."""
 
     def launch(
@@ -232,7 +232,7 @@ def counting(ledger: Ledger, fused: Fused) -> Fused:
 
 
 def objective_on_paper(objective: nn.Module, device: torch.device) -> Any:
-    """Return a copy of an objective on a device; its temperature keeps its number for the host."""
+    """Return a copy of an objective on a device; the temperature keeps a number for the host."""
     return copy.deepcopy(objective).to(device)
 
 
@@ -312,7 +312,7 @@ def _cache(options: Training, device: torch.device, free: float | None) -> Cache
 
 
 def _largest(batch: Batch[Any], count: int) -> Batch[Any]:
-    """Return the largest part of a batch that is divided among so many devices."""
+    """Return the largest part of a batch among so many devices."""
     return divide(batch, count - 1, count)
 
 
@@ -390,7 +390,7 @@ def _optimise(
 
 
 def _keep_parts(modules: nn.Module, shared: set[Tensor], count: int) -> None:
-    """Replace each parameter that is divided among so many devices by the part of one device."""
+    """Replace each parameter to divide among so many devices by the part of a single device."""
     kept: dict[Tensor, nn.Parameter] = {}
     for module in modules.modules():
         for name, p in list(module.named_parameters(recurse=False)):

@@ -1,4 +1,4 @@
-"""A short number that is the same for the same tensors."""
+"""A short number, the same for the same tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def digest(tensors: Iterable[Tensor]) -> int:
-    """Return 64 bits that are equal for tensors that are equal bit by bit.
+    """Return 64 bits, the same for tensors of the same bits.
 
     >>> digest([torch.zeros(2)]) == digest([torch.zeros(2)]) != digest([torch.ones(2)])
     True

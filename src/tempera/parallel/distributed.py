@@ -43,20 +43,20 @@ BUCKET_BYTES = 1 << 26
 
 
 class LeftBehind(torch.OutOfMemoryError):
-    """Another process has run out of memory, in work that all of them do together."""
+    """Another process has run out of memory, in joint work of all processes."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """The processes that train together. `Group()` is one process on its own: nothing is exchanged,
-    nothing copied.
+    """The processes of a training. `Group()` is a single process: nothing is exchanged, nothing
+    copied.
 
     Args:
         rank: the place of this process, from 0.
         size: the number of processes; above 1, torch.distributed is to be initialised.
         device: the device of this process.
-        hosts: the group of torch.distributed, on CPUs, in which processes agree on numbers without
-            waiting for their devices; None is the default group.
+        hosts: the group of torch.distributed, on CPUs, to agree on numbers without waiting for
+            devices; None is the default group.
 
     >>> from tempera.core.batch import Side
     >>> eye, alone = torch.eye(2), Group()
@@ -80,10 +80,10 @@ class Group:
         """Return the batch of all processes from the embedded rows of each; `span` are the positions
         of this process's rows.
 
-        Embeddings are leaves that require gradient, cut off from their graph. Processes may have
-        different numbers of rows, also none: a side that is None counts as a side without rows, and
-        a side that is empty everywhere is left out. `owner` counts rows of the whole batch
-        afterwards. `memory` is passed on and has to be the same everywhere.
+        Embeddings are leaves with `requires_grad`, cut off from the graph. Processes may have
+        different numbers of rows, also none: a side of None counts as a side without rows, and a
+        side without rows everywhere is left out. `owner` counts rows of the whole batch afterwards.
+        `memory` is passed on and has to be the same everywhere.
 
         Raises:
             DataError: on all processes, if the columns of rows, a dtype or a width differ between
@@ -139,10 +139,10 @@ class Group:
         """Sum the gradients of parameters over all processes, in place; once a step, after the
         backward passes.
 
-        Every process gives the same parameters in the same order. A gradient that is None counts as
-        0, and stays None where all processes have none. Parameters that `shard` divided are
-        skipped: their gradients are sums already. Sparse gradients stay sparse: only the rows that
-        some process has travel.
+        Every process gives the same parameters in the same order. A gradient of None counts as 0,
+        and stays None where all processes have none. Parameters divided by `shard` are skipped: the
+        gradients are sums already. Sparse gradients stay sparse: only the rows of some process
+        travel.
         """
         if self.size == 1:
             return
@@ -221,11 +221,11 @@ class Group:
         return self.all_reduce_max(number) == -self.all_reduce_max(-number)
 
     def keep_pace(self) -> None:
-        """Meet the other processes before an exchange, within work of all processes that may run out
+        """Meet the other processes before an exchange, within joint work with a risk of running out
         of memory.
 
-        A process that runs out of memory calls `any(True)` instead and leaves; the other processes
-        learn this here, and leave as well.
+        A process that runs out of memory calls `any(True)` instead and leaves; the remaining
+        processes learn of the failure here, and leave as well.
 
         Raises:
             LeftBehind: another process has left.
@@ -234,7 +234,7 @@ class Group:
             raise LeftBehind(f"rank {self.rank} of {self.size}: another rank has run out of memory")
 
     def wait(self) -> None:
-        """Return when all processes have called this."""
+        """Return when all processes have arrived."""
         self.all_reduce_sum(0.0)
 
     def _agree(self, value: float, how: Any) -> float:
@@ -245,8 +245,7 @@ class Group:
             return float(number)
 
     def _exchange(self, mine: Columns) -> list[Columns]:
-        """Return the columns of every process, in two exchanges: their sizes, then all of them as
-        bytes."""
+        """Return the columns of every process, in two exchanges: sizes first, then bytes."""
         header = torch.tensor(header_of(mine), device=self.device)  # [f, 3]
         headers = header.new_empty(self.size, *header.shape)
         with self.together("the exchange of sizes"):
@@ -279,7 +278,7 @@ class Group:
 
     @contextmanager
     def together(self, exchange: str) -> Iterator[None]:
-        """Raise one line for an exchange in the block that has failed: other processes are lost.
+        """Raise one line for a failed exchange in the block: other processes are lost.
 
         Raises:
             TemperaError: an exchange has failed.
@@ -323,7 +322,7 @@ def _all_of(mine: Tensor, counts: Tensor) -> Tensor:
 
 def buckets(grads: Iterable[Tensor], limit: int = BUCKET_BYTES) -> list[list[Tensor]]:
     """Return lists of tensors of one dtype, in order, of up to `limit` bytes each; a larger tensor
-    is alone in its list.
+    has a list of its own.
 
     >>> small, large = torch.zeros(2), torch.zeros(5)
     >>> [len(bucket) for bucket in buckets([small, small, large, small.double(), small], limit=24)]

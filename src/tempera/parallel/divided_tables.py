@@ -1,12 +1,12 @@
-"""Tables whose rows are divided among the processes, where one process cannot hold them with their
-optimiser.
+"""Tables with rows divided among the processes, where table and optimiser are too large for a
+single process.
 
-A divided table is a DTensor of which every process keeps some rows, with their gradients and
-accumulators. A lookup asks the processes that keep the rows, and gradients go back the same way,
-summed over the processes: one all-to-all of row numbers, one of vectors, and one of gradients. So
-all processes look up equally often and in one order; the gradient cache keeps them in pace.
+A divided table is a DTensor. Every process keeps some rows, with gradients and accumulators. A
+lookup asks the processes of the rows, and gradients go back the same way, summed over the
+processes: one all-to-all each for row numbers, vectors and gradients. So all processes look up
+equally often and in the same order; the gradient cache keeps the processes in pace.
 
-Letters in shapes: k rows that a process reads, m rows that all processes ask of one, D width, p
+Letters in shapes: k rows read by a process, m rows requested from a process by all, D width, p
     processes.
 """
 
@@ -32,13 +32,13 @@ Towers = TypeVar("Towers", bound=nn.Module)
 
 
 def divided(towers: Towers, group: Group, least: int = LEAST) -> Towers:
-    """Return a copy of towers on this process's device, in which tables are divided by rows. Make
-    the optimiser afterwards.
+    """Return a copy of towers on this process's device, with tables divided by rows. Make the
+    optimiser afterwards.
 
     Gradients of divided tables are sums over the processes, as in `all_reduce_gradients`.
 
     Args:
-        least: rows of the tables to divide; smaller ones stay whole on every process.
+        least: rows of the tables to divide; smaller tables stay whole on every process.
 
     Raises:
         ConfigError: no table is so large.
@@ -62,7 +62,7 @@ def divided(towers: Towers, group: Group, least: int = LEAST) -> Towers:
 
 
 def divisible(towers: nn.Module, least: int = LEAST) -> set[Tensor]:
-    """Return the tables that are divided.
+    """Return the tables to divide.
 
     Raises:
         ConfigError: no table has so many rows.
@@ -79,8 +79,8 @@ def divisible(towers: nn.Module, least: int = LEAST) -> set[Tensor]:
 
 
 def release(towers: nn.Module, divided: nn.Module) -> None:
-    """Let go of the tables of towers that a copy of them has divided; `shards.gather` brings them
-    back."""
+    """Free the tables of towers after a copy has divided the tables; `shards.gather` brings the
+    tables back."""
     for table, other in zip(_tables(towers), _tables(divided), strict=True):
         if other.lookup is not None:
             table.weight.data = table.weight.data.new_empty(0, table.embedding_dim)
@@ -121,10 +121,10 @@ class _Rows(torch.autograd.Function):
 
 
 def _exchanged(group: Group, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
-    """Return the rows that each process has sent to this one, in the order of the processes.
+    """Return the rows from each process to this process, in the order of the processes.
 
     Args:
-        rows: sent to the processes, in their order.
+        rows: sent to the processes, in the same order.
         sent: number of rows for each process.
         received: number of rows from each process.
     """

@@ -1,7 +1,7 @@
-"""A batch as named columns, the form in which its rows travel between processes.
+"""A batch as named columns, the form of rows on their way between processes.
 
-The columns of a process are packed into one run of bytes, so that one exchange of sizes and one of
-bytes gather any batch.
+The columns of a process are packed into one run of bytes, so that an exchange of sizes and an
+exchange of bytes gather any batch.
 
 Letters in shapes: p processes, f columns of a batch, n rows of all processes, D width.
 """
@@ -49,7 +49,7 @@ class Gathered(Batch[Tensor]):
 
 
 def leaf(rows: Tensor) -> Tensor:
-    """Return embeddings cut off from the graph that made them."""
+    """Return embeddings cut off from their graph."""
     return rows.detach().requires_grad_()
 
 
@@ -110,7 +110,7 @@ def pack(columns: Columns, header: Header, into: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor, header: Header) -> Columns:
-    """Return the columns that have rows, as views of a process's bytes."""
+    """Return the columns with rows, as views of a process's bytes."""
     columns = {}
     for name, size, start in zip(NAMES, header, column_offsets(header), strict=False):
         count = _bytes(size)

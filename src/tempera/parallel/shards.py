@@ -1,5 +1,5 @@
-"""Towers whose parameters are divided among the processes (FSDP2), where one device cannot hold
-them with their optimiser.
+"""Towers with parameters divided among the processes (FSDP2), where towers and optimiser are too
+large for a single device.
 
 A divided parameter is a DTensor. Every process keeps a part of the parameter, with the gradient and
 moments of the part; a layer is put together while it runs. So all processes do the same work with a
@@ -34,8 +34,8 @@ def shard(towers: Iterable[nn.Module], group: Group, dtype: torch.dtype | None =
 
     Args:
         towers: modules that are called with features; common parts of towers are divided once.
-        dtype: the precision in which parameters travel and compute; None is their own. Gradients
-            are summed in the parameters' own precision in any case.
+        dtype: the precision of parameters on their way and in computations; None is the parameters'
+            own. Gradients are summed in the parameters' own precision in any case.
 
     Raises:
         ConfigError: there is only one process, or a tower is compiled.
@@ -74,8 +74,7 @@ def mesh_of(group: Group) -> Any:
 
 
 def add_up(towers: Any) -> None:
-    """Let the modules that FSDP2 divides sum their gradients over the processes, in place of the
-    mean."""
+    """Let modules divided by FSDP2 sum gradients over the processes, in place of the mean."""
     for module in towers.modules():
         if hasattr(module, "set_gradient_divide_factor"):
             module.set_gradient_divide_factor(1.0)
@@ -131,7 +130,7 @@ def refuse_compiled(towers: Iterable[nn.Module], option: str = "fsdp") -> None:
 
 
 def is_compiled(modules: Iterable[nn.Module]) -> bool:
-    """Return True if torch compiles one of the modules of a tower."""
+    """Return True if torch compiles a module of a tower."""
     return any(
         each._compiled_call_impl is not None or type(each).__name__ == "OptimizedModule"
         for each in modules
@@ -157,7 +156,7 @@ def is_divided(tensor: Tensor) -> TypeGuard[Any]:
 
 @torch.no_grad()  # with gradient, sparse tensors have no part
 def part(tensor: Tensor) -> Tensor:
-    """Return this process's part of a tensor, in place; the tensor itself if it is not divided."""
+    """Return this process's part of a tensor, in place; an undivided tensor as a whole."""
     mine: Tensor = tensor.to_local() if is_divided(tensor) else tensor
     return mine
 
@@ -169,8 +168,8 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def at_main(tensor: Tensor, group: Group) -> Tensor | None:
-    """Return the whole of a tensor in the main process, on its CPU where it was divided; each
-    process has to call."""
+    """Return the whole of a tensor in the main process, on the CPU if divided; each process has to
+    call."""
     if not is_divided(tensor):
         return tensor if group.main else None
     mine = part(tensor)
@@ -227,8 +226,8 @@ def gather(towers: nn.Module, into: nn.Module, group: Group, everyone: bool = Tr
 def _units(towers: Sequence[nn.Module]) -> list[nn.Module]:
     """Return the modules of towers that are put together at once, inner modules first.
 
-    A module within a member of a list is divided with the member: the number of its runs depends on
-    the rows (groups of like length), and all processes have to call each unit equally often.
+    A module within a member of a list is divided with the member: the number of runs depends on the
+    rows (groups of like length), and all processes have to call each unit equally often.
     """
     within: set[nn.Module] = set()
     for tower in towers:
@@ -244,7 +243,7 @@ def _units(towers: Sequence[nn.Module]) -> list[nn.Module]:
 
 def _apart(modules: Iterable[nn.Module]) -> list[nn.Module]:
     """Return modules that share no parameters, and no lists: a list, or the largest of modules that
-    share parameters, is replaced by its children until there is none."""
+    share parameters, is replaced by its children until none is left."""
     distinct = [each for each in dict.fromkeys(modules) if list(each.parameters())]
     uses = Counter(p for module in distinct for p in module.parameters())
     split: nn.Module | None = None
@@ -270,8 +269,8 @@ def _apart(modules: Iterable[nn.Module]) -> list[nn.Module]:
 
 
 def _layers(root: nn.Module) -> list[nn.Module]:
-    """Return the members of the outermost lists that share no parameters; modules within a layer are
-    divided with it."""
+    """Return the members of the outermost lists that share no parameters; modules within a layer
+    are divided with the layer."""
     layers = list(dict.fromkeys(_members(root)))
     uses = Counter(p for layer in layers for p in layer.parameters())
     return [layer for layer in layers if all(uses[p] == 1 for p in layer.parameters())]

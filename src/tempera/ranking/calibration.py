@@ -33,7 +33,7 @@ Z = 1.959964  # half the width of a 95 % interval of the normal distribution
 
 @dataclass(frozen=True)
 class Scored:
-    """Pairs with their similarity and relevance."""
+    """Pairs with similarity and relevance."""
 
     scores: Floats  # [n]
     relevant: Mask  # [n]
@@ -139,13 +139,12 @@ class FittedMap:
 
 
 def fit(pairs: Scored, folds: int = FOLDS, seed: int = 0) -> FittedMap:
-    """Fit the maps that the data allow, and choose one by its log loss on queries apart from the
-    fit.
+    """Fit the maps that the data allow, and choose a map by log loss on queries apart from the fit.
 
-    Queries are divided into folds; the pairs of each fold get their probabilities from a map that
-    is fitted to the other folds. The isotonic map needs 1,000 pairs with 50 of each kind. It is
-    chosen if its log loss is significantly lower than the log loss of the logistic map: if the 95 %
-    bootstrap interval of their difference over queries is above 0. The returned maps are fitted to
+    Queries are divided into folds; the pairs of each fold get probabilities from a map fitted to
+    the other folds. The isotonic map needs 1,000 pairs with 50 of each kind. The isotonic map is
+    chosen if the log loss is significantly lower than the log loss of the logistic map: if the 95 %
+    bootstrap interval of the difference over queries is above 0. The returned maps are fitted to
     all pairs.
 
     Raises:
@@ -180,7 +179,7 @@ def fit(pairs: Scored, folds: int = FOLDS, seed: int = 0) -> FittedMap:
 def cross_fitted(
     pairs: Scored, fit_map: Callable[[Floats, Mask], Map], folds: int = FOLDS, seed: int = 0
 ) -> Floats:
-    """Return probabilities by maps that are fitted to other queries, [n]."""
+    """Return probabilities by maps fitted to other queries, [n]."""
     distinct, at = np.unique(pairs.query, return_inverse=True)
     fold = (np.random.default_rng(seed).permutation(len(distinct)) % folds)[at]
     p = np.empty(len(pairs))
@@ -308,7 +307,7 @@ def _shares(pairs: Scored, part: Floats, whole: Floats) -> list[Difference]:
     each, with intervals over queries.
 
     The intervals are never narrower than for independent pairs (Wilson 1927), because resamples of
-    pairs that are all relevant do not vary.
+    relevant pairs alone do not vary.
     """
     count = part.shape[1]
     totals = resampled(np.column_stack([part, whole]), pairs.query)

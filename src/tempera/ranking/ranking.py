@@ -1,4 +1,4 @@
-"""The ranked documents of one system, and their metrics."""
+"""The ranked documents of a system, and the metrics."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Ranking:
         return bootstrap_metrics(self.per_query)
 
     def against(self, other: Ranking) -> dict[str, Comparison]:
-        """Compare this system with another one on the same queries."""
+        """Compare this system with another system on the same queries."""
         return compare(self.per_query, other.per_query)
 
     def first_right(self, relevant: Relevant) -> NDArray[np.int64]:

@@ -32,11 +32,12 @@ class Sample:
     def bias(
         self, queries: Vectors, docs: Vectors, metrics: Sequence[str], full: Relevant
     ) -> dict[str, float]:
-        """Return each metric on the sample less that on the whole corpus, for one model's unit
-        vectors, [q, D] and [c, D].
+        """Return each metric on the sample less the metric on the whole corpus, for one model's
+        unit vectors, [q, D] and [c, D].
 
-        Measured on the untrained model, it estimates how much the metrics during training exceed
-        those of the whole corpus. It shrinks as the model improves, so it does not correct them.
+        Measured on the untrained model, the bias estimates the excess of the metrics during
+        training over the metrics on the whole corpus. The bias shrinks as the model improves, and
+        is no correction.
         """
         small = Ranking.by_vectors(queries, docs[self.docs], self.relevant, metrics).metrics
         whole = Ranking.by_vectors(queries, docs, full, metrics).metrics
