@@ -24,6 +24,7 @@ from ..recommend.judge.full_catalogue import Histories, Scores, inner
 from ..recommend.judge.judgement import Recommended
 from ..recommend.judge.later_events import drawn, judge_events
 from ..recommend.judge.leads import Reached, protocols_of, winner
+from ..recommend.judge.moments import ANOTHER_UNIT
 from ..recommend.read.division import GlobalTime, Undivided
 from ..recommend.read.feature_tables import texts_of
 from ..recommend.read.interactions import Interactions
@@ -32,7 +33,6 @@ from ..recommend.train.encoders import Elapsed
 from ..recommend.train.segments import Contexts
 from ..recommend.train.visits import Visits
 from ..task.verdict import COUNTED, OURS
-from .moments import ANOTHER_UNIT
 from .recommender import Recommender
 
 Floats = NDArray[np.float32]

@@ -281,7 +281,7 @@ class Run(RunFolder):
         self, user: Any = None, history: Sequence[Any] | None = None, **options: Any
     ) -> Recommendations:
         """Return the best items for a user or for a history; see `Recommender.recommend`."""
-        from .moments import refuse_elapsed
+        from ..recommend.judge.moments import refuse_elapsed
 
         refuse_elapsed(options)
         return self.recommender.recommend(user, history, **options)
@@ -292,7 +292,7 @@ class Run(RunFolder):
         See `tempera.artifacts.many_users.write_recommendations`.
         """
         refuse_other_kinds(Run.recommend_all, locals())
-        from .moments import refuse_elapsed
+        from ..recommend.judge.moments import refuse_elapsed
 
         refuse_elapsed(options)
         from .many_users import write_recommendations

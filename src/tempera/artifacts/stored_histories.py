@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.checked import checked_file
 from ..recommend.judge.full_catalogue import Histories
+from ..recommend.judge.moments import KnownTimes
 from ..recommend.judge.past_events import PastEvents, nothing
 from ..tables.tables import parquet_table
 from ..towers.stamp import refuse_foreign
-from .moments import KnownTimes
 
 Codes = NDArray[np.int64]
 

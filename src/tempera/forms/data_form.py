@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from ..errors import DataError
-from ..forms.set_files import is_beir, split_names
 from ..io.atomic import is_run
 from ..tables.columns import headless
 from ..tables.nested import with_paths
@@ -29,7 +28,7 @@ from .proposed_roles import named_columns, proposed_roles, refuse_ids_alone, unf
 from .roles import IDS, Roles
 from .roles import TABLE as PAIRS
 from .sessions import Sessions
-from .set_files import are_judgements, first_text
+from .set_files import are_judgements, first_text, is_beir, split_names
 from .text_endings import is_text_file
 from .unnamed_columns import event_names, is_scale, is_unnamed, refuse_no_events, refuse_prize
 

@@ -28,15 +28,7 @@ from ..read.beir import texts_of
 from ..read.pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
 from ..read.parts import joined
 from ..read.sources import BeirFolder, PairsFile, read_table
-from ..read.text_files import (
-    HEADING_ASKS,
-    UNDIVIDED,
-    files_of,
-    is_code,
-    pair_of,
-    passages,
-    unread,
-)
+from ..read.text_files import HEADING_ASKS, UNDIVIDED, files_of, is_code, pair_of, passages, unread
 
 _MOST = 1000  # queries of validation, and of the test, that are drawn or made; and at most a tenth
 _BATCH, _STEPS = 512, 300  # rows of two texts each

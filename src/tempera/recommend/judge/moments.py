@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..errors import DataError
-from ..recommend.judge.past_events import Moment
+from ...errors import DataError
+from .past_events import Moment
 
 # A time so many times later than the latest time has another unit: a time in milliseconds is 1,000
 # times the same time in seconds.
