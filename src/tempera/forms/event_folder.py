@@ -124,14 +124,21 @@ def _refuse_joined(
 ) -> None:
     """Refuse tables with users and items apart, joined by a third column, for instance of
     orders."""
-    having = {
-        role: [file for file, rows in tables.items() if TABLE.has(role, options, rows.column_names)]
-        for role in TABLE.needed
-    }
-    for users in having["user"]:
-        for items in having["item"]:
-            names, others = (tables[file].column_names for file in (users, items))
-            shared = [name for name in names if name in others and plain(name).endswith("id")]
+    of_users = list[Path]()
+    of_items = list[Path]()
+    for file, rows in tables.items():
+        if TABLE.has("user", options, rows.column_names):
+            of_users.append(file)
+        if TABLE.has("item", options, rows.column_names):
+            of_items.append(file)
+    for users in of_users:
+        for items in of_items:
+            names = set(tables[items].column_names)
+            shared = [
+                name
+                for name in tables[users].column_names
+                if name in names and plain(name).endswith("id")
+            ]
             if users != items and shared:
                 raise DataError(
                     f"{folder}: {users.name} has the users and {items.name} the items, joined by {shared[0]!r}: join both to one "

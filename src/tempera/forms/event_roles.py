@@ -150,11 +150,10 @@ def proposed(rows: pa.Table, options: Mapping[str, Any], where: str) -> dict[str
     for role in USUAL:
         if role != "rating":
             known.update(TABLE.usual_columns(role, names))
-    candidates = [
-        name
-        for name in of_table.could_be("label", "rating", "boolean")
-        if name not in known and not _is_attribute(rows, name, roles)
-    ]
+    candidates = list[str]()
+    for name in of_table.could_be("label", "rating", "boolean"):
+        if name not in known and not _is_attribute(rows, name, roles):
+            candidates.append(name)
     further: dict[str, Any] = {}
     reads_ratings = options.get("min_rating") is not None
     reads_ratings |= isinstance(options.get("dislikes"), int | float)
@@ -171,11 +170,10 @@ def proposed(rows: pa.Table, options: Mapping[str, Any], where: str) -> dict[str
         _ask_label(of_table, rows, candidates, where)
     if "time" not in roles and "position" not in roles and options.get("ordered") is not False:
         of_item = {"item": roles.get("item", "")}
-        times = [
-            name
-            for name in of_table.could_be("time")
-            if name not in known and not _is_attribute(rows, name, of_item)
-        ]
+        times = list[str]()
+        for name in of_table.could_be("time"):
+            if name not in known and not _is_attribute(rows, name, of_item):
+                times.append(name)
         if times:
             _ask_time(of_table, times, where)
     further["metadata"] = [*dict.fromkeys(metadata), "*"]

@@ -48,7 +48,9 @@ class RunningHistories:
         added = list[list[Any]]()
         sessions = list[int]()
         for row, (history, item) in enumerate(zip(histories, items, strict=True)):
-            whole = [*(history or ()), *([] if item is None else [item])]
+            whole = list(history or ())
+            if item is not None:
+                whole.append(item)
             if users is None:
                 if self._new(self.known.get(self.sessions, []), history or [], whole) is None:
                     self.known.pop(self.sessions, None)

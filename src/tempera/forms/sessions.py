@@ -49,7 +49,7 @@ class Sessions:
     rows: int = 0  # of all blocks so far
     anonymous: bool = False  # whether users were numbered
     placed: bool = False  # whether positions are places within a row, by which rows have no order
-    running: RunningHistories | None = None  # of rows that hold a history and what follows it
+    running: RunningHistories | None = None  # of rows of a history and its next item
 
     def flat(self, block: TableBlock) -> TableBlock:
         """Return a block with a row for each item.
@@ -90,7 +90,8 @@ class Sessions:
         if self._column("position", names) is None:
             self.placed = True
             columns[POSITION] = pa.array(np.arange(len(row)) - (lengths.cumsum() - lengths)[row])
-        if following is None and (empty := int((lengths == 0).sum())):
+        empty = int((lengths == 0).sum())
+        if empty and following is None:
             self.dropped["rows without an item"] += empty
         self.rows += len(lists)
         return replace(block, table=pa.table(columns), origin=row)
@@ -110,12 +111,12 @@ class Sessions:
     def _column(self, role: str, names: list[str]) -> str | None:
         """Return the column of a role: the chosen column, or else the first with a usual name."""
         chosen = self.options.get(role)
-        usual = (
-            self.roles.usual_columns(role, names)
-            if role in self.roles.usual and chosen is None
-            else [chosen]
-        )
-        return next((name for name in usual if name in names), None)
+        if chosen is not None:
+            return chosen if chosen in names else None
+        if role not in self.roles.usual:
+            return None
+        usual = self.roles.usual_columns(role, names)
+        return usual[0] if usual else None
 
     def _unnested(self, block: TableBlock) -> TableBlock:
         """Return a table with a list for each field of the objects with items in its rows, for
@@ -142,23 +143,30 @@ class Sessions:
 
     def _lists(self, block: TableBlock, name: str) -> Any:
         """Return lists of items, [r]; None where a row has a single item."""
-        values, separator = block.table[name], self.options.get("separator")
+        values = block.table[name]
+        separator = self.options.get("separator")
         if separator and is_text(values.type):
             return pc.split_pattern(values, separator)
         if is_list(values.type):
             return values
-        return listed(block, name) if is_text(values.type) else None
+        if is_text(values.type):
+            return listed(block, name)
+        return None
 
     def _following(self, item: str, names: list[str]) -> str | None:
         """Return the column of the item after each row's list, if any: item_id beside
         item_id_list."""
         if "item" not in self.roles.usual:
             return None
-        chosen = {name for role in self.roles.usual if (name := self.options.get(role))}
-        besides = {item, *chosen, *self.options.get("metadata", ())}
-        usual = self.roles.usual_columns("item", names)
-        alike = (name for name in usual if plain(item).startswith(plain(name)))
-        return next((name for name in alike if name not in besides), None)
+        besides = {item, *self.options.get("metadata", ())}
+        for role in self.roles.usual:
+            chosen = self.options.get(role)
+            if chosen:
+                besides.add(chosen)
+        for name in self.roles.usual_columns("item", names):
+            if name not in besides and plain(item).startswith(plain(name)):
+                return name
+        return None
 
     def _added(
         self, block: TableBlock, item: str, following: str, lists: Any
@@ -166,7 +174,8 @@ class Sessions:
         """Return the items that each row adds to earlier rows, [r], and sessions for a table
         without users."""
         names = block.table.column_names
-        if time := self._column("time", names):
+        time = self._column("time", names)
+        if time:
             raise DataError(
                 f"{block.file}: column {time!r} tells the time of {following!r} and not those of the items in {item!r}: "
                 f"read the items that have a time, with data.item={following} data.metadata=[{item}], or the order alone, "

@@ -45,8 +45,13 @@ def event_names(rows: pa.Table, where: str) -> tuple[str, ...] | None:
     if names is None or len(columns) > 4:
         return None
     for column in columns[2:]:
-        role = "time" if "time" in column.kinds else "rating" if is_scale(column) else None
-        if role is None or role in names:
+        if "time" in column.kinds:
+            role = "time"
+        elif is_scale(column):
+            role = "rating"
+        else:
+            return None
+        if role in names:
             return None
         names = (*names, role)
     return names if "time" in names else None

@@ -94,7 +94,10 @@ class RoleTable:
         >>> RoleTable({"user": ("user",), "item": ("item",)}, ()).chosen({"item": "sku", "path": "a"})
         ['sku']
         """
-        return [name for role in self.usual for name in _tuple(options.get(role)) or ()]
+        names = list[str]()
+        for role in self.usual:
+            names += _tuple(options.get(role)) or ()
+        return names
 
     def has(self, role: str, options: Mapping[str, Any], names: Sequence[str]) -> bool:
         """Return True if an option or a usual name gives a column to a role."""

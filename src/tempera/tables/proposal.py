@@ -39,17 +39,16 @@ def decision_table(decisions: Sequence[Decision], where: str) -> str:
       question  read as query  by its name
       label     not read       holds yes and no
     """
-    read = [each for each in decisions if each.role != NOT_READ]
-    rest = [each for each in decisions if each.role == NOT_READ]
-    rows = [
-        (_short(each.column), _called(each.role), one_line(each.reason)) for each in [*read, *rest]
-    ]
-    widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
-    lines = [
-        f"  {name:<{widths[0]}}  {role:<{widths[1]}}  {reason}".rstrip()
-        for name, role, reason in rows
-    ]
-    return "\n".join([where, *lines])
+    in_order = sorted(decisions, key=lambda each: each.role == NOT_READ)
+    names = [_short(each.column) for each in in_order]
+    roles = [_called(each.role) for each in in_order]
+    width = max(map(len, names), default=0)
+    width_of_roles = max(map(len, roles), default=0)
+    lines = [where]
+    for name, role, each in zip(names, roles, in_order, strict=True):
+        line = f"  {name:<{width}}  {role:<{width_of_roles}}  {one_line(each.reason)}"
+        lines.append(line.rstrip())
+    return "\n".join(lines)
 
 
 def _called(role: str) -> str:

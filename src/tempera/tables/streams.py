@@ -121,12 +121,11 @@ def _mixed(frame: Any) -> str:
     pandas = sys.modules.get("pandas")
     if pandas is None or not isinstance(frame, pandas.DataFrame):
         return ""
-    columns = ((name, frame[name]) for name in frame.columns if str(frame.dtypes[name]) == "object")
-    for name, column in columns:
-        kinds = [type(value) for value in column]
-        at = next(
-            (row for row, kind in enumerate(kinds) if kind not in (kinds[0], type(None))), None
-        )
-        if at is not None:
-            return f"row {at + 1}: column {name!r} is {column.iloc[at]!r}, after values like {column.iloc[0]!r}"
+    for name in frame.columns:
+        if str(frame.dtypes[name]) != "object":
+            continue
+        values = list(frame[name])
+        for row, value in enumerate(values, 1):
+            if type(value) not in (type(values[0]), type(None)):
+                return f"row {row}: column {name!r} is {value!r}, after values like {values[0]!r}"
     return ""

@@ -108,7 +108,8 @@ def _parquet(path: Path) -> VectorFile:
     table = parquet_table(path)
     options = SimpleNamespace(id=None, vector=None, metadata=("*",))
     names = _COLUMNS.columns(options, table.column_names, str(path))
-    vectors, ids = matrix(table[names["vector"][0]], str(path)), _texts(table[names["id"][0]])
+    vectors = matrix(table[names["vector"][0]], str(path))
+    ids = _texts(table[names["id"][0]])
     return VectorFile(vectors, ids, table.schema.metadata, keys=_keys(table))
 
 
@@ -162,7 +163,8 @@ def _faiss(path: Path) -> VectorFile:
     index = whole
     names = np.arange(whole.ntotal)
     if hasattr(whole, "id_map"):  # owns the index that it names
-        names, index = faiss.vector_to_array(whole.id_map), faiss.downcast_index(whole.index)
+        names = faiss.vector_to_array(whole.id_map)
+        index = faiss.downcast_index(whole.index)
     if hasattr(index, "make_direct_map"):
         index.make_direct_map()
     return VectorFile(index.reconstruct_n(0, whole.ntotal), _texts(names), exact=False)

@@ -151,7 +151,8 @@ def learned_before(config: Config, held_out: HeldOutQueries) -> Iterator[str]:
     whose model is the beginning or the teacher of training."""
     counts = dict[Path, int]()
     for run in (run_of(Path(each)) for each in config.begins_with):
-        if (count := held_out.learned_by(run)) is not None:
+        count = held_out.learned_by(run)
+        if count is not None:
             counts[run] = count
     side = getattr(config.tower, "doc", None)
     index = run_of(Path(side.path)) if isinstance(side, KeptIndex) else None

@@ -189,7 +189,8 @@ class HeldOutQueries:
             )
             self.bias = self.sample.bias(queries, corpus, metrics, relevant)
         if not self.data.tower.normalised:
-            queries, answers = normalised(queries), normalised(answers)
+            queries = normalised(queries)
+            answers = normalised(answers)
         verdict = Verdict(ranking, spread(queries, answers))
         also = self.options.also
         if part != "test" or not also:

@@ -17,7 +17,8 @@ METRICS = ("spearman", "pearson")
 
 def pearson(a: Floats, b: Floats) -> float:
     """Return Pearson's correlation; 0 where one side does not vary."""
-    x, y = a - a.mean(), b - b.mean()
+    x = a - a.mean()
+    y = b - b.mean()
     size = float(np.sqrt((x * x).sum() * (y * y).sum()))
     return float((x * y).sum()) / size if size > 0 else 0.0
 
@@ -86,7 +87,8 @@ class Agreement:
 
     def _draws(self, measure: Callable[[Floats, Floats], float], draws: int) -> Floats:
         """Return the correlation of each bootstrap resample of the pairs."""
-        generator, n = np.random.default_rng(0), len(self.grades)
+        generator = np.random.default_rng(0)
+        n = len(self.grades)
         values = np.empty(draws)
         for draw in range(draws):
             rows = generator.integers(0, n, n)
@@ -111,6 +113,7 @@ def _p_value(a: Floats, b: Floats, grades: Floats, draws: int) -> float:
     extreme = 0
     for _ in range(draws):
         swap = generator.integers(0, 2, len(a)).astype(bool)
-        x, y = np.where(swap, b, a), np.where(swap, a, b)
+        x = np.where(swap, b, a)
+        y = np.where(swap, a, b)
         extreme += abs(pearson(x, grades) - pearson(y, grades)) >= least
     return (1 + extreme) / (1 + draws)

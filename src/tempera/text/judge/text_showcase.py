@@ -140,7 +140,8 @@ class TextShowcase:
         """Return the searched documents with their vectors and the index of their words."""
         words = self.held_out.words_of_all()
         tables = {} if words is None else {WORDS: words.table()}
-        vectors, documents = self.held_out.vectors(), self.texts.catalogue.table()
+        vectors = self.held_out.vectors()
+        documents = self.texts.catalogue.table()
         return Searched(vectors, documents, self.data.tower.normalised, tables)
 
     def trained_on(self) -> dict[str, NDArray[np.int64]]:

@@ -56,6 +56,7 @@ _KINDS = {
 }
 _UNREAD = "unread"  # the kind of a row that stands for a file that cannot be read
 _CANNOT = "Python files that cannot be read"
+_UNREAD_FOLDERS = ("site-packages", "dist-packages", "__pycache__")
 _FILES_A_BATCH = 100
 _MOST_MADE = 2  # most made rows for each pair
 _FEW_MADE = 1 << 15  # made rows that are kept however few pairs there are
@@ -182,13 +183,13 @@ def python_files(root: Path, others: Sequence[Path] = ()) -> Iterator[Path]:
     skipped = {other.resolve() for other in others} - {root.resolve()}
     for folder, folders, files in os.walk(root):
         # os.walk goes on with the folders that are left in its list.
-        folders[:] = sorted(
-            name
-            for name in folders
-            if name not in ("site-packages", "dist-packages", "__pycache__")
-            and not name.startswith(".")
-            and Path(folder, name).resolve() not in skipped
-        )
+        kept = list[str]()
+        for name in folders:
+            if name in _UNREAD_FOLDERS or name.startswith("."):
+                continue
+            if Path(folder, name).resolve() not in skipped:
+                kept.append(name)
+        folders[:] = sorted(kept)
         for name in sorted(files):
             path = Path(folder, name)
             if name.endswith(".py") and not name.startswith(".") and path.is_file():

@@ -93,12 +93,11 @@ class PythonSource:
         for block, first, last in self._undocumented():
             if not block.asks:
                 continue
-            kept, comments = self.lines[first:last], list[str]()
-            if inside := self.comments[
-                bisect_left(self.comments, first) : bisect_left(self.comments, last)
-            ]:
-                comments = [self.lines[i].strip().lstrip("#") for i in inside]
-                kept = [line for i, line in enumerate(kept, first) if i not in inside]
+            begin = bisect_left(self.comments, first)
+            end = bisect_left(self.comments, last)
+            inside = self.comments[begin:end]
+            comments = [self.lines[i].strip().lstrip("#") for i in inside]
+            kept = [self.lines[i] for i in range(first, last) if i not in inside]
             code = _NAME.sub(r"\1", _dedented(kept, block.indent).strip(), 1)
             words = " ".join(comments)[:_LETTERS].split()
             if len(_WORD.findall(block.own)) > 1:
@@ -118,15 +117,16 @@ class PythonSource:
                 yield block.name.replace(" ", "."), "", self._code(block, first, last), first
 
     def _undocumented(self) -> Iterator[tuple[_Block, int, int]]:
-        """Yield functions without a docstring, with the first and last position of their lines;
-        none if brackets do not match."""
+        """Yield functions without a docstring, with the number of the first line and of the line
+        after the last; none if brackets do not match."""
         if any(self.masked.count(left) != self.masked.count(right) for left, right in _BRACKETS):
             return
         for block in self.blocks:
             if block.documented or block.is_class:
                 continue
             end = block.end if block.end >= 0 else _end(self.masked, block)
-            first, last = self.line_of(block.start), self.line_of(end - 1) + 1
+            first = self.line_of(block.start)
+            last = self.line_of(end - 1) + 1
             if last - first >= _FEWEST_LINES:
                 yield block, first, last
 
@@ -141,13 +141,13 @@ class PythonSource:
         lines = list[str | None](self.lines)
         for block in self.blocks:
             if block.documented:
-                first, end = (
-                    self.line_of(block.docstring[0]),
-                    self.line_of(block.docstring[1] - 1) + 1,
-                )
+                begin, end = block.docstring
+                first = self.line_of(begin)
+                last = self.line_of(end - 1)
+                lines[first : last + 1] = [None] * (last + 1 - first)
                 # Of `def f(): "Text."` the definition stays.
-                head = self.text[self.starts[first] : block.docstring[0]].rstrip()
-                lines[first:end] = [head or None, *[None] * (end - first - 1)]
+                head = self.text[self.starts[first] : begin].rstrip()
+                lines[first] = head or None
         return lines
 
     @cached_property
@@ -170,15 +170,13 @@ class _Block:
     indent: int
     start: int
     is_class: bool
-    end: int = (
-        -1
-    )  # known for blocks with a docstring, for those around them, and for classes around others
+    # Known for blocks with a docstring or around a docstring, and for classes around blocks.
+    end: int = -1
     docstring: tuple[int, int] = (0, 0)
     text: str = ""
     name: str = ""
-    # whether it is a function without a docstring that is no part of a document, and holds none
-    asks: bool = False
-    inner: bool = False  # whether it is a function without a docstring in another function
+    asks: bool = False  # a function without a docstring, neither in nor around a document
+    inner: bool = False  # a function without a docstring in a function
 
     @property
     def documented(self) -> bool:
@@ -187,8 +185,9 @@ class _Block:
 
 
 def _blocks(source: str, masked: str) -> list[_Block]:
-    """Return the blocks of a source, outer ones first."""
-    blocks, around = list[_Block](), list[_Block]()
+    """Return the blocks of a source, outer blocks first."""
+    blocks = list[_Block]()
+    around = list[_Block]()  # the blocks around the present head, and the present block
     for head in _HEAD.finditer(masked):
         block = _Block(head[3], len(head[1]), head.start(1), head[2] == "class")
         around = [outer for outer in around if outer.indent < block.indent]
@@ -204,17 +203,19 @@ def _blocks(source: str, masked: str) -> list[_Block]:
             within = any(each.documented and not each.is_class for each in outer)
             block.asks = not (block.is_class or block.own.startswith("__") or within)
             block.inner = not all(each.is_class for each in outer)
-            block.name = (
-                f"{outer[-1].own} {block.own}" if outer and outer[-1].is_class else block.own
-            )
+            block.name = block.own
+            if outer and outer[-1].is_class:
+                block.name = f"{outer[-1].own} {block.own}"
             continue
         for each in around:
-            each.end = each.end if each.end >= 0 else _end(masked, each)
+            if each.end < 0:
+                each.end = _end(masked, each)
         around = [outer for outer in around if outer.end > block.start]
         for each in around:
             each.asks = False  # it holds a document
         block.name = ".".join(outer.own for outer in around)
-        block.docstring, block.text = place.span(1), text
+        block.docstring = place.span(1)
+        block.text = text
     return blocks
 
 
@@ -226,7 +227,8 @@ def _mask(match: re.Match[str]) -> str:
 
 def _colon(masked: str, start: int) -> int:
     """Return the position behind the colon of the head of a block."""
-    if simple := _SIMPLE_HEAD.match(masked, start):
+    simple = _SIMPLE_HEAD.match(masked, start)
+    if simple is not None:
         return simple.end()
     depth = 0
     for sign in _SIGN.finditer(masked, start):
@@ -258,11 +260,8 @@ def _end(masked: str, block: _Block) -> int:
 
 def _text(literal: str) -> str | None:
     """Return the text of a docstring; None for bytes and formatted strings."""
-    if (
-        literal[:3] == '"""'
-        and literal.find('"""', 3) == len(literal) - 3
-        and not _SPECIAL.search(literal)
-    ):
+    is_quoted = literal[:3] == '"""' and literal.find('"""', 3) == len(literal) - 3
+    if is_quoted and not _SPECIAL.search(literal):
         return literal[3:-3]
     try:
         text = ast.literal_eval(literal)
@@ -273,7 +272,8 @@ def _text(literal: str) -> str | None:
 
 def _dedented(lines: Sequence[str], indent: int) -> str:
     """Return lines as from `textwrap.dedent`, by the indent of the first line."""
-    margin, text = lines[0][:indent], _BLANK.sub("", "\n".join(lines))
+    margin = lines[0][:indent]
+    text = _BLANK.sub("", "\n".join(lines))
     if re.search(rf"\n(?!\n|{margin}|\Z)", text):
         return textwrap.dedent(text)
     return text.replace("\n" + margin, "\n")[indent:]

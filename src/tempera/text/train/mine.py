@@ -197,7 +197,8 @@ def _table(task: MiningTask, block: Mined, start: int) -> pa.Table:
 
 def _schema(task: MiningTask) -> pa.Schema:
     """Return the columns of the file, with the ids of the source if the source has ids."""
-    text, score = pa.large_string(), pa.float32()
+    text = pa.large_string()
+    score = pa.float32()
     return pa.schema(
         [
             ("query_id", task.queries.shown.type),

@@ -51,7 +51,8 @@ def summary(catalogue: Catalogue, rows: Rows, queries: Ragged, docs: Ragged) -> 
 
 def _shown(catalogue: Catalogue, row: int, queries: Ragged, docs: Ragged) -> dict[str, Any]:
     """Return a row as text: each role's text with the number of tokens."""
-    query, doc = int(catalogue.query_of[row]), int(catalogue.doc_of[row])
+    query = int(catalogue.query_of[row])
+    doc = int(catalogue.doc_of[row])
     negatives = catalogue.negatives[row : row + 1].values.numpy()
 
     def text(value: str, tokens: int) -> dict[str, Any]:

@@ -305,7 +305,8 @@ def _draw(
     Args:
         all_known: True if documents count as known by `options`, or since rows are any two texts.
     """
-    query_ids, part = pairs.ids("query"), pairs.part
+    query_ids = pairs.ids("query")
+    part = pairs.part
     pool = _Pool.of(pairs, candidates, known, all_known, options.seed)
     distinct = _count_distinct(query_ids[part != RANKED])
     share = min(MOST, distinct // 10, len(pool.queries) // 4)

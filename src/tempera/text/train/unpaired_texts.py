@@ -145,7 +145,8 @@ class Documents:
         if self.rule is None:
             train, ranked = _any_two(log, divided, whole)
         else:
-            train, ranked = self._training_pairs(whole, dropped), whole
+            train = self._training_pairs(whole, dropped)
+            ranked = whole
         by_part = {RANKED: _of([""] * (len(ranked) + len(divided)), [*ranked, *divided])}
         by_part[TRAIN] = train
         by_part.update(parts)
@@ -238,7 +239,9 @@ def _schedule(rows: int, large: bool = False) -> tuple[int, float]:
 
 def _without_queries(log: Sequence[str], judged: Iterable[Pairs]) -> list[str]:
     """Return the distinct queries of a log that no pair of validation or test asks."""
-    forms = {form(query) for pairs in judged for query in pairs.texts("query")}
+    forms = set[str]()
+    for pairs in judged:
+        forms.update(map(form, pairs.texts("query")))
     return [query for query in dict.fromkeys(log) if form(query) not in forms]
 
 
@@ -272,7 +275,10 @@ def _log(path: Path) -> list[str]:
     line."""
     files = files_of(path, is_text_file) if path.is_dir() else [path]
     if files and not is_table(path):
-        return [line.strip() for file in files for line in read_lines(file) if line.strip()]
+        lines = list[str]()
+        for file in files:
+            lines += [line.strip() for line in read_lines(file)]
+        return [line for line in lines if line]
     (texts,) = _columns(path, _QUERIES, {"query": None})
     return [text for text in texts if text]
 
