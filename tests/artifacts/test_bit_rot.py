@@ -45,7 +45,7 @@ def texts(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     options["evaluation"]["bm25"] = True
     run = train(options, tmp_path_factory.mktemp("rot") / "texts")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tempera.finished.calibrate.picture", lambda *_: {"svg": b"", "png": b""})
+        patch.setattr("tempera.finished.calibrate.draw_calibration", lambda *_: {"svg": b"", "png": b""})
         calibrate(run.folder)
     run.export("parquet")
     return run.folder
@@ -175,7 +175,7 @@ def campaign(run: Path, readers: Mapping[str, Reader], flips: int, place: Path) 
 
 @pytest.fixture
 def writes_no_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempera.finished.calibrate.picture", lambda *_: {})
+    monkeypatch.setattr("tempera.finished.calibrate.draw_calibration", lambda *_: {})
     monkeypatch.setattr("tempera.finished.calibrate.write_calibration", lambda *_: None)
 
 
