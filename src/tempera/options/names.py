@@ -100,8 +100,9 @@ def name_and_options(kind: Any, value: Mapping[Any, Any]) -> tuple[Any, Any]:
             name = key
             break
     options = rest.pop(name, None)
-    part: Any = PARTS[kind].get(name)
-    if isinstance(options, str) and inspect.isclass(part):
+    part = PARTS[kind].get(name)
+    is_text_of_part = isinstance(options, str) and inspect.isclass(part)
+    if is_text_of_part:
         first = next(iter(hints_of(part)))
         return name, {first: options, **rest}
     if rest:
