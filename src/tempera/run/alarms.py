@@ -48,25 +48,25 @@ class Alarms:
         self.log = log
 
     def ring(self, step: int, text: str | None) -> None:
-        """Log an alarm and print it; do nothing if there is no text."""
+        """Log and print an alarm; do nothing without a text."""
         if text is not None:
             self.log.write(event=ALARM, step=step, text=text)
             logger.warning(f"alarm: {text}")
 
     def caution(self, step: int, text: str) -> None:
-        """Log a doubt about the results; the end of the run shows it."""
+        """Log a doubt about the results, for the end of the run."""
         self.log.write(event=CAUTION, step=step, text=text)
 
     def collapse(self, step: int, spread: Spread) -> None:
-        """Ring if an evaluation has found that all embeddings have become alike."""
+        """Ring if the embeddings of an evaluation are all alike."""
         if spread.collapsed:
             self.ring(
                 step, f"after step {step:,} the embeddings have collapsed: {spread.collapsed}"
             )
 
     def regression(self, step: int, metric: str, difference: Difference, queries: int) -> None:
-        """Ring if the trained model is worse than the untrained one by more than chance; log a
-        caution if it is worse by less.
+        """Ring if the trained model is worse than the untrained model by more than chance; log a
+        caution if worse by less.
 
         Args:
             difference: the trained model less the untrained one, in `metric`.
@@ -93,7 +93,7 @@ class Alarms:
             )
 
     def step(self, progress: Progress, data: Data, together: int) -> None:
-        """Log a step, or that it was skipped, with its fault and rows."""
+        """Log a step, or a skipped step with its fault and rows."""
         values = asdict(progress)
         fault = values.pop("fault")
         if progress.fault is None:
@@ -129,8 +129,8 @@ def doubts(
     chooses: bool = True,
     queries: int = 0,
 ) -> Iterator[str]:
-    """Yield cautions about a run that has ended, each with advice: too few steps, too many, no
-    better than a baseline.
+    """Yield cautions about a complete run, each with advice: too few steps, too many, no better
+    than a baseline.
 
     Args:
         records: the log.
@@ -252,8 +252,7 @@ def _unfinished(looks: Sequence[Mapping[str, Any]], longer: str) -> Iterator[str
 
 @contextmanager
 def explained(data: Data, together: int, kept: Checkpoints | None) -> Iterator[None]:
-    """Add the rows that have caused a fault, and the last good checkpoint, to a fault that ends the
-    block."""
+    """Add its rows and the last good checkpoint to a fault that ends the block."""
     try:
         yield
     except NotFinite as error:
@@ -288,7 +287,7 @@ def within_memory(kept: Checkpoints) -> Iterator[None]:
 
 
 def named(fault: Fault, data: Data, together: int) -> str:
-    """Return the first rows of a fault by the names that a user knows.
+    """Return the first rows of a fault by the user's names.
 
     Args:
         together: batches of a step.

@@ -1,4 +1,5 @@
-"""The plan of a training, said before its first step: steps, negatives, micro-batches and memory."""
+"""The plan of a training, logged before the first step: steps, negatives, micro-batches and
+memory."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from .prepare import Prepared
 
 
 def announce(prepared: Prepared, state: State, steps: int) -> None:
-    """Print and log the plan of a training; all processes call, and the main one prints.
+    """Print and log the plan of a training; all processes call, and the main process prints.
 
     Args:
         prepared: the run.
-        state: of the training, before its first step.
+        state: of the training, before the first step.
         steps: of the training.
     """
     data = prepared.task.data

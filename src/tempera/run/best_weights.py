@@ -59,8 +59,8 @@ class BestWeights:
         return self.position.best_step
 
     def choice(self, last: int) -> dict[str, Any]:
-        """Return the step of the saved weights with its validation; an empty dict if validation
-        has not chosen them."""
+        """Return the step of the saved weights with the validation of that step; an empty dict if
+        validation has not chosen."""
         if self.weights is None:
             return {}
         return {

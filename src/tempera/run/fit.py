@@ -44,15 +44,15 @@ _OWN = {*READ, *OF_A_MACHINE, "report_to", "card"}
 
 @dataclass(frozen=True)
 class Fitted:
-    """Hold a run after its last step; its tower has the weights that are saved.
+    """Hold a run after its last step; the tower has the saved weights.
 
     Args:
-        step: number of the step whose weights are saved.
-        taken: steps that were taken.
+        step: number of the step of the saved weights.
+        taken: number of taken steps.
         best: the choice of the weights, for metrics.json; empty if nothing was chosen.
         replaying: share of training's time in which rows were embedded a second time.
-        looks_left_out: looks on the way that evaluation.budget did not allow.
-        keep: leaves a checkpoint with which the same command repeats only the stages after
+        looks_left_out: number of looks left out because of evaluation.budget.
+        keep: leaves a checkpoint, from which the same command repeats only the stages after
             training.
     """
 
@@ -68,7 +68,7 @@ def fit(prepared: Prepared, checkpoints: Checkpoints | None = None, looks: bool 
     """Train the tower of a prepared run, or resume its training.
 
     Args:
-        checkpoints: where to resume and what to leave on the way; None does neither.
+        checkpoints: to resume from, and to leave on the way; None is neither.
         looks: evaluate on the validation set before the first step, on the way and after the last;
             without looks, no weights are chosen.
     """
@@ -126,7 +126,7 @@ def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) ->
 
 
 def _common_start(prepared: Prepared) -> str:
-    """Return the digest of the data and weights at the start, which is the same on all processes.
+    """Return the digest of the data and weights at the start, equal on all processes.
 
     Gradients of processes that begin differently would be summed all the same.
 
@@ -154,7 +154,7 @@ def _common_start(prepared: Prepared) -> str:
 
 
 def _without_own(options: Any) -> Any:
-    """Return options without the options that may differ between machines."""
+    """Return options without the options that may differ between processes."""
     if isinstance(options, Mapping):
         return {name: _without_own(value) for name, value in options.items() if name not in _OWN}
     if isinstance(options, list | tuple):
@@ -211,7 +211,8 @@ class _Course:
         self.records = 0  # of the log, when training has ended
 
     def run(self) -> None:
-        """Take the steps, each with a look and a checkpoint where they are due; stop at a signal."""
+        """Take the steps, each with a look and a checkpoint where they are due; stop at a
+        signal."""
         together = self.options.gradient_accumulation_steps
         first = self.state.step * together
         last = self.steps * together
@@ -275,12 +276,11 @@ class _Course:
         return self.seconds
 
     def gather(self, everyone: bool = False) -> None:
-        """Bring the trained weights into the tower that is judged and saved; onto the device if the
-        device has room.
+        """Bring the trained weights into the task's tower, onto the device if the device has room.
 
         Args:
-            everyone: on all processes, where only tables are divided; else on the main process,
-                which judges and saves.
+            everyone: on all processes, where only tables are divided; else on the main process
+                alone, which judges and saves.
         """
         if not self.options.divides:
             return
@@ -290,8 +290,8 @@ class _Course:
             tower.to(self.group.device)
 
     def clear(self) -> None:
-        """Leave the memory to the steps: a tower that is only judged and saved waits on the CPU,
-        without divided tables."""
+        """Leave the memory to the steps: where the trained tower is a copy, the task's tower waits
+        on the CPU, without divided tables."""
         if self.options.divides:
             self.data.tower.cpu()
         if self.options.divide_tables:

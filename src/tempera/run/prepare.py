@@ -1,5 +1,4 @@
-"""The reading of a run's data: from a configuration to data that are divided and ready to train
-on."""
+"""The reading of a run's data: from a configuration to divided data, ready for training."""
 
 from __future__ import annotations
 
@@ -28,10 +27,10 @@ class Prepared:
     """Hold a run before its first step.
 
     Args:
-        config: with the options that the data have decided.
-        folder: where the run writes.
+        config: with the options decided by the data.
+        folder: of the run's files.
         log: of the run.
-        phases: the time that the run has taken so far.
+        phases: the time of the run so far.
     """
 
     config: Config
@@ -55,10 +54,10 @@ def prepare(
     Args:
         vectors: folder for the vectors of guides, for all processes and neighbouring runs; None is
             a folder in `folder`.
-        shared: a task that has read the same data, which are not read again.
+        shared: a task with the same data, which are not read again.
 
     Raises:
-        TemperaError: no data, or options that do not fit them.
+        TemperaError: no data, or options that do not fit the data.
     """
     phases = Phases()
     torch.manual_seed(config.train.seed)
@@ -108,8 +107,8 @@ def _reads_in_bf16(devices: Devices) -> bool:
 
 
 def move_tower(config: Config, task: RunTask, devices: Devices) -> None:
-    """Move a task's tower to the device, before the tower is judged for the first time, and let the
-    tower read in the precision of the run."""
+    """Move a task's tower to the device before its first judgement, and let the tower read in the
+    precision of the run."""
     if _reads_in_bf16(devices):
         read_in(task.data.tower, torch.bfloat16)
     if not config.train.divides:

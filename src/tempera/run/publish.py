@@ -52,10 +52,9 @@ def publish(
     the log.
 
     Args:
-        before: verdict on the untrained tower; None where nothing is held out to judge by.
+        before: verdict on the untrained tower; None without held-out data.
         after: verdict on the trained tower.
-        served: the run whose tower is saved: the same run, or the run that was then trained on the
-            test, too.
+        served: the run with the tower to save: the same run, or the run after a refit on the test.
     """
     with prepared.phases("publish"):
         _publish(prepared, fitted, before, after, served)
@@ -120,8 +119,8 @@ def _publish(
 
 
 def _save(prepared: Prepared, task: RunTask, model: Path, beside: Path) -> None:
-    """Write a model, and beside it the ids of all data that it, its first weights and its teachers
-    have learned."""
+    """Write a model, and beside the model the ids of all data known to the model, its first weights
+    and its teachers."""
     task.data.tower.save(model)
     for name, array in prepared.config.world.trained_on(task).items():
         before = learned(prepared.config.begins_with)
@@ -152,7 +151,7 @@ def _training(prepared: Prepared, fitted: Fitted) -> dict[str, Any]:
 def _alarms(
     prepared: Prepared, fitted: Fitted, systems: Systems, differences: Differences, is_fused: bool
 ) -> Alarms:
-    """Log and return the alarms and cautions of a run that has ended.
+    """Log and return the alarms and cautions of a complete run.
 
     Args:
         is_fused: the run answers by the model and a baseline together.
@@ -204,7 +203,7 @@ def _alarms(
 def _on_other_data(
     before: Mapping[str, TaskScores], after: Mapping[str, TaskScores]
 ) -> dict[str, Any]:
-    """Return the main metric on other data before and after training, and the difference with its
+    """Return the main metric on further data before and after training, with the difference and
     interval."""
     rows = {}
     for path, scores in after.items():
@@ -220,7 +219,7 @@ def _on_other_data(
 
 
 def _caution_of_other_data(alarms: Alarms, step: int, others: Mapping[str, Any]) -> None:
-    """Log a caution for each of the other data on which training has made the model worse."""
+    """Log a caution for each file of further data on which training has made the model worse."""
     for path, each in others.items():
         difference = each["difference"]
         if difference["real"] and difference["mean"] < 0:

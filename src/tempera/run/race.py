@@ -48,17 +48,17 @@ _SHARE = 0.02  # largest share of a setting's steps that may be spent on telling
 
 @dataclass(frozen=True)
 class Tried:
-    """One setting after one round.
+    """A setting after a round.
 
     Args:
         name: of the setting; empty if its values say enough.
-        values: options of the setting, which was trained with `Race.trial` of its values.
-        steps: of its training.
+        values: options of the setting, trained with `Race.trial` of the values.
+        steps: of the training.
         score: mean of the main metric over the validation queries.
         low: lower end of the 95 % interval of the difference from the best setting of the round,
             paired by query; 0 for the best.
         high: upper end of the interval.
-        seconds: CPU seconds of its training and evaluation.
+        seconds: CPU seconds of training and evaluation.
     """
 
     name: str
@@ -81,11 +81,11 @@ def choose_by_race(
     known: Mapping[str, Any] | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> Prepared:
-    """Choose the options of `free` by a race, and return the run with its chosen options, before
-    its training; all processes call.
+    """Choose the options of `free` by a race, and return the run with the chosen options, before
+    the training; all processes call.
 
     Args:
-        free: the options that the configuration leaves open.
+        free: names of the open options.
         known: the record of the race of an interrupted run, which is not run again.
         checkpoints: keep the scores of the race on the way; None keeps no scores.
     """
@@ -228,12 +228,12 @@ def run_race(
 ) -> tuple[list[Tried], Setting]:
     """Train the settings of each round for their part of the run's steps, and go on with the best.
 
-    A lead that may be chance counts: to keep the default unless it is shown to be worse loses on
-    the test (docs/results/text-recipe.md). Where the best value is at an edge, and shown to be the
-    best, the race goes on beyond the edge. One process calls.
+    A lead counts even if due to chance: to keep the default until the default is shown to be worse
+    loses on the test (docs/results/text-recipe.md). Where the best value is at an edge, and shown
+    to be the best, the race goes on beyond the edge. One process calls.
 
     Args:
-        progress: settings that have been tried already; None has none.
+        progress: settings already tried; None is no setting.
 
     Returns:
         All tried settings, and the winner.

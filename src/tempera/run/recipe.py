@@ -28,10 +28,10 @@ def train(
 ) -> Run:
     """Train a retriever and leave a run folder.
 
-    Options that the configuration leaves open follow the data: batch size and epochs from the number
-    of training pairs, and for a static tower the temperature and the learning rate from a race on
-    validation queries. `recipe: none` keeps the defaults. An interrupted run has left checkpoints
-    in `output`.checkpoints; the same call resumes from the latest checkpoint.
+    Options that the configuration leaves open follow the data: batch size and epochs from the
+    number of training pairs, and for a static tower the temperature and the learning rate from a
+    race on validation queries. `recipe: none` keeps the defaults. An interrupted run has left
+    checkpoints in `output`.checkpoints; the same call resumes from the latest checkpoint.
 
     Args:
         config: options as a mapping, a YAML file, a file or folder of data, or None for the default
@@ -42,8 +42,8 @@ def train(
         overwrite: replace a run that `output` holds, once the new run is complete. An interrupted
             run is resumed, and forgotten if its configuration is another.
         data: rows to train on, in place of a source: a datasets.Dataset, a frame of pandas or
-            polars, a table of pyarrow. Rows with columns like user_id and item_id are
-            interactions. The options of `data:` name further columns.
+            polars, a table of pyarrow. Rows with columns like user_id and item_id are interactions.
+            The options of `data:` name further columns.
 
     Raises:
         TemperaError: wrong options, no data, or an output that cannot be written.

@@ -1,5 +1,4 @@
-"""Training again, also on data that were held out, after validation has chosen settings and
-length."""
+"""Training again, also on held-out data, after validation has chosen settings and length."""
 
 from __future__ import annotations
 
@@ -44,9 +43,9 @@ class Refit:
 
     A refit begins anew, with the weights and the objective of the run before its training. Where
     rows are made of documents (`train.made_rows`), the longest part of a training, or negatives are
-    mined for the refit (`mining.again`), the refit goes on from the weights that validation has
-    chosen: for half of the steps, or a quarter where both are, at half of the learning rates,
-    without made rows and with mined negatives. A memory is empty then, and schedules begin again.
+    mined for the refit (`mining.again`), the refit goes on from the best weights by validation: for
+    half of the steps, or a quarter where both are, at half of the learning rates, without made rows
+    and with mined negatives. A memory is empty then, and schedules begin again.
 
     Args:
         prepared: the run, before its training.
@@ -96,11 +95,11 @@ class Refit:
         return float(1 + self.share * self.cost * more / self.pairs)
 
     def __call__(self, part: Part, run: Prepared, fitted: Fitted) -> Prepared:
-        """Return the run trained also on a part of its data, for the passes that its best weights
+        """Return the run trained also on a held-out part, for as many passes as the best weights
         have taken; all processes call.
 
-        The same run where `train.refit` leaves this part out, where the part adds no pair, or where
-        no step has helped.
+        The run stays the same where `train.refit` leaves the part out, where the part adds no pair,
+        or where no step has helped.
         """
         group = run.devices.group
         self.chosen = self.chosen or run
@@ -156,7 +155,7 @@ class Refit:
 
 
 def _continued(train: Training) -> Training:
-    """Return the options of a training that goes on from trained weights."""
+    """Return the options of a training from trained weights."""
     tables = train.table_learning_rate
     if not tables and train.table_optimizer == "rowwise_adagrad":
         tables = TABLE_RATE
@@ -170,8 +169,8 @@ def _continued(train: Training) -> Training:
 
 
 def _load_chosen_weights(chosen: Prepared, task: RunTask, objective: nn.Module) -> None:
-    """Give a tower and an objective the weights that validation has chosen, which the main process
-    shares with the other processes."""
+    """Give a tower and an objective the best weights by validation, shared by the main process with
+    all processes."""
     tower = task.data.tower
     tower.load_state_dict(chosen.task.data.tower.state_dict())
     trained = chosen.config.objective.parameters()

@@ -1,4 +1,4 @@
-"""The content of a run's report and of its model card."""
+"""The content of a run's report and model card."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def report_of(
 def _facts(
     prepared: Prepared, metrics: Mapping[str, Any], systems: Systems, rival: str | None
 ) -> dict[str, str]:
-    """Return the facts of the report by their titles."""
+    """Return the facts of the report by title."""
     facts = {}
     for name, title in prepared.task.facts.subject.facts.items():
         facts[title] = f"{metrics['data'][name]:,}"
@@ -107,8 +107,7 @@ def _facts(
 
 
 def _left_out(data: Mapping[str, Any]) -> dict[str, str]:
-    """Return the number of rows that the data have lost, by reason, and sentences on rows that are
-    held out together."""
+    """Return the numbers of left-out rows by reason, and sentences on rows held out together."""
     texts = {}
     for reason, count in data.get("dropped", {}).items():
         texts[f"left out: {reason}"] = f"{count:,}"
@@ -119,7 +118,7 @@ def _left_out(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _refits(metrics: Mapping[str, Any]) -> dict[str, str]:
-    """Return a sentence on each training again on held-out data, by its title."""
+    """Return a sentence on each refit by title."""
     titles = {
         "validation": "trained again before the evaluation",
         "test": "trained again after the evaluation",
@@ -138,7 +137,7 @@ def _refits(metrics: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _base_model(tower: Mapping[str, Any]) -> str | None:
-    """Return the model that a tower, or the tower of queries, starts from; None for a tower from
+    """Return the model from which a tower, or the tower of queries, starts; None for a tower from
     scratch."""
     options = tower
     if isinstance(tower.get("query"), Mapping):
@@ -148,5 +147,5 @@ def _base_model(tower: Mapping[str, Any]) -> str | None:
 
 
 def _only(names: Sequence[str], scores: Mapping[str, float]) -> dict[str, float]:
-    """Return the scores with these names, in their order."""
+    """Return the scores of some names, in the order of the names."""
     return {name: scores[name] for name in names if name in scores}
