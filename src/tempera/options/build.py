@@ -35,7 +35,7 @@ def build(options: Options, data: Any = None, of_data: World | None = None) -> C
     """Check options and build their objects.
 
     Args:
-        data: the source that is built already; `options` have no section for it.
+        data: a source that is built already, in place of a section `data` in `options`.
         of_data: the world of that source.
 
     Raises:
@@ -98,7 +98,7 @@ def build(options: Options, data: Any = None, of_data: World | None = None) -> C
 
 
 def _checked_section(options: Options, name: str, builder: Builder) -> dict[str, Any]:
-    """Return a copy of a section, empty without one; refuse a section that is no mapping."""
+    """Return a copy of a section, empty if missing; refuse any value but a mapping."""
     section = options.values.get(name)
     if section is None:
         return {}
@@ -108,7 +108,7 @@ def _checked_section(options: Options, name: str, builder: Builder) -> dict[str,
 
 
 def _data_section(options: Options, builder: Builder) -> dict[str, Any]:
-    """Return a copy of the section `data`, with the source that its path determines."""
+    """Return a copy of the section `data`, with the source by its path."""
     section = _checked_section(options, "data", builder)
     if section.get("path") is None or "source" in section:
         return section
@@ -123,8 +123,7 @@ def _build_named(
     made: dict[str, Any],
     resolved: dict[str, Any],
 ) -> None:
-    """Build the part that a section names, and add the part and its options under the section's
-    name."""
+    """Build the part of a section, and add the part and its options under the section's name."""
     kind, tag, default = SECTIONS[name]
     chosen = section.pop(tag, default)
     part = builder.named(kind, chosen, f"{name}.{tag}")
@@ -135,9 +134,9 @@ def _build_named(
 
 
 def options_of_run(run: Path, overrides: Sequence[str] = ()) -> Options:
-    """Return the options that a run folder records, without options that were removed since.
+    """Return the options in the record of a run folder, without removed options.
 
-    A removed option that had an effect is named in one line.
+    A removed option with an effect is named in one line.
 
     Raises:
         ConfigError: the file is missing or damaged.
@@ -154,12 +153,12 @@ def options_of_run(run: Path, overrides: Sequence[str] = ()) -> Options:
 
 
 def config_of_run(run: Path, overrides: Sequence[str] = ()) -> Config:
-    """Return the configuration that a run folder records, as `options_of_run` reads it."""
+    """Return the configuration in the record of a run folder, see `options_of_run`."""
     return build(options_of_run(run, overrides))
 
 
 def _refuse_misfits(config: Config, builder: Builder) -> None:
-    """Refuse options that are right by themselves and wrong together."""
+    """Refuse options that are right alone and wrong together."""
     if (config.base.teacher is None) != (config.train.teacher is None):
         builder.fail(
             "objective.teacher",
@@ -182,13 +181,13 @@ def _refuse_misfits(config: Config, builder: Builder) -> None:
 
 
 def _section(options: Options, name: str) -> Mapping[str, Any]:
-    """Return a section of a configuration; an empty one in place of a value that is no mapping."""
+    """Return a section of a configuration; an empty section in place of any value but a mapping."""
     section = options.values.get(name)
     return section if isinstance(section, Mapping) else {}
 
 
 def _with_source(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a section `data` with the source that its path determines."""
+    """Return a section `data` with the source by its path."""
     rest = dict(section)
     if "source" in section or section.get("path") is None:
         return rest
@@ -197,8 +196,8 @@ def _with_source(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kind_of_tower(options: Options) -> Any:
-    """Return the class of the options of the tower that is trained, by its name or else by the
-    data; None for an unknown name."""
+    """Return the class of the options of the tower to train, by name or else by the data; None for
+    an unknown name."""
     tower = _section(options, "tower")
     data = _section(options, "data")
     if isinstance(data.get("path", ""), str):
@@ -220,8 +219,8 @@ def kind_of_tower(options: Options) -> Any:
 
 
 def with_options(config: Config, values: Mapping[str, Any]) -> Config:
-    """Return a configuration with a new objective and with other values of some options, by their
-    dotted names."""
+    """Return a configuration with a new objective and new values of some options, by dotted
+    name."""
     sections = {}
     for name, section in config.resolved.items():
         if name != "data":

@@ -1,5 +1,5 @@
-"""Objects made of options: each option is checked against the signature of its part, and a wrong
-option is named with its place.
+"""Objects made of options: each option is checked against the signature of the part, and a wrong
+option is named with the place where it was written.
 
 There is no second declaration of options.
 """
@@ -47,26 +47,27 @@ _SHORT.maxlong = 80
 
 
 class Builder:
-    """Make objects of options, and refuse a wrong option by its path and its place."""
+    """Make objects of options, and refuse a wrong option by path and place."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.open = {"train.learning_rate"}  # options that may be auto
 
     def fail(self, path: str, text: str) -> typing.NoReturn:
-        """Raise ConfigError with the path of the option and its place."""
+        """Raise ConfigError with the path and the place of the option."""
         place = self.options.place(path)
         where = f" ({place})" if place else ""
         raise ConfigError(f"{path}: {text}{where}") from None
 
     def refuse_unknown(self, path: str, options: Mapping[Any, Any], known: Sequence[str]) -> None:
-        """Refuse options that do not exist."""
+        """Refuse unknown options."""
         for key in options:
             if key not in known:
                 self._fail_unknown(path, str(key), known)
 
     def _fail_unknown(self, path: str, key: str, known: Sequence[str]) -> typing.NoReturn:
-        """Name an unknown option, with its owners or the nearest known option."""
+        """Refuse an unknown option; name the parts with this option, or the nearest known
+        option."""
         load_all()
         full = f"{path}.{key}" if path else key
         kind, tag, _ = SECTIONS.get(path, (None, "", ""))
@@ -83,7 +84,7 @@ class Builder:
         self.fail(full, f"no such option; {takes}")
 
     def named(self, kind: Any, name: Any, path: str) -> Any:
-        """Return the part of a kind by its name."""
+        """Return the part of a kind by name."""
         names = PARTS[kind]
         if not isinstance(name, str) or name not in names:
             load_all()
@@ -102,7 +103,7 @@ class Builder:
         """Call a class or function with checked options of its signature.
 
         Args:
-            besides: names of further options of the section, which `make` does not take.
+            besides: names of further options of the section, unknown to `make`.
         """
         is_objective = make in PARTS[Objective].values()
         if is_objective:
@@ -128,7 +129,7 @@ class Builder:
         """Return an objective at several widths and precisions.
 
         Args:
-            widths: a list of widths, or a mapping with their weights; None is the full width.
+            widths: a list of widths, or a mapping of widths and weights; None is the full width.
             precisions: a list of names; None is none.
         """
         chosen = self.value(_Precisions, precisions or [], "objective.precisions")
@@ -147,7 +148,7 @@ class Builder:
         return made
 
     def _one_dial(self, options: dict[Any, Any], path: str) -> dict[Any, Any]:
-        """Return options in which `scale` is replaced by the temperature 1 / scale."""
+        """Return options with the temperature 1 / scale in place of `scale`."""
         if "scale" not in options:
             return options
         if "temperature" in options:
@@ -160,7 +161,7 @@ class Builder:
             self.fail(f"{path}.scale", f"{scale:g}: {error}")
 
     def value(self, hint: Any, value: Any, path: str) -> Any:
-        """Return a value in the form that a parameter with this annotation takes."""
+        """Return a value in the form of a parameter by its annotation."""
         inner = get_args(hint)
         if _is_kind(hint):
             return self.part(hint, value, path)
@@ -183,7 +184,7 @@ class Builder:
         return self._checked(hint, value, path)
 
     def part(self, kind: Any, value: Any, path: str) -> Any:
-        """Return a part from its name, or from a mapping of its name to its options."""
+        """Return a part from a name, or from a mapping of a name to options."""
         name: Any = value
         options: Any = {}
         if isinstance(value, Mapping):
@@ -202,7 +203,7 @@ class Builder:
         return self.call(part, dict(options), f"{path}.{name}")
 
     def _checked(self, hint: Any, value: Any, path: str) -> Any:
-        """Return a value as pydantic reads it by an annotation."""
+        """Return the value that pydantic reads by an annotation."""
         takes_bool = bool in (hint, *get_args(hint)) or get_origin(hint) is typing.Literal
         if isinstance(value, bool) and not takes_bool:  # would count as 1 or 0
             self.fail(path, f"is {shown(value)}, but this option is not true or false")
@@ -214,7 +215,7 @@ class Builder:
     def _fail_value(
         self, error: Mapping[str, Any], hint: Any, value: Any, path: str
     ) -> typing.NoReturn:
-        """Name a wrong value, with the values that its option takes."""
+        """Refuse a wrong value, with the values that the option takes."""
         inner = "".join(f"[{part}]" for part in error["loc"] if isinstance(part, int))
         words: list[str] = []
         for each in get_args(hint):

@@ -71,7 +71,7 @@ PLAIN: dict[str, Any] = {
 
 @cache
 def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return parameters and their annotations; for a preset, also the parts of an objective that the
+    """Return parameters with annotations; for a preset, also the parts of an objective that the
     preset may replace."""
     target = make.__init__ if inspect.isclass(make) else make
     annotations = typing.get_type_hints(target, include_extras=True)
@@ -111,7 +111,7 @@ def name_and_options(kind: Any, value: Mapping[Any, Any]) -> tuple[Any, Any]:
 
 
 def options_of(made: Any) -> dict[str, Any]:
-    """Return the options that build an equal part."""
+    """Return the options to build an equal part."""
     if isinstance(made, Objective):
         return {name: describe(getattr(made, name)) for name in hints_of(Objective)}
     if is_dataclass(made) and not isinstance(made, type):
