@@ -45,7 +45,9 @@ def texts(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     options["evaluation"]["bm25"] = True
     run = train(options, tmp_path_factory.mktemp("rot") / "texts")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tempera.finished.calibrate.draw_calibration", lambda *_: {"svg": b"", "png": b""})
+        patch.setattr(
+            "tempera.finished.calibrate.draw_calibration", lambda *_: {"svg": b"", "png": b""}
+        )
         calibrate(run.folder)
     run.export("parquet")
     return run.folder

@@ -205,7 +205,7 @@ def test_many_long_texts_are_raced_for_their_rate_alone(
 ) -> None:
     """And the log tells what validation has chosen from what it has not."""
     monkeypatch.setattr(static, "SHORT", 1)
-    monkeypatch.setattr(static, "_MANY", 1)
+    monkeypatch.setattr(static, "_MANY_TOKENS", 1)
     with caplog.at_level("INFO"):
         record = tried(train(options, tmp_path / "run").folder)
     assert [each["values"] for each in record["tried"]] == [

@@ -37,7 +37,9 @@ from ..conftest import WORDS, planted, write_pairs
 def options(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """300 pairs, of which 40 queries are the test and 60 are validation."""
     monkeypatch.setattr("tempera.run.publish.render", lambda report: "")
-    monkeypatch.setattr("tempera.finished.calibrate.draw_calibration", lambda *_: {"svg": b"", "png": b""})
+    monkeypatch.setattr(
+        "tempera.finished.calibrate.draw_calibration", lambda *_: {"svg": b"", "png": b""}
+    )
     options["evaluation"] |= {"validation": 60}
     return options
 

@@ -1,4 +1,4 @@
-"""BibTeX of the methods that an objective combines."""
+"""BibTeX of the methods in an objective."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _TEACHER = """@misc{hinton2015distilling,
 
 
 def citations(objective: Objective, matryoshka: bool = False) -> str:
-    """Return the BibTeX of the softmax, of gradient caching, and of each part that has a paper."""
+    """Return the BibTeX of the softmax, of gradient caching, and of each part with a paper."""
     parts = [
         text for kind, text in _OF_PARTS.items() if any(type(p) is kind for p in _parts(objective))
     ]

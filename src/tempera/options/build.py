@@ -1,4 +1,4 @@
-"""Build a configuration from options: its parts, and what they ask of one another."""
+"""A configuration built from options, part by part, with checks of the parts together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ..core.corrections import LogQ
-from ..core.objective import Objective
 from ..forms.data_form import with_source
 from ..io.console import logger
 from ..task.config import Config as Config
@@ -22,11 +21,10 @@ from .names import (
     PLAIN,
     RECIPE,
     SECTIONS,
-    WRAPPER,
     describe,
     name_and_options,
-    of_wrapper,
     options_of,
+    options_of_wrapper,
 )
 from .removed import refuse_removed, without_removed
 from .worlds import load_all, world, world_of
@@ -37,7 +35,7 @@ def build(options: Options, data: Any = None, of_data: World | None = None) -> C
     """Check options and build their objects.
 
     Args:
-        data: the source that is built already, whose section `options` lack.
+        data: a source that is built already, in place of a section `data` in `options`.
         of_data: the world of that source.
 
     Raises:
@@ -45,72 +43,108 @@ def build(options: Options, data: Any = None, of_data: World | None = None) -> C
     """
     options = refuse_removed(options)
     builder = Builder(options)
-    sections = {**dict.fromkeys(SECTIONS), **PLAIN}
-    builder.refuse_unknown("", options.values, [*sections, RECIPE])
-    if options.values.get(RECIPE, AUTO) not in (AUTO, "none"):
-        builder.fail(RECIPE, f"is {shown(options.values[RECIPE])}; expected auto or none")
-    data_section = dict(_section(options, "data"))
-    is_built = of_data is not None
-    if of_data is None:
-        if data_section.get("path") is not None and "source" not in data_section:
-            builder.value(str, data_section["path"], "data.path")
-            data_section = _with_source(data_section)
-        of_data = world_of(data_section)
+    builder.refuse_unknown("", options.values, [*SECTIONS, *PLAIN, RECIPE])
+    recipe = options.values.get(RECIPE, AUTO)
+    if recipe not in (AUTO, "none"):
+        builder.fail(RECIPE, f"is {shown(recipe)}; expected auto or none")
     made: dict[str, Any] = {}
     resolved: dict[str, Any] = {}
-    for name, plain in sections.items():
-        if name == "data" and is_built:
-            made[name] = data
-            continue
-        section = options.values.get(name)
-        if section is not None and not isinstance(section, Mapping):
-            builder.fail(name, f"is {shown(section)}; expected a mapping of options")
-        section = dict(section or {})
-        if name == "train" and section.get("learning_rate", AUTO) == AUTO:
-            section["learning_rate"] = made["tower"].learning_rate
+    if of_data is None:
+        section = _data_section(options, builder)
+        of_data = world_of(section)
+        _build_named(builder, "data", section, made, resolved)
+    else:
+        made["data"] = data
+
+    section = _checked_section(options, "tower", builder)
+    _, tag, _ = SECTIONS["tower"]
+    section.setdefault(tag, of_data.default_tower(section))
+    _build_named(builder, "tower", section, made, resolved)
+
+    section = _checked_section(options, "objective", builder)
+    teacher = section.get("teacher", {})
+    if _section(options, "train").get("teacher") is not None and isinstance(teacher, Mapping):
+        section["teacher"] = {**of_data.teacher_defaults(made["data"]), **teacher}
+    widths = section.pop("matryoshka", None)
+    precisions = section.pop("precisions", None)
+    _build_named(builder, "objective", section, made, resolved)
+    if widths is not None or precisions:
+        made["objective"] = builder.wrapped(made["objective"], widths, precisions)
+        resolved["objective"].update(options_of_wrapper(made["objective"]))
+
+    for name, plain in PLAIN.items():
+        section = _checked_section(options, name, builder)
         if name == "train":
+            if section.get("learning_rate", AUTO) == AUTO:
+                section["learning_rate"] = made["tower"].learning_rate
             section.setdefault("mixed_precision", getattr(made["tower"], "mixed_precision", "no"))
-        if name == "objective" and _section(options, "train").get("teacher") is not None:
-            teacher = section.get("teacher", {})
-            if isinstance(teacher, Mapping):
-                section["teacher"] = {**of_data.teacher_defaults(made["data"]), **teacher}
-        if plain is not None:
-            made[name] = builder.call(plain, section, name)
-            resolved[name] = describe(made[name])
-            continue
-        kind, tag, default = SECTIONS[name]
-        if name == "data":
-            section = data_section
-        if name == "tower":
-            default = of_data.default_tower(section)
-        chosen = section.pop(tag, default)
-        wrapper = {key: section.pop(key, None) for key in WRAPPER} if kind is Objective else {}
-        part = builder.named(kind, chosen, f"{name}.{tag}")
-        if options.values.get(RECIPE, AUTO) == AUTO:
-            builder.open |= {*getattr(part, "open", {})}
-        made[name] = builder.call(part, section, name, besides=[tag])
-        resolved[name] = {tag: chosen, **options_of(made[name])}
-        if wrapper and (wrapper["matryoshka"] is not None or wrapper["precisions"]):
-            made[name] = builder.wrapped(made[name], wrapper)
-            resolved[name] |= of_wrapper(made[name])
-    config = Config(**made, resolved=resolved, world=of_data)
+        made[name] = builder.call(plain, section, name)
+        resolved[name] = describe(made[name])
+
+    config = Config(
+        data=made["data"],
+        tower=made["tower"],
+        objective=made["objective"],
+        train=made["train"],
+        evaluation=made["evaluation"],
+        mining=made["mining"],
+        card=made["card"],
+        resolved=resolved,
+        world=of_data,
+    )
     _refuse_misfits(config, builder)
     of_data.refuse_misfits(config, builder.fail)
     return config
 
 
-def options_of_run(run: Path, overrides: Sequence[str] = ()) -> Options:
-    """Return the options that a run folder records, without those that this version does not have.
+def _checked_section(options: Options, name: str, builder: Builder) -> dict[str, Any]:
+    """Return a copy of a section, empty if missing; refuse any value but a mapping."""
+    section = options.values.get(name)
+    if section is None:
+        return {}
+    if not isinstance(section, Mapping):
+        builder.fail(name, f"is {shown(section)}; expected a mapping of options")
+    return dict(section)
 
-    An option that had an effect is named in one line.
+
+def _data_section(options: Options, builder: Builder) -> dict[str, Any]:
+    """Return a copy of the section `data`, with the source by its path."""
+    section = _checked_section(options, "data", builder)
+    if section.get("path") is None or "source" in section:
+        return section
+    builder.value(str, section["path"], "data.path")
+    return _with_source(section)
+
+
+def _build_named(
+    builder: Builder,
+    name: str,
+    section: dict[str, Any],
+    made: dict[str, Any],
+    resolved: dict[str, Any],
+) -> None:
+    """Build the part of a section, and add the part and its options under the section's name."""
+    kind, tag, default = SECTIONS[name]
+    chosen = section.pop(tag, default)
+    part = builder.named(kind, chosen, f"{name}.{tag}")
+    if builder.options.values.get(RECIPE, AUTO) == AUTO:
+        builder.open.update(getattr(part, "open", {}))
+    made[name] = builder.call(part, section, name, besides=[tag])
+    resolved[name] = {tag: chosen, **options_of(made[name])}
+
+
+def options_of_run(run: Path, overrides: Sequence[str] = ()) -> Options:
+    """Return the options in the record of a run folder, without removed options.
+
+    A removed option with an effect is named in one line.
 
     Raises:
         ConfigError: the file is missing or damaged.
     """
     path = run / "config.yaml"
     options = configuration.load(path, overrides)
-    kept, others = without_removed(options.values)
-    for name, value in others.items():
+    kept, removed = without_removed(options.values)
+    for name, value in removed.items():
         logger.warning(
             f"{path}: {name} was {value!r}, an option that this version no longer has; "
             "the run is read without it, and its training cannot be repeated"
@@ -119,12 +153,12 @@ def options_of_run(run: Path, overrides: Sequence[str] = ()) -> Options:
 
 
 def config_of_run(run: Path, overrides: Sequence[str] = ()) -> Config:
-    """Return the configuration that a run folder records, as `options_of_run` reads it."""
+    """Return the configuration in the record of a run folder, see `options_of_run`."""
     return build(options_of_run(run, overrides))
 
 
 def _refuse_misfits(config: Config, builder: Builder) -> None:
-    """Refuse options that are right by themselves and wrong together."""
+    """Refuse options that are right alone and wrong together."""
     if (config.base.teacher is None) != (config.train.teacher is None):
         builder.fail(
             "objective.teacher",
@@ -147,28 +181,30 @@ def _refuse_misfits(config: Config, builder: Builder) -> None:
 
 
 def _section(options: Options, name: str) -> Mapping[str, Any]:
-    """Return a section of a configuration; what is none will be refused."""
+    """Return a section of a configuration; an empty section in place of any value but a mapping."""
     section = options.values.get(name)
     return section if isinstance(section, Mapping) else {}
 
 
 def _with_source(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a `data:` section that names its source, which the path determines."""
+    """Return a section `data` with the source by its path."""
+    rest = dict(section)
     if "source" in section or section.get("path") is None:
-        return dict(section)
-    return with_source(
-        section["path"], {key: value for key, value in section.items() if key != "path"}
-    )
+        return rest
+    path = rest.pop("path")
+    return with_source(path, rest)
 
 
 def kind_of_tower(options: Options) -> Any:
-    """Return the class of the options of the tower that is trained, by its name or else by the
-    data; None if that is no name."""
-    tower, data = (_section(options, name) for name in ("tower", "data"))
+    """Return the class of the options of the tower to train, by name or else by the data; None for
+    an unknown name."""
+    tower = _section(options, "tower")
+    data = _section(options, "data")
     if isinstance(data.get("path", ""), str):
         data = _with_source(data)
     of_data = world_of(data)
-    name = tower.get(SECTIONS["tower"][1], of_data.default_tower(tower))
+    _, tag, _ = SECTIONS["tower"]
+    name = tower.get(tag, of_data.default_tower(tower))
     if not isinstance(name, str):
         return None
     if name not in PARTS[TowerOptions]:
@@ -177,37 +213,34 @@ def kind_of_tower(options: Options) -> Any:
     if name == "two" and isinstance(query, Mapping):
         from ..text.train.two_towers import QuerySide
 
-        return PARTS[QuerySide].get(name_and_options(QuerySide, query)[0])
+        query_name, _ = name_and_options(QuerySide, query)
+        return PARTS[QuerySide].get(query_name)
     return PARTS[TowerOptions].get(name)
 
 
 def with_options(config: Config, values: Mapping[str, Any]) -> Config:
-    """Return a configuration with other values of some options, by their dotted names; its
-    objective is a new one."""
-    sections = {name: dict(section) for name, section in config.resolved.items()}
-    sections["train"] = describe(config.train)  # with what a limit of time has become
+    """Return a configuration with a new objective and new values of some options, by dotted
+    name."""
+    sections = {}
+    for name, section in config.resolved.items():
+        if name != "data":
+            sections[name] = dict(section)
+    sections["train"] = describe(config.train)  # with the steps that a limit of time allows
     for path, value in values.items():
         name, _, key = path.partition(".")
         sections[name][key] = value
-    made = build(
-        Options({name: section for name, section in sections.items() if name != "data"}),
-        config.data,
-        config.world,
-    )
-    resolved = {**made.resolved, "data": config.resolved["data"]}
-    resolved["train"] = {
-        **config.resolved["train"],
-        **{key: resolved["train"][key] for key in _keys("train", values)},
-    }
+    made = build(Options(sections), config.data, config.world)
+    train = dict(config.resolved["train"])
+    for path in values:
+        name, _, key = path.partition(".")
+        if name == "train":
+            train[key] = made.resolved["train"][key]
+    resolved = {**made.resolved, "data": config.resolved["data"], "train": train}
     return replace(made, resolved=resolved)
 
 
-def _keys(section: str, values: Mapping[str, Any]) -> list[str]:
-    return [path.partition(".")[2] for path in values if path.startswith(f"{section}.")]
-
-
 def build_roles(options: Options) -> Any:
-    """Return roles of a table's columns from a `data:` section that names no source; None without
+    """Return the roles of a table's columns from a `data:` section without a source; None without
     options.
 
     Raises:

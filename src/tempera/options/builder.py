@@ -1,5 +1,5 @@
-"""Options become objects: each is checked against the signature that takes it, and named with its
-place if it is wrong.
+"""Objects made of options: each option is checked against the signature of the part, and a wrong
+option is named with the place where it was written.
 
 There is no second declaration of options.
 """
@@ -41,41 +41,50 @@ _KINDS = {
 }
 _Precisions = tuple[typing.Literal["int8", "binary"], ...]
 _SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+_SHORT.maxstring = 80
+_SHORT.maxother = 80
+_SHORT.maxlong = 80
 
 
 class Builder:
-    """Make objects of options, and refuse what is wrong by its path and its place."""
+    """Make objects of options, and refuse a wrong option by path and place."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.open = {"train.learning_rate"}  # may be auto, which something else replaces
+        self.open = {"train.learning_rate"}  # options that may be auto
 
     def fail(self, path: str, text: str) -> typing.NoReturn:
-        """Raise ConfigError with the path of the option and its place."""
+        """Raise ConfigError with the path and the place of the option."""
         place = self.options.place(path)
-        raise ConfigError(f"{path}: {text}" + (f" ({place})" if place else "")) from None
+        where = f" ({place})" if place else ""
+        raise ConfigError(f"{path}: {text}{where}") from None
 
     def refuse_unknown(self, path: str, options: Mapping[Any, Any], known: Sequence[str]) -> None:
-        """Refuse options that do not exist."""
+        """Refuse unknown options."""
         for key in options:
             if key not in known:
-                load_all()
-                full = f"{path}.{key}" if path else str(key)
-                kind, tag, _ = SECTIONS.get(path, (None, "", ""))
-                if others := [
-                    name for name, make in PARTS.get(kind, {}).items() if key in hints_of(make)
-                ]:
-                    self.fail(
-                        full,
-                        f"this {tag} has no such option; it belongs to {path}.{tag}={' or '.join(others)}",
-                    )
-                takes = f"; {path or 'a configuration'} takes {', '.join(known) or 'no options'}"
-                hint = did_you_mean(str(key), known) or ("" if path else _in_a_section(str(key)))
-                self.fail(full, f"no such option{'.' if hint else takes}{hint}")
+                self._fail_unknown(path, str(key), known)
+
+    def _fail_unknown(self, path: str, key: str, known: Sequence[str]) -> typing.NoReturn:
+        """Refuse an unknown option; name the parts with this option, or the nearest known
+        option."""
+        load_all()
+        full = f"{path}.{key}" if path else key
+        kind, tag, _ = SECTIONS.get(path, (None, "", ""))
+        owners = [name for name, make in PARTS.get(kind, {}).items() if key in hints_of(make)]
+        if owners:
+            names = " or ".join(owners)
+            self.fail(full, f"this {tag} has no such option; it belongs to {path}.{tag}={names}")
+        hint = did_you_mean(key, known)
+        if not hint and not path:
+            hint = _in_a_section(key)
+        if hint:
+            self.fail(full, f"no such option.{hint}")
+        takes = f"{path or 'a configuration'} takes {', '.join(known) or 'no options'}"
+        self.fail(full, f"no such option; {takes}")
 
     def named(self, kind: Any, name: Any, path: str) -> Any:
-        """Return the part of a kind by its name."""
+        """Return the part of a kind by name."""
         names = PARTS[kind]
         if not isinstance(name, str) or name not in names:
             load_all()
@@ -91,31 +100,38 @@ class Builder:
         path: str,
         besides: Sequence[str] = (),
     ) -> Any:
-        """Call with options of its signature; names in `besides` are known to exist too."""
-        if _makes_objective(make):
-            options, besides = self._one_dial(options, path), (*besides, "scale", *WRAPPER)
+        """Call a class or function with checked options of its signature.
+
+        Args:
+            besides: names of further options of the section, unknown to `make`.
+        """
+        is_objective = make in PARTS[Objective].values()
+        if is_objective:
+            options = self._one_dial(options, path)
+            besides = [*besides, "scale", *WRAPPER]
         hints = hints_of(make)
         self.refuse_unknown(path, options, [*besides, *hints])
         for name, parameter in inspect.signature(make).parameters.items():
             if parameter.default is parameter.empty and name in hints and name not in options:
                 self.fail(f"{path}.{name}", "is required")
-        arguments = {
-            key: self.value(hints[key], value, f"{path}.{key}") for key, value in options.items()
-        }
+        arguments = {}
+        for key, value in options.items():
+            arguments[key] = self.value(hints[key], value, f"{path}.{key}")
         try:
-            if _makes_objective(make) and "masks" not in arguments:
-                arguments["masks"] = (
-                    masks.SameId(),
-                    *make(**arguments).masks,
-                )  # the rows of a run always have ids
+            if is_objective and "masks" not in arguments:
+                # The rows of a run always have ids.
+                arguments["masks"] = (masks.SameId(), *make(**arguments).masks)
             return make(**arguments)
         except ConfigError as error:
             self.fail(path, str(error))
 
-    def wrapped(self, objective: Objective, options: Mapping[str, Any]) -> Matryoshka:
-        """Return an objective at several widths, a list of them or a mapping with their weights,
-        and at several precisions."""
-        widths, precisions = options["matryoshka"], options["precisions"]
+    def wrapped(self, objective: Objective, widths: Any, precisions: Any) -> Matryoshka:
+        """Return an objective at several widths and precisions.
+
+        Args:
+            widths: a list of widths, or a mapping of widths and weights; None is the full width.
+            precisions: a list of names; None is none.
+        """
         chosen = self.value(_Precisions, precisions or [], "objective.precisions")
 
         def nested(
@@ -123,18 +139,16 @@ class Builder:
         ) -> Matryoshka:
             return Matryoshka(objective, widths, weights, chosen)
 
-        values = (
-            dict(widths)
-            if isinstance(widths, Mapping)
-            else {}
-            if widths is None
-            else {"widths": widths}
-        )
-        made: Matryoshka = self.call(nested, values, "objective.matryoshka")
+        options: dict[Any, Any] = {}
+        if isinstance(widths, Mapping):
+            options = dict(widths)
+        elif widths is not None:
+            options = {"widths": widths}
+        made: Matryoshka = self.call(nested, options, "objective.matryoshka")
         return made
 
     def _one_dial(self, options: dict[Any, Any], path: str) -> dict[Any, Any]:
-        """Return options in which `scale` is replaced by the temperature 1 / scale."""
+        """Return options with the temperature 1 / scale in place of `scale`."""
         if "scale" not in options:
             return options
         if "temperature" in options:
@@ -147,38 +161,38 @@ class Builder:
             self.fail(f"{path}.scale", f"{scale:g}: {error}")
 
     def value(self, hint: Any, value: Any, path: str) -> Any:
-        """Return a value as a parameter with this annotation takes it."""
+        """Return a value in the form of a parameter by its annotation."""
+        inner = get_args(hint)
         if _is_kind(hint):
             return self.part(hint, value, path)
-        state = next(
-            (kind for kind in STATES if hint is kind or kind in get_args(hint)),
-            None,
-        )
-        if state is not None:
-            if isinstance(value, state) or (value is None and type(None) in get_args(hint)):
+        for state in STATES:
+            if hint is not state and state not in inner:
+                continue
+            if isinstance(value, state) or (value is None and type(None) in inner):
                 return value
-            # One number, or a mapping of all options; the number sets the first option.
-            first = next(iter(hints_of(state)))
-            return self.call(
-                state, dict(value) if isinstance(value, Mapping) else {first: value}, path
-            )
-        if get_origin(hint) is Sequence and _is_kind(get_args(hint)[0]):
+            if isinstance(value, Mapping):
+                return self.call(state, dict(value), path)
+            first = next(iter(hints_of(state)))  # one number sets the first option
+            return self.call(state, {first: value}, path)
+        if get_origin(hint) is Sequence and _is_kind(inner[0]):
             if not isinstance(value, Sequence) or isinstance(value, str):
                 self.fail(path, f"is {shown(value)}; expected a list")
-            return tuple(
-                self.part(get_args(hint)[0], item, f"{path}[{i}]") for i, item in enumerate(value)
-            )
+            parts = []
+            for place, item in enumerate(value):
+                parts.append(self.part(inner[0], item, f"{path}[{place}]"))
+            return tuple(parts)
         return self._checked(hint, value, path)
 
     def part(self, kind: Any, value: Any, path: str) -> Any:
-        """Return a part from its name, or from a mapping of its name to its options."""
+        """Return a part from a name, or from a mapping of a name to options."""
         name: Any = value
         options: Any = {}
         if isinstance(value, Mapping):
             name, options = name_and_options(kind, value)
             if name is None:
                 self.fail(path, f"is {shown(value)}; expected one name with its options")
-            options = {} if options is None else options  # `- same_id:` without options
+            if options is None:  # `- same_id:` without options
+                options = {}
         part = self.named(kind, name, path)
         if not inspect.isclass(part):
             if options:
@@ -189,42 +203,45 @@ class Builder:
         return self.call(part, dict(options), f"{path}.{name}")
 
     def _checked(self, hint: Any, value: Any, path: str) -> Any:
-        if (
-            isinstance(value, bool)
-            and bool not in (hint, *get_args(hint))
-            and get_origin(hint) is not typing.Literal
-        ):
-            self.fail(
-                path, f"is {shown(value)}, but this option is not true or false"
-            )  # would count as 1 or 0
+        """Return the value that pydantic reads by an annotation."""
+        takes_bool = bool in (hint, *get_args(hint)) or get_origin(hint) is typing.Literal
+        if isinstance(value, bool) and not takes_bool:  # would count as 1 or 0
+            self.fail(path, f"is {shown(value)}, but this option is not true or false")
         try:
             return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False)).validate_python(value)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            inner = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
-            words = [
-                word
-                for each in get_args(hint)
-                if get_origin(each) is typing.Literal
-                for word in get_args(each)
-            ]
-            example = f"[{value if value in words or not words else words[0]}]" + (
-                ", or [] for none" if value == "none" else ""
-            )
-            words += [AUTO] if path in self.open and value != AUTO and AUTO not in words else []
-            others = "".join(
-                f" or {word}" for word in words if first["type"] != "literal_error" and not inner
-            )
-            if isinstance(value, str) and first["type"].startswith(("tuple", "list", "sequence")):
-                others = f", such as {example}"
-            self.fail(
-                f"{path}{inner}", f"is {shown(first['input'])}; expected {_expected(first)}{others}"
-            )
+            self._fail_value(error.errors(include_url=False)[0], hint, value, path)
+
+    def _fail_value(
+        self, error: Mapping[str, Any], hint: Any, value: Any, path: str
+    ) -> typing.NoReturn:
+        """Refuse a wrong value, with the values that the option takes."""
+        inner = "".join(f"[{part}]" for part in error["loc"] if isinstance(part, int))
+        words: list[str] = []
+        for each in get_args(hint):
+            if get_origin(each) is typing.Literal:
+                words += get_args(each)
+        others = ""
+        if isinstance(value, str) and error["type"].startswith(("tuple", "list", "sequence")):
+            item = value
+            if words and value not in words:
+                item = words[0]
+            others = f", such as [{item}]"
+            if value == "none":
+                others += ", or [] for none"
+        elif error["type"] != "literal_error" and not inner:
+            if path in self.open and value != AUTO and AUTO not in words:
+                words.append(AUTO)
+            others = "".join(f" or {word}" for word in words)
+        self.fail(
+            f"{path}{inner}", f"is {shown(error['input'])}; expected {_expected(error)}{others}"
+        )
 
 
 def _expected(error: Mapping[str, Any]) -> str:
-    """Return what an option takes, from an error of pydantic."""
-    kind, limits = error["type"], error.get("ctx", {})
+    """Return the values that an option takes, from an error of pydantic."""
+    kind = error["type"]
+    limits = error.get("ctx", {})
     if kind in _LIMITS:
         return _LIMITS[kind].format(**limits)
     if kind == "literal_error":
@@ -239,29 +256,28 @@ def _expected(error: Mapping[str, Any]) -> str:
 
 
 def _in_a_section(word: str) -> str:
-    """Return the option of a section that a word without one may mean, as a question.
+    """Return the option of a section that a word without a section may mean, as a question.
 
     >>> _in_a_section("lr"), _in_a_section("temperature"), _in_a_section("metric")
     (' Did you mean train.learning_rate?', ' Did you mean objective.temperature?', ' Did you mean evaluation.metrics?')
     """
     sections = {"objective": Objective, **PLAIN}
-    options = {
-        name: f"{section}.{name}"
-        for section in reversed(sections)
-        for name in hints_of(sections[section])
-    }
+    options = {}
+    for section in reversed(sections):
+        for name in hints_of(sections[section]):
+            options[name] = f"{section}.{name}"
     near = nearest(word, list(options))
-    return f" Did you mean {options[near]}?" if near else ""
+    if not near:
+        return ""
+    return f" Did you mean {options[near]}?"
 
 
 def shown(value: Any) -> str:
-    """Return a value for a message as a configuration has it, shortened if it is long."""
-    return str(value).lower() if isinstance(value, bool) else _SHORT.repr(value)
+    """Return a value as a configuration writes it, shortened for a message."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _SHORT.repr(value)
 
 
 def _is_kind(hint: Any) -> bool:
     return isinstance(hint, typing.Hashable) and hint in PARTS
-
-
-def _makes_objective(make: Any) -> bool:
-    return make in PARTS[Objective].values()

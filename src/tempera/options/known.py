@@ -1,8 +1,7 @@
-"""The frozen list of all options, as `known_options.json` holds it.
+"""The frozen list of all options, in `known_options.json`.
 
-`python docs/_pages.py` writes the list from the signatures that configurations are checked against,
-and a test fails where the two differ. An option that is added after version 0.1 names its reason
-and the benchmark that shows it.
+`python docs/_pages.py` writes the list from the signatures of all parts, and a test fails where
+list and signatures differ. An option added after version 0.1 names a reason and a benchmark.
 """
 
 from __future__ import annotations
@@ -21,16 +20,17 @@ FIRST = "0.1"  # the version whose options need no reason
 
 @dataclass(frozen=True)
 class KnownOption:
-    """One option.
+    """An option.
 
     Args:
         name: of the parameter.
         default: as YAML; `...` where the option is required.
-        text: its explanation.
+        text: the explanation.
         example: a value to write after `=`, as YAML.
-        since: the version that brought it.
-        reason: why it is an option; required after the first version.
-        bench: the benchmark that shows its use, such as bench/recipe.py; likewise.
+        since: the first version with the option.
+        reason: the reason to offer the option; required after the first version.
+        bench: the benchmark that shows the use, for example bench/recipe.py; required after the
+            first version.
     """
 
     name: str
@@ -44,14 +44,14 @@ class KnownOption:
 
 @dataclass(frozen=True)
 class OptionGroup:
-    """The options of a section, or of one of the parts that a section or an option chooses.
+    """The options of a section, or of a part that a section or an option chooses.
 
     Args:
-        title: such as "data: pairs" or "mask: guided", unique.
-        section: of the configuration; empty for parts that stand inside of an option.
-        choice: the option that chooses these options, such as source=pairs; empty without a choice.
-        is_default: True if the section chooses this part by default.
-        options: in the order of their declaration.
+        title: unique, for example "data: pairs" or "mask: guided".
+        section: of the configuration; empty for parts inside of an option.
+        choice: the option that chooses the group, for example source=pairs; empty without a choice.
+        is_default: True if the group is the default of the section.
+        options: in the order of declaration.
     """
 
     title: str
@@ -68,7 +68,7 @@ def groups() -> tuple[OptionGroup, ...]:
 
 
 def read(document: Any) -> list[OptionGroup]:
-    """Return the groups of a document as `written` makes it."""
+    """Return the groups of a document of `written`."""
     all_groups = []
     for group in document:
         options = tuple(KnownOption(**option) for option in group["options"])
@@ -89,7 +89,7 @@ def written(all_groups: list[OptionGroup]) -> str:
 
 
 def _without_empty(option: KnownOption) -> dict[str, str]:
-    """Return the fields of an option without those that say nothing."""
+    """Return the fields of an option without empty fields."""
     plain = asdict(option)
     if option.since == FIRST:
         del plain["since"]

@@ -1,4 +1,4 @@
-"""The names of a configuration: what they stand for, and how what is made of them is written
+"""The names of a configuration with their parts, and the options by which a part is written
 again."""
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from ..towers.static import Static
 from ..towers.transformer import Transformer
 
 Parts = dict[Any, dict[str, Any]]
-# The names of each kind of part, with the part itself or the class or function that makes it. Those
-# that belong to texts or to interactions alone are added by `worlds`.
+# The names of each kind of part, with the part itself or the class or function that makes the part.
+# `worlds` adds the parts of texts and of interactions.
 PARTS: Parts = {
     similarity.Similarity: {"cosine": similarity.cosine, "dot": similarity.dot},
     Pool: {pool.name: pool for pool in POOLS},
@@ -49,7 +49,7 @@ PARTS: Parts = {
         "infonce": presets.infonce,
     },
 }
-# Classes of options that one number stands for, too: it sets the first of them.
+# Classes of options that one number stands for, too: the number sets the first option.
 STATES: list[Any] = [Temperature, Memory, Lora, Teacher]
 # Sections of one part: its kind, the key that names it, and the default name.
 SECTIONS: dict[str, tuple[Any, str, str]] = {
@@ -71,18 +71,21 @@ PLAIN: dict[str, Any] = {
 
 @cache
 def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return parameters and their annotations; those of a preset include every part that it may
-    replace."""
+    """Return parameters with annotations; for a preset, also the parts of an objective that the
+    preset may replace."""
     target = make.__init__ if inspect.isclass(make) else make
-    hints = typing.get_type_hints(target, include_extras=True)
-    parameters = inspect.signature(make).parameters.values()
-    own = {p.name: hints[p.name] for p in parameters if p.kind is not p.VAR_KEYWORD}
-    rest = (
-        {}
-        if len(own) == len(parameters)
-        else {k: v for k, v in hints_of(Objective).items() if k not in own}
-    )
-    return types.MappingProxyType({**own, **rest})
+    annotations = typing.get_type_hints(target, include_extras=True)
+    hints = {}
+    takes_all = False
+    for parameter in inspect.signature(make).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            takes_all = True
+        else:
+            hints[parameter.name] = annotations[parameter.name]
+    if takes_all:
+        for name, hint in hints_of(Objective).items():
+            hints.setdefault(name, hint)
+    return types.MappingProxyType(hints)
 
 
 def name_and_options(kind: Any, value: Mapping[Any, Any]) -> tuple[Any, Any]:
@@ -91,16 +94,24 @@ def name_and_options(kind: Any, value: Mapping[Any, Any]) -> tuple[Any, Any]:
     rest = dict(value)
     if "kind" in rest:
         return rest.pop("kind"), rest
-    name: Any = next((key for key in rest if key in PARTS[kind]), next(iter(rest), None))
-    options, part = rest.pop(name, None), PARTS[kind].get(name)
-    short = isinstance(options, str) and inspect.isclass(part)
-    if short:
-        return name, {next(iter(hints_of(part))): options, **rest}
-    return (None, None) if rest else (name, options)
+    name: Any = next(iter(rest), None)
+    for key in rest:
+        if key in PARTS[kind]:
+            name = key
+            break
+    options = rest.pop(name, None)
+    part = PARTS[kind].get(name)
+    is_text_of_part = isinstance(options, str) and inspect.isclass(part)
+    if is_text_of_part:
+        first = next(iter(hints_of(part)))
+        return name, {first: options, **rest}
+    if rest:
+        return None, None
+    return name, options
 
 
 def options_of(made: Any) -> dict[str, Any]:
-    """Return the options that build an equal part."""
+    """Return the options to build an equal part."""
     if isinstance(made, Objective):
         return {name: describe(getattr(made, name)) for name in hints_of(Objective)}
     if is_dataclass(made) and not isinstance(made, type):
@@ -108,21 +119,27 @@ def options_of(made: Any) -> dict[str, Any]:
     return {}
 
 
-def of_wrapper(made: Matryoshka) -> dict[str, Any]:
+def options_of_wrapper(made: Matryoshka) -> dict[str, Any]:
     """Return the options of widths and precisions."""
-    widths = (
-        {}
-        if made.widths is None
-        else {"matryoshka": {"widths": [*made.widths], "weights": [*made.weights]}}
-    )
-    return {**widths, **({"precisions": [*made.precisions]} if made.precisions else {})}
+    options: dict[str, Any] = {}
+    if made.widths is not None:
+        options["matryoshka"] = {"widths": [*made.widths], "weights": [*made.weights]}
+    if made.precisions:
+        options["precisions"] = [*made.precisions]
+    return options
 
 
 def describe(value: Any) -> Any:
-    """Return a value as it is written in YAML."""
+    """Return a value in the form of a configuration, of plain values."""
     if isinstance(value, Temperature):
-        options = {name: getattr(value, name) for name in ("final", "schedule", "floor", "ceiling")}
-        return {"value": value.start, "learnable": value.learnable, **options}
+        return {
+            "value": value.start,
+            "learnable": value.learnable,
+            "final": value.final,
+            "schedule": value.schedule,
+            "floor": value.floor,
+            "ceiling": value.ceiling,
+        }
     if isinstance(value, Memory):
         return {"size": value.size}
     if isinstance(value, tuple | list):

@@ -1,5 +1,5 @@
-"""Options that earlier versions had: a configuration that names one at its old default means the
-same without it."""
+"""Options of earlier versions: at the old default, a configuration means the same without the
+removed option."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REMOVED: dict[str, Any] = {
 
 
 def refuse_removed(options: Options) -> Options:
-    """Return the options without the removed ones, each of which has to be at its old default.
+    """Return the options without removed options, all of which have to be at their old defaults.
 
     Raises:
         ConfigError: a removed option at another value.
@@ -42,8 +42,8 @@ def refuse_removed(options: Options) -> Options:
 
 
 def without_removed(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options without the removed ones, and the removed ones that have another value
-    than their old default, by dotted name.
+    """Return the options without removed options, and the removed options with a value other than
+    the old default, by dotted name.
 
     >>> without_removed({"train": {"seed": 1}})
     ({'train': {'seed': 1}}, {})
@@ -54,7 +54,8 @@ def without_removed(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
 
 
 def _kept(value: Any, path: str, others: dict[str, Any]) -> Any:
-    """Return a copy of a value without removed options, which are added to `others`."""
+    """Return a copy of a value without removed options, and add removed options not at their old
+    default to `others`."""
     if isinstance(value, Mapping):
         kept = {}
         for key, inner in value.items():

@@ -1,5 +1,5 @@
-"""The worlds of texts and of interactions, each imported when a configuration needs it, so that a
-run on texts imports nothing of recommenders and the other way round."""
+"""The worlds of texts and of interactions, each imported when a configuration needs the world: a
+run on texts imports nothing of recommenders, and a run on interactions nothing of texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .names import PARTS, STATES
 
 @cache
 def world(name: str) -> World:
-    """Return the world of this name, whose parts are then known by their names."""
+    """Return the world of a name, and make the names of its parts known."""
     if name == INTERACTIONS:
         from ..recommend.interaction_world import WORLD
     else:
@@ -25,13 +25,13 @@ def world(name: str) -> World:
 
 
 def world_of(section: Mapping[str, Any]) -> World:
-    """Return the world of a section `data`, by its source."""
+    """Return the world of a section `data` by the source."""
     is_interactions = section.get("source") == "interactions"
     return world(INTERACTIONS if is_interactions else TEXTS)
 
 
 def load_all() -> None:
-    """Make the parts of both worlds known, for a message that names them or a page that lists
-    them."""
+    """Make the names of the parts of both worlds known, for messages and pages that list all
+    parts."""
     world(TEXTS)
     world(INTERACTIONS)

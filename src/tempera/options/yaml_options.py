@@ -39,8 +39,8 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes YAML that means the same in versions 1.1 and 1.2: texts that either would read as
-    something else are quoted."""
+    """Writes YAML with the same meaning in versions 1.1 and 1.2: texts that a version would read as
+    another type are quoted."""
 
 
 _Loader.yaml_implicit_resolvers = {}
@@ -59,8 +59,8 @@ class Options:
     places: dict[str, str] = field(default_factory=dict)
 
     def place(self, path: str) -> str:
-        """Return the place of an option, else of the nearest one around it, else of one below it,
-        else an empty text."""
+        """Return the place of an option, else of the nearest option around, else of an option
+        below, else an empty text."""
         around = path
         while around:
             if around in self.places:
@@ -70,14 +70,15 @@ class Options:
 
 
 def load(path: Path | None, overrides: str | Iterable[str] = ()) -> Options:
-    """Read a YAML file, if there is one, and apply `dotted.key=value` overrides; values are YAML.
+    """Read a YAML file or start without options, and apply `dotted.key=value` overrides; values are
+    YAML.
 
-    A folder, and a file of another extension, is no configuration but the data to train on:
-        `data.path`.
+    A folder, or a file with another extension, is no configuration but `data.path`, the data to
+    train on.
 
     Raises:
-        ConfigError: no such file, not YAML, a repeated key, an override without `=`, other data by
-            an override.
+        ConfigError: a missing file, not YAML, a repeated key, an override without `=`, a second
+            path of data by an override.
 
     >>> load(None, ["objective.temperature=0.1"]).values
     {'objective': {'temperature': 0.1}}
@@ -105,7 +106,7 @@ def of(
 
 
 def dump(values: Mapping[str, Any]) -> str:
-    """Return options as YAML, in the order of their declaration."""
+    """Return options as YAML, in the order of declaration."""
     text: str = yaml.dump(
         dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100
     )
@@ -113,7 +114,7 @@ def dump(values: Mapping[str, Any]) -> str:
 
 
 def parse(text: str) -> Any:
-    """Read one value, written as in a file or after the `=` of an override.
+    """Read a value, written as in a file or after the `=` of an override.
 
     Raises:
         ConfigError: not YAML.
@@ -125,7 +126,7 @@ def parse(text: str) -> Any:
 
 
 def inline(value: Any) -> str:
-    """Write one value in the form that follows the `=` of an override.
+    """Write a value in the form after the `=` of an override.
 
     >>> inline({"mixed_precision": "no", "widths": [32, 64]})
     "{mixed_precision: 'no', widths: [32, 64]}"
@@ -142,7 +143,7 @@ def inline(value: Any) -> str:
 
 
 def is_yaml(path: Path) -> bool:
-    """Return whether a path is one of YAML, by its extension, and no folder."""
+    """Return True if a path has an extension of YAML, and is no folder."""
     return path.suffix in ("", ".yaml", ".yml") and not path.is_dir()
 
 
@@ -199,7 +200,7 @@ def _parse(text: str, what: str, prefix: str, place: Place) -> tuple[Any, dict[s
 
 
 def _size(node: yaml.Node | None, known: dict[int, int]) -> int:
-    """Return the number of values of a node with its aliases expanded; one within itself counts
+    """Return the number of values of a node with expanded aliases; a node within itself counts
     once."""
     if id(node) not in known:
         known[id(node)] = 1
@@ -234,7 +235,7 @@ def _locate(
 
 
 def _overridden(options: Options, overrides: str | Iterable[str]) -> Options:
-    """Apply each override in turn, which replaces its key and everything below."""
+    """Apply each override in turn, and replace the key with everything below."""
     for override in [overrides] if isinstance(overrides, str) else overrides:
         key, equals, text = override.partition("=")
         if not equals or not key:

@@ -1,5 +1,4 @@
-"""`tempera train --dry-run`: the data that a run would train on, and the time that it would
-take."""
+"""`tempera train --dry-run`: the training data of a run, and the time of its training."""
 
 from __future__ import annotations
 
@@ -25,28 +24,29 @@ def rehearse(config: Options | Path | None = None, overrides: Sequence[str] = ()
     """Read and tokenise all data, take a few steps, and leave nothing.
 
     Returns:
-        Three rows with their roles, quantiles of lengths, shares of what is repeated and of what is
-        longest, negatives a row, what was left out, the number of steps, and the seconds that
-        training (not evaluation) is expected to take.
+        Three rows with their roles, quantiles of lengths, shares of repeated and of longest texts,
+        negatives a row, counts of left-out rows, the number of steps, and the expected seconds of
+        training (not of evaluation).
 
     Raises:
-        TemperaError: whatever would stop the run.
+        TemperaError: the run would be refused.
     """
     made = build(configuration.of(config, overrides))
     devices = start(made.train.mixed_precision, made.train.device)
     made.train.check(devices)
     with TemporaryDirectory() as folder, JsonLines(Path(folder) / "log.jsonl") as log:
-        prepared = prepare(
-            replace(made, train=replace(made.train, max_time=None)), devices, Path(folder), log
-        )
+        unlimited = replace(made, train=replace(made.train, max_time=None))
+        prepared = prepare(unlimited, devices, Path(folder), log)
         preview = prepared.config.world.preview(prepared.task)
         taken = step_seconds(prepared, first_steps(prepared))
     train = prepared.config.train
     steps = train.steps(prepared.task.data.sampler.batches_per_epoch)
     pairs = prepared.task.facts.counts["train"]
-    # The first step makes what the others use again; a median would leave out those that have more
-    # rows.
-    seconds = (statistics.mean if train.made_rows else statistics.median)(taken[1:])
+    # The first step makes things that later steps use again.
+    if train.made_rows:  # a median would leave out the steps with more rows
+        seconds = statistics.mean(taken[1:])
+    else:
+        seconds = statistics.median(taken[1:])
     times = Refit(prepared).times
     if made.train.max_time is not None:
         steps = min(steps, max(1, int(made.train.max_time / seconds / times)))
@@ -55,32 +55,31 @@ def rehearse(config: Options | Path | None = None, overrides: Sequence[str] = ()
 
 def lines(facts: dict[str, Any]) -> list[str]:
     """Return a dry run as lines of text; `open` names the options that a race may choose."""
-    unit, shown = facts["unit"], list[str]()
+    unit = facts["unit"]
+    shown: list[str] = []
     for row in facts["rows"]:
         shown.append(row["place"])
-        texts = [
-            ("query", row["query"]),
-            ("doc", row["doc"]),
-            *(("negative", text) for text in row["negatives"]),
-        ]
+        texts = [("query", row["query"]), ("doc", row["doc"])]
+        for text in row["negatives"]:
+            texts.append(("negative", text))
         for role, text in texts:
             one = unit if text[unit] != 1 else unit[:-1]
             shown.append(f"  {role:<9} {text[unit]:>5} {one:<{len(unit)}}  {text['text']!r}")
     for role, quantiles in facts[unit].items():
-        spread = ", ".join(
+        values = [
             f"{share} {value:.0f}" for share, value in quantiles.items() if share != "at_limit"
-        )
-        cut = f"; {quantiles['at_limit']:.2%} are as long as the longest, as where texts are cut"
-        shown.append(f"{unit} of {role}: {spread}" + (cut if quantiles["at_limit"] else ""))
-    shown.append(
-        "repeated: "
-        + ", ".join(f"{share:.2%} of {role}" for role, share in facts["repeated"].items())
-    )
+        ]
+        line = f"{unit} of {role}: {', '.join(values)}"
+        if quantiles["at_limit"]:
+            longest = f"{quantiles['at_limit']:.2%} are as long as the longest"
+            line += f"; {longest}, as where texts are cut"
+        shown.append(line)
+    repeated = [f"{share:.2%} of {role}" for role, share in facts["repeated"].items()]
+    shown.append(f"repeated: {', '.join(repeated)}")
     shown.append("{what}: {least} to {most}, {mean:.2f} on average".format(**facts["negatives"]))
     counted = f"{quantity(facts['pairs'], 'pairs')}, {quantity(facts['steps'], 'steps')}"
     shown.append(f"{counted}, about {facts['expected_seconds']:,.0f} s of training")
     if facts.get("open"):
-        shown.append(
-            f"left open, for a race to choose first where the data allow one: {', '.join(facts['open'])}"
-        )
+        names = ", ".join(facts["open"])
+        shown.append(f"left open, for a race to choose first where the data allow one: {names}")
     return shown

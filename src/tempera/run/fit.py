@@ -1,5 +1,5 @@
-"""The second of a run's four functions: optimiser steps, with looks at the validation set and
-checkpoints between them."""
+"""The training of a run: optimiser steps, with looks at the validation set and checkpoints between
+them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ from typing import Any
 
 import torch
 import xxhash
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..arithmetic.abilities import free_bytes
 from ..core.batch import Batch, Role, divide
-from ..core.tiles import SCORE_BYTES
-from ..engine import loop, outlook
+from ..engine import loop
 from ..engine.checkpoint import State
-from ..engine.curation import as_many
 from ..engine.faults import broken
 from ..engine.training_options import OF_A_MACHINE
-from ..errors import ConfigError, DataError, TemperaError, quantity
+from ..errors import ConfigError, DataError, TemperaError
 from ..io.console import logger, progress_bar
 from ..parallel.digest import digest
 from ..parallel.divided_tables import divided, release
@@ -32,29 +30,30 @@ from ..parallel.shards import gather, refuse_compiled, shard
 from ..ranking.ranking import LEAST_TO_CHOOSE
 from ..ranking.sample import Budget
 from ..task.config import READ
-from ..task.showcase import Looks
-from ..task.verdict import main_metric
 from ..towers.pair import Encoder
 from .alarms import Alarms, explained
+from .announcement import announce
+from .best_weights import BestWeights
 from .prepare import Prepared
 from .resume import AGAIN, Checkpoints, Interruption, Position, Weights, interruptible
 
-# Options of each process: files, whose contents are compared, what fits its machine, and what the
-# first one alone does.
+# Options that may differ between processes: names of files (their contents are compared), what fits
+# a machine, and what the main process alone does.
 _OWN = {*READ, *OF_A_MACHINE, "report_to", "card"}
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """Hold a run after its last step; its tower has the weights that are saved.
+    """Hold a run after its last step; the tower has the saved weights.
 
     Args:
-        step: number of the step whose weights are saved.
-        taken: steps that were taken.
+        step: number of the step of the saved weights.
+        taken: number of taken steps.
         best: the choice of the weights, for metrics.json; empty if nothing was chosen.
         replaying: share of training's time in which rows were embedded a second time.
-        looks_left_out: looks on the way that evaluation.budget did not allow.
-        keep: leaves a checkpoint from which the same command repeats only what follows training.
+        looks_left_out: number of looks left out because of evaluation.budget.
+        keep: leaves a checkpoint, from which the same command repeats only the stages after
+            training.
     """
 
     step: int
@@ -66,12 +65,12 @@ class Fitted:
 
 
 def fit(prepared: Prepared, checkpoints: Checkpoints | None = None, looks: bool = True) -> Fitted:
-    """Train the tower of a prepared run, or what is left of its training.
+    """Train the tower of a prepared run, or resume its training.
 
     Args:
-        checkpoints: where to resume and what to leave on the way; None does neither.
+        checkpoints: to resume from, and to leave on the way; None is neither.
         looks: evaluate on the validation set before the first step, on the way and after the last;
-            without, nothing is chosen.
+            without looks, no weights are chosen.
     """
     with prepared.phases("train"):
         return _fitted(prepared, checkpoints, looks)
@@ -79,72 +78,74 @@ def fit(prepared: Prepared, checkpoints: Checkpoints | None = None, looks: bool 
 
 def _fitted(prepared: Prepared, checkpoints: Checkpoints | None, looks: bool) -> Fitted:
     began = time.perf_counter()
-    config, devices, data = prepared.config, prepared.devices, prepared.task.data
-    config.objective.to(devices.group.device)
-    start = _agreed(prepared)
-    state = loop.begin(_placed(prepared), config.objective, config.train, devices)
-    looks = looks and prepared.task.facts.has_looks
+    config = prepared.config
+    facts = prepared.task.facts
+    group = prepared.devices.group
+    config.objective.to(group.device)
+    start = _common_start(prepared)
+    state = loop.begin(_trained_tower(prepared), config.objective, config.train, prepared.devices)
+    has_looks = looks and facts.has_looks
     with prepared.phases("evaluate"):
-        plan = prepared.task.held_out.begin(config, draws=looks and devices.group.main)
-    position, best, records = Position(start), None, list[dict[str, Any]]()
+        plan = prepared.task.held_out.begin(config, draws=has_looks and group.main)
+    position = Position(start)
+    weights: Weights | None = None
+    records: list[dict[str, Any]] = []
     if checkpoints is not None:
-        position, records, best = checkpoints.load(state, start)
+        position, records, weights = checkpoints.load(state, start)
         prepared.phases.add(position.spent)
-        if not devices.group.all_equal(state.step):
+        if not group.all_equal(state.step):
             raise DataError(
-                f"the processes see different checkpoints in {checkpoints.folder}: put --output on a disk that all machines "
-                "share"
+                f"the processes see different checkpoints in {checkpoints.folder}: put --output on "
+                "a disk that all machines share"
             )
-    steps = (
-        0 if looks and _untrained(prepared) else config.train.steps(data.sampler.batches_per_epoch)
-    )
+    steps = config.train.steps(prepared.task.data.sampler.batches_per_epoch)
+    is_guarded = prepared.task.data.tower.guarded and config.train.keep_best
+    if has_looks and is_guarded and not facts.chooses:
+        steps = 0  # the tower must not get worse, and validation is too small to show it
     if checkpoints is not None and state.step:
         prepared.log.go_on(records)
         logger.info(
             f"resuming after step {state.step:,} of {steps:,}, from {checkpoints.latest}; remove "
             f"{checkpoints.folder} to begin anew"
         )
-    course = _Course(
-        prepared,
-        state,
-        steps,
-        position,
-        checkpoints,
-        plan if looks else None,
-        best,
-        began - position.training,
-    )
+    best = BestWeights(prepared, position, has_looks and facts.chooses, weights)
+    course = _Course(prepared, state, steps, position, checkpoints, best)
+    course.began = began - position.training
+    if has_looks:
+        course.pauses = {0, steps, *loop.moments(steps, plan.number)}
     course.run()
     seconds = course.end()
     return Fitted(
-        course.step,
-        state.step,
-        course.choice,
-        state.cache.replaying.seconds() / seconds,
-        position.looks_left_out,
-        course.keep,
+        step=best.step(state.step),
+        taken=state.step,
+        best=best.choice(state.step),
+        replaying=state.cache.replaying.seconds() / seconds,
+        looks_left_out=position.looks_left_out,
+        keep=course.keep,
     )
 
 
-def _untrained(prepared: Prepared) -> bool:
-    """Return True if the tower must not get worse and validation is too small to see it."""
-    guarded = prepared.task.data.tower.guarded
-    return guarded and prepared.config.train.keep_best and not prepared.task.facts.chooses
+def _common_start(prepared: Prepared) -> str:
+    """Return the digest of the data and weights at the start, equal on all processes.
 
+    Gradients of processes that begin differently would be summed all the same.
 
-def _agreed(prepared: Prepared) -> str:
-    """Refuse processes that do not begin alike, whose gradients would be summed all the same;
-    return what they begin with."""
+    Raises:
+        ConfigError: the processes have different options.
+        DataError: the processes have different data or weights.
+    """
     group = prepared.devices.group
     for section, options in prepared.config.resolved.items():
-        written = json.dumps(_shared(options), sort_keys=True, default=str)
-        if section not in _OWN and not group.all_equal(
-            xxhash.xxh3_64_intdigest(written.encode()) >> 11
-        ):
+        if section in _OWN:
+            continue
+        written = json.dumps(_without_own(options), sort_keys=True, default=str)
+        if not group.all_equal(xxhash.xxh3_64_intdigest(written.encode()) >> 11):
             raise ConfigError(
-                f"the processes start with different options of {section}: give all of them the same command and configuration"
+                f"the processes start with different options of {section}: give all of them the "
+                "same command and configuration"
             )
-    content = digest((*prepared.task.data.tower.parameters(), *prepared.task.data.content()))
+    data = prepared.task.data
+    content = digest((*data.tower.parameters(), *data.content()))
     if not group.all_equal(content >> 11):
         raise DataError(
             "the processes start with different data or weights: give every machine the same files"
@@ -152,33 +153,37 @@ def _agreed(prepared: Prepared) -> str:
     return f"{content:016x}"
 
 
-def _shared(options: Any) -> Any:
-    """Return options without those that may differ between machines."""
+def _without_own(options: Any) -> Any:
+    """Return options without the options that may differ between processes."""
     if isinstance(options, Mapping):
-        return {name: _shared(value) for name, value in options.items() if name not in _OWN}
-    return [_shared(each) for each in options] if isinstance(options, list | tuple) else options
+        return {name: _without_own(value) for name, value in options.items() if name not in _OWN}
+    if isinstance(options, list | tuple):
+        return [_without_own(each) for each in options]
+    return options
 
 
-def _placed(prepared: Prepared) -> Any:
-    """Return the tower to train, on this process's device; a copy if each process keeps only a part
-    of it."""
-    group, options, tower = prepared.devices.group, prepared.config.train, prepared.task.data.tower
+def _trained_tower(prepared: Prepared) -> Any:
+    """Return the tower to train, on the device of this process; a copy where each process keeps
+    only a part of the tower."""
+    group = prepared.devices.group
+    options = prepared.config.train
+    tower = prepared.task.data.tower
     if not options.divides:
         return tower.to(group.device)
-    refuse_compiled(
-        [tower], "fsdp" if options.fsdp else "divide_tables"
-    )  # a copy is not compiled any more
+    # A copy would no longer be compiled.
+    refuse_compiled([tower], "fsdp" if options.fsdp else "divide_tables")
     if options.divide_tables:
         return divided(tower, group)
-    towers: Encoder = copy.deepcopy(tower)
+    copied: Encoder = copy.deepcopy(tower)
     roles: tuple[Role, ...] = ("query", "doc", "negatives", "sampled")
-    modules: Any = [towers.of(role) for role in roles]
-    shard(modules, group, torch.bfloat16 if prepared.devices.mixed_precision == "bf16" else None)
-    return towers
+    modules: Any = [copied.of(role) for role in roles]
+    dtype = torch.bfloat16 if prepared.devices.mixed_precision == "bf16" else None
+    shard(modules, group, dtype)
+    return copied
 
 
 class _Course:
-    """Train a run step by step, and know what is due between two steps."""
+    """Train a run step by step, with looks and checkpoints between the steps."""
 
     def __init__(
         self,
@@ -187,44 +192,47 @@ class _Course:
         steps: int,
         position: Position,
         checkpoints: Checkpoints | None,
-        looks: Looks | None,
-        best: Weights | None,
-        began: float,
+        best: BestWeights,
     ) -> None:
-        self.prepared, self.state, self.steps = prepared, state, steps
-        self.position, self.checkpoints, self.began = position, checkpoints, began
-        self.options, self.group = prepared.config.train, prepared.devices.group
-        self.data, self.held_out = prepared.task.data, prepared.task.held_out
-        self.looks = looks
-        self.pauses = set[int]()
-        if looks is not None:
-            self.pauses = {0, steps, *loop.moments(steps, looks.number)}
-        self.chooses = looks is not None and prepared.task.facts.chooses
-        self.best = best  # weights of the best look
-        self.ended: tuple[float, int] | None = (
-            None  # seconds of training, and records of the log then
-        )
+        self.prepared = prepared
+        self.state = state
+        self.steps = steps
+        self.position = position
+        self.checkpoints = checkpoints
+        self.best = best
+        self.options = prepared.config.train
+        self.group = prepared.devices.group
+        self.data = prepared.task.data
         self.budget = Budget(prepared.config.evaluation.budget, position.evaluating, position.look)
         self.alarms = Alarms(prepared.log)
+        self.began = 0.0  # seconds; earlier by the training of an interrupted run
+        self.pauses = set[int]()  # steps after which validation is judged
+        self.seconds: float | None = None  # of training, once it has ended
+        self.records = 0  # of the log, when training has ended
 
     def run(self) -> None:
-        """Take the steps. Each one: draw, step, look, keep; then end if a signal has come."""
-        together, devices = self.options.gradient_accumulation_steps, self.prepared.devices
-        first, last = self.state.step * together, self.steps * together
+        """Take the steps, each with a look and a checkpoint where they are due; stop at a
+        signal."""
+        together = self.options.gradient_accumulation_steps
+        first = self.state.step * together
+        last = self.steps * together
         rows = enumerate(self.data.sampler(first, last), first)
-        bar = progress_bar(
-            "training" if self.group.main else "", self.steps, "step", self.state.step
-        )
+        title = "training" if self.group.main else ""
+        bar = progress_bar(title, self.steps, "step", self.state.step)
         stopping = interruptible() if self.checkpoints else nullcontext(Interruption())
         if not self.state.step:
             self.look()
         with explained(self.data, together, self.checkpoints), stopping as interruption, bar:
-            while self.state.step < self.steps and not self.stale and not interruption.agreed:
+            while self.state.step < self.steps:
+                if self.best.is_stale or interruption.agreed:
+                    break
                 if not self.state.step:
-                    self.announce()
+                    announce(self.prepared, self.state, self.steps)
                 self.clear()
                 batches = self.batches(islice(rows, together))
-                progress = loop.take(self.state, batches, self.steps, self.options, devices)
+                progress = loop.take(
+                    self.state, batches, self.steps, self.options, self.prepared.devices
+                )
                 self.alarms.step(progress, self.data, together)
                 dial = f"{progress.temperature:.4g} (scale {1 / progress.temperature:.4g})"
                 bar.set_postfix(loss=f"{progress.loss:.3f}", temperature=dial)
@@ -239,84 +247,40 @@ class _Course:
         """Yield this process's part of numbered batches."""
         last = self.steps * self.options.gradient_accumulation_steps
         for number, chosen in rows:
-            yield divide(
-                self.data.batch(chosen, number, number / last), self.group.rank, self.group.size
-            )
+            batch = self.data.batch(chosen, number, number / last)
+            yield divide(batch, self.group.rank, self.group.size)
 
     def end(self) -> float:
-        """Bring the best weights back, and note that training has ended; return the seconds that it
-        took."""
-        self.ended = time.perf_counter() - self.began, len(self.prepared.log.records)
-        if self.best is not None and self.group.main and self.step != self.state.step:
-            self._saved().load_state_dict(self.best, strict=False)
-        if self.group.main and not self.steps:
+        """Bring the best weights back and say which weights are saved; return the seconds of
+        training."""
+        self.seconds = time.perf_counter() - self.began
+        self.records = len(self.prepared.log.records)
+        if not self.group.main:
+            return self.seconds
+        self.best.restore(self.state.step)
+        if not self.steps:
             self.alarms.caution(
                 0,
-                f"nothing is trained: validation has fewer than {LEAST_TO_CHOOSE} queries, too few to show that trained queries "
-                "are better; give more pairs, raise evaluation.validation, or set train.keep_best=false",
+                f"nothing is trained: validation has fewer than {LEAST_TO_CHOOSE} queries, too few "
+                "to show that trained queries are better; give more pairs, raise "
+                "evaluation.validation, or set train.keep_best=false",
             )
-        elif self.group.main and self.pauses:
-            logger.info(self.choice_text())
-            if self.best is not None and not self.step:
+        elif self.pauses:
+            logger.info(self.best.explanation(self.state.step, self.steps))
+            if self.best.weights is not None and not self.best.step(self.state.step):
                 self.alarms.caution(
-                    self.step,
-                    "training did not help: validation was best before the first step, so the untrained weights are saved; "
-                    "lower train.learning_rate, or give more data",
+                    0,
+                    "training did not help: validation was best before the first step, so the "
+                    "untrained weights are saved; lower train.learning_rate, or give more data",
                 )
-        return self.ended[0]
-
-    def choice_text(self) -> str:
-        """Say which weights are saved, and why."""
-        if self.best is not None:
-            return "saved: the weights of step {step:,} of {taken:,}, with the best validation, {metric} {value:.3f}".format(
-                **self.choice
-            )
-        why = (
-            "train.keep_best is off"
-            if self.chooses
-            else f"validation has fewer than {LEAST_TO_CHOOSE} queries or events"
-            if self.prepared.config.evaluation.validation != 0
-            else "evaluation.validation is 0"
-        )
-        if self.options.patience is not None and not self.chooses:
-            why += ", so that train.patience could not end the training"
-        elif self.stale and self.state.step < self.steps:
-            looks = quantity(self.position.looks_since, "looks")
-            why += f"; training ended there: validation had not risen for {looks} (train.patience)"
-        return f"saved: the weights of the last step, {self.state.step:,}, since {why}"
-
-    @property
-    def step(self) -> int:
-        """The step whose weights are saved."""
-        return self.state.step if self.best is None else self.position.best_step
-
-    @property
-    def choice(self) -> dict[str, Any]:
-        """The step whose weights are saved and its validation, if validation has chosen it."""
-        if self.best is None:
-            return {}
-        metric = main_metric(self.prepared.config.evaluation.metrics)
-        return {
-            "step": self.position.best_step,
-            "taken": self.state.step,
-            "metric": metric,
-            "value": self.position.best_value,
-        }
-
-    @property
-    def stale(self) -> bool:
-        """True if validation has not risen for as many looks as train.patience allows."""
-        return (
-            self.options.patience is not None and self.position.looks_since >= self.options.patience
-        )
+        return self.seconds
 
     def gather(self, everyone: bool = False) -> None:
-        """Bring the trained weights into the tower that is judged and saved; on the device if that
-        has room.
+        """Bring the trained weights into the task's tower, onto the device if the device has room.
 
         Args:
-            everyone: on all processes, where only tables are divided; else on the main one, which
-                judges and saves.
+            everyone: on all processes, where only tables are divided; else on the main process
+                alone, which judges and saves.
         """
         if not self.options.divides:
             return
@@ -326,73 +290,49 @@ class _Course:
             tower.to(self.group.device)
 
     def clear(self) -> None:
-        """Leave the memory to the steps: a tower that is only judged and saved waits on the CPU,
-        without divided tables."""
+        """Leave the memory to the steps: where the trained tower is a copy, the task's tower waits
+        on the CPU, without divided tables."""
         if self.options.divides:
             self.data.tower.cpu()
         if self.options.divide_tables:
             release(self.data.tower, self.state.modules["towers"])
 
     def look(self) -> None:
-        """Judge the tower by validation if it is time; those on the way only if the budget allows
-        it."""
-        step = self.state.step
-        if step not in self.pauses:
+        """Judge the tower by validation if a look is due after this step."""
+        if self.state.step not in self.pauses:
             return
         self.gather()
         if self.group.main:
             with self.prepared.phases("evaluate"):
-                self._look(step)
+                self.judge()
         if self.options.patience is not None:
-            since = self.position.looks_since if self.group.main else 0  # that process weighs
+            since = 0
+            if self.group.main:  # only the main process weighs
+                since = self.position.looks_since
             self.position.looks_since = self.group.all_reduce_max(since)
 
-    def _look(self, step: int) -> None:
+    def judge(self) -> None:
+        """Judge the tower by validation; between the first step and the last only if the budget
+        allows."""
+        step = self.state.step
         start = time.perf_counter()
-        if 0 < step < self.steps and not self.budget.allows(start - self.began - self.budget.spent):
+        is_on_the_way = 0 < step < self.steps
+        if is_on_the_way and not self.budget.allows(start - self.began - self.budget.spent):
             self.position.looks_left_out += 1
             self.prepared.log.write(event="evaluation left out", step=step)
             return
-        verdict = self.held_out.judge("validation", whole=False)
-        self.prepared.log.write(event="evaluation", step=step, metrics=verdict.ranking.metrics)
+        verdict = self.prepared.task.held_out.judge("validation", whole=False)
+        metrics = verdict.ranking.metrics
+        self.prepared.log.write(event="evaluation", step=step, metrics=metrics)
         if step:
             self.alarms.collapse(step, verdict.spread)
-        if self.chooses:
-            self._weigh(step, verdict.ranking.metrics)
+        if self.best.chooses:
+            self.best.weigh(step, metrics)
         seconds = time.perf_counter() - start
-        if 0 < step < self.steps:
+        if is_on_the_way:
             self.budget.spend(seconds)
-        else:  # those on the way take as long
+        else:  # a look on the way takes as long
             self.budget.cost = seconds
-
-    def _weigh(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Keep the weights if they are the best until now."""
-        value = metrics[main_metric(metrics)]
-        if self.position.best_value is not None and value <= self.position.best_value:
-            self.position.looks_since += 1
-            return
-        self.position.best_step, self.position.best_value, self.position.looks_since = (
-            step,
-            value,
-            0,
-        )
-        if self.options.keep_best:
-            saved = self._saved()
-            frozen = {
-                name for name, parameter in saved.named_parameters() if not parameter.requires_grad
-            }
-            tensors = {
-                name: value for name, value in saved.state_dict().items() if name not in frozen
-            }
-            self.best = {
-                name: value.detach().to("cpu", copy=True).contiguous()
-                for name, value in tensors.items()
-            }
-
-    def _saved(self) -> nn.ModuleDict:
-        """Return what the run saves: the tower that is judged, and the objective."""
-        tower: Any = self.data.tower
-        return nn.ModuleDict({"tower": tower, "objective": self.prepared.config.objective})
 
     def due(self, step: int, interruption: Interruption) -> bool:
         """Return True if all processes are to leave a checkpoint: in time, or to end."""
@@ -405,56 +345,30 @@ class _Course:
         return code > 0
 
     def keep(self) -> None:
-        """Leave a checkpoint."""
+        """Leave a checkpoint; its time and its log end with the training.
+
+        Raises:
+            TemperaError: a weight is not finite.
+        """
         if self.checkpoints is None:
             return
         latest = self.checkpoints.latest
-        if name := broken(self.state.modules, self.group):
+        name = broken(self.state.modules, self.group)
+        if name:
+            left = f"; last good checkpoint: {latest}" if latest else ""
             raise TemperaError(
-                f"{name} is not finite after step {self.state.step}, so no checkpoint is saved: lower train.learning_rate"
-                + (f"; last good checkpoint: {latest}" if latest else "")
+                f"{name} is not finite after step {self.state.step}, so no checkpoint is saved: "
+                f"lower train.learning_rate{left}"
             )
         records = self.prepared.log.records
-        seconds, count = self.ended or (time.perf_counter() - self.began, len(records))
-        self.position.training, self.position.evaluating = seconds, self.budget.spent
+        if self.seconds is None:
+            self.position.training = time.perf_counter() - self.began
+        else:
+            self.position.training = self.seconds
+            records = records[: self.records]
+        self.position.evaluating = self.budget.spent
         self.position.look = self.budget.cost
         self.position.spent = self.prepared.phases.seconds()
-        self.checkpoints.save(self.state, self.position, records[:count], self.best)
+        self.checkpoints.save(self.state, self.position, records, self.best.weights)
         if self.group.main:
             logger.info(f"saved checkpoint {self.checkpoints.latest}; run {AGAIN} to resume")
-
-    def announce(self) -> None:
-        """Say what the run is about to do, before its first step."""
-        (rows,) = self.data.sampler(0, 1)
-        batch = as_many(self.data.batch(rows, 0), self.options.select)
-        together = self.options.gradient_accumulation_steps
-        objective = self.prepared.config.base
-        mine = divide(batch, self.group.rank, self.group.size)
-        # With the rows that are made for the beginning.
-        largest = as_many(self.data.batch(rows, 0, 0.0), self.options.select)
-        most = divide(largest, self.group.rank, self.group.size)
-        plan = self.state.cache.plan(self.state.modules["towers"], most, self.group)
-        width = self.data.tower.encode(batch.doc.rows[:1]).shape[1]
-        tile = objective.tile_size(self.group.device)
-        scores = SCORE_BYTES * min(tile, outlook.block(objective, largest, len(most)))
-        sizes = outlook.memory(plan, [self.state.modules], scores, width)
-        epochs = self.steps * together / self.data.sampler.batches_per_epoch
-        passes = "1 epoch" if f"{epochs:.3g}" == "1" else f"{epochs:.3g} epochs"
-        compared = outlook.negatives(objective, mine, self.group, self.options.size)
-        first = f"{quantity(self.steps, 'steps')}, {passes}; {compared}"
-        lines = [f"towers: {plan}", outlook.described(sizes)]
-        if self.group.device.type != "cpu":
-            lines.append(f"device: {self.group.device}; scores in tiles of {tile:,}")
-        if len(batch) < len(rows):
-            first += f"; a guide chooses these of {len(rows):,} pairs"
-        if together > 1:
-            lines.append(
-                f"{together} batches a step: each is a softmax of its own, which averages gradients and adds no negatives"
-            )
-        if self.group.main:
-            logger.info(first)
-            for line in lines:
-                logger.debug(line)
-            self.prepared.log.write(
-                event="plan", text=[first, *lines], expected_bytes=sizes, replayed=plan.replayed
-            )

@@ -1,4 +1,4 @@
-"""The judgement of a run's tower, as it is now, on the test set."""
+"""The judgement of the present tower of a run on the test set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .prepare import Prepared
 def judge(prepared: Prepared) -> Verdict | None:
     """Judge the tower of a run on the whole test set, and on `evaluation.also`.
 
-    It is called once untrained, and once with the weights that are saved.
+    A run judges twice: the untrained tower, and the tower with the saved weights.
 
     Returns:
         None where `evaluation.queries` or `data.split` leaves no test set.

@@ -1,5 +1,4 @@
-"""`tempera plan`: the data that a run would train on, and the cost of one of its steps on a device,
-on paper."""
+"""`tempera plan`: the training data of a run, and the cost of a step on a device, on paper."""
 
 from __future__ import annotations
 
@@ -33,17 +32,17 @@ def planned(
     """Read the data, and count a step on the first batch; nothing is trained, and nothing is left.
 
     Args:
-        device: a name of `MACHINES`; "cpu" is the CPU of this machine, and None the device that a
-            run would take here, which are measured.
-        devices: that share the batch.
+        device: a name of `MACHINES`; "cpu" is the CPU of this machine, and None the default device
+            of a run here: both are measured.
+        devices: number of devices that share the batch.
 
     Returns:
         The machine's rates, the micro-batches, memory, and each stage's launches, bytes, FLOPs,
         seconds and bottleneck.
 
     Raises:
-        TemperaError: whatever would stop the run; a device that is in no table, or more of them
-            than the batch has rows.
+        TemperaError: the run would be refused; an unknown device, or more devices than the batch
+            has rows.
     """
     made = build(configuration.of(config, overrides))
     if device is not None and device != "cpu" and device not in MACHINES:

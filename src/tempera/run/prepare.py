@@ -1,5 +1,4 @@
-"""The first of a run's four functions: from a configuration to data that are read, divided and
-ready to train on."""
+"""The reading of a run's data: from a configuration to divided data, ready for training."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ import torch
 from ..core.advice import cautions
 from ..core.similarity import cosine
 from ..engine.clock import Phases
-from ..engine.devices import DTYPES, Devices
+from ..engine.devices import DTYPES, Devices, Wanted
 from ..io.console import logger
 from ..io.documents import JsonLines
 from ..options.build import Config
@@ -28,10 +27,10 @@ class Prepared:
     """Hold a run before its first step.
 
     Args:
-        config: its section `data` says what reading has decided.
-        folder: where the run writes.
+        config: with the options decided by the data.
+        folder: of the run's files.
         log: of the run.
-        phases: the time that the run has taken so far.
+        phases: the time of the run so far.
     """
 
     config: Config
@@ -53,43 +52,42 @@ def prepare(
     """Read, divide and tokenise the data, and build the tower.
 
     Args:
-        vectors: folder for the vectors of guides, for all processes and runs beside this one; None
-            is one in `folder`.
-        shared: a task that has read the same data: they are not read again.
+        vectors: folder for the vectors of guides, for all processes and neighbouring runs; None is
+            a folder in `folder`.
+        shared: a task with the same data, which are not read again.
 
     Raises:
-        TemperaError: no data, or options that do not fit them.
+        TemperaError: no data, or options that do not fit the data.
     """
-    phases, cache, store = Phases(), folder / CACHE, vectors or folder / "vectors"
+    phases = Phases()
     torch.manual_seed(config.train.seed)
     reading = reading_of(config, devices)
     task: RunTask
-    if shared is None and (foreword := getattr(config.data, "foreword", None)):
+    foreword = getattr(config.data, "foreword", None)
+    if foreword and shared is None:
         logger.info(foreword)
     with phases("read"):
         if shared is not None:
             task = shared.again(reading)
         else:
-            task = config.world.read_task(config, reading, cache, store, phases)
+            store = vectors or folder / "vectors"
+            task = config.world.read_task(config, reading, folder / CACHE, store, phases)
         facts = task.facts
     if facts.tower is not None:
-        ((kind, tower),) = describe(facts.tower).items()
-        config = replace(
-            config,
-            tower=facts.tower,
-            resolved={**config.resolved, "tower": {"kind": kind, **tower}},
-        )
-    config = config.settled(facts.counts["train"], reading.train.large_pays).trained_with(
-        made_rows=facts.made_rows
-    )
+        ((kind, options),) = describe(facts.tower).items()
+        resolved = {**config.resolved, "tower": {"kind": kind, **options}}
+        config = replace(config, tower=facts.tower, resolved=resolved)
+    config = config.settled(facts.counts["train"], reading.train.large_pays)
+    config = config.trained_with(made_rows=facts.made_rows)
     if facts.source is not None:
         ((name, options),) = describe(facts.source).items()
-        config = replace(config, resolved={**config.resolved, "data": {"source": name, **options}})
+        resolved = {**config.resolved, "data": {"source": name, **options}}
+        config = replace(config, resolved=resolved)
     move_tower(config, task, devices)
     for line in facts.lines:
         logger.info(line)
     log.write(event="data", pairs=facts.counts["pairs"], dropped=facts.counts["dropped"])
-    settle_temperature(config)
+    resolve_temperature(config)
     for caution in cautions(config.base, DTYPES[devices.mixed_precision], task.data.tower.unit):
         logger.warning(f"caution: {caution}")
         log.write(event="caution", text=caution)
@@ -97,29 +95,27 @@ def prepare(
 
 
 def reading_of(config: Config, devices: Devices) -> Config:
-    """Return a configuration by which a task reads texts: on the device, and in bf16 on a CPU
-    alone, where that is faster."""
-    half = _half(devices)
-    read = replace(
-        config.train, mixed_precision="bf16" if half else "no", device=str(devices.group.device)
-    )
-    return replace(config, train=read)
+    """Return a configuration by which a task reads texts: on the device, and in bf16 only on a CPU
+    with faster products in bf16."""
+    precision: Wanted = "bf16" if _reads_in_bf16(devices) else "no"
+    device = str(devices.group.device)
+    return replace(config, train=replace(config.train, mixed_precision=precision, device=device))
 
 
-def _half(devices: Devices) -> bool:
+def _reads_in_bf16(devices: Devices) -> bool:
     return devices.mixed_precision == "bf16" and devices.group.device == CPU
 
 
 def move_tower(config: Config, task: RunTask, devices: Devices) -> None:
-    """Move a task's tower to the device, before it is judged for the first time, and let it read in
-    the precision of the run."""
-    if _half(devices):
+    """Move a task's tower to the device before its first judgement, and let the tower read in the
+    precision of the run."""
+    if _reads_in_bf16(devices):
         read_in(task.data.tower, torch.bfloat16)
     if not config.train.divides:
         task.data.tower.to(devices.group.device)
 
 
-def settle_temperature(config: Config) -> None:
-    """Settle an automatic temperature, before an optimiser is made."""
+def resolve_temperature(config: Config) -> None:
+    """Resolve an automatic temperature, before an optimiser is made."""
     options, base = config.train, config.base
     base.temperature.resolve(options.size + options.sampled, normalised=base.similarity == cosine)

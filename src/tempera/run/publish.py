@@ -1,10 +1,9 @@
-"""The last of a run's four functions: its folder with the model and its card, what it searches,
-metrics and a report."""
+"""The folder of a run: the model with its card, the searched documents, metrics and a report."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,25 +11,20 @@ from typing import Any
 import numpy as np
 from safetensors.torch import save as as_bytes
 
-from ..artifacts.card import Card, render_card
+from ..artifacts.card import render_card
 from ..artifacts.index import write_searched
-from ..artifacts.report import RunReport, render
-from ..artifacts.report_tables import tables
+from ..artifacts.report import render
 from ..engine.clock import peak_memory_bytes
 from ..io.atomic import write_mark
 from ..io.documents import first_event
 from ..mining.embedder import learned
 from ..options import yaml_options as configuration
-from ..ranking.compare import Difference, bootstrap_metrics
-from ..ranking.fusion import Fusion
+from ..ranking.compare import bootstrap_metrics
 from ..ranking.spread import Spread
-from ..task.showcase import Compared
 from ..task.verdict import (
-    MAIN,
     OURS,
     TEACHER,
     TOGETHER,
-    SystemScores,
     TaskScores,
     Verdict,
     best_baseline,
@@ -40,18 +34,11 @@ from ..towers.saved import EVALUATED, MODEL
 from .alarms import Alarms, doubts
 from .fit import Fitted
 from .prepare import CACHE, Prepared
-from .refit import LEARNED
+from .run_report import Differences, Systems, card_of, report_of
 from .task import RunTask
 
-_LOST = ": {metric} {before:.3f} before, {after:.3f} after; `tempera merge` weighs both models"
-# of the main metric, which a teacher falls short of where queries hardly ask for their documents
+# Main metric of a teacher below which queries hardly ask for their documents.
 _HARDLY = 0.1
-_SERVED = (
-    "the vectors alone; both together by --hybrid",
-    "both together; the vectors alone by --vectors",
-)
-Systems = Mapping[str, SystemScores]
-Differences = Mapping[str, Mapping[str, Difference]]
 
 
 def publish(
@@ -61,14 +48,13 @@ def publish(
     after: Verdict | None,
     served: Prepared,
 ) -> None:
-    """Compare with other systems, and write everything but the log, which lies in the folder
-    already.
+    """Compare the trained tower with other systems, and write all files of the run's folder except
+    the log.
 
     Args:
-        before: the untrained tower; None where nothing is held out to judge by.
-        after: the trained one.
-        served: the run whose tower is saved: the same, or one that has then been trained on the
-            test, too.
+        before: verdict on the untrained tower; None without held-out data.
+        after: verdict on the trained tower.
+        served: the run with the tower to save: the same run, or the run after a refit on the test.
     """
     with prepared.phases("publish"):
         _publish(prepared, fitted, before, after, served)
@@ -81,101 +67,132 @@ def _publish(
     after: Verdict | None,
     served: Prepared,
 ) -> None:
-    config, task, folder = prepared.config, prepared.task, prepared.folder
+    folder = prepared.folder
     spreads: dict[str, Spread] = {}
+    others: dict[str, Any] = {}
     with prepared.phases("evaluate"):
-        compared = task.compared(before, after)
-        systems, about = compared.systems, compared.about
+        compared = prepared.task.compared(before, after)
         if before is not None and after is not None:
             spreads = {"untrained": before.spread, "trained": after.spread}
-        differences = _differences(systems)
-        others = {} if before is None or after is None else _forgotten(before.others, after.others)
-        alarms = _doubted(
-            prepared, fitted, systems, differences, about.get("counting", {}).get("served", False)
-        )
-        for path, each in others.items():
-            if each["difference"]["real"] and each["difference"]["mean"] < 0:
-                alarms.caution(fitted.step, f"training made {path} worse{_LOST.format(**each)}")
+        differences = _differences(compared.systems)
+        if before is not None and after is not None:
+            others = _on_other_data(before.others, after.others)
+        # Whether the run answers by both together anyway.
+        is_fused = compared.about.get("counting", {}).get("served", False)
+        alarms = _alarms(prepared, fitted, compared.systems, differences, is_fused)
+        _caution_of_other_data(alarms, fitted.step, others)
     _save(prepared, served.task, folder / MODEL, folder)
     if served is not prepared:
-        _save(prepared, task, folder / EVALUATED, folder / EVALUATED)
+        _save(prepared, prepared.task, folder / EVALUATED, folder / EVALUATED)
     (folder / "objective.safetensors").write_bytes(as_bytes(served.config.objective.state_dict()))
     write_searched(folder, served.task.searched())
-    sizes = {
-        each.name: _size(each)
-        for each in sorted(folder.iterdir())
-        if each.name not in (CACHE, "log.jsonl")
-    }
-    (folder / "config.yaml").write_text(configuration.dump(config.resolved), encoding="utf-8")
-    metrics = {
-        "metrics": {name: scores.metrics for name, scores in systems.items()},
-        "difference": {name: _plain(each) for name, each in differences.items()},
-        "spread": {name: spread.summary() for name, spread in spreads.items()},
-        **about,
-        **({"also": others} if others else {}),
-        **alarms.summary(),
-        "steps": fitted.taken,
-        "evaluations_left_out": fitted.looks_left_out,
-        **({"recipe": recipe} if (recipe := first_event(prepared.log.records, "recipe")) else {}),
-        **({"best": fitted.best} if fitted.best else {}),
-        **({"refit": again} if (again := _trained_again(prepared.log.records)) else {}),
-        "data": task.facts.counts,
-        "mixed_precision": prepared.devices.mixed_precision,
-        "seconds": prepared.phases.seconds(),
-        "replaying": round(fitted.replaying, 4),
-        "peak_memory_bytes": peak_memory_bytes(),
-        "bytes": sizes,
-    }
-    report = _report(prepared, metrics, compared, spreads, differences)
+    sizes = {}
+    for path in sorted(folder.iterdir()):
+        if path.name not in (CACHE, "log.jsonl"):
+            sizes[path.name] = _size(path)
+    configured = configuration.dump(prepared.config.resolved)
+    (folder / "config.yaml").write_text(configured, encoding="utf-8")
+
+    metrics: dict[str, Any] = {}
+    metrics["metrics"] = {name: scores.metrics for name, scores in compared.systems.items()}
+    metrics["difference"] = _plain(differences)
+    metrics["spread"] = {name: spread.summary() for name, spread in spreads.items()}
+    metrics.update(compared.about)
+    if others:
+        metrics["also"] = others
+    metrics.update(alarms.summary())
+    metrics.update(_training(prepared, fitted))
+    metrics["data"] = prepared.task.facts.counts
+    metrics["mixed_precision"] = prepared.devices.mixed_precision
+    metrics["seconds"] = prepared.phases.seconds()
+    metrics["replaying"] = round(fitted.replaying, 4)
+    metrics["peak_memory_bytes"] = peak_memory_bytes()
+    metrics["bytes"] = sizes
+
+    report = report_of(prepared, metrics, compared, spreads, differences)
     (folder / "report.html").write_text(render(report), encoding="utf-8")
-    (folder / "model" / "README.md").write_text(
-        render_card(_card(prepared, metrics, systems)), encoding="utf-8"
-    )
-    write_mark(folder, {**metrics, "seconds": prepared.phases.seconds()})
-    shutil.rmtree(folder / CACHE, ignore_errors=True)  # what is mapped stays readable
+    card = card_of(prepared, metrics, compared.systems)
+    (folder / "model" / "README.md").write_text(render_card(card), encoding="utf-8")
+    metrics["seconds"] = prepared.phases.seconds()  # with the report
+    write_mark(folder, metrics)
+    shutil.rmtree(folder / CACHE, ignore_errors=True)  # mapped files stay readable
 
 
 def _save(prepared: Prepared, task: RunTask, model: Path, beside: Path) -> None:
-    """Write a model, and what it and those that it begins with or learns from have learned, into
-    another folder."""
+    """Write a model, and beside the model the ids of all data known to the model, its first weights
+    and its teachers."""
     task.data.tower.save(model)
     for name, array in prepared.config.world.trained_on(task).items():
         before = learned(prepared.config.begins_with)
-        np.save(beside / name, np.unique(np.concatenate([array, *before])), allow_pickle=False)
+        ids = np.unique(np.concatenate([array, *before]))
+        np.save(beside / name, ids, allow_pickle=False)
 
 
-def _doubted(
-    prepared: Prepared, fitted: Fitted, systems: Systems, differences: Differences, served: bool
+def _training(prepared: Prepared, fitted: Fitted) -> dict[str, Any]:
+    """Return the steps, the chosen options and weights, and later trainings, for metrics.json."""
+    values: dict[str, Any] = {
+        "steps": fitted.taken,
+        "evaluations_left_out": fitted.looks_left_out,
+    }
+    recipe = first_event(prepared.log.records, "recipe")
+    if recipe:
+        values["recipe"] = recipe
+    if fitted.best:
+        values["best"] = fitted.best
+    refits = []
+    for record in prepared.log.records:
+        if record["event"] == "refit":
+            refits.append({name: value for name, value in record.items() if name != "event"})
+    if refits:
+        values["refit"] = refits
+    return values
+
+
+def _alarms(
+    prepared: Prepared, fitted: Fitted, systems: Systems, differences: Differences, is_fused: bool
 ) -> Alarms:
-    """Log the alarms and cautions of a run that has ended, and return them; `served` if it answers
-    by both together anyway."""
-    alarms, main = Alarms(prepared.log), main_metric(prepared.config.evaluation.metrics)
-    queries = len(systems["trained"].per_query[main]) if systems else 0
-    taught = systems[TEACHER].metrics[main] if TEACHER in systems else 1.0
-    rivals = {name: differences[f"trained - {name}"][main] for name in systems if name not in OURS}
+    """Log and return the alarms and cautions of a complete run.
+
+    Args:
+        is_fused: the run answers by the model and a baseline together.
+    """
+    alarms = Alarms(prepared.log)
+    main = main_metric(prepared.config.evaluation.metrics)
+    queries = 0
+    if systems:
+        queries = len(systems["trained"].per_query[main])
+    taught = 1.0
+    if TEACHER in systems:
+        taught = systems[TEACHER].metrics[main]
+    rivals = {}
     if taught < _HARDLY:
-        rivals = {}
         alarms.caution(
             fitted.step,
-            f"the teacher itself has {main} {taught:.3f} here, so this test tells next to nothing of what was learned from it: "
-            "judge by real queries (data.test=FILE)",
+            f"the teacher itself has {main} {taught:.3f} here, so this test tells next to nothing "
+            "of what was learned from it: judge by real queries (data.test=FILE)",
         )
-    elif systems:
-        alarms.regression(fitted.step, main, differences["trained - untrained"][main], queries)
-    better = [
-        command for name, command in TOGETHER.items() if not served and _ahead(systems, name, main)
-    ]
-    together = f"{better[0]} with --hybrid" if better else ""
-    chooses = prepared.task.facts.chooses
-    for text in doubts(
+    else:
+        rivals = {
+            name: differences[f"trained - {name}"][main] for name in systems if name not in OURS
+        }
+        if systems:
+            alarms.regression(fitted.step, main, differences["trained - untrained"][main], queries)
+    together = ""
+    if not is_fused:
+        for name, command in TOGETHER.items():
+            if _ahead(systems, name, main):
+                together = f"{command} with --hybrid"
+                break
+    cautions = doubts(
         prepared.config,
         prepared.log.records,
         rivals,
         prepared.task.facts.subject,
         together,
-        chooses,
+        prepared.task.facts.chooses,
         queries,
-    ):
+    )
+    for text in cautions:
         alarms.caution(fitted.step, text)
     if systems:
         for text in prepared.config.world.cautions(prepared.task, prepared.config):
@@ -183,155 +200,70 @@ def _doubted(
     return alarms
 
 
-def _forgotten(before: Mapping[str, TaskScores], after: Mapping[str, TaskScores]) -> dict[str, Any]:
-    """Return the main metric on other data before and after training, and the difference with its
+def _on_other_data(
+    before: Mapping[str, TaskScores], after: Mapping[str, TaskScores]
+) -> dict[str, Any]:
+    """Return the main metric on further data before and after training, with the difference and
     interval."""
     rows = {}
     for path, scores in after.items():
         differences = scores.against(before[path])
         metric = main_metric(differences)
-        values = {"before": before[path].metrics[metric], "after": scores.metrics[metric]}
-        rows[path] = {"metric": metric, **values, "difference": differences[metric].json()}
+        rows[path] = {
+            "metric": metric,
+            "before": before[path].metrics[metric],
+            "after": scores.metrics[metric],
+            "difference": differences[metric].json(),
+        }
     return rows
 
 
+def _caution_of_other_data(alarms: Alarms, step: int, others: Mapping[str, Any]) -> None:
+    """Log a caution for each file of further data on which training has made the model worse."""
+    for path, each in others.items():
+        difference = each["difference"]
+        if difference["real"] and difference["mean"] < 0:
+            alarms.caution(
+                step,
+                f"training made {path} worse: {each['metric']} {each['before']:.3f} before, "
+                f"{each['after']:.3f} after; `tempera merge` weighs both models",
+            )
+
+
 def _ahead(systems: Systems, name: str, metric: str) -> bool:
-    """Return True if a system is better than the trained one alone, and not below a baseline."""
-    value = {each: reached.metrics[metric] for each, reached in systems.items()}
+    """Return True if a system is better than the trained tower alone, and not below a baseline."""
+    if name not in systems:
+        return False
+    value = systems[name].metrics[metric]
     baseline = best_baseline(systems) or "trained"
-    return name in value and value[name] > value["trained"] and value[name] >= value[baseline]
+    is_better = value > systems["trained"].metrics[metric]
+    return is_better and value >= systems[baseline].metrics[metric]
 
 
 def _differences(systems: Systems) -> Differences:
-    """Return the metrics of each trained system less those of every system before it in the table,
-    with intervals."""
+    """Return the metrics of each trained system less the metrics of every system before it in the
+    table, with intervals."""
+    differences: dict[str, Any] = {}
     names = list(systems)
-    return {
-        f"{ours} - {theirs}": bootstrap_metrics(systems[ours].per_query, systems[theirs].per_query)
-        for ours in (names[names.index("trained") :] if systems else ())
-        for theirs in names[: names.index(ours)]
-        if ours not in TOGETHER or theirs != "untrained"
-    }
+    if not names:
+        return differences
+    for place in range(names.index("trained"), len(names)):
+        ours = names[place]
+        for theirs in names[:place]:
+            if ours in TOGETHER and theirs == "untrained":
+                continue
+            differences[f"{ours} - {theirs}"] = bootstrap_metrics(
+                systems[ours].per_query, systems[theirs].per_query
+            )
+    return differences
 
 
-def _plain(differences: Mapping[str, Difference]) -> dict[str, Any]:
-    return {metric: asdict(difference) for metric, difference in differences.items()}
-
-
-def _card(prepared: Prepared, metrics: Mapping[str, Any], systems: Systems) -> Card:
-    """Return what the saved model's README.md says."""
-    resolved, data = prepared.config.resolved, metrics["data"]
-    source = {"source": str(resolved["data"].get("path") or resolved["data"]["source"])}
-    counts = {
-        name: f"{data[name]:,}" for name in ("pairs", "train", "validation", "queries", "corpus")
-    }
-    return Card(
-        **vars(prepared.config.card),
-        data={**source, **counts, **_divided(data), **_again(metrics.get("refit", []))},
-        recipe=configuration.dump(resolved),
-        metrics={name: scores.intervals() for name, scores in systems.items()},
-        subject=prepared.task.facts.subject,
-        base_model=_base(resolved["tower"]),
-    )
-
-
-def _divided(data: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the data have lost, by reason, and sentences on what is held out together."""
-    left_out = {
-        f"left out: {reason}": f"{count:,}" for reason, count in data.get("dropped", {}).items()
-    }
-    notes = "; ".join(data.get("held_out", ()))
-    return {**left_out, "held out": notes} if notes else left_out
-
-
-def _base(tower: Mapping[str, Any]) -> str | None:
-    """Return the model that a tower, or the one of queries, starts from; None for one from
-    scratch."""
-    (query,) = tower["query"].values() if isinstance(tower.get("query"), Mapping) else (tower,)
-    model: str | None = query.get("model")
-    return model
-
-
-def _trained_again(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what each training after the first one added, with its pairs and steps."""
-    return [
-        {name: value for name, value in record.items() if name != "event"}
-        for record in records
-        if record["event"] == "refit"
-    ]
-
-
-def _again(refits: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return what card and report say of a model that has trained again on what was held out."""
-    names = {
-        "validation": "trained again before the evaluation",
-        "test": "trained again after the evaluation",
-    }
-    lines = {
-        names[
-            each["part"]
-        ]: f"{LEARNED[each['part']]}, {each['pairs']:,} in all, {each['steps']:,} steps"
-        + (" on from the weights that validation has chosen" if each.get("goes_on") else "")
-        + (f", with {each['negatives']:,} mined negatives" if "negatives" in each else "")
-        for each in refits
-    }
-    if names["test"] in lines:
-        lines[names["test"]] += "; the metrics are those of the model that was evaluated"
-    return lines
-
-
-def _report(
-    prepared: Prepared,
-    metrics: Mapping[str, Any],
-    compared: Compared,
-    spreads: Mapping[str, Spread],
-    differences: Differences,
-) -> RunReport:
-    """Return what report.html shows."""
-    subject = prepared.task.facts.subject
-    systems = compared.systems
-    rival = best_baseline(systems)
-    names = prepared.config.evaluation.metrics
-    records = prepared.log.records
-    return RunReport(
-        facts={
-            **{text: f"{metrics['data'][name]:,}" for name, text in subject.facts.items()},
-            **_divided(metrics["data"]),
-            "CPU seconds": ", ".join(
-                f"{name} {each['cpu']:.0f}" for name, each in metrics["seconds"].items()
-            ),
-            "seconds": f"{sum(each['wall'] for each in metrics['seconds'].values()):.0f}",
-            "peak memory": f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB",
-            **({"BM25 settings": str(metrics["bm25"])} if rival == "bm25" else {}),
-            **{name: str(Fusion(**metrics["hybrid"])) for name in systems if name in TOGETHER},
-            **(
-                {"recommended by": _SERVED[metrics["counting"]["served"]]}
-                if "counting" in metrics
-                else {}
-            ),
-            **({"moment of a question": metrics["moment"]} if "moment" in metrics else {}),
-            **_again(metrics.get("refit", [])),
-        },
-        systems={name: _only(names, values) for name, values in metrics["metrics"].items()},
-        difference=None if rival is None else differences[f"trained - {rival}"].get(MAIN),
-        log=[
-            {**r, "metrics": _only(names, r["metrics"])} if "metrics" in r else r for r in records
-        ],
-        spreads=spreads,
-        examples=compared.examples,
-        config=configuration.dump(prepared.config.resolved),
-        subject=subject,
-        rival=rival,
-        tables=tables(metrics),
-        alarms=metrics["alarms"],
-        winner=metrics.get("winner", ""),
-        cautions=metrics["cautions"],
-    )
-
-
-def _only(names: Sequence[str], scores: Mapping[str, float]) -> dict[str, float]:
-    """Return the scores with these names, in their order."""
-    return {name: scores[name] for name in names if name in scores}
+def _plain(differences: Differences) -> dict[str, Any]:
+    """Return differences as plain values, for metrics.json."""
+    plain = {}
+    for name, metrics in differences.items():
+        plain[name] = {metric: asdict(difference) for metric, difference in metrics.items()}
+    return plain
 
 
 def _size(path: Path) -> int:

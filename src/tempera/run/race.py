@@ -1,9 +1,9 @@
-"""A race: a few settings of options, trained side by side for a while; validation chooses the one
-to train.
+"""A race: a few settings of options, trained side by side for a while; validation chooses the
+setting of the run.
 
-It knows neither texts nor interactions: the task says what is tried, and it trains and judges what
-`Prepared` holds. The race follows from the seed and the data alone, so that a run which is
-interrupted finds the same winner again.
+A race knows neither texts nor interactions: the task names the settings, and the race trains and
+judges the tower of `Prepared`. The race follows from the seed and the data alone, so that an
+interrupted run finds the same winner again.
 """
 
 from __future__ import annotations
@@ -30,38 +30,35 @@ from ..ranking.ranking import LEAST_TO_CHOOSE
 from ..task.evaluation import Part
 from ..task.rounds import LEARNING_RATE, TEMPERATURE, Race, Setting, Values
 from ..task.verdict import main_metric
-from .prepare import Prepared, move_tower, reading_of, settle_temperature
+from .prepare import Prepared, move_tower, reading_of, resolve_temperature
 from .resume import Checkpoints
 from .task import RunTask
 from .time_limit import short_run, step_seconds
 
-Known = dict[
-    str, tuple[Floats, float]
-]  # the scores of a setting after some steps, and the CPU seconds that they took
-LEAST_STEPS = 16  # of a run, for a sixth of it to tell anything
-# of a run, of which a part tells settings apart: on more data they differ by more than chance
-# sooner
+# The scores of a setting after some steps, and their CPU seconds.
+Known = dict[str, tuple[Floats, float]]
+LEAST_STEPS = 16  # of a run, for a sixth of the run to tell anything
+# Of a run, of which a part tells settings apart: on more data the settings differ by more than
+# chance sooner.
 MOST_STEPS = 6_000
 _RACE = "race"  # the name of its scores among the notes of a run
-_MEASURED, _SHARE = (
-    3,
-    0.02,
-)  # steps of a setting that tell its time, where they are at most this share of its steps
+_MEASURED = 3  # steps of a setting that tell its time
+_SHARE = 0.02  # largest share of a setting's steps that may be spent on telling its time
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One setting after one round.
+    """A setting after a round.
 
     Args:
         name: of the setting; empty if its values say enough.
-        values: its options; it was trained with `Race.trial` of them.
-        steps: that it was trained for.
+        values: options of the setting, trained with `Race.trial` of the values.
+        steps: of the training.
         score: mean of the main metric over the validation queries.
-        low: lower end of the 95 % interval of its difference from the best of the round, paired by
-            query.
-        high: and the upper end; both are 0 for the best.
-        seconds: CPU seconds of its training and evaluation.
+        low: lower end of the 95 % interval of the difference from the best setting of the round,
+            paired by query; 0 for the best.
+        high: upper end of the interval.
+        seconds: CPU seconds of training and evaluation.
     """
 
     name: str
@@ -84,30 +81,26 @@ def choose_by_race(
     known: Mapping[str, Any] | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> Prepared:
-    """Choose the options of `free` by a race and return the run with them, before its training; all
-    processes call.
+    """Choose the options of `free` by a race, and return the run with the chosen options, before
+    the training; all processes call.
 
     Args:
-        free: the options that the configuration leaves open.
-        known: the record of the race that an interrupted run has left; it is not run again.
-        checkpoints: keep the scores of the race as far as it has come; None keeps none.
+        free: names of the open options.
+        known: the record of the race of an interrupted run, which is not run again.
+        checkpoints: keep the scores of the race on the way; None keeps no scores.
     """
     if not free:
         return prepared
-    config, group, task = prepared.config, prepared.devices.group, prepared.task
+    config = prepared.config
+    group = prepared.devices.group
+    task = prepared.task
     race = task.race(config).among(free)
     settings = race.settings()
     if len(settings) == 1:
         return with_setting(prepared, race.start)
     if not task.facts.chooses:
-        name = next((each.name for each in settings if each.values == race.unproven), "")
-        left = [each.name for later in race.rounds[1:] for each in later.variations if each.name]
-        name += f" without {' and '.join(left)}" if name and left else ""
-        if group.main and name:
-            few = f"validation has fewer than {LEAST_TO_CHOOSE} queries or events, which choose nothing"
-            logger.info(
-                f"{few if task.facts.has_looks else 'without validation nothing is chosen'}: {name}"
-            )
+        if group.main:
+            _announce_unproven(race, settings, task.facts.has_looks)
         return with_setting(prepared, race.unproven or {})
     steps = config.train.steps(task.data.sampler.batches_per_epoch)
     if not known and (steps < LEAST_STEPS or config.train.divides):
@@ -117,63 +110,85 @@ def choose_by_race(
         with prepared.phases("race"):
             progress = RaceProgress.of(prepared, checkpoints)
             tried, winner = run_race(prepared, race, min(steps, MOST_STEPS), progress)
-        record = {
-            "metric": main_metric(config.evaluation.metrics),
-            "tried": [asdict(each) for each in tried],
-        }
-        record |= {"chosen": winner.values, "factors": race.factors}
+        record["metric"] = main_metric(config.evaluation.metrics)
+        record["tried"] = [asdict(each) for each in tried]
+        record["chosen"] = winner.values
+        record["factors"] = race.factors
+    values = [each.values for each in settings]
+    place = -1
     if group.main:
         prepared.log.write(event="recipe", **record)
-        logger.info(_said(record))
-    values = [each.values for each in settings]
-    return with_setting(
-        prepared, values[group.all_reduce_max(values.index(record["chosen"]) if group.main else -1)]
-    )
+        logger.info(_choice_text(record))
+        place = values.index(record["chosen"])
+    return with_setting(prepared, values[group.all_reduce_max(place)])
 
 
-def _said(record: Mapping[str, Any]) -> str:
-    """Return what was chosen, and apart from it what no setting had another value of."""
-    tried, chosen = record["tried"], record["chosen"]
-    won = next(each for each in tried if each["values"] == chosen)
-    if won["name"]:
-        return f"chosen on validation: {won['name']}"
-    alike = {
-        name: value
-        for name, value in chosen.items()
-        if all(each["values"].get(name) == value for each in tried)
-    }
-    raced = setting(
-        {"values": {name: value for name, value in chosen.items() if name not in alike}}
-    )
-    return f"chosen on validation: {raced}" + (
-        f"; by the data: {setting({'values': alike})}" if alike else ""
-    )
+def _announce_unproven(race: Race, settings: Sequence[Setting], has_looks: bool) -> None:
+    """Log the setting of a run whose validation is too small to choose."""
+    name = ""
+    for each in settings:
+        if each.values == race.unproven:
+            name = each.name
+            break
+    if not name:
+        return
+    left = []
+    for later in race.rounds[1:]:
+        left += [each.name for each in later.variations if each.name]
+    if left:
+        name += f" without {' and '.join(left)}"
+    why = "without validation nothing is chosen"
+    if has_looks:
+        why = f"validation has fewer than {LEAST_TO_CHOOSE} queries or events, which choose nothing"
+    logger.info(f"{why}: {name}")
+
+
+def _choice_text(record: Mapping[str, Any]) -> str:
+    """Return a line with the chosen values, apart from the values that all settings share."""
+    tried = record["tried"]
+    chosen = record["chosen"]
+    for each in tried:
+        if each["values"] == chosen:
+            if each["name"]:
+                return f"chosen on validation: {each['name']}"
+            break
+    shared = {}
+    raced = {}
+    for name, value in chosen.items():
+        if all(each["values"].get(name) == value for each in tried):
+            shared[name] = value
+        else:
+            raced[name] = value
+    text = f"chosen on validation: {setting({'values': raced})}"
+    if shared:
+        text += f"; by the data: {setting({'values': shared})}"
+    return text
 
 
 def with_setting(prepared: Prepared, values: Values) -> Prepared:
-    """Return a prepared run with other values of some options; its tower is another one where that
-    follows from them."""
+    """Return a prepared run with other values of some options, and with a new tower where the
+    options of the tower differ."""
     if not values:
         return prepared
     config = with_options(prepared.config, values)
     if {*values} <= {TEMPERATURE, LEARNING_RATE}:
-        settle_temperature(config)
+        resolve_temperature(config)
         return replace(prepared, config=config)
     torch.manual_seed(config.train.seed)
     task = prepared.task.again(reading_of(config, prepared.devices))
     move_tower(config, task, prepared.devices)
     config = config.settled(task.facts.counts["train"])
-    settle_temperature(config)
+    resolve_temperature(config)
     return replace(prepared, config=config, task=task)
 
 
 @dataclass
 class RaceProgress:
-    """Hold the scores of a race as far as it has come, and keep them for a process that goes on.
+    """Hold the scores of a race on its way, and keep the scores for a process that resumes.
 
     Args:
-        checkpoints: where they are kept; None keeps none.
-        data: digest of what is trained on: scores on other data are of no use.
+        checkpoints: where scores are kept; None keeps none.
+        data: digest of the training data, since scores on other data are of no use.
         known: the scores of each setting after some steps.
     """
 
@@ -183,7 +198,7 @@ class RaceProgress:
 
     @classmethod
     def of(cls, prepared: Prepared, checkpoints: Checkpoints | None) -> RaceProgress:
-        """Return the progress that an interrupted run on the same data has kept, or none."""
+        """Return the progress of an interrupted run on the same data, or an empty progress."""
         if checkpoints is None:
             return cls()
         task = prepared.task.data
@@ -198,7 +213,7 @@ class RaceProgress:
         return cls(checkpoints, data, known)
 
     def add(self, place: str, scores: Floats, seconds: float) -> None:
-        """Add the scores of a setting after some steps, and keep them."""
+        """Add and keep the scores of a setting after some steps."""
         self.known[place] = scores, seconds
         if self.checkpoints is not None:
             known = {
@@ -211,36 +226,39 @@ class RaceProgress:
 def run_race(
     prepared: Prepared, race: Race, steps: int, progress: RaceProgress | None = None
 ) -> tuple[list[Tried], Setting]:
-    """Train the settings of each round for their part of the run's steps, and go on with the best;
-    return the winner, too.
+    """Train the settings of each round for their part of the run's steps, and go on with the best.
 
-    A lead that may be chance counts: to keep the default unless it is shown to be worse loses on
-    the test (docs/results/text-recipe.md). Where the best value is at an edge, and shown to be the
-    best, the race goes on beyond it. One process calls.
+    A lead counts even if due to chance: to keep the default until the default is shown to be worse
+    loses on the test (docs/results/text-recipe.md). Where the best value is at an edge, and shown
+    to be the best, the race goes on beyond the edge. One process calls.
 
     Args:
-        progress: settings that have been tried already; None has none.
+        progress: settings already tried; None is no setting.
+
+    Returns:
+        All tried settings, and the winner.
     """
-    alone = replace(
-        prepared,
-        devices=replace(prepared.devices, group=Group(device=prepared.devices.group.device)),
-    )
-    tried, kept = list[Tried](), [Setting(race.start)]
+    devices = replace(prepared.devices, group=Group(device=prepared.devices.group.device))
+    alone = replace(prepared, devices=devices)
+    tried: list[Tried] = []
+    kept = [Setting(race.start)]
     progress = progress or RaceProgress()
     for each in race.rounds:
-        kept, part = each.settings(kept), max(1, steps // each.part)
-        if len(kept) > 1:
-            best = best_first(scores := compare(alone, race, kept, part, progress))
-            while (
-                each.beyond
-                and best[1].high < 0
-                and (more := each.next(*(one.setting for one in best)))
-            ):
-                best = best_first(
-                    scores := compare(alone, race, kept := [*kept, more], part, progress)
-                )
-            tried += scores
-            kept = [one.setting for one in best[: each.keep]]
+        kept = each.settings(kept)
+        part = max(1, steps // each.part)
+        if len(kept) == 1:
+            continue
+        scores = compare(alone, race, kept, part, progress)
+        best = best_first(scores)
+        while each.beyond and best[1].high < 0:
+            further = each.next(*[one.setting for one in best])
+            if further is None:
+                break
+            kept = [*kept, further]
+            scores = compare(alone, race, kept, part, progress)
+            best = best_first(scores)
+        tried += scores
+        kept = [one.setting for one in best[: each.keep]]
     return tried, kept[0]
 
 
@@ -252,27 +270,29 @@ def best_first(scores: Sequence[Tried]) -> list[Tried]:
 def compare(
     prepared: Prepared, race: Race, settings: Sequence[Setting], steps: int, progress: RaceProgress
 ) -> list[Tried]:
-    """Train settings of a race for so many steps, unless their scores are known, and compare each
-    with the best of them."""
+    """Train settings of a race for some steps, unless their scores are known, and compare each
+    setting with the best."""
     known = progress.known
     places = [f"{steps} {json.dumps(each.values, sort_keys=True)}" for each in settings]
-    new = {place: each for place, each in zip(places, settings, strict=True) if place not in known}
-    trials = {place: race.trial(each.values) for place, each in new.items()}
+    new: dict[str, Setting] = {}
+    for place, each in zip(places, settings, strict=True):
+        if place not in known:
+            new[place] = each
     if _SHARE * steps >= _MEASURED:
-        seconds = sum(
-            mean(step_seconds(with_setting(prepared, each), _MEASURED)[1:])
-            for each in trials.values()
-        )
+        seconds = 0.0
+        for each in new.values():
+            trial = with_setting(prepared, race.trial(each.values))
+            seconds += mean(step_seconds(trial, _MEASURED)[1:])
         names = "; ".join(setting(asdict(each)) for each in new.values())
         logger.info(
             f"trying {names}: {steps:,} steps each, about {steps * seconds:,.0f} s together"
         )
     failed: dict[str, tuple[NotFinite, float]] = {}
     with progress_bar("choosing options", len(new), "setting") as bar:
-        for place, values in trials.items():
+        for place, each in new.items():
             began = time.process_time()
             try:
-                scores = score(trained(prepared, values, steps))
+                scores = score(trained(prepared, race.trial(each.values), steps))
                 progress.add(place, scores, round(time.process_time() - began, 3))
             except NotFinite as error:
                 failed[place] = error, round(time.process_time() - began, 3)
@@ -281,23 +301,24 @@ def compare(
         if not known:
             raise fault
         logger.info(f"{setting({'values': new[place].values})} diverges")
-        progress.add(place, np.zeros_like(next(iter(known.values()))[0]), cpu)
+        some_scores, _ = next(iter(known.values()))
+        progress.add(place, np.zeros_like(some_scores), cpu)
     tried = [known[place] for place in places]
     best = max((values for values, _ in tried), key=lambda values: float(values.mean()))
-    gaps = [bootstrap(values, best, draws=2000) for values, _ in tried]
-    return [
-        Tried(each.name, each.values, steps, float(values.mean()), gap.low, gap.high, cpu)
-        for each, (values, cpu), gap in zip(settings, tried, gaps, strict=True)
-    ]
+    compared = []
+    for each, (values, cpu) in zip(settings, tried, strict=True):
+        gap = bootstrap(values, best, draws=2000)
+        mean_score = float(values.mean())
+        compared.append(Tried(each.name, each.values, steps, mean_score, gap.low, gap.high, cpu))
+    return compared
 
 
 def trained(prepared: Prepared, values: Values, steps: int) -> RunTask:
-    """Return the task of a prepared run after so many steps of training, of its own, with these
-    values."""
+    """Return a new task of a prepared run, trained for some steps with these values."""
     config = with_options(prepared.config, values)
-    return short_run(
-        prepared, replace(config, train=replace(config.train, max_steps=steps)), prepared.devices
-    )[0]
+    config = replace(config, train=replace(config.train, max_steps=steps))
+    task, _ = short_run(prepared, config, prepared.devices)
+    return task
 
 
 def score(task: RunTask, part: Part = "validation") -> Floats:

@@ -1,5 +1,4 @@
-"""The recipe: `tempera train` with what the configuration leaves open chosen on the user's own
-data."""
+"""The recipe: `tempera train` with its open options chosen on the user's own data."""
 
 from __future__ import annotations
 
@@ -29,10 +28,10 @@ def train(
 ) -> Run:
     """Train a retriever and leave a run folder.
 
-    What the configuration leaves open follows the data: batch size and epochs from the number of
-    training pairs, and for a static tower the temperature and the learning rate from a race on
-    validation queries. `recipe: none` keeps their defaults. A run that was interrupted has left its
-    checkpoints in `output`.checkpoints; the same call resumes from the latest.
+    Options that the configuration leaves open follow the data: batch size and epochs from the
+    number of training pairs, and for a static tower the temperature and the learning rate from a
+    race on validation queries. `recipe: none` keeps the defaults. An interrupted run has left
+    checkpoints in `output`.checkpoints; the same call resumes from the latest checkpoint.
 
     Args:
         config: options as a mapping, a YAML file, a file or folder of data, or None for the default
@@ -40,11 +39,11 @@ def train(
         output: the folder to make: model/, index/, config.yaml, metrics.json, log.jsonl,
             report.html; None is runs/ and the name of the file, or else runs/first.
         overrides: dotted.key=value, as on the command line.
-        overwrite: replace a run that `output` holds, once the new one is complete. One that was
-            interrupted is resumed; of another configuration, it is forgotten.
+        overwrite: replace a run that `output` holds, once the new run is complete. An interrupted
+            run is resumed, and forgotten if its configuration is another.
         data: rows to train on, in place of a source: a datasets.Dataset, a frame of pandas or
-            polars, a table of pyarrow. With columns such as user_id and item_id they are
-            interactions. The options of `data:` name other columns.
+            polars, a table of pyarrow. Rows with columns like user_id and item_id are interactions.
+            The options of `data:` name further columns.
 
     Raises:
         TemperaError: wrong options, no data, or an output that cannot be written.
@@ -65,8 +64,8 @@ def train(
 
 
 def opened(options: Options, varied: Collection[str] = ()) -> tuple[Options, list[str]]:
-    """Return options in which those left open have the recipe's values, and the names of those that
-    a race may choose.
+    """Return options with the recipe's values of open options, and the names of the options that a
+    race may choose.
 
     Args:
         varied: options that are set elsewhere, in which runs differ.
@@ -76,43 +75,41 @@ def opened(options: Options, varied: Collection[str] = ()) -> tuple[Options, lis
     """
     if options.values.get(RECIPE, AUTO) != AUTO:
         return options, []
-    known = open_options(kind_of_tower(options))
-    names = [
-        name
-        for name, each in known.items()
-        if not any(one in varied or _is_set(options, one) for one in (name, *each.beside))
-    ]
-    values = {
-        name: dict(section) if isinstance(section, Mapping) else section
-        for name, section in options.values.items()
-    }
-    for name in [
-        *names,
-        *(name for name in varied if name in known and not _is_set(options, name)),
-    ]:
+    values = {}
+    for section, own in options.values.items():
+        values[section] = dict(own) if isinstance(own, Mapping) else own
+    raced = []
+    for name, choice in open_options(kind_of_tower(options)).items():
         section, _, key = name.partition(".")
-        own = values.setdefault(section, {}) or {}
-        values[section] = {option: value for option, value in own.items() if option != key}
-        if name in names and known[name].value is not None:
-            values[section][key] = known[name].value
-    return Options(values, options.places), [name for name in names if known[name].raced]
+        names = (name, *choice.beside)
+        is_open = not any(each in varied or _is_set(options, each) for each in names)
+        if is_open or (name in varied and not _is_set(options, name)):
+            own = values.get(section) or {}
+            values[section] = {option: value for option, value in own.items() if option != key}
+        if not is_open:
+            continue
+        if choice.value is not None:
+            values[section][key] = choice.value
+        if choice.raced:
+            raced.append(name)
+    return Options(values, options.places), raced
 
 
 def open_options(kind: Any) -> Mapping[str, Open]:
-    """Return the options that a recipe may choose for a kind of tower; none for one that trains for
-    long."""
+    """Return the options that a recipe may choose for a kind of tower; none for a tower that trains
+    for long."""
     return getattr(kind, "open", {})
 
 
 def _is_set(options: Options, name: str) -> bool:
-    """Return True if a value other than auto is given, or what should be a section is none."""
+    """Return True if a value other than auto is given, or if the section is no mapping."""
     section, _, key = name.partition(".")
     own = options.values.get(section) or {}
     return not isinstance(own, Mapping) or own.get(key, AUTO) != AUTO
 
 
 def shown(resolved: Mapping[str, Any], free: Sequence[str]) -> dict[str, Any]:
-    """Return resolved options in which those that a race may choose are "auto"."""
+    """Return resolved options with "auto" for the options that a race may choose."""
     sections = {name: dict(section) for name, section in resolved.items()}
     for name in free:
         section, _, key = name.partition(".")

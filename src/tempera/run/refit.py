@@ -1,5 +1,4 @@
-"""Training again, also on data that were held out, once validation has chosen settings and
-length."""
+"""Training again, also on held-out data, after validation has chosen settings and length."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from .prepare import Prepared, move_tower, reading_of
 from .task import RunTask
 
 WORTH = 0.05  # share of the data that is held out, from which `auto` trains again
-# Of the steps, and of their learning rate, where training goes on from trained weights
+# Of the steps, and of the learning rates, where training goes on from trained weights
 # (bench/results/continued.json).
 _SHARE = 0.5
 LEARNED: dict[Part, str] = {
@@ -42,57 +41,65 @@ _PARTS: dict[RefitOn, tuple[Part, ...]] = {
 class Refit:
     """Train a run on more data, by `train.refit`.
 
-    It begins anew, with the weights and the objective that the run has before its training. Where
-    rows are made of documents (`train.made_rows`), which is the longest part of a training, or
-    negatives are mined for it (`mining.again`), it goes on from the weights that validation has
-    chosen: for half of the steps, or a quarter where both are, at half of the learning rates,
-    without such rows and with such negatives. A memory is empty then, and schedules begin again.
+    A refit begins anew, with the weights and the objective of the run before its training. Where
+    rows are made of documents (`train.made_rows`), the longest part of a training, or negatives are
+    mined for the refit (`mining.again`), the refit goes on from the best weights by validation: for
+    half of the steps, or a quarter where both are, at half of the learning rates, without made rows
+    and with mined negatives. A memory is empty then, and schedules begin again.
 
     Args:
         prepared: the run, before its training.
     """
 
     def __init__(self, prepared: Prepared) -> None:
-        self.train, self.objective = prepared.config.train, copy.deepcopy(prepared.config.objective)
+        config = prepared.config
         counts = prepared.task.facts.counts
         plan = prepared.task.refits
-        self.latest = self.pairs = counts["train"]  # of the training before, and of the first one
-        worth = self.pairs < (1 - WORTH) * counts["pairs"]
-        parts = {**_PARTS, "auto": plan.auto if worth else ()}[self.train.refit]
-        self.parts = [
-            each for each in parts if each == "test" or not prepared.config.evaluation.cold_items
-        ]
+        self.train = config.train
+        self.objective = copy.deepcopy(config.objective)
+        self.pairs = counts["train"]  # of the first training
+        self.latest = self.pairs  # of the training before
         self.rows = plan.rows
-        self.mines = prepared.config.world.mines(prepared.task, prepared.config)
+        parts = _PARTS.get(config.train.refit, ())
+        if config.train.refit == "auto" and self.pairs < (1 - WORTH) * counts["pairs"]:
+            parts = plan.auto
+        self.parts = [part for part in parts if part == "test" or not config.evaluation.cold_items]
+        self.mines = config.world.mines(prepared.task, config)
         self.goes_on = bool(self.train.made_rows) or self.mines
-        self.share, self.cost = (
-            1.0,
-            1.0,
-        )  # of the steps, and the time of one in those of the first training
+        self.share = 1.0  # of the steps of the first training
+        self.cost = 1.0  # time of a step, in steps of the first training
         self.besides = ""
         if self.mines:
-            negatives = prepared.config.mining.mining.negatives
-            self.share, self.cost = _SHARE, 1 + negatives / 2
+            negatives = config.mining.mining.negatives
+            self.share = _SHARE
+            self.cost = 1 + negatives / 2
             self.besides = f", with up to {quantity(negatives, 'negatives')} a query that it mines"
         if self.train.made_rows:
-            self.share, self.cost = _SHARE * self.share, 1.0
-        self.chosen: Prepared | None = None  # the run after its first training
+            self.share *= _SHARE
+            self.cost = 1.0
         if self.goes_on:
-            self.train = _onward(self.train)
+            self.train = _continued(self.train)
+        self.chosen: Prepared | None = None  # the run after its first training
 
     @property
     def times(self) -> float:
-        """Return the most steps of all trainings together, in the time of those of the first
-        one."""
-        sizes = [self.pairs, *(self.rows(part) for part in self.parts)]
-        more = sum(size for size, before in zip(sizes[1:], sizes, strict=False) if size != before)
+        """The most steps of all trainings together, in steps of the first training by their
+        time."""
+        more = 0
+        before = self.pairs
+        for part in self.parts:
+            size = self.rows(part)
+            if size != before:
+                more += size
+            before = size
         return float(1 + self.share * self.cost * more / self.pairs)
 
     def __call__(self, part: Part, run: Prepared, fitted: Fitted) -> Prepared:
-        """Return the run trained also on a part of its data, for the passes that its best weights
+        """Return the run trained also on a held-out part, for as many passes as the best weights
         have taken; all processes call.
 
-        The same run where this part is not asked for or adds no pair, or where no step has helped.
+        The run stays the same where `train.refit` leaves the part out, where the part adds no pair,
+        or where no step has helped.
         """
         group = run.devices.group
         self.chosen = self.chosen or run
@@ -110,21 +117,14 @@ class Refit:
                 return run
             self.latest = pairs
             if self.goes_on:
-                _begin(self.chosen, task, config.objective)
+                _load_chosen_weights(self.chosen, task, config.objective)
             steps = max(1, round(self.share * best * pairs / self.pairs))
             how = "training goes on" if self.goes_on else "training again"
             logger.info(
-                f"{how}, {LEARNED[part]}: {quantity(steps, 'steps')} on {quantity(pairs, 'pairs')}{self.besides}"
+                f"{how}, {LEARNED[part]}: {quantity(steps, 'steps')} on "
+                f"{quantity(pairs, 'pairs')}{self.besides}"
             )
-            with JsonLines(Path(folder) / "log.jsonl") as log, silenced(bars=True):
-                train = replace(self.train, max_steps=steps, max_time=None)
-                again = replace(
-                    run, config=replace(config, train=train), task=task, log=log, phases=Phases()
-                )
-                mined = None
-                if self.mines:
-                    mined = config.world.mine(task, group)
-                fit(again, looks=False)
+            mined = self._train(replace(run, config=config, task=task), steps, Path(folder))
             record: dict[str, Any] = {
                 "event": "refit",
                 "part": part,
@@ -141,28 +141,40 @@ class Refit:
             run.log.write(**record)
         return replace(run, config=config, task=task)
 
+    def _train(self, again: Prepared, steps: int, folder: Path) -> Any:
+        """Train a run without looks, and return the mined negatives; None where none are mined."""
+        config = again.config
+        train = replace(self.train, max_steps=steps, max_time=None)
+        mined = None
+        with JsonLines(folder / "log.jsonl") as log, silenced(bars=True):
+            short = replace(again, config=replace(config, train=train), log=log, phases=Phases())
+            if self.mines:
+                mined = config.world.mine(again.task, again.devices.group)
+            fit(short, looks=False)
+        return mined
 
-def _onward(train: Training) -> Training:
-    """Return the options of a training that goes on from trained weights."""
-    tables = train.table_learning_rate or (
-        TABLE_RATE if train.table_optimizer == "rowwise_adagrad" else None
-    )
+
+def _continued(train: Training) -> Training:
+    """Return the options of a training from trained weights."""
+    tables = train.table_learning_rate
+    if not tables and train.table_optimizer == "rowwise_adagrad":
+        tables = TABLE_RATE
     return replace(
         train,
         made_rows=0,
         learning_rate=_SHARE * train.learning_rate,
         temperature_learning_rate=_SHARE * train.temperature_learning_rate,
-        table_learning_rate=None if tables is None else _SHARE * tables,
+        table_learning_rate=_SHARE * tables if tables else None,
     )
 
 
-def _begin(chosen: Prepared, task: RunTask, objective: nn.Module) -> None:
-    """Give a run's tower and objective the weights that validation has chosen, which the first
-    process alone has."""
-    task.data.tower.load_state_dict(chosen.task.data.tower.state_dict())
+def _load_chosen_weights(chosen: Prepared, task: RunTask, objective: nn.Module) -> None:
+    """Give a tower and an objective the best weights by validation, shared by the main process with
+    all processes."""
+    tower = task.data.tower
+    tower.load_state_dict(chosen.task.data.tower.state_dict())
+    trained = chosen.config.objective.parameters()
     with torch.no_grad():
-        for mine, trained in zip(
-            objective.parameters(), chosen.config.objective.parameters(), strict=True
-        ):
-            mine.copy_(trained)
-    chosen.devices.group.share([*task.data.tower.state_dict().values(), *objective.parameters()])
+        for parameter, trained_parameter in zip(objective.parameters(), trained, strict=True):
+            parameter.copy_(trained_parameter)
+    chosen.devices.group.share([*tower.state_dict().values(), *objective.parameters()])

@@ -1,7 +1,7 @@
-"""The checkpoints of a run, in OUTPUT.checkpoints/ beside the folder that it will leave.
+"""The checkpoints of a run, in OUTPUT.checkpoints/ beside the run's folder.
 
-The same command resumes from the latest one, and ends with the same bits as a run that was never
-stopped. What was found out before the first checkpoint lies beside them as notes.
+The same command resumes from the latest checkpoint, and ends with the same bits as an uninterrupted
+run. Results from before the first checkpoint lie beside the checkpoints as notes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Weights = dict[str, Tensor]
 
 @dataclass
 class Position:
-    """Hold where a run stands, apart from its state."""
+    """Hold the position of a run, apart from its state."""
 
     data: str  # digest of what is trained on, and of the towers before their training
     training: float = 0.0  # seconds
@@ -65,7 +65,7 @@ class Checkpoints:
 
     Args:
         folder: made with the first checkpoint.
-        config: every option of the run; it is resumed with the same ones only.
+        config: every option of the run, which is resumed only with the same options.
         keep: number of the latest checkpoints to keep.
         steps: number of steps between checkpoints; None is by time.
     """
@@ -88,11 +88,11 @@ class Checkpoints:
         A run of this configuration is resumed in any case.
 
         Args:
-            overwrite: forget checkpoints of another configuration, or damaged ones.
+            overwrite: forget damaged checkpoints, and checkpoints of another configuration.
 
         Raises:
             OutputError: the checkpoints are of another configuration.
-            DataError: the latest is damaged, or a link leads out of the folder.
+            DataError: the latest checkpoint is damaged, or a link leads out of the folder.
         """
         latest = self.latest
         if latest is None:
@@ -122,7 +122,8 @@ class Checkpoints:
         return self.folder
 
     def _refuse_other(self, latest: Path) -> None:
-        """Raise OutputError or DataError unless a checkpoint is whole, and of this configuration."""
+        """Raise OutputError or DataError unless a checkpoint is whole, and of this
+        configuration."""
         if (fault := first_fault(latest)) is not None:
             raise _damaged(latest, fault)
         difference = _difference(self._about(latest).get("config"), self.config)
@@ -133,8 +134,7 @@ class Checkpoints:
             )
 
     def _begin_with_notes(self) -> None:
-        """Keep the notes of this configuration; without a checkpoint, what else lies there is of no
-        use."""
+        """Keep the notes of this configuration, and remove all else: no checkpoint is complete."""
         self.notes = self._read_notes()
         if self.notes:
             logger.info(f"going on with what {self.folder} has; remove it to begin anew")
@@ -143,8 +143,8 @@ class Checkpoints:
         self._remove(notes=not self.notes)
 
     def note(self, name: str, value: Any) -> None:
-        """Keep something that was found out before the first checkpoint, for a process that goes on
-        after this one; one process calls.
+        """Keep a result from before the first checkpoint for a process that resumes the run; one
+        process calls.
 
         Raises:
             OutputError: the folder cannot be written.
@@ -158,8 +158,8 @@ class Checkpoints:
         write_file(self.folder / _NOTES, json.dumps(document).encode())
 
     def _read_notes(self) -> dict[str, Any]:
-        """Return the notes of this configuration; none if they are of another one, or damaged:
-        what they say is then found out again."""
+        """Return the notes of this configuration; none if the notes are damaged or of another
+        configuration, and the results are then found again."""
         try:
             document = parsed((self.folder / _NOTES).read_text(encoding="utf-8"))
             if document["xxh3"] != _checksum(document["written"].encode()):
@@ -202,11 +202,12 @@ class Checkpoints:
         log: Sequence[Mapping[str, Any]],
         best: Weights | None = None,
     ) -> None:
-        """Write a checkpoint with the log up to it, then remove older ones. All processes have to
+        """Write a checkpoint with the log so far, then remove older checkpoints; all processes
         call.
 
         Raises:
-            OutputError: a folder that cannot be written, or a full disk; earlier checkpoints stay.
+            OutputError: the folder cannot be written, or the disk is full; earlier checkpoints
+                stay.
         """
         chosen = None if best is None else save(best)
         about = {
@@ -236,13 +237,11 @@ class Checkpoints:
     def load(
         self, state: State, data: str
     ) -> tuple[Position, list[dict[str, Any]], Weights | None]:
-        """Load the latest checkpoint into `state`; return the run's position, its log, and its best
-        weights so far.
-
-        Without a checkpoint, that is the beginning.
+        """Load the latest checkpoint into `state`; return the position, the log and the best
+        weights of the run, or the beginning without a checkpoint.
 
         Raises:
-            DataError: it is of other data, or damaged.
+            DataError: the checkpoint is damaged, or of other data.
         """
         if (folder := self.latest) is None:
             return Position(data), [], None
@@ -265,7 +264,7 @@ class Checkpoints:
         return position, log, best
 
     def forget(self) -> None:
-        """Remove all checkpoints, and the folder if it holds nothing else."""
+        """Remove all checkpoints, and the folder if nothing else lies there."""
         self.notes = {}
         self._remove()
 
@@ -297,7 +296,7 @@ def _damaged(folder: Path, error: Exception | str) -> DataError:
 
 
 def _lasting(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options as JSON has them, without those that may change when a run is resumed."""
+    """Return the options as JSON, without the options that may change when a run is resumed."""
     known: dict[str, Any] = parsed(json.dumps(config, default=str))
     reporting = ("save_steps", "save_total_limit", "skip_non_finite", "report_to", "ddp_timeout")
     # Fitted to what memory there is: equal up to rounding, and to what dropout draws.
@@ -310,7 +309,7 @@ def _lasting(config: Mapping[str, Any]) -> dict[str, Any]:
 def _difference(recorded: Any, now: Mapping[str, Any]) -> str:
     """Return the first option in which a recorded configuration differs; empty if none does.
 
-    An option that was removed since makes no difference at its old default.
+    A removed option makes no difference at its old default.
     """
     if not isinstance(recorded, dict):
         return _first_difference(recorded, now, "")
@@ -321,7 +320,8 @@ def _difference(recorded: Any, now: Mapping[str, Any]) -> str:
 
 
 def _first_difference(before: Any, now: Any, path: str) -> str:
-    """Return the first option in which two values differ, by its dotted name; empty if none does."""
+    """Return the first option in which two values differ, by its dotted name; empty if none
+    does."""
     if before == now:
         return ""
     if isinstance(before, Mapping) and isinstance(now, Mapping):
@@ -334,14 +334,14 @@ def _first_difference(before: Any, now: Any, path: str) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """Return a value on one line as YAML has it."""
+    """Return a value as YAML on a line."""
     return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
 
 
 @dataclass
 class Interruption:
-    """Hold the signal that has asked this process to stop, and the one by which all processes stop;
-    0 is none."""
+    """Hold the signal to this process to stop, and the signal by which all processes stop; 0 is no
+    signal."""
 
     number: int = 0
     agreed: int = 0
@@ -352,7 +352,7 @@ def interruptible() -> Iterator[Interruption]:
     """Note Ctrl-C, SIGTERM and SIGHUP, and handle them as before when the block has ended; a second
     signal is handled at once.
 
-    Signals reach the main thread only; in other threads this does nothing.
+    Signals reach the main thread only; in other threads nothing is noted.
     """
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():

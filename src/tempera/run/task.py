@@ -1,7 +1,7 @@
-"""The contract between a run and its task, for data of any kind: batches to train on, a judgement by
-held-out data, and facts.
+"""The contract between a run and its task, for data of any kind: batches to train on, a judgement
+by held-out data, and facts.
 
-Whatever else depends on the kind of data stands in `task.world`.
+All else of a kind of data stands in `task.world`.
 """
 
 from __future__ import annotations
@@ -28,44 +28,44 @@ class Data(Protocol):
 
     @property
     def tower(self) -> Encoder:
-        """The tower that is trained."""
+        """The tower to train."""
 
     def batch(self, rows: Tensor, number: int, progress: float = 1.0) -> Batch[Any]:
-        """Return the features of chosen rows, and the documents that batch `number` draws.
+        """Return the features of chosen rows, and the drawn documents of batch `number`.
 
         Args:
-            progress: of the training, from 0 to 1; rows that are made for its beginning stand
-                behind the others.
+            progress: of the training, from 0 to 1; rows made for the beginning of the training come
+                last.
         """
 
     def content(self) -> Iterable[Tensor]:
-        """Yield everything that has to be the same on all processes at the start, apart from the
-        tower."""
+        """Yield all tensors except the tower's that have to be equal on all processes at the
+        start."""
 
     def called(self, rows: Tensor) -> list[str]:
-        """Return the names by which a user knows training rows: their places, or their owners."""
+        """Return the user's names of training rows: the places or the owners of the rows."""
 
 
 class HeldOut(Protocol):
-    """Judge a run by the part of the data that is held out of its training."""
+    """Judge a run by the data held out of its training."""
 
     def begin(self, config: Config, draws: bool) -> Looks:
         """Plan the looks at validation during a training, before its first step.
 
         Args:
-            config: of the training; its steps decide how many looks cost little beside them.
-            draws: choose the documents that looks rank, by the tower as it is now.
+            config: of the training, whose number of steps decides how many looks cost little.
+            draws: choose the documents to rank in looks, by the present tower.
         """
 
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
-        """Judge the tower as it is now; unless `whole`, part of the corpus may do.
+        """Judge the present tower; unless `whole`, part of the corpus may do.
 
         Without a validation set, the test set takes its place.
         """
 
 
 class RunTask(Protocol):
-    """One run's share of one kind of data, which other runs may share."""
+    """Data of a kind as a run reads, trains on and judges by; several runs may share the data."""
 
     @property
     def data(self) -> Data:
@@ -81,21 +81,22 @@ class RunTask(Protocol):
 
     @property
     def refits(self) -> RefitPlan:
-        """The parts of the held-out data that a training again may learn."""
+        """The parts of the held-out data for a refit."""
 
     def race(self, config: Config) -> Race:
-        """Return the settings that a recipe tries on these data; `config.tower` is of a kind with
-        open options."""
+        """Return the race of a recipe on the data; `config.tower` is of a kind with open
+        options."""
 
     def again(self, config: Config, part: Part | None = None) -> RunTask:
-        """Return another run on the same data, before its training, without reading them again.
+        """Return another run on the same data, before its training, without reading the data again.
 
-        `config` reads and divides the data as this one does, and its tower reads texts in the same
-        way; its seed chooses weights and rows, not the split.
+        `config` has the same options of data and of reading texts; its seed chooses weights and
+        rows, not the split.
 
         Args:
-            part: train also on this held-out part and those before it, judged as this run, with the
-                settings that validation has chosen for this one; None trains on the same rows.
+            part: train also on a held-out part and all earlier parts, with the settings that
+                validation has chosen for the present run, and judge by the same test; None trains
+                on the same rows.
         """
 
     def compared(self, before: Verdict | None, after: Verdict | None) -> Compared:
@@ -103,8 +104,8 @@ class RunTask(Protocol):
 
         Args:
             before: the verdict on the untrained tower; None where nothing is held out to judge by.
-            after: the verdict on the trained one.
+            after: the verdict on the trained tower.
         """
 
     def searched(self) -> Searched:
-        """Return the documents that the saved model searches."""
+        """Return the documents for the saved model to search."""

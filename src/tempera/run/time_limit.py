@@ -1,5 +1,5 @@
-"""The number of steps that fit a time: measured once, by short runs before the first step, so that
-all that follows is exact."""
+"""The number of steps within a time limit: measured once, by short runs before the first step, so
+that the rest of the run is exact."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _SHARE = 0.05
 
 
 def limited(prepared: Prepared) -> Prepared:
-    """Return the run with at most as many steps as `train.max_time` allows, for a run whose options
-    are chosen already; all processes call, and the slowest decides."""
+    """Return a run with chosen options and at most the steps that `train.max_time` allows; all
+    processes call, and the slowest decides."""
     limit = limit_of(prepared)
     return limit_chosen(within(prepared, limit), prepared, limit)
 
@@ -43,15 +43,14 @@ def limit_of(
     known: Mapping[str, Any] | None = None,
     checkpoints: Checkpoints | None = None,
 ) -> dict[str, Any] | None:
-    """Return the steps that `train.max_time` allows the run and its training again; None without
-    the option.
+    """Return the steps within `train.max_time`, for the run with its refits; None without a limit.
 
     All processes call, and the slowest decides.
 
     Args:
-        known: the limit that an interrupted run has recorded, which then stands.
-        checkpoints: keep a measured limit, so that a run which is interrupted before its first step
-            goes on with the same one; None keeps nothing.
+        known: the recorded limit of an interrupted run, which is kept.
+        checkpoints: keep a measured limit for a run that is interrupted before its first step; None
+            keeps nothing.
     """
     seconds = prepared.config.train.max_time
     if seconds is None:
@@ -62,14 +61,14 @@ def limit_of(
 def limit_chosen(
     chosen: Prepared, before: Prepared, limit: Mapping[str, Any] | None, is_known: bool = False
 ) -> Prepared:
-    """Return a run whose options have been chosen within a limit, with the steps that the limit
-    allows the chosen tower.
+    """Return a run after the choice of its options, with the steps that a limit allows the chosen
+    tower.
 
     Args:
         chosen: the run with its options.
         before: the run before the choice; the steps of another tower are measured anew.
         limit: of `limit_of`; None is no limit.
-        is_known: an interrupted run has recorded the limit, which is not measured anew.
+        is_known: True if an interrupted run has recorded the limit; nothing is measured anew.
     """
     if limit is None:
         return chosen
@@ -93,7 +92,7 @@ def limit_chosen(
 def _measured(
     prepared: Prepared, limit: float, checkpoints: Checkpoints | None
 ) -> dict[str, float]:
-    """Return what `measure` does, or what an interrupted run has measured."""
+    """Return the measured limit, or the limit that an interrupted run has measured."""
     record: dict[str, float] | None = None
     if checkpoints is not None:
         record = checkpoints.notes.get(TIME_LIMIT)
@@ -132,8 +131,7 @@ def within(prepared: Prepared, limit: Mapping[str, Any] | None) -> Prepared:
 
 
 def rate(prepared: Prepared, limit: float) -> tuple[float, float]:
-    """Return the mean seconds of a step, and the seconds of all steps that were taken to measure
-    it."""
+    """Return the mean seconds of a step, and the seconds of the whole measurement."""
     spent = step = 0.0
     for count in (first_steps(prepared), _COUNTS[-1]):
         seconds = step_seconds(prepared, count)
@@ -147,12 +145,12 @@ def rate(prepared: Prepared, limit: float) -> tuple[float, float]:
 
 
 def first_steps(prepared: Prepared) -> int:
-    """Return the steps of a short run that tell the time of one."""
+    """Return the number of steps of a short run for measuring the time of a step."""
     return _COUNT if prepared.config.train.made_rows else _COUNTS[0]
 
 
 def step_seconds(prepared: Prepared, count: int) -> list[float]:
-    """Return the seconds of each step of a short run beside this one, of which nothing stays."""
+    """Return the seconds of each step of a short run, which leaves nothing."""
     train = replace(prepared.config.train, max_steps=count, max_time=None)
     config = replace(
         prepared.config, train=train, objective=copy.deepcopy(prepared.config.objective)
@@ -164,12 +162,12 @@ def step_seconds(prepared: Prepared, count: int) -> list[float]:
 def short_run(
     prepared: Prepared, config: Config, devices: Devices
 ) -> tuple[RunTask, list[dict[str, Any]]]:
-    """Train anew on the data of a prepared run, without looks; return the task and the records of
-    the log.
+    """Train anew on the data of a prepared run, without looks; return the task and the log's
+    records.
 
     Args:
-        config: with an objective of its own, which training changes.
-        devices: that train.
+        config: with a separate objective, which training changes.
+        devices: of the training.
     """
     with (
         TemporaryDirectory(dir=prepared.folder) as place,

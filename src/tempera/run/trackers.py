@@ -1,8 +1,8 @@
-"""Trackers: the numbers of log.jsonl, sent to TensorBoard, Weights & Biases, MLflow or trackio as
-they are written.
+"""Trackers: the numbers of log.jsonl, sent to TensorBoard, Weights & Biases, MLflow or trackio
+while a run writes its log.
 
-Each is one of Accelerate's trackers. Nothing is sent unless `train.report_to` asks, and nothing
-else than numbers and the options of the run.
+The trackers are Accelerate's. Nothing is sent unless `train.report_to` names a tracker, and only
+numbers and the options of the run are sent.
 """
 
 from __future__ import annotations
@@ -39,23 +39,22 @@ Tell = Callable[[Mapping[str, Any]], None]
 def tracked(
     names: Sequence[str], output: Path, config: Mapping[str, Any], goes_on: bool
 ) -> Iterator[Tell]:
-    """Start trackers for the block; yield a function that sends them a record of the log.
+    """Start trackers for the block; yield a function that sends a record of the log.
 
-    A record without a step, and one that a tracker has received before the run was interrupted, is
-    not passed on. A tracker that fails on the way is left out from then on, with a message; the run
-    and its log.jsonl go on. MLflow and Weights & Biases are told whether the block has failed.
+    A record without a step is not sent, and neither is a record that a tracker received before an
+    interruption. A tracker that fails on the way is left out from then on, with a message; the run
+    and log.jsonl go on. MLflow and Weights & Biases record a block that has failed.
 
     Args:
         names: of Accelerate's trackers; none sends nothing.
-        output: the run folder; files of trackers, and how far they are, stand beside it in
-            `output`.trackers.
-        config: every option of the run, which they get at its start.
-        goes_on: True if this run was interrupted; it is the same run to them.
+        output: the run folder; files of trackers and their progress stand in `output`.trackers.
+        config: every option of the run, sent at the start.
+        goes_on: True if an interrupted run is resumed, which is the same run for the trackers.
 
     Raises:
-        MissingLibrary: a tracker that is not installed.
-        TemperaError: one that does not start.
-        OutputError: a folder that cannot be written.
+        MissingLibrary: a tracker is not installed.
+        TemperaError: a tracker does not start.
+        OutputError: the folder cannot be written.
     """
     names = tuple(dict.fromkeys(names))
     trackers: dict[str, GeneralTracker] = {}
@@ -122,8 +121,7 @@ def tracked(
 
 
 def started(name: str, folder: Path, sent: dict[str, Any]) -> GeneralTracker:
-    """Start one of Accelerate's trackers, on the run that `sent` names; MLflow gives it an id of
-    its own."""
+    """Start a tracker of Accelerate, on the run that `sent` names; MLflow adds an id of the run."""
     from accelerate import PartialState
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
@@ -150,8 +148,7 @@ def started(name: str, folder: Path, sent: dict[str, Any]) -> GeneralTracker:
 
 
 def finish(name: str, tracker: GeneralTracker, failure: BaseException | None) -> None:
-    """Tell a tracker that the run has ended, and whether it was stopped or has failed, where it can
-    be told."""
+    """End the run of a tracker, and mark a stopped or failed run where the tracker can."""
     if failure is not None and name == "mlflow":
         import_module("mlflow").end_run("FAILED" if isinstance(failure, Exception) else "KILLED")
     elif failure is not None and name == "wandb":
@@ -161,8 +158,8 @@ def finish(name: str, tracker: GeneralTracker, failure: BaseException | None) ->
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Read what trackers have received; nothing if no readable file says so, and the run is new to
-    them."""
+    """Read the record of sent numbers; an empty record without a readable file, as for a new
+    run."""
     with suppress(OSError, ValueError):
         sent = read_json(path)
         return sent if isinstance(sent, dict) and {"run", "to"} <= sent.keys() else {}
@@ -198,8 +195,8 @@ def _accepted(name: str) -> str:
 
 
 def flat(options: Mapping[str, Any], path: str = "") -> dict[str, str | float | bool]:
-    """Return nested options by dotted names that every tracker accepts, what is neither a number
-    nor a text as text.
+    """Return nested options by dotted names that every tracker accepts; all values but numbers
+    become texts.
 
     >>> flat({"train": {"seed": 0, "report_to": ["wandb"]}, "data": {"targets": {"buy, now": 1.0}}})
     {'train.seed': 0, 'train.report_to': "['wandb']", 'data.targets.buy_now': 1.0}

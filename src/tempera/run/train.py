@@ -39,12 +39,12 @@ class RunUnderWay:
 
     Args:
         config: all options of the run.
-        devices: that train.
-        folder: where the run writes.
+        devices: of the training.
+        folder: of the run's files.
         log: of the run.
-        vectors: folder for the vectors of guides, which runs beside this one share.
+        vectors: folder for the vectors of guides, which neighbouring runs share.
         checkpoints: of the run.
-        free: the options that a race chooses.
+        free: names of the options for a race to choose.
     """
 
     config: Config
@@ -67,7 +67,7 @@ class RunUnderWay:
     def take(self, stages: Sequence[Callable[[RunUnderWay], None]]) -> None:
         """Take the stages in their order.
 
-        The training is not lost with a stage that fails after it, unless the disk takes nothing.
+        The training is kept if a later stage fails, unless the disk takes nothing.
         """
         for stage in stages:
             try:
@@ -98,19 +98,19 @@ def read(run: RunUnderWay) -> None:
 
 
 def measure_limit(run: RunUnderWay) -> None:
-    """Measure the steps that fit `train.max_time`, so that the race takes its share of them."""
+    """Measure the number of steps within `train.max_time`, of which the race takes a share."""
     known = run.checkpoints.record(TIME_LIMIT)
     run.limit = limit_of(run.read, known, run.checkpoints)
 
 
 def choose(run: RunUnderWay) -> None:
-    """Choose the options that are left open, by a race on validation."""
+    """Choose the open options by a race on validation."""
     known = run.checkpoints.record("recipe")
     run.prepared = choose_by_race(within(run.read, run.limit), run.free, known, run.checkpoints)
 
 
 def limit(run: RunUnderWay) -> None:
-    """Limit the steps of the chosen tower to those that fit `train.max_time`."""
+    """Limit the steps of the chosen tower to `train.max_time`."""
     is_known = run.checkpoints.record(TIME_LIMIT) is not None
     run.prepared = limit_chosen(run.prepared, run.read, run.limit, is_known)
 
@@ -128,7 +128,7 @@ def fit_tower(run: RunUnderWay) -> None:
 
 
 def refit_on_validation(run: RunUnderWay) -> None:
-    """Train again, also on validation, where `train.refit` asks for it."""
+    """Train again, also on validation, if `train.refit` says so."""
     run.judged = run.refit("validation", run.prepared, run.fitted)
 
 
@@ -139,7 +139,7 @@ def judge_trained(run: RunUnderWay) -> None:
 
 
 def refit_on_test(run: RunUnderWay) -> None:
-    """Train again, also on all that was held out, where `train.refit` asks for it."""
+    """Train again, also on all held-out data, if `train.refit` says so."""
     run.served = run.refit("test", run.judged, run.fitted)
 
 
@@ -171,22 +171,22 @@ def train(
     data: Any = None,
     free: Sequence[str] = (),
 ) -> Run:
-    """Train with the options as they are, and leave a run folder; `tempera.train` first chooses
-    those that are left open.
+    """Train with the options as given, and leave a run folder; `tempera.train` first fills in the
+    open options.
 
     Args:
         config: options as a mapping, a YAML file, a file or folder of data, or None for the default
             job: search in the installed Python's code.
-        output: the folder to make, beside which checkpoints are kept until it is complete; None is
-            runs/ and the name of the file, or else runs/first.
+        output: the folder to make, with checkpoints beside the folder until the run is complete;
+            None is runs/ and the name of the file, or else runs/first.
         overrides: dotted.key=value, as on the command line.
-        overwrite: replace a run that `output` holds, once the new one is complete. One that was
-            interrupted is resumed; of another configuration, it is forgotten.
+        overwrite: replace a run that `output` holds, once the new run is complete. An interrupted
+            run is resumed, and forgotten if its configuration is another.
         data: rows to train on, in place of a source.
-        free: the options that a race on validation chooses, once the data have been read.
+        free: names of the options for a race on validation to choose, after the data are read.
 
     Raises:
-        TemperaError: wrong options, no data, or an output that cannot be written.
+        TemperaError: wrong options, no data, or no permission to write the output.
     """
     resolved = _resolved(config, overrides, data)
     if output is None:
@@ -234,8 +234,8 @@ def train(
 
 @contextmanager
 def _agreed(folders: AbstractContextManager[Path | str], group: Group) -> Iterator[Path | str]:
-    """Enter a folder for each process; where one is refused, the other processes leave without a
-    word."""
+    """Enter a folder for each process; where a folder is refused, the other processes leave without
+    a word."""
     with ExitStack() as stack:
         folder = None
         try:
@@ -250,7 +250,7 @@ def _agreed(folders: AbstractContextManager[Path | str], group: Group) -> Iterat
 def _resolved(
     config: Options | Mapping[str, Any] | str | Path | None, overrides: Sequence[str], data: Any
 ) -> Config:
-    """Check the options, and hand rows of Python to the section that describes them."""
+    """Check the options, and hand rows of Python to the section of their description."""
     options = with_rows(configuration.of(config, overrides), data)
     resolved = build(options)
     return replace(resolved, data=resolved.world.hand(resolved.data, data))

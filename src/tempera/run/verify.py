@@ -1,5 +1,5 @@
-"""Proofs on the user's own configuration, data and machine: does this set-up compute what it
-says?"""
+"""Proofs on the user's own configuration, data and machine: do training and saving compute their
+definitions?"""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Proof:
     """One check and its result.
 
     Args:
-        name: what ought to equal what.
-        difference: the largest relative one, or "bitwise equal".
+        name: the two sides that ought to be equal.
+        difference: the largest relative difference, or "bitwise equal".
         bound: the largest difference allowed.
         passed: True if the difference is within the bound.
 
@@ -115,7 +115,7 @@ class Case:
         return case
 
     def warm(self) -> None:
-        """Raise the temperature until the batch has a loss: where it has none, the gradient is
+        """Raise the temperature until the batch has a loss: without a loss, the gradient is
         rounding and proves nothing."""
         dial = base_of(self.objective).temperature
         value, log_scale, ceiling = dial.value, dial.log_scale.item(), dial.ceiling
@@ -210,7 +210,7 @@ def _replayed(case: Case) -> Iterator[Proof]:
 
 @torch.no_grad()
 def _chosen(case: Case) -> Iterator[Proof]:
-    """Compare the scores that a guide chooses rows by with those of the definition."""
+    """Compare the scores by which a guide chooses rows with the scores of the definition."""
     if case.options.select == 1:
         return
     (tower, objective), by = case.fresh(torch.float64), case.options.select_by
@@ -301,7 +301,7 @@ def _resumed(case: Case) -> Iterator[Proof]:
 
 def _trained(case: Case, steps: range, folder: Path | None) -> dict[str, Tensor]:
     """Return the weights after some steps; steps from 0 on write a checkpoint into `folder`, and
-    later ones resume from it."""
+    later steps resume from the checkpoint."""
     state = loop.begin(*case.fresh(), case.options)
     if folder is not None and steps.start:
         state.load(folder)

@@ -1,1 +1,1 @@
-"""Values that every task shares: configuration, evaluation, verdict, examples."""
+"""Values shared by all tasks: configuration, evaluation, verdict, examples."""

@@ -1,4 +1,4 @@
-"""A resolved configuration, as the objects that a run is made of."""
+"""A resolved configuration, as the objects of a run."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ READ = {
 
 @dataclass(frozen=True)
 class Config:
-    """Hold the sections of a configuration as objects; `data`, `tower` and `mining` are those of
-    one kind of task.
+    """Hold the sections of a configuration as objects; `data`, `tower` and `mining` belong to the
+    world.
 
     Args:
-        resolved: the same as plain options, with every default visible.
+        resolved: the configuration as plain options, with every default visible.
         world: the kind of the data.
     """
 
@@ -48,7 +48,7 @@ class Config:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """The widths that are trained to work alone; none without Matryoshka."""
+        """The widths to be used alone; none without Matryoshka."""
         return (self.objective.widths or ()) if isinstance(self.objective, Matryoshka) else ()
 
     def settled(self, pairs: int, large: bool = False) -> Config:
@@ -65,36 +65,37 @@ class Config:
         )
 
     def trained_with(self, **values: Any) -> Config:
-        """Return a configuration with other options of training, which are written down, too."""
+        """Return a configuration with new options of training, also among the plain options."""
         resolved = {**self.resolved, "train": {**self.resolved["train"], **values}}
         return replace(self, train=replace(self.train, **values), resolved=resolved)
 
     @property
     def suited_rows(self) -> int:
-        """The rows made of documents that suit the tower beside each pair; 0 for one that reads
-        only whole texts."""
+        """The number of made rows beside each pair that suits the tower; 0 for a tower of whole
+        texts."""
         rows: int = getattr(self.tower, "made_rows", 0)
         return rows
 
     @property
     def read(self) -> list[str]:
-        """The files and folders that the options name as data or models."""
+        """The files and folders of data and models among the options."""
         return list(_named(self.resolved))
 
     @property
     def begins_with(self) -> list[str]:
-        """The models and indexes that the options of the tower and of training name: to begin with,
-        or to learn from."""
+        """The models and indexes among the options of the tower and of training: to begin with, or
+        to learn from."""
         return list(_named([self.resolved["tower"], self.resolved["train"]]))
 
     @property
     def similarity(self) -> Similarity:
-        """The function that compares embeddings."""
+        """The similarity of embeddings."""
         return self.base.similarity
 
 
 def _named(options: Any, reads: bool = False) -> Iterator[str]:
-    """Yield the texts of options that name what is read, in mappings and lists within them, too."""
+    """Yield the paths among options, in nested mappings and lists, too; `reads` is True below an
+    option of READ."""
     if isinstance(options, Mapping):
         for name, value in options.items():
             yield from _named(value, name in READ)

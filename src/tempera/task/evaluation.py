@@ -25,9 +25,9 @@ class Evaluation:
             and the run reports no metrics; with `validation` 0 too, nothing is evaluated at all.
             For a recommender, the largest number of test queries of each protocol, by default as
             many as have 2 billion scores.
-        validation: number of distinct validation queries, with the same limits; with 0,
-            evaluations during training use the test queries. For a recommender, the largest number
-            of validation events, 1,500 by default.
+        validation: number of distinct validation queries, with the same limits; with 0, evaluations
+            during training use the test queries. For a recommender, the largest number of
+            validation events, 1,500 by default.
         seed: seed of the choice of held-out queries, which is independent of `train.seed`.
         shared_documents: "drop" keeps documents that answer held-out queries out of training, in
             any role: drawn parts are whole groups of pairs that share texts, and pairs that share a

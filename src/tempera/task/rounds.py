@@ -1,4 +1,4 @@
-"""Options that a kind of tower leaves to the recipe, and the rounds of the race that chooses them."""
+"""Options that a kind of tower leaves to the recipe, and the rounds of the race."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Values = Mapping[str, Any]  # of options, by their dotted names
 
 @dataclass(frozen=True)
 class Open:
-    """Hold the recipe's choice for an option that the user does not set.
+    """Hold the recipe's choice for an option without a value of the user.
 
     Args:
-        value: its value before the data are read; None is the option's own default.
-        raced: a race may choose it.
-        beside: options that the user may not set either.
+        value: before the data are read; None is the option's default.
+        raced: True if a race may choose the option.
+        beside: further options that must be unset, too.
     """
 
     value: Any = None
@@ -35,7 +35,7 @@ class Setting:
     name: str = ""
 
     def varied(self, other: Setting) -> Setting:
-        """Return this setting with the values of another one.
+        """Return the setting with the values of another setting.
 
         >>> Setting({"train.learning_rate": 0.1}, "windows").varied(Setting({"tower.doc": ["id"]}, "ids")).name
         'windows, ids'
@@ -59,11 +59,11 @@ class Round:
 
     Args:
         part: divisor of the run's steps.
-        variations: each setting that the round before has kept is trained with each variation.
+        variations: each setting of the round before is trained with each variation.
         keep: number of settings that go on; the last round keeps one setting.
-        beyond: further values of the one option that the variations set. The next value is tried,
-            too, as long as the best setting has the lowest or the highest value so far, and its
-            lead is significant.
+        beyond: further values of the only option of the variations. The next value is tried, too,
+            as long as the best setting has the lowest or the highest value so far, and a
+            significant lead.
     """
 
     part: int
@@ -72,16 +72,16 @@ class Round:
     beyond: Sequence[Setting] = ()
 
     def settings(self, kept: Sequence[Setting]) -> list[Setting]:
-        """Return the settings of this round.
+        """Return the settings of the round.
 
         Args:
-            kept: settings that the round before has kept.
+            kept: settings kept by the round before.
         """
         return [setting.varied(variation) for setting in kept for variation in self.variations]
 
     def next(self, best: Setting, *others: Setting) -> Setting | None:
-        """Return the best setting with the next value beyond the tried values; None if its value
-        lies between other tried values.
+        """Return the best setting with the next value beyond the tried values; None if the best
+        value lies between tried values.
 
         >>> at = over("x", (0.025, 0.035, 0.05, 0.1, 0.14))
         >>> edge = Round(3, at[2:4], beyond=[*at[:2], at[4]])
@@ -104,13 +104,13 @@ class Round:
 
 @dataclass(frozen=True)
 class Race:
-    """Hold the rounds by which options are chosen.
+    """Hold the rounds of the choice of options.
 
     Args:
         start: values of options before the first round.
-        unproven: values that are taken where validation is too small to choose.
-        factors: factors of options while settings are tried, for trials that cost less and compare
-            settings as well; unused unless the race sets all these options.
+        unproven: values of a run with a validation too small to choose by.
+        factors: factors of options in trials, which then cost less and compare settings as well;
+            unused unless the race sets all options with factors.
     """
 
     start: Values
@@ -145,7 +145,7 @@ class Race:
         return scaled
 
     def settings(self) -> list[Setting]:
-        """Return every setting that may win."""
+        """Return all settings that may win."""
         settings = [Setting(self.start)]
         for each in self.rounds:
             whole = replace(each, variations=[*each.variations, *each.beyond])

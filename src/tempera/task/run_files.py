@@ -1,4 +1,4 @@
-"""Names of files and columns in a run folder, which both its writers and its readers need."""
+"""Names of files and columns in a run folder, for writers and readers."""
 
 from __future__ import annotations
 

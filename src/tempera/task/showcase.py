@@ -1,5 +1,5 @@
-"""Plain values in which a task presents its data and results to reports, model cards, indexes and
-dry runs."""
+"""Plain values of the data and results of a task, for reports, model cards, indexes and dry
+runs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Lengths = NDArray[np.integer]
 
 @dataclass(frozen=True)
 class Labels:
-    """Facts for the model card that only the author knows.
+    """Facts for the model card, known only to the author.
 
     Args:
         title: heading of the card; None names the kind of model.
-        license: licence of the model, such as apache-2.0.
+        license: licence of the model, for example apache-2.0.
         data_license: licence of the training data.
-        language: language of the texts, such as en.
+        language: language of the texts, for example en.
     """
 
     title: str | None = None
@@ -39,7 +39,7 @@ class Labels:
 
 @dataclass(frozen=True)
 class Subject:
-    """The words for a kind of model on its card and in its report."""
+    """The words for a kind of model on cards and in reports."""
 
     card_title: str
     sentence: str
@@ -57,7 +57,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Hit:
-    """A document that was returned for a query."""
+    """A result of a query."""
 
     name: str
     place: str
@@ -86,12 +86,12 @@ class DataFacts:
         headline: the counts in a sentence.
         counts: pairs, train, validation, queries (of the test), corpus, and dropped by reason.
         notes: further lines.
-        about: the data that was read, in a sentence or a table of its columns.
-        subject: the kind of model, and the words for it.
+        about: the source of the data in a sentence, or a table of columns.
+        subject: the words for the kind of model.
         chooses: True if the validation set is large enough to choose weights by.
         has_looks: True if there is anything to judge by during training.
         made_rows: number of made rows beside each pair in the first steps.
-        tower: the options of the tower, where the data have decided some of them; else None.
+        tower: the options of the tower, where the data have decided some options; else None.
     """
 
     source: Any
@@ -123,7 +123,7 @@ class Looks:
 
     Args:
         number: of looks between the first step and the last, at most `train.evaluations`.
-        corpus: number of documents that a look ranks; None is all.
+        corpus: number of documents to rank in a look; None is all.
     """
 
     number: int
@@ -132,12 +132,12 @@ class Looks:
 
 @dataclass(frozen=True)
 class RefitPlan:
-    """The parts of held-out data that a training again may learn.
+    """The parts of held-out data for a refit.
 
     Args:
-        auto: the parts that `train.refit: auto` learns, in this order, where much is held out.
-        rows: gives the number of pairs or events that a run trains on which learns a part and all
-            before it.
+        auto: the parts of `train.refit: auto`, in order, where much is held out.
+        rows: gives the number of training pairs or events of the refit on a part and all earlier
+            parts.
     """
 
     auto: tuple[Part, ...]
@@ -150,8 +150,8 @@ class Compared:
 
     Args:
         systems: scores by name, in the order of a table: the untrained tower, baselines, the
-            trained tower, and the trained one together with words or counts. Empty where nothing is
-            held out to judge by.
+            trained tower, and the trained tower together with words or counts. Empty without
+            held-out data.
         about: further values for metrics.json.
         examples: held-out queries at random, with the answers of the trained system.
     """
@@ -163,14 +163,14 @@ class Compared:
 
 @dataclass(frozen=True)
 class Searched:
-    """The documents or items that a saved model searches.
+    """The documents or items for a saved model to search.
 
     Args:
         vectors: [c, D].
         documents: a table with the columns doc_id, name, place and doc; one row each, [c].
-        normalised: True if vectors have length 1 and are compared by cosine; else they are compared
+        normalised: True if vectors have length 1 and are compared by cosine; False for comparison
             by inner product.
-        tables: other tables of the run, by their path in its folder.
+        tables: further tables of the run, by path in the run's folder.
     """
 
     vectors: NDArray[np.float32]
@@ -180,7 +180,8 @@ class Searched:
 
 
 def quantiles(lengths: Lengths) -> dict[str, float]:
-    """Return quantiles of lengths, and the share of the greatest length if several rows have it.
+    """Return quantiles of lengths, and the share of rows of the greatest length if several rows are
+    as long.
 
     >>> quantiles(np.array([1, 2, 4, 4]))
     {'0%': 1.0, '50%': 2.0, '90%': 4.0, '99%': 4.0, '100%': 4.0, 'at_limit': 0.5}
@@ -205,8 +206,8 @@ def extent(what: str, counts: Lengths) -> dict[str, Any]:
 def systems_of(
     before: Verdict, baselines: Mapping[str, SystemScores], after: Verdict
 ) -> dict[str, SystemScores]:
-    """Return all systems in the order of a table; those of the trained tower together with words or
-    counts come last."""
+    """Return all systems in the order of a table; fusions of the trained tower with words or counts
+    come last."""
     systems = {"untrained": before.ranking, **baselines, "trained": after.ranking}
     for name in systems.keys() & TOGETHER:
         systems[name] = systems.pop(name)

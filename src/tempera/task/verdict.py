@@ -1,4 +1,4 @@
-"""The evaluation of any system: its scores of each query, and the spread of its vectors."""
+"""The evaluation of any system: the scores of each query, and the spread of the vectors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ OURS = ("untrained", "trained", *TOGETHER, TEACHER)  # systems; the others are b
 
 
 def main_metric(metrics: Collection[str]) -> str:
-    """Return the metric by which systems are compared and chosen: ndcg@10 if it is measured, else
-    the first.
+    """Return the metric for comparing and choosing systems: ndcg@10 if measured, else the first.
 
     >>> main_metric(["hit@1", "ndcg@10"]), main_metric(["hit@1", "hit@10"])
     ('ndcg@10', 'hit@1')
@@ -32,7 +31,7 @@ def main_metric(metrics: Collection[str]) -> str:
 
 
 class SystemScores(Protocol):
-    """The scores of one system."""
+    """The scores of a system."""
 
     @property
     def per_query(self) -> Mapping[str, NDArray[np.float64]]:
@@ -43,11 +42,11 @@ class SystemScores(Protocol):
         """The means over queries."""
 
     def intervals(self) -> dict[str, Difference]:
-        """Return the means with their intervals."""
+        """Return the means with intervals."""
 
 
 class TaskScores(SystemScores, Protocol):
-    """Scores of one system on one task."""
+    """The scores of a system on a task."""
 
     def against(self, other: Any) -> dict[str, Comparison]:
         """Compare with another system on the same task."""
@@ -55,7 +54,7 @@ class TaskScores(SystemScores, Protocol):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The evaluation of a tower on held-out queries, and on other data by their paths."""
+    """The evaluation of a tower on held-out queries, and on further data by path."""
 
     ranking: SystemScores
     spread: Spread
@@ -63,7 +62,7 @@ class Verdict:
 
 
 def best_baseline(systems: Mapping[str, SystemScores]) -> str | None:
-    """Return the baseline that is best in the main metric; None without baselines."""
+    """Return the best baseline by the main metric; None without baselines."""
     main = {}
     for name, scores in systems.items():
         if name not in OURS:

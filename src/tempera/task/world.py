@@ -1,5 +1,4 @@
-"""A world: the kind of data that a run trains on, texts or interactions, with the parts and checks
-that belong to it alone."""
+"""A world: a kind of data, texts or interactions, with its own parts and checks."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ INTERACTIONS = "interactions"
 
 
 class DataOptions:
-    """The kind of part that the section `data` chooses by its source."""
+    """The kind of part for the section `data`, chosen by `source`."""
 
 
 Fail = Callable[[str, str], NoReturn]  # refuses an option, by its path, with a message
@@ -27,28 +26,28 @@ Fail = Callable[[str, str], NoReturn]  # refuses an option, by its path, with a 
 
 @dataclass(frozen=True)
 class World:
-    """One kind of data.
+    """A kind of data.
 
     Args:
         name: TEXTS or INTERACTIONS.
-        parts: names of the parts that this world adds, by their kind.
-        states: classes of options that one number stands for, too.
-        default_tower: gives the kind of tower for a section `tower` that names none.
+        parts: names of the parts of the world, by kind.
+        states: classes of options for which a number may stand, too.
+        default_tower: gives the kind of tower for a section `tower` without a kind.
         read_task: reads, divides and tokenises the data of a configuration; returns the task of the
             run. See `run.task`.
-        hand: gives an object of Python to the options that describe its rows.
-        teacher_defaults: options of a teacher beside these data, where none are given.
-        refuse_misfits: refuses options that the data or the parts of this world do not fit.
+        hand: gives rows of Python to the options that describe the rows.
+        teacher_defaults: options of a teacher of the data, where options are not given.
+        refuse_misfits: refuses options that do not fit the data or the parts.
         preview: describes the training rows of a task for a dry run.
-        source: yields the tensors that tell the data of a task from any others, whatever of them is
-            held out, trained on, or cut.
-        trained_on: gives the ids that a model which has learned the data of a task keeps of them,
-            by file name, so that it is not judged by them.
-        reopened: saves the tower of a task into a folder, opens it as a user would, and gives the
-            largest difference in any number of its vectors.
-        cautions: yields cautions on what the figures of a task are worth, by its configuration.
-        mines: True if the tower of a task mines negatives before it is trained again.
-        mine: mines them, by the tower as it is now; all processes call.
+        source: yields tensors that identify the data of a task, for any division into training and
+            held-out data and any cuts.
+        trained_on: gives the ids of the training data of a task, by file name, for a model to keep:
+            no later run is to judge the model by known data.
+        reopened: saves the tower of a task into a folder, opens the saved model as a user would,
+            and gives the largest difference in any number of the vectors.
+        cautions: yields cautions on the figures of a task, by the configuration.
+        mines: gives True if the tower of a task mines negatives before a refit.
+        mine: mines negatives by the present tower; all processes call.
     """
 
     name: str
@@ -69,12 +68,12 @@ class World:
 
 
 def refuse_idle(idle: Mapping[str, bool], owners: str, data: str, fail: Fail) -> None:
-    """Refuse options that are given and would do nothing.
+    """Refuse given options without an effect.
 
     Args:
-        idle: for each option of the other world, True if it is given.
-        owners: the models that have these options.
-        data: the kind of data of this run.
+        idle: for each option of the other world, True if given.
+        owners: the models with the options.
+        data: the kind of data of the run.
         fail: refuses an option.
     """
     for path, is_given in idle.items():
