@@ -7,12 +7,12 @@
 `forward` embeds, scores, and leaves the gradient of every embedding; `backward` takes it through
 the model:
 
-    embed -> gather -> score | times what the trainer multiplies the loss by -> through the model ->
+    embed -> gather -> score | times the trainer's factor of the loss -> through the model ->
     average over processes
 
 so that accumulation and gradient scalers reach the model and the temperature alike. Under
-DistributedDataParallel the model is called without its wrapper, whose hooks then do nothing;
-gradients are averaged here, when the wrapper would have done it.
+DistributedDataParallel the model is called without the wrapper, whose hooks then do nothing;
+gradients are averaged here, at the moment of the wrapper's average.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ..arithmetic.ragged import Ragged
 from ..core.batch import Batch, Role, Side
 from ..core.masks import Guided, KnownPositives, SameId
 from ..core.matryoshka import Matryoshka
-from ..core.objective import Objective
+from ..core.objective import Objective, base_of
 from ..core.presets import mnr
 from ..core.similarity import cosine, exact
 from ..core.temperature import Temperature
@@ -55,43 +55,46 @@ from transformers.trainer_callback import ExportableState  # noqa: E402
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-# What tells the memory that rows take: 64 short ones and a long one, the same in every run, so that
-# resumed ones cut alike.
-_SHORT, _SHORT_WIDTH, _LONG_WIDTH = 64, 8, 128
+# Rows that tell the memory of a row: 64 short rows and a long row, the same in every run, so that
+# resumed runs cut alike.
+_SHORT = 64
+_SHORT_WIDTH = 8
+_LONG_WIDTH = 128
 
 
 class ContrastiveLoss(nn.Module):
-    """An objective as the `loss` of a SentenceTransformerTrainer, or of a loop that calls
-    `loss(features, labels).backward()`.
+    """An objective as the `loss` of a SentenceTransformerTrainer, or of a loop with `loss(features,
+    labels).backward()`.
 
     Columns are query, document, and any number of negatives, as for MultipleNegativesRankingLoss;
-    prompts, routers and evaluators work as with it. Every row's ids are hashes of its tokens, so
-    `SameId()` among the masks leaves duplicates out. An objective that learns its temperature,
-    follows a schedule or has a memory needs `ObjectiveState` in the trainer.
+    prompts, routers and evaluators work likewise. Ids of rows are hashes of tokens, so `SameId()`
+    among the masks leaves duplicates out. An objective with a learned temperature, a schedule or a
+    memory needs `ObjectiveState` in the trainer.
 
     Args:
         model: the model to train.
         objective: a preset or any composition; None is `mnr()`.
-        guide: a model whose vectors the `Guided` masks compare.
-        labels: what a column of labels means: "weight" is how much a row counts; "id" names its
-            document, so that rows of one label are no negatives with `SameId` and are positives
-            with `numerator`; "ignore" does not read it. None refuses such a column.
-        gather_across_devices: take negatives from all processes, and return the loss of all their
-            rows. All processes must then use the same loss in a step: give several data sets one.
+        guide: a model with the vectors for `Guided` masks.
+        labels: meaning of a column of labels: "weight" is the weight of a row; "id" names the
+            document, so that rows of equal labels are no negatives with `SameId` and are positives
+            with `numerator`; "ignore" skips the column. None refuses the column.
+        gather_across_devices: take negatives from all processes, and return the loss of all rows.
+            All processes must then use the same loss in a step: give several data sets a common
+            loss.
         cache: "auto" keeps the graphs that fit `cache_memory` and embeds the rest again; "never"
             keeps all, "always" none.
-        cache_memory: bytes for kept graphs, or up to 1 a share of what is free; None is 4 GiB on a
-            CPU, 0.8 on a GPU.
-        micro_batch_tokens: most tokens that are embedded together, padding counted; None is chosen
-            by the memory.
-        teacher: a model whose vectors the objective's `Teacher` compares.
+        cache_memory: bytes for kept graphs, or up to 1 a share of the free memory; None is 4 GiB on
+            a CPU, 0.8 on a GPU.
+        micro_batch_tokens: most tokens to embed together, padding counted; None is chosen by the
+            memory.
+        teacher: a model with the vectors for the objective's `Teacher`.
 
     Raises:
-        ConfigError: the model, or a wrapper around it, cannot be trained with this loss; an
-            objective of another kind, labels or a cache that are not known; a guide or a teacher
-            that the objective never asks, or that is the model in training.
-        DataError: the columns are not a query and a document, or lack data that a part of the
-            objective needs.
+        ConfigError: the model or its wrapper cannot be trained with the loss; an objective of
+        another kind, unknown labels or an unknown cache; a guide or a teacher without a use in the
+        objective, or the model in training as either.
+        DataError: the columns are not a query and a document, or lack data for a part of the
+        objective.
         TemperaError: the loss is not finite.
 
     >>> from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -126,16 +129,17 @@ class ContrastiveLoss(nn.Module):
         # The trainer decays no parameter that is named a bias, and a temperature that decays ends
         # at 1.
         self.temperature_bias = self.objective.temperature.log_scale
-        self.guide, self.teacher = (
-            None if each is None else each.eval().requires_grad_(False) for each in (guide, teacher)
-        )
-        self.labels, self.gather_across_devices = labels, gather_across_devices
-        self.cache, self.cache_memory, self.micro_batch_tokens = (
-            cache,
-            cache_memory,
-            micro_batch_tokens,
-        )
-        self.saved = False  # whether checkpoints hold the objective
+        self.guide = guide
+        self.teacher = teacher
+        for frozen in (guide, teacher):
+            if frozen is not None:
+                frozen.eval().requires_grad_(False)
+        self.labels = labels
+        self.gather_across_devices = gather_across_devices
+        self.cache = cache
+        self.cache_memory = cache_memory
+        self.micro_batch_tokens = micro_batch_tokens
+        self.saved = False  # True if checkpoints hold the objective
         self._number = next(_numbers)
         self._reader = ColumnReader(model, self.guide, labels, self.teacher)
         self._caches: dict[bool, Cache] = {}
@@ -143,13 +147,14 @@ class ContrastiveLoss(nn.Module):
     def _refuse_idle(
         self, model: nn.Module, guide: nn.Module | None, teacher: nn.Module | None
     ) -> None:
-        """Refuse a guide or a teacher that the objective never asks, and the model in training as
-        either, which would freeze it."""
+        """Refuse a guide or a teacher without a use in the objective, and the model in training as
+        either, since the model would be frozen."""
         parts = self._parts
-        known = [mask for mask in parts.masks if isinstance(mask, SameId | KnownPositives | Guided)]
-        guided = len(known) < len(parts.masks) or any(
-            getattr(mask, "by", "") == "guide" for mask in known
-        )
+        guided = False
+        for mask in parts.masks:
+            is_known = isinstance(mask, SameId | KnownPositives | Guided)
+            if not is_known or getattr(mask, "by", "") == "guide":
+                guided = True  # a mask of the user may ask the guide
         for name, each, wanted, part in (
             ("guide", guide, guided, "masks=[Guided()], as gist() has it"),
             ("teacher", teacher, parts.teacher is not None, "teacher=Teacher()"),
@@ -164,8 +169,8 @@ class ContrastiveLoss(nn.Module):
                 )
 
     def _apply(self, fn: Any, recurse: bool = True) -> ContrastiveLoss:
-        """Leave the temperature on the host in float64, as `Temperature` does: its second name
-        would move it."""
+        """Leave the temperature on the host in float64, as `Temperature` does: the second name
+        would move the temperature."""
         dial = self._parameters.pop("temperature_bias", None)
         try:
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -192,14 +197,13 @@ class ContrastiveLoss(nn.Module):
             )
         group = world if self.gather_across_devices else ALONE
         embedded = self._cache(towers).embed(towers, batch, group)
-        everyone = group.gather(
-            embedded.batch.map(exact)
-        )  # gradients are scaled before they are rounded
-        passing = (
-            not training and self._dial.start == "auto"
-        )  # an evaluation before the first step settles nothing
+        # Exact, since gradients are scaled before they are rounded.
+        everyone = group.gather(embedded.batch.map(exact))
+        # An evaluation before the first step does not resolve the temperature for good.
+        passing = not training and self._dial.start == "auto"
         self._dial.resolve(len(everyone), normalised=self._parts.similarity == cosine)
-        recalled, shares = self.objective.recall(everyone), everyone.shares()
+        recalled = self.objective.recall(everyone)
+        shares = everyone.shares()
         if training:
             losses, dial = self._propagate(recalled, shares)
         else:
@@ -210,9 +214,8 @@ class ContrastiveLoss(nn.Module):
         loss = torch.tensor(_finite(total), device=self._device)
         if not training:
             return loss
-        passed = _Passed(
-            embedded, group.reduce_scatter(everyone), dial, world.size if group is world else 1
-        )
+        processes = world.size if group is world else 1
+        passed = _Passed(embedded, group.reduce_scatter(everyone), dial, processes)
         self.objective.remember(everyone)
         loss.requires_grad_().register_hook(partial(self._backward, passed, world))  # type: ignore[no-untyped-call]
         return loss
@@ -224,12 +227,13 @@ class ContrastiveLoss(nn.Module):
 
     @property
     def citation(self) -> str:
-        """Return the BibTeX of the methods that this loss combines."""
+        """Return the BibTeX of the methods in the loss."""
         return citations(self._parts, matryoshka=self._parts is not self.objective)
 
     def get_config_dict(self) -> dict[str, Any]:
-        """Return the settings that sentence-transformers writes into a model card."""
-        parts, dial = self._parts, self._dial
+        """Return the settings for sentence-transformers' model card."""
+        parts = self._parts
+        dial = self._dial
         config: dict[str, Any] = {
             "similarity": parts.similarity.name,
             "temperature": dial.start,
@@ -248,12 +252,15 @@ class ContrastiveLoss(nn.Module):
         }
         if isinstance(self.objective, Matryoshka):
             axes = ("widths", "weights", "precisions")
-            config |= {name: list(getattr(self.objective, name) or ()) for name in axes}
-        return config if self.guide is None else {**config, "guide": self.guide}
+            for name in axes:
+                config[name] = list(getattr(self.objective, name) or ())
+        if self.guide is not None:
+            config["guide"] = self.guide
+        return config
 
     @property
     def calculate_loss(self) -> Any:
-        """Refuse sentence-transformers' wrappers around a loss, which call this method.
+        """Refuse sentence-transformers' wrappers around a loss, which call the method.
 
         Raises:
             ConfigError: always.
@@ -265,14 +272,12 @@ class ContrastiveLoss(nn.Module):
 
     @property
     def uses_gradient_cache(self) -> bool:
-        """Tell sentence-transformers that the model is called again in the backward pass."""
+        """True: the backward pass calls the model again, as sentence-transformers has to know."""
         return True
 
     @property
     def _parts(self) -> Objective:
-        return (
-            self.objective.objective if isinstance(self.objective, Matryoshka) else self.objective
-        )
+        return base_of(self.objective)
 
     @property
     def _dial(self) -> Temperature:
@@ -286,7 +291,8 @@ class ContrastiveLoss(nn.Module):
         """Return the model without the trainer's wrapper."""
         from sentence_transformers import SentenceTransformer
 
-        model = self.model.module if isinstance(self.model, DistributedDataParallel) else self.model
+        alone = not isinstance(self.model, DistributedDataParallel)
+        model = self.model if alone else self.model.module
         if not isinstance(model, SentenceTransformer):
             raise ConfigError(
                 f"ContrastiveLoss trains a SentenceTransformer, alone or in DistributedDataParallel, not a "
@@ -297,7 +303,6 @@ class ContrastiveLoss(nn.Module):
             raise ConfigError(
                 "ContrastiveLoss does not train models sharded by FSDP: use `tempera train` with train.fsdp=true"
             )
-        alone = not isinstance(self.model, DistributedDataParallel)
         if torch.is_grad_enabled() and alone and _world(self._device).size > 1:
             raise ConfigError(
                 "several processes train one model in DistributedDataParallel: wrap it before the first step"
@@ -305,18 +310,14 @@ class ContrastiveLoss(nn.Module):
         return model
 
     def _refuse_lost_state(self, model: SentenceTransformer) -> None:
-        dial, parts = self._dial, self._parts
-        scheduled = dial.final is not None or (
-            parts.teacher is not None and parts.teacher.final is not None
-        )
-        stateful = (
-            scheduled
-            or parts.memory is not None
-            or any(p.requires_grad for p in parts.parameters())
-        )
-        if (
-            stateful and not self.saved and model.model_card_data.all_hyperparameters
-        ):  # which a trainer leaves there
+        parts = self._parts
+        follows_schedule = self._dial.final is not None
+        if parts.teacher is not None and parts.teacher.final is not None:
+            follows_schedule = True
+        learns = any(p.requires_grad for p in parts.parameters())
+        has_state = follows_schedule or parts.memory is not None or learns
+        is_in_trainer = model.model_card_data.all_hyperparameters  # which a trainer leaves there
+        if has_state and not self.saved and is_in_trainer:
             raise ConfigError(
                 "this objective has a state of its own, which the trainer's checkpoints do not hold: give the trainer "
                 "callbacks=[ObjectiveState(loss)]"
@@ -326,14 +327,12 @@ class ContrastiveLoss(nn.Module):
         self, model: SentenceTransformer, columns: Columns, labels: Tensor | None
     ) -> tuple[Batch[Ragged], ModelTowers]:
         if self._reader.model is not model:  # the trainer has made another one
-            self._reader, self._caches = (
-                ColumnReader(model, self.guide, self.labels, self.teacher),
-                {},
-            )
+            self._reader = ColumnReader(model, self.guide, self.labels, self.teacher)
+            self._caches = {}
         return self._reader.read(columns, labels)
 
     def _cache(self, towers: ModelTowers) -> Cache:
-        """Return the cache that embeds this batch, with the current autocast, and without graphs
+        """Return the cache for embedding the batch, with the current autocast, and without graphs
         outside training."""
         training = torch.is_grad_enabled()
         if training not in self._caches:
@@ -341,7 +340,8 @@ class ContrastiveLoss(nn.Module):
             self._caches[training] = Cache(
                 mode, self.cache_memory, self.micro_batch_tokens, self._device
             )
-        cache, kind = self._caches[training], self._device.type
+        cache = self._caches[training]
+        kind = self._device.type
         cache.autocast = partial(
             _autocast, kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
         )
@@ -374,14 +374,13 @@ class ContrastiveLoss(nn.Module):
     def _backward(self, passed: _Passed, world: Group, factor: Tensor) -> None:
         """Propagate to the model and the temperature, times the factor by which the loss was
         multiplied."""
-        passed.embedded.backward(
-            {role: grad * (factor * passed.shared) for role, grad in passed.home.items()}
-        )
+        gradients = {}
+        for role, grad in passed.home.items():
+            gradients[role] = grad * (factor * passed.shared)
+        passed.embedded.backward(gradients)
         for parameter, grad in passed.dial:
-            earlier, parameter.grad = (
-                parameter.grad,
-                grad * (factor.to(grad.device) * passed.shared),
-            )
+            earlier = parameter.grad
+            parameter.grad = grad * (factor.to(grad.device) * passed.shared)
             _average([parameter], world)
             if earlier is not None:
                 parameter.grad.add_(earlier)
@@ -394,7 +393,7 @@ class ContrastiveLoss(nn.Module):
 
 class ObjectiveState(TrainerCallback, ExportableState):
     """Save the state of an objective in the trainer's checkpoints (`trainer_state.json`), and
-    advance its schedule.
+    advance the schedule.
 
     Args:
         loss: the `loss` of the trainer: a `ContrastiveLoss`, or a mapping from names of data sets
@@ -431,7 +430,7 @@ class ObjectiveState(TrainerCallback, ExportableState):
         }
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Restore the objective from the checkpoint that the trainer resumes from."""
+        """Restore the objective from the trainer's checkpoint."""
         kept = state.stateful_callbacks.get(type(self).__name__, {}).get("attributes", {})
         for name, loss in self.losses.items():
             loss.saved = True
@@ -464,16 +463,18 @@ class _Passed:
     embedded: Embedded
     home: dict[Role, Tensor]  # gradients of this process's embeddings
     dial: list[tuple[nn.Parameter, Tensor]]  # what the objective learns, and its gradient
-    shared: (
-        int  # processes that share the rows of the loss: a sum over them is to survive an average
-    )
+    # Number of processes that share the rows of the loss: a sum over the processes is to survive an
+    # average.
+    shared: int
 
 
 def _average(parameters: Iterable[nn.Parameter], world: Group) -> None:
     """Average gradients over all processes, in place, as DistributedDataParallel does."""
     several = [p for p in parameters if p.requires_grad]
     world.all_reduce_gradients(several)
-    for parameter in several if world.size > 1 else ():
+    if world.size == 1:
+        return
+    for parameter in several:
         if parameter.grad is not None:
             parameter.grad.div_(world.size)
 
@@ -487,7 +488,7 @@ def _world(device: torch.device) -> Group:
 @contextmanager
 def _autocast(kind: str, dtype: torch.dtype, enabled: bool) -> Iterator[None]:
     """Restore the autocast of the forward pass for replays; weights cast without a graph are not
-    reused with one."""
+    reused with a graph."""
     torch.clear_autocast_cache()
     with torch.autocast(kind, dtype, enabled):
         yield

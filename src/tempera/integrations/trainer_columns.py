@@ -1,4 +1,4 @@
-"""Batches from the columns of token ids that sentence-transformers' trainer passes to a loss.
+"""Batches from the columns of token ids in sentence-transformers' trainer.
 
 Letters in shapes: n rows of a column, D width of the guide's vectors.
 """
@@ -30,18 +30,18 @@ Labels = Literal["weight", "id", "ignore"]
 
 @dataclass(frozen=True)
 class ModelTowers:
-    """The tower of each role of one batch."""
+    """The tower of each role of a batch."""
 
     towers: Mapping[Role, TextTower]
 
     def of(self, role: Role) -> TextTower:
-        """Return the tower that embeds a role."""
+        """Return the tower of a role."""
         return self.towers[role]
 
 
 class GuideModel:
-    """A guide or teacher that embeds the texts of the model in training, with its own prompts where
-    it tokenises them itself."""
+    """A guide or teacher for the texts of the model in training; with its own prompts where the
+    guide has another tokeniser."""
 
     def __init__(self, guide: SentenceTransformer, model: SentenceTransformer) -> None:
         from tokenizers import Tokenizer
@@ -53,10 +53,10 @@ class GuideModel:
             raise ConfigError(
                 f"the guide has no routes for queries and documents: {error}"
             ) from None
-        alike = guide.tokenizer.get_vocab() == model.tokenizer.get_vocab() and _read_alike(
-            guide, model
-        )
-        self.same_tokens = alike and (guide.max_seq_length or inf) >= (model.max_seq_length or inf)
+        same_vocabulary = guide.tokenizer.get_vocab() == model.tokenizer.get_vocab()
+        same_texts = same_vocabulary and _read_alike(guide, model)
+        is_longer = (guide.max_seq_length or inf) >= (model.max_seq_length or inf)
+        self.same_tokens = same_texts and is_longer
         if not self.same_tokens and _has_several_tokenizers(model):
             raise ConfigError(
                 "the guide reads other tokens than the model, whose routes have several tokenizers: use a guide with these routes"
@@ -82,14 +82,13 @@ class GuideModel:
 
 
 class ColumnReader:
-    """Make batches of columns: the first is the query, the second its document, all others are its
-    negatives.
+    """Make batches of columns: a query, the query's document, and negatives.
 
     Args:
-        model: model for which the columns were tokenised.
-        guide: model that gives the vectors for `Guided`.
+        model: the model of the columns' tokens.
+        guide: model with the vectors for `Guided`.
         labels: meaning of a column of labels, see `ContrastiveLoss`.
-        teacher: model that gives the vectors for `Teacher`.
+        teacher: model with the vectors for `Teacher`.
     """
 
     def __init__(
@@ -99,21 +98,19 @@ class ColumnReader:
         labels: Labels | None = None,
         teacher: SentenceTransformer | None = None,
     ) -> None:
-        self.model, self.labels = model, labels
-        self.guide, self.teacher = (
-            None if each is None else GuideModel(each, model) for each in (guide, teacher)
-        )
-        self.towers: list[
-            TextTower
-        ] = []  # one for each way in which columns are read: by prompt, by task
+        self.model = model
+        self.labels = labels
+        self.guide = None if guide is None else GuideModel(guide, model)
+        self.teacher = None if teacher is None else GuideModel(teacher, model)
+        self.towers: list[TextTower] = []  # for each way of reading columns: by prompt, by task
 
     def longest(self, most: int) -> int:
-        """Return the most tokens of a text that every route of the model reads, at most so many."""
+        """Return the most tokens of a text that every route of the model reads, at most `most`."""
         lengths = [getattr(module, "max_seq_length", None) for module in self.model.modules()]
         return int(min([most, *(length for length in lengths if length)]))
 
     def read(self, columns: Columns, labels: Tensor | None) -> tuple[Batch[Ragged], ModelTowers]:
-        """Return the batch, and the tower of each of its roles.
+        """Return the batch, and the tower of each role.
 
         Raises:
             DataError: there are fewer than two columns, or labels without a meaning.
@@ -124,33 +121,37 @@ class ColumnReader:
                 f"a contrastive loss needs a query and a document, but the data has {len(columns)} column(s) of texts"
             )
         columns = [_on_cpu(column) for column in own_keys(columns)]
-        query, doc = self._side(columns[:1], "query"), self._side(columns[1:2], "doc")
-        negatives = self._side(columns[2:], "negatives") if columns[2:] else None
+        query = self._side(columns[:1], "query")
+        doc = self._side(columns[1:2], "doc")
+        negatives = None
+        if columns[2:]:
+            negatives = self._side(columns[2:], "negatives")
         towers: dict[Role, TextTower] = {
             "query": self._tower(columns[0], "query"),
             "doc": self._tower(columns[1], "doc"),
         }
         if columns[2:]:
             towers["negatives"] = self._tower(columns[2], "doc")
-        batch = Batch(query, doc, negatives)
-        return self._labelled(batch, None if labels is None else labels.cpu()), ModelTowers(towers)
+        batch = self._labelled(
+            Batch(query, doc, negatives), None if labels is None else labels.cpu()
+        )
+        return batch, ModelTowers(towers)
 
     def _side(self, columns: Columns, role: Role) -> Side[Ragged]:
-        if any(
-            self._tower(column, "doc") is not self._tower(columns[0], "doc")
-            for column in columns[1:]
-        ):
-            raise ConfigError(
-                "columns of negatives are read with different prompts or tasks: give all of them the same in the trainer's "
-                "prompts= and router_mapping="
-            )
+        for column in columns[1:]:
+            if self._tower(column, "doc") is not self._tower(columns[0], "doc"):
+                raise ConfigError(
+                    "columns of negatives are read with different prompts or tasks: give all of "
+                    "them the same in the trainer's prompts= and router_mapping="
+                )
         rows = [rows_of(column) for column in columns]
         tokens = Ragged.cat(rows)
         read_as: Role = "query" if role == "query" else "doc"
-        guide, teacher = (
-            None if each is None else each(tokens, read_as) for each in (self.guide, self.teacher)
-        )
-        owner = torch.arange(len(rows[0])).repeat(len(rows)) if role == "negatives" else None
+        guide = None if self.guide is None else self.guide(tokens, read_as)
+        teacher = None if self.teacher is None else self.teacher(tokens, read_as)
+        owner = None
+        if role == "negatives":
+            owner = torch.arange(len(rows[0])).repeat(len(rows))
         return Side(tokens, ids=ids_of(tokens), guide=guide, owner=owner, teacher=teacher)
 
     def _tower(self, column: Mapping[str, Any], role: Role) -> TextTower:
@@ -158,9 +159,10 @@ class ColumnReader:
         for tower in self.towers:
             if tower.constants == constants:
                 return tower
-        self.towers.append(TextTower(self.model, role, task=constants.get("task")))
-        self.towers[-1].constants = constants
-        return self.towers[-1]
+        tower = TextTower(self.model, role, task=constants.get("task"))
+        tower.constants = constants
+        self.towers.append(tower)
+        return tower
 
     def _labelled(self, batch: Batch[Ragged], labels: Tensor | None) -> Batch[Ragged]:
         if self.labels == "ignore" or (labels is None and self.labels is None):
@@ -180,7 +182,7 @@ class ColumnReader:
 
 
 def _named(batch: Batch[Ragged], labels: Tensor) -> Batch[Ragged]:
-    """Return a batch whose documents have labels for ids, and so have negatives with a document's
+    """Return a batch with labels for the ids of documents, and of negatives with a document's
     tokens."""
     assert batch.doc.ids is not None
     changed = replace(batch, doc=replace(batch.doc, ids=labels))
@@ -194,29 +196,30 @@ def _named(batch: Batch[Ragged], labels: Tensor) -> Batch[Ragged]:
 
 
 def _has_several_tokenizers(model: SentenceTransformer) -> bool:
-    """Return True if routes of a model have other vocabularies, so that tokens do not say which
-    texts they are of."""
-    tokenizers: list[Any] = [
-        getattr(each, "tokenizer", None) for each in model.modules() if each is not model
-    ]
-    known = [each.get_vocab() for each in tokenizers if hasattr(each, "get_vocab")]
-    return any(each != known[0] for each in known)
+    """Return True if routes of a model have different vocabularies, so that tokens alone do not
+    identify texts."""
+    vocabularies: list[Any] = []
+    for module in model.modules():
+        tokenizer: Any = getattr(module, "tokenizer", None)
+        if module is not model and hasattr(tokenizer, "get_vocab"):
+            vocabularies.append(tokenizer.get_vocab())
+    return any(each != vocabularies[0] for each in vocabularies)
 
 
 def _read_alike(one: SentenceTransformer, other: SentenceTransformer) -> bool:
-    """Return True if two models make the same tokens of texts, special ones included."""
+    """Return True if two models make the same tokens of texts, special tokens included."""
     texts = ["", "A few words: of 12 letters, and more."]
     try:
-        read = [
-            [rows_of(each.preprocess(texts, task=task)) for task in TASKS.values()]
-            for each in (one, other)
-        ]
+        for task in TASKS.values():
+            tokens = rows_of(one.preprocess(texts, task=task))
+            others = rows_of(other.preprocess(texts, task=task))
+            if not torch.equal(tokens.values, others.values):
+                return False
+            if not torch.equal(tokens.offsets, others.offsets):
+                return False
     except ValueError:  # a model has routes of other names
         return False
-    return all(
-        torch.equal(a.values, b.values) and torch.equal(a.offsets, b.offsets)
-        for a, b in zip(*read, strict=True)
-    )
+    return True
 
 
 def ids_of(tokens: Ragged) -> Tensor:
@@ -233,9 +236,9 @@ def ids_of(tokens: Ragged) -> Tensor:
 
 
 def own_keys(columns: Columns) -> list[dict[str, Any]]:
-    """Return columns without the keys that belong to another one.
+    """Return columns without the keys of other columns.
 
-    The trainer tells columns apart by how their keys begin: those of `negative_2` begin with
+    The trainer tells columns apart by the beginning of keys: keys of `negative_2` begin with
     `negative_`, too, and come a second time with `negative`, as `2_input_ids`.
 
     >>> ids = [torch.tensor([[1]]), torch.tensor([[2]])]
@@ -256,10 +259,12 @@ def own_keys(columns: Columns) -> list[dict[str, Any]]:
 
 
 def _on_cpu(column: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a column on the CPU; a prompt's length that is given once a row becomes one number."""
-    here = {
-        key: value.cpu() if isinstance(value, Tensor) else value for key, value in column.items()
-    }
-    if isinstance(length := here.get("prompt_length"), Tensor):
+    """Return a column on the CPU, with a single number for the length of the prompt."""
+    here = dict(column)
+    for key, value in column.items():
+        if isinstance(value, Tensor):
+            here[key] = value.cpu()
+    length = here.get("prompt_length")
+    if isinstance(length, Tensor):
         here["prompt_length"] = int(length.flatten()[0])
     return here
