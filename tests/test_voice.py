@@ -49,6 +49,15 @@ def riddles(tree: ast.Module) -> Iterator[str]:
                 yield f"{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
 
 
+def unnamed_results(tree: ast.Module) -> Iterator[str]:
+    """Yield docstrings, private ones too, that return a pronoun in place of a noun."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node) or ""
+            if re.match(r"Return (what|those|which|whether|how|whatever|such)\b", text):
+                yield f"{node.lineno}: {text.splitlines()[0]}"
+
+
 def participles(tree: ast.Module) -> Iterator[str]:
     """Yield names that are assigned, looped over or taken as arguments, and say nothing of what
     they hold."""
@@ -93,7 +102,7 @@ def test_docstrings_and_names(room: str) -> None:
         else sorted((PACKAGE / room).rglob("*.py"))
     )
     assert paths
-    wrong = faults(paths, riddles, participles)
+    wrong = faults(paths, riddles, unnamed_results, participles)
     assert not wrong, "\n" + "\n".join(wrong)
 
 
