@@ -78,8 +78,8 @@ def _cautions(document: dict[str, Any]) -> list[str]:
 
 
 def _hybrid_advice(systems: Mapping[str, Mapping[str, float]], fusion: Fusion) -> str:
-    """Return how to search by words and vectors together, with a system that was better on the
-    test."""
+    """Return the command for a search by words and vectors together, and the system that was better
+    on the test."""
     from ..task.verdict import FUSED, main_metric
 
     if fusion.weight == 1:
