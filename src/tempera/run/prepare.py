@@ -1,5 +1,5 @@
-"""The first of a run's four functions: from a configuration to data that are read, divided and
-ready to train on."""
+"""The first of a run's four functions (prepare, fit, judge, publish): the data read, divided and
+tokenised, and the tower built."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def prepare(
     """Read, divide and tokenise the data, and build the tower.
 
     Args:
-        vectors: folder for the vectors of guides, for all processes and runs beside this one; None
-            is one in `folder`.
+        vectors: folder for the vectors of guides, shared by all processes and by runs beside this
+            one; None makes one in `folder`.
         shared: a task that has read the same data: they are not read again.
 
     Raises:
@@ -72,6 +72,8 @@ def prepare(
         else:
             task = config.world.read_task(config, reading, cache, store, phases)
         facts = task.facts
+    # The data may decide options of the tower: a history of interactions without an order is
+    # another one.
     if facts.tower is not None:
         ((kind, tower),) = describe(facts.tower).items()
         config = replace(
@@ -79,6 +81,7 @@ def prepare(
             tower=facts.tower,
             resolved={**config.resolved, "tower": {"kind": kind, **tower}},
         )
+    # Batch size and epochs follow the number of training pairs.
     config = config.settled(facts.counts["train"], reading.train.large_pays).trained_with(
         made_rows=facts.made_rows
     )
@@ -97,8 +100,8 @@ def prepare(
 
 
 def reading_of(config: Config, devices: Devices) -> Config:
-    """Return a configuration by which a task reads texts: on the device, and in bf16 on a CPU
-    alone, where that is faster."""
+    """Return a configuration by which a task reads texts: on the device, in bf16 if the run
+    computes in bf16 on a CPU, else in float32."""
     half = _half(devices)
     read = replace(
         config.train, mixed_precision="bf16" if half else "no", device=str(devices.group.device)
@@ -111,8 +114,11 @@ def _half(devices: Devices) -> bool:
 
 
 def move_tower(config: Config, task: RunTask, devices: Devices) -> None:
-    """Move a task's tower to the device, before it is judged for the first time, and let it read in
-    the precision of the run."""
+    """Let a task's tower embed texts for reading in bf16, if the run computes in bf16 on a CPU, and
+    move the tower to the device before it is first judged.
+
+    A tower that processes divide is moved when it is divided.
+    """
     if _half(devices):
         read_in(task.data.tower, torch.bfloat16)
     if not config.train.divides:

@@ -40,8 +40,8 @@ class World:
         teacher_defaults: options of a teacher beside these data, where none are given.
         refuse_misfits: refuses options that the data or the parts of this world do not fit.
         preview: describes the training rows of a task for a dry run.
-        source: yields the tensors that tell the data of a task from any others, whatever of them is
-            held out, trained on, or cut.
+        origin: yields tensors by which runs of an experiment compare the origin of their data; the
+            tensors do not depend on the parts held out, trained on, or cut.
         trained_on: gives the ids that a model which has learned the data of a task keeps of them,
             by file name, so that it is not judged by them.
         reopened: saves the tower of a task into a folder, opens it as a user would, and gives the
@@ -59,7 +59,7 @@ class World:
     teacher_defaults: Callable[[Any], Mapping[str, Any]]
     refuse_misfits: Callable[[Any, Fail], None]
     preview: Callable[[Any], dict[str, Any]]
-    source: Callable[[Any], Iterable[Tensor]]
+    origin: Callable[[Any], Iterable[Tensor]]
     trained_on: Callable[[Any], Mapping[str, NDArray[np.int64]]]
     reopened: Callable[[Any, Path], float]
     cautions: Callable[[Any, Any], Iterator[str]]

@@ -74,17 +74,18 @@ class Pretrained:
 
     @property
     def mixed_precision(self) -> Literal["auto", "no"]:
-        """Return auto for a transformer: in bf16 a step of 64 pairs costs half, and no difference
-        in quality is shown. A static embedding multiplies no matrices, and takes no."""
+        """Return "auto" for a transformer: in bf16 a step of 64 pairs costs half, and no difference
+        in quality is shown. A static embedding multiplies no matrices, and takes "no"."""
         return "no" if self._static else "auto"
 
     def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
-        """Return a batch of 16 to 64 pairs, since more steps teach the model more than more
-        negatives, and 3 to 1 epochs; for a static embedding, the schedule of `Static`.
+        """Return the batch size, 16 to 64, and the epochs, from 3 for few pairs to 1 for many; for
+        a static embedding those of `Static`.
 
-        In bf16 on a CPU, a pair in a batch of 64 costs half of a pair in a batch of 16; on a GPU a
-        step costs its launches, whatever the batch size. So there (with `large`) about 24 batches
-        an epoch are enough.
+        More steps teach more than more negatives, so an epoch has about 200 batches. With `large`
+        (a GPU, or bf16 on a CPU) about 24 are enough: on a GPU a step costs its launches whatever
+        its size, and in bf16 on a CPU a pair in a batch of 64 costs half of a pair in a batch of
+        16.
         """
         if self._static:
             return Static().schedule(pairs)
@@ -99,7 +100,7 @@ class Pretrained:
         return folder is not None and is_static(folder)
 
     def build(self, texts: Sequence[str], embed: Embed = embedded) -> Tower:
-        """Return the model as saved; the texts teach the model nothing yet.
+        """Return the model as saved; neither `texts` nor `embed` is needed for that.
 
         Raises:
             ConfigError: there is no such model, or an option does not suit the model.
@@ -132,8 +133,8 @@ class Pretrained:
         return tower
 
     def _origin(self) -> str:
-        """Return a hash of the model's files, and the other options; "" for a model without stored
-        vectors: vectors are looked up, or depend on code elsewhere."""
+        """Return a hash of the model's files, and the other options; "" for a model whose vectors
+        are not stored: a static embedding, a model with code of its own, or one without a folder."""
         folder = _files(self.model)
         if folder is None or self._static or self.trust_remote_code:
             return ""
@@ -145,7 +146,7 @@ class Pretrained:
 
 
 def _place(name: str) -> Path:
-    """Return the folder of a model, or the folder of a run's model."""
+    """Return a path as the folder of a model; for the folder of a run, the folder `model` in it."""
     folder = Path(name).expanduser()
     if (folder / "model" / "modules.json").is_file():
         return folder / "model"
