@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -94,9 +95,11 @@ class Pretrained:
 
     @property
     def _static(self) -> bool:
-        """True if the model is a static embedding: a transformer's rates and batches would be too
-        small."""
+        """True if the model is a static embedding, by its folder, the hub's cache, or its
+        modules.json on the hub: a transformer's rates and batches would be too small."""
         folder = _files(self.model)
+        if folder is None and _is_hub_name(self.model):
+            folder = _fetched(self.model)
         return folder is not None and is_static(folder)
 
     def build(self, texts: Sequence[str], embed: Embed = embedded) -> Tower:
@@ -170,6 +173,31 @@ def _files(name: str) -> Path | None:
     return None
 
 
+@cache  # a process asks the hub once for each name
+def _fetched(name: str) -> Path | None:
+    """Return the folder in the hub's cache that a model's modules.json is fetched into, without the
+    other files; None if the file cannot be fetched."""
+    try:
+        from huggingface_hub import hf_hub_download
+
+        with quietly():
+            return Path(hf_hub_download(name, "modules.json")).parent
+    except Exception:  # no library, no network, no access, no such model or file
+        return None
+
+
+def _is_hub_name(name: str) -> bool:
+    """Return True if a name can be a name of the hub, owner/name, and is not meant as a folder."""
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        return False
+    return not _place(name).is_dir() and not _models_beside(name)
+
+
+def _models_beside(name: str) -> list[str]:
+    """Return the names of the models in the folder that would hold the folder `name`."""
+    return [each.parent.name for each in sorted(_place(name).parent.glob("*/modules.json"))]
+
+
 def open_model(
     name: str, trust_remote_code: bool = False, model_options: dict[str, Any] | None = None
 ) -> SentenceTransformer:
@@ -186,7 +214,7 @@ def open_model(
         raise ConfigError(f"tower.model: there is no folder {name}")
     beside = []
     if "/" in name and not folder.is_dir():
-        beside = [each.parent.name for each in sorted(folder.parent.glob("*/modules.json"))]
+        beside = _models_beside(name)
     if beside:  # with models beside it, `name` is hardly a name of the hub
         raise ConfigError(
             f"tower.model: there is no folder {name}; {folder.parent} has {', '.join(beside)}"
