@@ -238,7 +238,7 @@ def test_ids_that_the_corpus_has_not_give_way_to_content_as_the_message_says(
     )
     assert known_pairs(Model(str(run)), path, None, 10, "test").about["documents"] == 40
     assert (
-        f"{run} by data.doc_id, which its own data had not (name that column in data.metadata"
+        f"{run} by data.doc_id, though the data of the run had no ids (to look for content, name the column of ids in data.metadata"
         in caplog.text
     )
     roles = Roles(identical="keep", metadata=("doc_id",))

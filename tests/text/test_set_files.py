@@ -166,7 +166,9 @@ def test_a_set_without_a_part_and_several_sets_are_told(put, tmp_path: Path) -> 
         DataError, match=r"sets holds 2 retrieval sets, with .*: give the folder of"
     ):
         build(load(folder / "sets"))
-    with pytest.raises(DataError, match=r"no such file: .*qrels/train.tsv; add judgements: a line"):
+    with pytest.raises(
+        DataError, match=r"no such file: .*qrels/train.tsv; add judgements: a header"
+    ):
         build(load(folder / "sets" / "a")).data.read()
 
 

@@ -581,13 +581,70 @@ def test_a_static_model_by_its_name_trains_as_one_where_the_cache_has_it(
     def found(name: str, file: str) -> str | None:
         return str(cache[name] / file) if name in cache else None
 
+    def offline(name: str, file: str) -> str:
+        raise ConnectionError(f"{name} {file}")
+
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", found)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", offline)
     static, *others = (Pretrained(f"some/{name}") for name in ("static", "transformer", "other"))
     assert static.learning_rate == Static.learning_rate and static.mixed_precision == "no"
     assert static.schedule(5000) == Static().schedule(5000)
     assert [(other.learning_rate, other.mixed_precision) for other in others] == [
         (5e-5, "auto")
     ] * 2
+
+
+def test_a_static_model_on_the_hub_has_the_same_options_before_and_after_its_download(
+    looked_up: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hub = {"hub/static": looked_up, "hub/transformer": tiny}
+    asked: list[str] = []
+
+    def found(name: str, file: str) -> str | None:
+        path = tmp_path / name / file
+        return str(path) if path.is_file() else None
+
+    def download(name: str, file: str) -> str:
+        asked.append(f"{name} {file}")
+        path = tmp_path / name / file
+        path.parent.mkdir(parents=True)
+        return str(shutil.copy(hub[name] / file, path))
+
+    def options(name: str) -> tuple[float, str, tuple[int, float]]:
+        tower = Pretrained(name)
+        return tower.learning_rate, tower.mixed_precision, tower.schedule(5000)
+
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", found)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    before = {name: options(name) for name in hub}
+    assert asked == ["hub/static modules.json", "hub/transformer modules.json"]
+    assert before["hub/static"] == (Static.learning_rate, "no", Static().schedule(5000))
+    assert before["hub/transformer"][:2] == (5e-5, "auto")
+    for name, source in hub.items():
+        shutil.copytree(source, tmp_path / name, dirs_exist_ok=True)
+    assert {name: options(name) for name in hub} == before
+    assert len(asked) == 2
+
+
+def test_without_a_network_the_hub_is_asked_once_and_for_names_alone(
+    looked_up: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+
+    def offline(name: str, file: str) -> str:
+        asked.append(name)
+        raise OSError(f"no network for {name} {file}")
+
+    shutil.copytree(looked_up, tmp_path / "models" / "static")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda name, file: None)
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", offline)
+    names = ("hub/unknown", "./unknown", "~/unknown", "a/b/unknown", "unknown", "models/unknown")
+    for name in names:
+        for tower in (Pretrained(name), Pretrained(name, max_length=9)):
+            assert (tower.learning_rate, tower.mixed_precision) == (5e-5, "auto")
+    assert Pretrained("models/static").learning_rate == Static.learning_rate
+    assert asked == ["hub/unknown"]
 
 
 @pytest.mark.parametrize(("prompts", "default"), [

@@ -26,14 +26,14 @@ class ReportTable:
 
 
 def tables(document: Mapping[str, Any]) -> dict[str, list[ReportTable]]:
-    """Return the tables of each section: "tried", the settings of a race; "also", other data before
-    and after training; "precisions", smaller vectors; "protocols", all systems, tiers and history
-    lengths, lists and new items.
+    """Return lists of tables by section, in this order, without empty sections: tried, also,
+    precisions, protocols.
 
     Args:
-        document: with `recipe` if there was a race, `also` if there were other data, and
-            `precisions` of a model of texts; of a recommender with `protocols`, each system's
-            protocols as `Recommended.json` gives them, and `cold` if there is one.
+        document: may hold `recipe` (the race), `also` (other data before and after training),
+            `precisions` (smaller vectors of a model of texts), and of a recommender `protocols`
+            (each system's protocols, as `Recommended.json` gives them) and `cold` (items never
+            trained on).
     """
     sections = {}
     if "recipe" in document:
@@ -49,7 +49,7 @@ def tables(document: Mapping[str, Any]) -> dict[str, list[ReportTable]]:
 
 
 def results(document: Mapping[str, Any]) -> list[ReportTable]:
-    """Return the table of each protocol's systems alone, without items that users have seen."""
+    """Return a table of the systems for each protocol, without items that users have seen."""
     seen = SEEN["excluded"]
     parts = []
     for name, systems in _by_protocol(document).items():
@@ -59,7 +59,8 @@ def results(document: Mapping[str, Any]) -> list[ReportTable]:
 
 
 def _by_protocol(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the results of each protocol by system; the trained systems are the last."""
+    """Return the results of each protocol by system: baselines and the untrained system in the
+    given order, then the other systems in the order of `OURS`."""
     protocols: Mapping[str, Mapping[str, Any]] = document.get("protocols", {})
     if not protocols:
         return {}
@@ -102,7 +103,7 @@ def _tried(recipe: Mapping[str, Any]) -> ReportTable:
         name = setting(each)
         if each["values"] == recipe["chosen"]:
             name += ", chosen"
-        gap = ""  # of the best of a round
+        gap = ""  # the best setting of a round has no difference from itself
         if each["low"] or each["high"]:
             gap = f"{each['low']:+.3f} to {each['high']:+.3f}"
         seconds = f"{each['seconds']:,.1f}" if "seconds" in each else ""

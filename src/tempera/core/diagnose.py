@@ -184,7 +184,7 @@ def _refuse_not_finite(batch: Batch[Tensor]) -> None:
         for name in ("guide", "logq"):
             values = getattr(side, name)
             if values is not None:
-                _refuse_lost(values, f"{name} of {role}", "look at what is known of these rows")
+                _refuse_lost(values, f"{name} of {role}", "look at the data of these rows")
 
 
 def _refuse_lost(values: Tensor, what: str, advice: str) -> None:

@@ -70,8 +70,8 @@ def curated(
 
 
 def as_many(batch: Batch[Any], share: float) -> Batch[Any]:
-    """Return the first rows of a batch of all processes, as many as `curated` chooses; for plans,
-    which have no scores.
+    """Return the first rows of a batch of all processes, as many as `curated` chooses; for plans
+    of memory, made before there are scores.
 
     >>> from ..core.batch import Side
     >>> len(as_many(Batch(Side(torch.eye(10)), Side(torch.eye(10))), 0.8))
@@ -98,17 +98,17 @@ def scored(
     """Return the scores of all processes' rows, [n], and the batch of these rows by the guide's
     vectors.
 
-    Temperature, masks of ids, pools and corrections are those of the objective. A teacher, a memory
-    of past documents and the mask `Guided` have no part in the scores: a wrong pair is far apart by
-    the guide, and the mask would leave out the documents that are nearer. The model is read without
-    dropout.
+    Of the objective, temperature, masks of ids, pools and corrections take part. A teacher and a
+    memory do not: `contrastive_losses` leaves the teacher out, and nothing is recalled. Nor does
+    `Guided`: a wrong pair is far apart by the guide, and the mask would leave out the documents that
+    are nearer. The model is read without dropout.
     """
     judge = judging(objective)
     everyone = group.gather(batch.of(guides_of(batch)).to(group.device))
     mine = -judge.contrastive_losses(everyone)  # [b]
     if by == "learnability":
         if not cache.footprints:
-            cache.plan(towers, batch, group)  # measures graphs with dropout
+            cache.plan(towers, batch, group)  # measures graphs with dropout, before it is off
         with without_dropout(towers), _without_graphs(cache), torch.no_grad():
             mine += judge.contrastive_losses(embed_once(towers, batch, cache, group))
     scores = mine.new_zeros(len(everyone))
@@ -155,7 +155,7 @@ def _refuse_not_finite(everyone: Batch[Tensor]) -> None:
 def _without_graphs(cache: Cache) -> Iterator[None]:
     """Let a cache keep no graph in the block; its measured sizes stay."""
     mode = cache.mode
-    cache.mode = "always"
+    cache.mode = "always"  # embed every row twice, keep no graph
     try:
         yield
     finally:

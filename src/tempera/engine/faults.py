@@ -36,12 +36,19 @@ class Fault:
 
     step: int  # counted from 1
     what: str  # the loss or the gradient
-    rows: tuple[tuple[int, ...], ...]  # positions to blame in each batch, of all processes
+    # To blame in each accumulated batch: positions among the rows of all processes; () for weights.
+    rows: tuple[tuple[int, ...], ...]
     cause: str  # the likely cause, and a remedy
 
 
 class NotFinite(TemperaError):
-    """A run ended by a fault."""
+    """The end of a run by a fault.
+
+    Args:
+        fault: the step, the rows and the cause.
+        rows: words for the rows to blame.
+        after: a remedy at the end of the message.
+    """
 
     def __init__(self, fault: Fault, rows: str = "", after: str = "") -> None:
         among = f", of {rows}" if rows else ""
@@ -57,12 +64,12 @@ def trace(
     """Embed the batches of a step once more, and return the rows and the cause of the fault; all
     processes have to call.
 
-    The same weights and random numbers as in the step are needed. Gradients of the objective's
-    parameters are changed.
+    The caller has restored the random numbers and the memory of the step; the weights are
+    unchanged. Gradients of the objective's parameters are changed.
 
     Args:
-        batches: rows of this process, and the positions of all processes' rows in the batch before
-            the choice.
+        batches: of each accumulated batch, this process's rows, and the positions of the chosen
+            rows in the batch of all processes; None if all rows are taken (`curated`).
         what: "loss" or "gradient": the quantity that is not finite.
     """
     name = broken(state.modules, devices.group)
@@ -85,8 +92,8 @@ def trace(
 
 
 def _blamed_rows(state: State, batch: Batch[Any], devices: Devices) -> tuple[Tensor, str | None]:
-    """Return True for the rows to blame in a batch, [n], and the cause, by the first sign from the
-    towers to the loss."""
+    """Return True for the rows to blame in a batch, [n], and the cause: embeddings, losses and
+    gradients of embeddings are searched in this order, and the first that is not finite decides."""
     group = devices.group
     objective: Any = state.modules["objective"]
     everyone = group.gather(state.cache.embed(state.modules["towers"], batch, group).batch)
@@ -101,6 +108,7 @@ def _blamed_rows(state: State, batch: Batch[Any], devices: Devices) -> tuple[Ten
         known, cause = _cause_in_known(remembering)
         if cause is None:
             return wrong, _cause_in_losses(objective, everyone)
+        # Sampled and memory rows belong to no pair.
         return (known if known.any() else wrong), cause
     lost = {}
     for role, grad in group.reduce_scatter(everyone).items():
@@ -145,14 +153,14 @@ def _cause_in_embeddings(modules: nn.Module, lost: dict[Role, Tensor], devices: 
         return f"{roles} are not finite, and fp16 ends at 65,504: take train.mixed_precision bf16"
     if largest > _HUGE:
         return f"{roles} are not finite, for {name} has grown to {largest:.1g}: {_RATE}"
-    return f"{roles} are not finite, although the weights are: look at what is known of these rows, or {_RATE}"
+    return f"{roles} are not finite, although the weights are: look at the data of these rows, or {_RATE}"
 
 
 def _cause_in_temperature(objective: Any) -> str | None:
     """Return the cause if the temperature is too low for float32; otherwise None."""
     value = objective.temperature.value
     epsilon = torch.finfo(torch.float32).eps
-    if not value < epsilon:  # also NaN
+    if not value < epsilon:  # also for NaN
         return None
     return (
         f"gradients grow with 1 / temperature, and {value:.3g} is below the precision of a cosine, "
@@ -161,8 +169,9 @@ def _cause_in_temperature(objective: Any) -> str | None:
 
 
 def _cause_in_known(batch: Batch[Tensor]) -> tuple[Tensor, str | None]:
-    """Return True for the pairs with a known value that is not finite, [n], and the cause; None
-    without such pairs.
+    """Return True for the pairs with a known value that is not finite, [n], and the cause; None if
+    all known values are finite. Sampled and memory rows belong to no pair: because of them there
+    may be a cause without a pair.
 
     Known values are frequencies, and vectors of a guide or a teacher, of the pair or the pair's
     negatives.
@@ -203,7 +212,8 @@ def _cause_in_losses(objective: Any, batch: Batch[Tensor]) -> str:
 
 
 def _cause_within_towers(modules: nn.ModuleDict, devices: Devices) -> str:
-    """Return the cause where embeddings, losses and their gradients are finite."""
+    """Return the cause where embeddings, losses and their gradients are finite, by the gradients of
+    the towers, which are summed over processes."""
     if devices.mixed_precision == "fp16":
         return (
             "gradients overflow in fp16 however small their scale: take train.mixed_precision bf16"
@@ -229,7 +239,8 @@ def broken(modules: nn.Module, group: Group) -> str | None:
 
 
 def _finite(tensor: Tensor) -> bool:
-    """Return True if all numbers of this process's part are finite."""
+    """Return True if all numbers of a tensor are finite, or of this process's part of a divided
+    one."""
     values = part(tensor)
     if values.is_sparse:
         values = values.coalesce().values()

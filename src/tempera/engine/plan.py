@@ -24,11 +24,12 @@ from ..errors import ConfigError, article
 from ..parallel.distributed import CPU
 from ..parallel.shards import part
 
-# Products that a GPU computes while a linear layer's kernels are launched, in half precision (True)
+# Multiplications that a GPU computes while a linear layer's kernels are launched, in half precision (True)
 # and in float32. The figure of half precision is measured on an H100 with layers of MiniLM's size
 # (bench/results/gpu_micro_batches.json), for which it is 67,800 tokens; for BERT's, 16,900.
 _OF_A_LAUNCH = {True: 2e10, False: 5e9}
-PROBE_TOKENS = 512  # most of the short rows that a footprint is measured on, padding counted
+# Highest number of tokens, padding counted, of the short rows together that measure a footprint.
+PROBE_TOKENS = 512
 
 
 class FeaturesLike(Protocol):
@@ -42,8 +43,8 @@ class FeaturesLike(Protocol):
     def lengths(self) -> Tensor:
         """Tokens of each row, [n]."""
 
-    def to(self, device: torch.device) -> Self:
-        """Return the same rows on another device."""
+    def to(self, device: torch.device) -> Any:
+        """Return the rows as the tower takes them, on a device."""
 
     @classmethod
     def cat(cls, parts: Sequence[Any]) -> Self:
@@ -177,7 +178,8 @@ def _cuts_in_order(widths: NDArray[np.int64], budget: int) -> list[int]:
 def _cheapest_cuts(
     distinct: NDArray[np.int64], counts: NDArray[np.int64], budget: int, start_tokens: int
 ) -> list[int]:
-    """Return the ends of the runs of distinct lengths with a common padded width, [<= m]."""
+    """Return the ends of runs of distinct lengths, [<= m]; each run counts as padded to the run's
+    largest length."""
     passed = np.concatenate([[0], counts.cumsum()])
     best = np.zeros(len(distinct) + 1)  # lowest cost of the first lengths
     begin = np.zeros(len(distinct) + 1, np.int64)  # of the last run at this cost
@@ -198,7 +200,8 @@ class Footprint:
     square is the part of attention.
 
     Args:
-        drops: False if the tower has neither drawn dropout nor attended while it was measured.
+        drops: False if the tower drew no dropout and did not attend when `Cache` measured it: its
+            micro-batches are then embedded without the context of `dropout_on`.
 
     >>> Footprint(100.0, 0.5).bytes(rows=2, width=10)
     2100.0
@@ -228,8 +231,8 @@ class Footprint:
 
 
 def keep(sizes: Sequence[float], tokens: Sequence[int], memory: float) -> list[bool]:
-    """Return True for each micro-batch with a kept graph: the most tokens per byte, in `memory`
-    bytes.
+    """Return True for each micro-batch that keeps its graph: chosen by most tokens per byte, as
+    long as the graph fits into what is left of `memory` bytes.
 
     >>> keep([40.0, 10.0, 50.0], [4, 2, 5], memory=60.0)
     [True, True, False]
@@ -264,13 +267,13 @@ def footprint(
     rows.
 
     The probes' graphs are not kept, so measuring takes the memory of embedding a probe without
-    gradient.
+    gradient. The caller sets `drops`.
     """
     moved = [probe.to(device) for probe in probes]
     measured = []
     with torch.enable_grad():
         # A first graph, which may make storages that later graphs share, as weights in another
-        # precision.
+        # precision. [:] copies the rows: their own storage is not shared.
         shared = set(_saved(tower, moved[0][:], len(probes[0])))
         for tensor in [*tower.parameters(), *tower.buffers()]:
             shared.add(_storage(part(tensor)))

@@ -119,7 +119,7 @@ class Trainings:
             task=task,
             batch=next(iter(task.data.sampler(0, 1))),
             hash=f"{digest(task.data.content()):016x}",
-            source=f"{digest(config.world.source(task)):016x}",
+            source=f"{digest(config.world.origin(task)):016x}",
         )
         return self.data
 

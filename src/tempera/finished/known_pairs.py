@@ -137,8 +137,8 @@ def known_pairs(
 def _search_held_out(model: Model, run: Path, depth: int) -> Known:
     """Return the hits of a search for the held-out queries of a run.
 
-    A run that has since learned the queries is searched with the earlier model; the documents are
-    embedded again.
+    If the run has learned these queries after its evaluation (`train.refit`), its evaluated model
+    searches, and embeds the corpus anew.
     """
     evaluated = evaluated_model(run)
     if evaluated != run:
@@ -162,10 +162,11 @@ def _pairs_file(path: Path, roles: Roles, **options: Any) -> PairsFile:
 
 
 def held_out(run: Path) -> Pairs:
-    """Return the pairs of a run with queries not learned by the evaluated model, read again."""
+    """Return the pairs of the queries that the evaluated model has not learned, read again; parts
+    of a document have the id of the whole document."""
     split, rows = unlearned(run)
     queries = split.pairs.ids("query")
-    return split.pairs.whole(np.isin(queries, queries[rows]))
+    return split.pairs.with_whole_documents(np.isin(queries, queries[rows]))
 
 
 def unlearned(run: Path) -> tuple[Split, Rows]:
@@ -173,8 +174,8 @@ def unlearned(run: Path) -> tuple[Split, Rows]:
     validation, or else the test.
 
     Raises:
-        DataError: no run, data of an object of Python, changed data, or a run that has learned
-            everything.
+        DataError: no run, a run on data that were given as a Python object, changed data, or a run
+            that has learned everything.
     """
     instead = f"give pairs that it has not seen: tempera calibrate {quote(str(run))} PAIRS"
     split, _ = read_split_again(run, instead)
@@ -183,7 +184,7 @@ def unlearned(run: Path) -> tuple[Split, Rows]:
         rows = split.test
     if not len(rows):
         fault = "has held out nothing"
-        if len(split.test) or len(split.validation):
+        if len(split.validation):
             fault = "has learned all that it has held out (train.refit)"
         raise DataError(f"{run} {fault}: give pairs that it has not seen")
     return split, rows
@@ -199,6 +200,7 @@ def _in_index(model: Model, pairs: Pairs) -> QuerySet | None:
     if not len(first):
         return None
     lost = len(pairs.distinct("query")[0]) - len(first)
+    # Given negatives are not needed: each hit of a search is judged.
     left_out = {
         **pairs.dropped,
         "answers that are not in the corpus": int((~in_corpus).sum()),
@@ -211,12 +213,13 @@ def _in_index(model: Model, pairs: Pairs) -> QuerySet | None:
 
 
 def _sought_by(pairs: Pairs, run: Path) -> str:
-    """Return the key by which answers were looked up in a run's corpus, in words."""
+    """Return the name of the key by which answers were looked up in a run's corpus, with a remedy:
+    ids of the user, or content."""
     documents = Index(run / "index").documents
-    if KEY in documents.column_names:
+    if KEY in documents.column_names:  # the run's data gave ids, and the index keeps them
         return f"ids such as {documents['id'][0].as_py()!r} (name their column as data.doc_id)"
     if GIVEN["doc"] in pairs.table.column_names:
-        return "data.doc_id, which its own data had not (name that column in data.metadata, to look for content)"
+        return "data.doc_id, though the data of the run had no ids (to look for content, name the column of ids in data.metadata)"
     return "content"
 
 
@@ -231,7 +234,8 @@ def _of_task(model: Model, task: RetrievalTask) -> QuerySet:
 
 
 def _labelled(model: Model, pairs: Pairs, path: Path, roles: Roles, column: str) -> Known:
-    """Return the pairs of a table with labels or grades, relevant from `roles.min_score` on."""
+    """Return the pairs of a table with labels or grades; relevant are the pairs that
+    `roles.min_score` or `roles.positive_labels` keeps."""
     if not roles.says_labels:
         roles = replace(roles, **_right_labels(path, column))
     relevant, _ = _pairs_file(path, roles).read()

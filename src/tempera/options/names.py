@@ -1,5 +1,5 @@
-"""The names of a configuration with their parts, and the options by which a part is written
-again."""
+"""The classes and functions behind the names of a configuration, and the way back from objects to
+YAML."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PARTS: Parts = {
         "infonce": presets.infonce,
     },
 }
-# Classes of options that one number stands for, too: the number sets the first option.
+# Classes of options that may be given as one number: it sets the first parameter.
 STATES: list[Any] = [Temperature, Memory, Lora, Teacher]
 # Sections of one part: its kind, the key that names it, and the default name.
 SECTIONS: dict[str, tuple[Any, str, str]] = {
@@ -58,8 +58,9 @@ SECTIONS: dict[str, tuple[Any, str, str]] = {
     "objective": (Objective, "preset", "mnr"),
 }
 WRAPPER = ("matryoshka", "precisions")  # options of an objective that a Matryoshka takes
-RECIPE = "recipe"  # whether `tempera train` chooses what is open
-AUTO = "auto"  # it chooses; otherwise the options keep their defaults
+# With `recipe: auto`, `tempera train` chooses the options in the tower's `open` that are not set.
+RECIPE = "recipe"
+AUTO = "auto"  # any other recipe keeps the defaults
 # Sections without a choice.
 PLAIN: dict[str, Any] = {
     "train": Training,
@@ -71,8 +72,8 @@ PLAIN: dict[str, Any] = {
 
 @cache
 def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return parameters with annotations; for a preset, also the parts of an objective that the
-    preset may replace."""
+    """Return parameters and their annotations; a function with **kwargs, as a preset, also has the
+    parameters of `Objective`."""
     target = make.__init__ if inspect.isclass(make) else make
     annotations = typing.get_type_hints(target, include_extras=True)
     hints = {}
@@ -89,8 +90,9 @@ def hints_of(make: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def name_and_options(kind: Any, value: Mapping[Any, Any]) -> tuple[Any, Any]:
-    """Return name and options of a part: {kind: NAME, ...}, {NAME: {...}}, or {NAME: TEXT, ...}
-    with its first option."""
+    """Return the name and the options of a part that is written as {kind: NAME, ...},
+    {NAME: {...}}, or {NAME: TEXT, ...} with the first option as TEXT; (None, None) for any other
+    mapping."""
     rest = dict(value)
     if "kind" in rest:
         return rest.pop("kind"), rest
@@ -130,7 +132,9 @@ def options_of_wrapper(made: Matryoshka) -> dict[str, Any]:
 
 
 def describe(value: Any) -> Any:
-    """Return a value in the form of a configuration, of plain values."""
+    """Return a value as YAML writes it: the name of a part, its name with its options, the options
+    of another dataclass, a list of these, or the value itself."""
+    # Temperature and Memory are modules and no dataclasses, so their options are no fields.
     if isinstance(value, Temperature):
         return {
             "value": value.start,

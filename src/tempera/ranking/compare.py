@@ -48,7 +48,7 @@ class Comparison:
         return excludes_0 and self.p < 1 - d.confidence + 1e-12
 
     def sentence(self, ours: str, theirs: str, metric: str) -> str:
-        """Return the verdict as a sentence.
+        """Return the verdict as a sentence: better, worse, or not shown to differ.
 
         >>> Comparison(Difference(0.02, 0.01, 0.03, 0.95), 0.002, 300).sentence("a", "b", "ndcg@10")
         'a is better than b in ndcg@10 by 0.0200 (95 % interval 0.0100 to 0.0300, p = 0.0020, 300 queries)'
@@ -61,8 +61,10 @@ class Comparison:
         facts = f"{100 * d.confidence:g} % interval {low:.4f} to {high:.4f}"
         facts += f", p = {self.p:.4f}, {quantity(self.queries, 'queries')}"
         if not self.real:
-            both = "" if d.low <= 0 <= d.high else "; a verdict also needs p < 0.05"
-            return f"{ours} and {theirs} are not shown to differ in {metric}: {d.mean:+.4f} may be chance ({facts}{both})"
+            also_needed = ""
+            if not d.low <= 0 <= d.high:
+                also_needed = f"; a verdict also needs p < {1 - d.confidence:.2g}"
+            return f"{ours} and {theirs} are not shown to differ in {metric}: {d.mean:+.4f} may be chance ({facts}{also_needed})"
         return f"{ours} is {'worse' if worse else 'better'} than {theirs} in {metric} by {abs(d.mean):.4f} ({facts})"
 
     def json(self) -> dict[str, Any]:
@@ -171,6 +173,8 @@ def widened(
     if groups is not None:
         at = np.unique(groups, return_inverse=True)[1]
         count, total = np.bincount(at), np.bincount(at, values)
+        # One value a group: the ratio of sums, linearised, with the same mean and the variance
+        # between groups.
         values = difference.mean + (total - difference.mean * count) * len(count) / len(values)
     coins = NormalDist().inv_cdf((1 + difference.confidence) / 2) ** 2
     number = len(values) + coins

@@ -84,9 +84,9 @@ def preview(task: InteractionTask) -> dict[str, Any]:
     return task.showcase.preview()
 
 
-def source(task: InteractionTask) -> Iterable[Tensor]:
+def origin(task: InteractionTask) -> Iterable[Tensor]:
     """Return the number of events of each user and of each item of a task."""
-    return task.data.source()
+    return task.data.origin()
 
 
 def trained_on(task: InteractionTask) -> dict[str, NDArray[np.int64]]:
@@ -137,7 +137,7 @@ WORLD = World(
     teacher_defaults=teacher_defaults,
     refuse_misfits=refuse_misfits,
     preview=preview,
-    source=source,
+    origin=origin,
     trained_on=trained_on,
     reopened=reopened,
     cautions=cautions,

@@ -73,10 +73,13 @@ def prepare(
             store = vectors or folder / "vectors"
             task = config.world.read_task(config, reading, folder / CACHE, store, phases)
         facts = task.facts
+    # The data may decide options of the tower: a history of interactions without an order is
+    # another one.
     if facts.tower is not None:
         ((kind, options),) = describe(facts.tower).items()
         resolved = {**config.resolved, "tower": {"kind": kind, **options}}
         config = replace(config, tower=facts.tower, resolved=resolved)
+    # Batch size and epochs follow the number of training pairs.
     config = config.settled(facts.counts["train"], reading.train.large_pays)
     config = config.trained_with(made_rows=facts.made_rows)
     if facts.source is not None:
@@ -95,8 +98,8 @@ def prepare(
 
 
 def reading_of(config: Config, devices: Devices) -> Config:
-    """Return a configuration by which a task reads texts: on the device, and in bf16 only on a CPU
-    with faster products in bf16."""
+    """Return a configuration by which a task reads texts: on the device, in bf16 if the run
+    computes in bf16 on a CPU, else in float32."""
     precision: Wanted = "bf16" if _reads_in_bf16(devices) else "no"
     device = str(devices.group.device)
     return replace(config, train=replace(config.train, mixed_precision=precision, device=device))
@@ -107,8 +110,11 @@ def _reads_in_bf16(devices: Devices) -> bool:
 
 
 def move_tower(config: Config, task: RunTask, devices: Devices) -> None:
-    """Move a task's tower to the device before its first judgement, and let the tower read in the
-    precision of the run."""
+    """Let a task's tower embed texts for reading in bf16, if the run computes in bf16 on a CPU, and
+    move the tower to the device before it is first judged.
+
+    A tower that processes divide is moved when it is divided.
+    """
     if _reads_in_bf16(devices):
         read_in(task.data.tower, torch.bfloat16)
     if not config.train.divides:

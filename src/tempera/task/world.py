@@ -39,8 +39,8 @@ class World:
         teacher_defaults: options of a teacher of the data, where options are not given.
         refuse_misfits: refuses options that do not fit the data or the parts.
         preview: describes the training rows of a task for a dry run.
-        source: yields tensors that identify the data of a task, for any division into training and
-            held-out data and any cuts.
+        origin: yields tensors by which runs of an experiment compare the origin of their data; the
+            tensors do not depend on the parts held out, trained on, or cut.
         trained_on: gives the ids of the training data of a task, by file name, for a model to keep:
             no later run is to judge the model by known data.
         reopened: saves the tower of a task into a folder, opens the saved model as a user would,
@@ -58,7 +58,7 @@ class World:
     teacher_defaults: Callable[[Any], Mapping[str, Any]]
     refuse_misfits: Callable[[Any, Fail], None]
     preview: Callable[[Any], dict[str, Any]]
-    source: Callable[[Any], Iterable[Tensor]]
+    origin: Callable[[Any], Iterable[Tensor]]
     trained_on: Callable[[Any], Mapping[str, NDArray[np.int64]]]
     reopened: Callable[[Any, Path], float]
     cautions: Callable[[Any, Any], Iterator[str]]

@@ -123,9 +123,9 @@ def preview(task: TextTask) -> dict[str, Any]:
     return task.showcase.preview()
 
 
-def source(task: TextTask) -> Iterable[Tensor]:
+def origin(task: TextTask) -> Iterable[Tensor]:
     """Return the ids of all queries and documents of a task."""
-    return task.data.source()
+    return task.data.origin()
 
 
 def trained_on(task: TextTask) -> dict[str, NDArray[np.int64]]:
@@ -226,7 +226,7 @@ WORLD = World(
     teacher_defaults=teacher_defaults,
     refuse_misfits=refuse_misfits,
     preview=preview,
-    source=source,
+    origin=origin,
     trained_on=trained_on,
     reopened=reopened,
     cautions=cautions,

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -74,17 +75,18 @@ class Pretrained:
 
     @property
     def mixed_precision(self) -> Literal["auto", "no"]:
-        """Return auto for a transformer: in bf16 a step of 64 pairs costs half, and no difference
-        in quality is shown. A static embedding multiplies no matrices, and takes no."""
+        """Return "auto" for a transformer: in bf16 a step of 64 pairs costs half, and no difference
+        in quality is shown. A static embedding multiplies no matrices, and takes "no"."""
         return "no" if self._static else "auto"
 
     def schedule(self, pairs: int, large: bool = False) -> tuple[int, float]:
-        """Return a batch of 16 to 64 pairs, since more steps teach the model more than more
-        negatives, and 3 to 1 epochs; for a static embedding, the schedule of `Static`.
+        """Return the batch size, 16 to 64, and the epochs, from 3 for few pairs to 1 for many; for
+        a static embedding those of `Static`.
 
-        In bf16 on a CPU, a pair in a batch of 64 costs half of a pair in a batch of 16; on a GPU a
-        step costs its launches, whatever the batch size. So there (with `large`) about 24 batches
-        an epoch are enough.
+        More steps teach more than more negatives, so an epoch has about 200 batches. With `large`
+        (a GPU, or bf16 on a CPU) about 24 are enough: on a GPU a step costs its launches whatever
+        its size, and in bf16 on a CPU a pair in a batch of 64 costs half of a pair in a batch of
+        16.
         """
         if self._static:
             return Static().schedule(pairs)
@@ -93,13 +95,15 @@ class Pretrained:
 
     @property
     def _static(self) -> bool:
-        """True if the model is a static embedding: a transformer's rates and batches would be too
-        small."""
+        """True if the model is a static embedding, by its folder, the hub's cache, or its
+        modules.json on the hub: a transformer's rates and batches would be too small."""
         folder = _files(self.model)
+        if folder is None and _is_hub_name(self.model):
+            folder = _fetched(self.model)
         return folder is not None and is_static(folder)
 
     def build(self, texts: Sequence[str], embed: Embed = embedded) -> Tower:
-        """Return the model as saved; the texts teach the model nothing yet.
+        """Return the model as saved; neither `texts` nor `embed` is needed for that.
 
         Raises:
             ConfigError: there is no such model, or an option does not suit the model.
@@ -132,8 +136,8 @@ class Pretrained:
         return tower
 
     def _origin(self) -> str:
-        """Return a hash of the model's files, and the other options; "" for a model without stored
-        vectors: vectors are looked up, or depend on code elsewhere."""
+        """Return a hash of the model's files, and the other options; "" for a model whose vectors
+        are not stored: a static embedding, a model with code of its own, or one without a folder."""
         folder = _files(self.model)
         if folder is None or self._static or self.trust_remote_code:
             return ""
@@ -145,7 +149,7 @@ class Pretrained:
 
 
 def _place(name: str) -> Path:
-    """Return the folder of a model, or the folder of a run's model."""
+    """Return a path as the folder of a model; for the folder of a run, the folder `model` in it."""
     folder = Path(name).expanduser()
     if (folder / "model" / "modules.json").is_file():
         return folder / "model"
@@ -169,6 +173,31 @@ def _files(name: str) -> Path | None:
     return None
 
 
+@cache  # a process asks the hub once for each name
+def _fetched(name: str) -> Path | None:
+    """Return the folder in the hub's cache that a model's modules.json is fetched into, without the
+    other files; None if the file cannot be fetched."""
+    try:
+        from huggingface_hub import hf_hub_download
+
+        with quietly():
+            return Path(hf_hub_download(name, "modules.json")).parent
+    except Exception:  # no library, no network, no access, no such model or file
+        return None
+
+
+def _is_hub_name(name: str) -> bool:
+    """Return True if a name can be a name of the hub, owner/name, and is not meant as a folder."""
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        return False
+    return not _place(name).is_dir() and not _models_beside(name)
+
+
+def _models_beside(name: str) -> list[str]:
+    """Return the names of the models in the folder that would hold the folder `name`."""
+    return [each.parent.name for each in sorted(_place(name).parent.glob("*/modules.json"))]
+
+
 def open_model(
     name: str, trust_remote_code: bool = False, model_options: dict[str, Any] | None = None
 ) -> SentenceTransformer:
@@ -185,7 +214,7 @@ def open_model(
         raise ConfigError(f"tower.model: there is no folder {name}")
     beside = []
     if "/" in name and not folder.is_dir():
-        beside = [each.parent.name for each in sorted(folder.parent.glob("*/modules.json"))]
+        beside = _models_beside(name)
     if beside:  # with models beside it, `name` is hardly a name of the hub
         raise ConfigError(
             f"tower.model: there is no folder {name}; {folder.parent} has {', '.join(beside)}"

@@ -97,7 +97,7 @@ def open_towers(
 
 
 def item_names(table: pa.Table) -> pa.ChunkedArray:
-    """Return the names of items: titles if there are any, else ids.
+    """Return the name of each item: its title, else its name, else its id.
 
     Raises:
         DataError: titles or names other than texts.

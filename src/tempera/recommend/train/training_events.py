@@ -189,7 +189,7 @@ class TrainingEvents:
                 yield torch.from_numpy(np.array(values))
         yield from self.tower.buffers()
 
-    def source(self) -> Iterable[Tensor]:
+    def origin(self) -> Iterable[Tensor]:
         """Yield the number of events of each user, and of each item."""
         whole = self.events.timeline
         if self.events.withheld is not None:

@@ -51,10 +51,10 @@ class Beir:
     def itself(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the queries equal to a document of the corpus, and the documents, [e] each.
 
-        Documents judged to be relevant to the query of the same id are left out. Sets with
-        documents for queries (ArguAna) give a query and its document the same id. Ids may be equal
-        by chance, as numbers from 1 are. The texts decide: most documents have to hold the query of
-        the same id.
+        Sets whose queries are documents (ArguAna) give a query and its document the same id. Ids
+        may also be equal by chance, so more than half of the documents have to hold the text of the
+        query of their id; else there are none. A document that is judged relevant to this query
+        stays in the search.
         """
         at = pc.index_in(self.queries["id"].cast(_TEXT), self.corpus["id"].combine_chunks())
         query = np.flatnonzero(at.is_valid().to_numpy(zero_copy_only=False))
@@ -209,7 +209,7 @@ class _Judged(NamedTuple):
 
 def _refuse_split(folder: Path, split: str, files: SetFiles) -> NoReturn:
     """Refuse a split without judgements."""
-    remedy = "add judgements: a line of query-id, corpus-id, score, and theirs, divided by tabs"
+    remedy = "add judgements: a header of query-id, corpus-id, score, then a line for each judgement, divided by tabs"
     if files.qrels:
         remedy = f"give another split: {', '.join(files.qrels)}"
     raise DataError(f"no such file: {folder / 'qrels' / f'{split}.tsv'}; {remedy}")

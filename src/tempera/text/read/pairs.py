@@ -248,8 +248,8 @@ class Pairs:
         searched: NDArray[np.bool_] = self.table[MADE_OF].is_null().to_numpy()
         return searched
 
-    def whole(self, rows: NDArray[np.bool_]) -> Pairs:
-        """Return some rows with the id of its whole document for each document."""
+    def with_whole_documents(self, rows: NDArray[np.bool_]) -> Pairs:
+        """Return some rows, with the id of the whole document in place of a part's id."""
         position = self.table.column_names.index("doc_id")
         table = self.table.set_column(position, "doc_id", self._whole_ids)
         return Pairs(table.filter(pa.array(rows)))

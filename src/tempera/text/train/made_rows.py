@@ -1,5 +1,5 @@
-"""Rows made of documents, beside the pairs of the first steps: a span of a text, or a function's
-name, asks for the rest.
+"""Rows made of documents, beside the pairs of the first steps: the query is a span of a text, or a
+function's name, and the answer is the rest.
 
 Letters in shapes: b pairs of a batch, r made rows, u documents, m rows made by a source.
 """
@@ -24,14 +24,15 @@ from .catalogue import Catalogue
 from .mixture import Mixture
 from .samplers import Order
 
-LONG = 64  # tokens of the median document that "auto" cuts up: rows of shorter ones do harm
+# Least tokens of the median document for "auto" to make spans: rows of shorter ones do harm.
+LONG = 64
 ENOUGH = 1_000  # training pairs from which "auto" does so: fewer show no gain
-# Training pairs above which rows of a source are taken: these rows brought nothing to 8,300 pairs,
-# and 0.011 on validation to 119,000.
+# Training pairs above which rows of a source are taken: they brought nothing beside 8,300 pairs,
+# and 0.011 nDCG@10 on validation beside 119,000.
 MANY = 20_000
 _SPAN = (8, 40)  # tokens of a span, which is never more than half of its document
-# Rows of a batch with spans. Rows of a source are no longer than pairs, and may double the largest
-# batch.
+# Most rows of a batch with spans, pairs included. A batch with rows of a source may have twice as
+# many: these rows have no more tokens than pairs.
 _MOST = 2048
 _STREAM = 1 << 20  # a stream of random numbers apart from the samplers of the same seed
 
@@ -119,7 +120,7 @@ class Spans:
         return self.docs[self.tokens.lengths.numpy()[self.docs] >= 2 * _SPAN[0]]
 
     def made(self, chosen: Rows, number: int) -> tuple[Ragged, Ragged, Tensor, Tensor]:
-        """Return a row of each chosen document."""
+        """Return a row of each chosen document, with a query id that no other row has."""
         docs = torch.from_numpy(chosen)
         generator = np.random.default_rng((self.seed, number, _STREAM))
         spans, rests = cut(self.tokens[docs], generator)
@@ -221,8 +222,8 @@ class MadeRows:
         )
 
     def batch(self, pairs: Batch[Ragged], number: int, progress: float) -> Batch[Ragged]:
-        """Return batch `number`, [b], at the beginning of the training followed by made rows of
-        other documents, [b + r].
+        """Return batch `number`, [b], with made rows of other documents behind it in the first part
+        of the training, [b + r].
 
         Args:
             progress: progress of the training, from 0 to 1.
@@ -280,6 +281,6 @@ def _with_rows(side: Side[Ragged], rows: Ragged, ids: Tensor) -> Side[Ragged]:
     """Return a side with more rows behind its own."""
     assert side.ids is not None
     logq = side.logq
-    if logq is not None:  # no part reads the zeros, but a memory holds logq for all rows or none
+    if logq is not None:  # no correction reads the zeros, but a memory holds logq for all or none
         logq = torch.cat([logq, logq.new_zeros(len(ids))])
     return Side(Ragged.cat([side.rows, rows]), torch.cat([side.ids, ids]), logq)

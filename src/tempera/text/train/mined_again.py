@@ -38,7 +38,8 @@ def with_mined(
     cross: CrossEncoder | None,
     read: Read,
 ) -> tuple[Examples, Report]:
-    """Return pairs with negatives mined by a model among the training documents, and the report.
+    """Return pairs with negatives that a model mines among the training documents, in place of
+    their own negatives, and the report.
 
     Args:
         examples: the training pairs.
@@ -79,8 +80,8 @@ def with_mined(
 def checked(
     examples: Examples, catalogue: Catalogue, cross: CrossEncoder, margin: float
 ) -> tuple[Examples, int]:
-    """Return the pairs without negatives of a cross-encoder's score above the answer less a
-    relative margin, and the number of removed negatives."""
+    """Return the pairs without some negatives, and the number of removed negatives: a cross-encoder
+    scores each of them above p - margin * |p|, with p the score of the answer."""
     own = examples.negatives
     assert own is not None
     docs = catalogue.docs

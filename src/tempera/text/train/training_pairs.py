@@ -107,7 +107,7 @@ class TrainingPairs:
     def batch(self, rows: Tensor, number: int, progress: float = 1.0) -> Batch[Ragged]:
         """Return the tokens of chosen pairs, followed by made rows at the beginning of the
         training."""
-        self.known.forget()  # the memory is for the step
+        self.known.forget()  # a step may change the weights: free the vectors, whose memory it needs
         pairs = self.rows.batch(rows, number)
         return self.made.batch(pairs, number, progress)
 
@@ -149,7 +149,7 @@ class TrainingPairs:
 
     def content(self) -> Iterable[Tensor]:
         """Yield the tokens of all texts, the positions of the training rows, and the withheld
-        negatives."""
+        negatives; all processes, and a run that resumes, have to agree on them."""
         for side in (self.texts.queries, self.texts.docs):
             yield side.values
             yield side.offsets
@@ -157,8 +157,9 @@ class TrainingPairs:
         if self.texts.split.withheld.any():
             yield torch.from_numpy(self.texts.split.withheld)
 
-    def source(self) -> Iterable[Tensor]:
-        """Yield the ids of all queries and documents."""
+    def origin(self) -> Iterable[Tensor]:
+        """Yield the ids of all queries and documents, also of pairs without a part in this run:
+        runs of an experiment compare the origin of their data by them."""
         pairs = self.texts.split.pairs
         yield torch.from_numpy(np.array(pairs.ids("query")))
         yield torch.from_numpy(np.array(pairs.ids("doc")))
@@ -223,7 +224,7 @@ def sampler_of(
         ConfigError: a batch of more rows than the training has.
     """
     rows, size = split.train, options.size
-    if size > len(rows) > 1:
+    if size > len(rows) > 1:  # for one row `refuse_size` has the better message
         raise ConfigError(
             f"train.batch_size is {size} and the data has {len(rows)} pairs to train on: give a batch_size of at "
             f"most {len(rows)}, or more data, or hold out less: of {split.count:,} pairs, {split.held_out} are held out "
