@@ -131,11 +131,12 @@ def features_of(entities: Entities) -> list[dict[str, Any]]:
     """Return the options of a feature for each column of a table, by the values of the entities
     seen in training.
 
-        lists of texts or of whole numbers                               categories
-        texts, some with | between values                                categories
-        texts, booleans and whole numbers, five entities a value or more category
-        dates, other numbers, and texts that are all numbers             number in ten buckets
-        other texts                                                      text
+        lists of texts or of whole numbers                      categories
+        texts, some with | between values                       categories
+        texts, booleans, whole numbers and decimals, with       category
+            five entities a value or more, on average
+        dates, other numbers, and texts that are all numbers    number in ten buckets
+        other texts                                             text
 
     The ids, a column with a single distinct value (unless a list), and a column of empty lists have
     no feature.

@@ -95,7 +95,7 @@ class EventData:
 
     @property
     def happened(self) -> Entities | None:
-        """The contexts of the first training events, a row for each event; None if there are none."""
+        """The contexts of the first training events, a row for each event; or None."""
         if self.contexts is None or self.timeline.context is None:
             return None
         train = np.flatnonzero(self.division.train)
