@@ -40,7 +40,6 @@ from tempera.recommend.read.division import (
     NamedFiles,
 )
 from tempera.recommend.read.interactions import Interactions
-from tempera.recommend.read.timeline import ITEMS as ITEMS_TABLE
 from tempera.recommend.read.timeline import Timeline, timeline_of
 from tempera.recommend.recommendation import InteractionTask
 from tempera.recommend.train.history import History, Past
@@ -51,6 +50,7 @@ from tempera.run.fit import fit
 from tempera.run.judge import judge
 from tempera.run.prepare import prepare
 from tempera.task.run_files import HISTORIES
+from tempera.task.run_files import ITEMS as ITEMS_TABLE
 
 ITEMS, USERS = 25, 30
 

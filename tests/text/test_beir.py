@@ -233,6 +233,14 @@ def test_what_is_not_there(write: Write, tmp_path: Path) -> None:
         read_beir(tmp_path / "none")
 
 
+def test_a_pair_judged_twice_is_written_with_the_highest_grade(tmp_path: Path) -> None:
+    judged = (["q", "q", "q"], ["d", "e", "d"], [2.0, 1.0, 1.0])
+    write_beir(tmp_path, {"d": "a text", "e": "another"}, {"q": "asks"}, {"test": judged})
+    rows = (tmp_path / "qrels" / "test.tsv").read_text().splitlines()
+    assert rows[1:] == ["q\td\t2", "q\te\t1"]
+    assert read_beir(tmp_path).grade.tolist() == [2, 1]
+
+
 def test_an_id_that_would_divide_a_row_of_judgements_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"'q\\t1' cannot be an id"):
         write_beir(tmp_path, {"d": "a text"}, {"q\t1": "asks"}, {"test": (["q\t1"], ["d"])})

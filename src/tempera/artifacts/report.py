@@ -17,13 +17,13 @@ from ..task.verdict import MAIN, main_metric
 from .pictures import Records, Scores, label, number, pictures
 from .report_tables import ReportTable
 
-_LEAST_SCORE = 0.05  # a multiple of a lower score says nothing
+_LEAST_SCORE = 0.05  # a score below is shown as it is, not as "2.0× the untrained model"
 _CHANCE = 0.5  # AUC of random scores
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """Hold the content of a page; empty values and None are left out.
+    """Hold the content of a page; the page leaves out empty values and None.
 
     Attributes:
         facts: texts by name.
@@ -62,11 +62,15 @@ class RunReport:
 
 
 def render(report: RunReport) -> str:
-    """Return a self-contained HTML document with escaped content and SVG pictures."""
+    """Return a self-contained HTML document with escaped content and SVG pictures.
+
+    The page emphasises the highest score of each metric, and explains each kind of metric (ndcg of
+    ndcg@10).
+    """
     from markupsafe import Markup
 
     spreads = {name: s for name, s in report.spreads.items() if len(s.pairs) and len(s.random)}
-    best: dict[str, float] = {}  # the highest score of each metric
+    best: dict[str, float] = {}  # the highest score of each metric, emphasised on the page
     for scores in report.systems.values():
         for name, score in scores.items():
             best[name] = max(score, best.get(name, score))
@@ -104,7 +108,8 @@ def _template() -> Any:
 
 def headline(report: RunReport) -> str:
     """Return the main result in a sentence: the main metric, compared with the rival and the
-    untrained model."""
+    untrained model, and a warning if pairs are less alike than random pairs; a run without a test
+    has a sentence that says so."""
     if "trained" not in report.systems:
         return "Trained, and not evaluated: no queries were held out for a test"
     metric = main_metric(report.systems["trained"])
@@ -149,8 +154,8 @@ def _against(ours: float, theirs: float, name: str) -> str:
 
 
 def _tally(examples: Sequence[Example], rival: str | None) -> str:
-    """Return in how many examples the rank of the first right answer is better, and worse, than the
-    rival's."""
+    """Return a sentence with the number of examples that rank the first right answer higher than
+    the rival, and lower."""
     higher = 0
     lower = 0
     for example in examples:

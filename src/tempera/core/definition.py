@@ -3,6 +3,8 @@ the tiles.
 
     loss_i = mean over softmaxes of [ log sum_c exp(l_ic) - level_i ],    l_ic = s_ic / t + corrections
 
+with level_i the logit of the row's positive, or the mean or the log-sum-exp of several positives,
+
 or, with a teacher, (1 - w) of the loss above and w of the row's divergence from the teacher.
 
 Shares no line with the tiles. Gradients are autograd's. Takes some milliseconds for ten rows: for
@@ -39,6 +41,8 @@ def defined_losses(
 ) -> Tensor:
     """Compute the loss of every row of a whole batch, [n] float64, differentiable for every
     embedding and the temperature.
+
+    With Matryoshka, the loss is the weighted sum over the widths and the precisions.
 
     Args:
         scale: 1/t; None is the scale of the objective's temperature. A batch's own temperature
@@ -140,7 +144,8 @@ class Definition:
 
     def compared(self, block: Block, own: bool) -> list[list[int]]:
         """List the candidates that a teacher compares with each row's anchor: all candidates, or
-        the row's own, without the anchor itself and masked candidates."""
+        the row's own, without the anchor itself and masked candidates; the row's pair stays, masked
+        or not."""
         listed = self.listed(block, own)
         masked = self.masked(block)
         pair = self.pair(block)
@@ -178,7 +183,11 @@ class Definition:
         return list(softmaxes.values())
 
     def loss(self, blocks: list[Block]) -> Tensor:
-        """Compute every row's loss in the softmax over some blocks, [n]."""
+        """Compute every row's loss in the softmax over some blocks, [n].
+
+        One of the blocks holds the positives of the numerator. With `hardest`, only the negatives
+        with the highest logits, over all blocks, are in the sum.
+        """
         held = next(block for block in blocks if holds_positive(block))
         positives = {block: self.positives(block, several=block == held) for block in blocks}
         negatives = {block: self.negatives(block, positives[block]) for block in blocks}
@@ -242,8 +251,8 @@ class Definition:
         return [self._ids["doc"].index(answer) for answer in self.batch.answer.tolist()]
 
     def own(self, role: Role) -> list[set[int]]:
-        """Find the candidates that came with each row alone; a shared document belongs to no
-        row."""
+        """Find the candidates that belong to each row; a document shared by all rows belongs to
+        none."""
         if role == "query" or (role == "doc" and self.batch.answer is None):
             return [{i} for i in range(len(self.batch))]
         own: list[set[int]] = [set() for _ in range(len(self.batch))]
@@ -255,8 +264,8 @@ class Definition:
         return own
 
     def positives(self, block: Block, several: bool) -> list[set[int]]:
-        """Find each row's positives; `several` adds the positives of other rows that the numerator
-        counts."""
+        """Find each row's positives in a block: the row's pair and, with `several`, the candidates
+        of other rows with the same id or known to answer, unless the numerator is "one"."""
         if not holds_positive(block):
             return self._nothing
         positives = self.pair(block)
@@ -282,8 +291,8 @@ class Definition:
         return self._nothing
 
     def masked(self, block: Block) -> list[set[int]]:
-        """Find the candidates of each row that the masks leave out of a block, positives
-        included."""
+        """Find the candidates of each row that a mask names; the row's positives can be among the
+        masked candidates, and the callers keep the positives."""
         masked = self._nothing
         for mask in self.objective.masks:
             if isinstance(mask, SameId):
@@ -295,8 +304,15 @@ class Definition:
         return masked
 
     def same_id(self, block: Block) -> list[set[int]]:
-        """Find the candidates with the id of each row's query or document, and the query or document
-        of the rows that have that id."""
+        """Find the candidates with the same id as each row.
+
+        Two queries, or two documents, are the same if the ids are equal. Candidates of row i are
+
+            query           the queries of rows with the query or the document of row i
+            doc             the documents with the id of row i's document, and the documents of rows
+                            with the query of row i
+            other roles     the documents with the id of row i's document
+        """
         queries = self._ids["query"]
         documents = self._documents
         of_query = [_equal(queries, query) for query in queries]  # rows
@@ -309,7 +325,11 @@ class Definition:
         return _joined(same, [{places[j] for j in rows} for rows in of_query])
 
     def known(self, block: Block) -> list[set[int]]:
-        """Find the candidates that are known to go with each row."""
+        """Find the documents known to answer each row's query.
+
+        In the role of queries, find the queries of rows whose document answers row i, or whose
+        known answers hold the document of row i.
+        """
         listed = _needed(self.batch.known)
         known = [set(ids.tolist()) for ids in listed.values.split(listed.lengths.tolist())]
         candidates: list[set[int]] = [set() for _ in known]
@@ -332,7 +352,8 @@ class Definition:
         return [set(row.nonzero()[:, 0].tolist()) for row in closer]
 
     def unsaid(self, block: Block) -> Tensor:
-        """Find the comparisons of which a guide says nothing, [n, c]: NaN there, and 0 elsewhere."""
+        """Mark comparisons with a vector of the guide that is not finite, [n, c]: NaN for such a
+        comparison, else 0; added to the loss, NaN shows a damaged guide."""
         unsaid = torch.zeros(len(self.batch), len(self._sides[block[1]]), dtype=torch.float64)
         for mask in self.objective.masks:
             if isinstance(mask, Guided):
@@ -414,7 +435,7 @@ def _log_sum_exp(logits: Tensor) -> Tensor:
     return logits.logsumexp(0)
 
 
-# The level that positives, [k], are credited with; of one positive all three are its logit.
+# level_i by the logits of a row's positives, [k]; for one positive all three are the logit.
 _NUMERATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "one": lambda logits: logits.sum(),
     "mean": lambda logits: logits.mean(),

@@ -17,7 +17,7 @@ from ..core.corrections import expected_logq
 from ..errors import ConfigError
 
 Vectors = Callable[[Role, Tensor], Tensor]
-_STREAM = 1 << 21  # of random numbers, apart from those that order the rows
+_STREAM = 1 << 21  # part of the seed: draws differ from the random numbers that order the rows
 
 
 class Sampler(Protocol):
@@ -55,8 +55,8 @@ class Draws:
     def ends(self, proposal: Tensor) -> Tensor:
         """Return the cumulative chances of the documents, [u], in float64.
 
-        In float32, as torch.multinomial adds, the chances of a million documents are wrong by
-        percents, and many documents of a catalogue by frequency are never drawn.
+        torch.multinomial adds in float32: with a million documents, the chances are wrong by
+        percents, and many rare documents are never drawn.
         """
         return proposal.cumsum(0, dtype=torch.float64)
 
@@ -71,9 +71,9 @@ class Draws:
 class Examples:
     """Pairs as features: row i is the distinct query `query[i]` and the distinct document `doc[i]`.
 
-    A batch carries everything for the parts of an objective: ids, logq (the log of the expected
-    number of times that a batch holds each query and document, over the pairs, their negatives and
-    the draws), and every known answer of the queries.
+    A batch carries everything for the parts of an objective: ids, logq, and every known answer of
+    the queries. The logq of a text is the log of the expected number of times that a batch holds
+    the text, as part of a pair, as a negative or as a draw.
     """
 
     queries: Ragged  # features of every distinct query, [p]
@@ -84,11 +84,11 @@ class Examples:
     doc_ids: Tensor  # [n]
     draws: Draws = Draws()
     negatives: Ragged | None = None  # n rows: documents that do not answer
-    all_ids: Tensor | None = None  # [u] ids of the distinct documents, which negatives need
+    all_ids: Tensor | None = None  # [u] ids of the distinct documents, for masks of negatives
     weight: Tensor | None = None  # [n]
     chance: Tensor | None = None  # [n] of each row in one draw of the sampler, 1/n if None
-    guide: Vectors | None = None  # a guide's vectors of distinct queries or documents, [n, G]
-    teacher: Vectors | None = None  # a teacher's vectors, [n, T]
+    guide: Vectors | None = None  # a guide's vectors of k texts of a role, [k, G]
+    teacher: Vectors | None = None  # a teacher's vectors of k texts of a role, [k, T]
     # The temperature of a batch of some rows; None is the temperature of the objective.
     temperature: Callable[[Tensor], float | None] | None = None
 
@@ -137,7 +137,7 @@ class Examples:
 
     @cached_property
     def id_of_doc(self) -> Tensor:
-        """The id of each distinct training document, [u]."""
+        """The id of each distinct document of the pairs, [u]; 0 for other documents."""
         ids = torch.zeros(len(self.docs), dtype=torch.int64)
         return ids.index_put_((self.doc,), self.doc_ids)
 
@@ -196,14 +196,15 @@ class Examples:
 class Shuffled:
     """Every row once an epoch, in a new random order, in as few batches as `batch_size` allows.
 
-    Batches of one epoch differ by at most one row: a last batch of left-over rows would have few
-    negatives.
+    The rows are divided evenly, and batches of one epoch differ by at most one row: batches of full
+    size would leave a small last batch with few negatives. With a batch size of 2 and an odd number
+    of rows, one batch of each epoch is a single row, without in-batch negatives.
 
     >>> [rows.tolist() for rows in Shuffled(7, 3, seed=0)(0, 3)]
     [[2, 4], [3, 6], [5, 0, 1]]
 
     Raises:
-        ConfigError: a batch that is larger than the data, or too small to hold a negative.
+        ConfigError: `batch_size` is larger than the data, or below 2.
     """
 
     rows: int

@@ -17,6 +17,7 @@ SPELLINGS = (
     "low:high:log, low:high:linear, low:high:int or low:high:int:log, each with :COUNT for evenly spaced values or "
     ":step X if needed, or a list a,b,c"
 )
+# Options of a second training, which may learn held-out rows; sweeps and tuning refuse both.
 OF_TRAINING_AGAIN = ("train.refit", "mining.again")
 NEVER_AGAIN = "runs are compared by what is held out, so none is trained on it again: leave {} to `tempera train`"
 _KINDS = {"log", "linear", "int", "int:log"}
@@ -32,7 +33,7 @@ class Range:
         log: equal ratios count as equal distances.
         whole: whole numbers only.
         step: distance of neighbours; None is any distance.
-        count: number of values, evenly spaced; None is all of them.
+        count: number of values, evenly spaced; None is every value of the range.
     """
 
     low: float
@@ -44,7 +45,10 @@ class Range:
 
     @property
     def size(self) -> int | None:
-        """Number of values; None if it is not limited."""
+        """Number of values.
+
+        None without a count and a step, unless the range is of whole numbers on a linear scale.
+        """
         if self.count is not None:
             return self.count
         if self.step is not None:
@@ -55,9 +59,12 @@ class Range:
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """All values of a range of limited size, ascending.
+        """The low end, the values between the ends, and the high end, ascending; a range needs a
+        `size`.
 
-        Values between the ends are rounded: to four digits where ratios are equal, else to six.
+        Values between the ends are rounded: to whole numbers of a range of whole numbers, else to
+        four significant digits on a log scale, and to six on a linear scale. A value is repeated if
+        the count is larger than the number of whole numbers in the range.
         """
         last = (self.size or 2) - 1
         between = [self._between(i / last) for i in range(1, last)]
@@ -75,7 +82,7 @@ class Range:
 
 
 def parse(text: str) -> Range | tuple[Any, ...]:
-    """Read a range or, in YAML, a list.
+    """Read a range, such as 0.01:1:log, or a list of YAML values divided by commas.
 
     Raises:
         ConfigError: the text is neither; the message shows the right spelling.
@@ -132,7 +139,8 @@ def refuse_mapping(value: Any) -> None:
 
 
 def number(value: Any) -> Any:
-    """Return the number that a text stands for, a whole number as int; other values unchanged."""
+    """Return the number of a text or of a float, as int if whole; other values are returned as
+    values of Python."""
     if isinstance(value, np.generic):
         value = value.item()
     if not isinstance(value, str | float):

@@ -45,9 +45,10 @@ def merge(
     The merged model has `weights` times the run's weights plus 1 - `weights` times the base's.
 
     Without `weights`, eleven models from the base (0) to the run (1) are evaluated on the run's
-    validation and on other data, and drawn in RUN/merge.svg and .png. The best model keeps 95 % of
-    the gain on validation and is best on the other data; without other data, the best model is best
-    on validation.
+    validation and on other data, and drawn in RUN/merge.svg and .png. Among the models that
+    keep at least 95 % of the gain on validation, the best model has the highest mean on the other
+    data; without other data, the best model is best on validation. A run or a base trained again on
+    the test (`train.refit`) takes part in the curve with the model before the second training.
 
     Args:
         run: run folder; with `weights` also a model folder.
@@ -108,7 +109,7 @@ def _check_options(
     weights: float | None,
     output: str | Path | None,
 ) -> None:
-    """Refuse options of `merge` that exclude each other, see there."""
+    """Refuse options of `merge` that are out of range or do not go together."""
     if weights is not None and (not 0 <= weights <= 1 or output is None):
         raise ConfigError(
             f"--weights is {weights:g}: give a weight of the run from 0 to 1, and --output"
@@ -136,10 +137,13 @@ def curve(
         merged: the two models.
         run: the run, with validation as the first of the sets.
         also: other data; empty is the run's `evaluation.also`.
-        saves: the best model is to be saved, a choice refused to fewer than 50 validation queries.
+        saves: True if the best model is to be saved; needs at least 50 validation queries.
 
     Returns:
         points, the main metric of each model on every set, and the result of `choose_weight`.
+
+    Raises:
+        DataError: too few validation queries, or other data of the name "validation".
     """
     split, config = read_split_again(run, "give --weights")
     own = _validation(split, run)
@@ -167,8 +171,10 @@ def choose_weight(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the best weight, the kept share of the gain, the share of the loss, and a sentence
     about the choice.
 
-    The gain is on validation. The loss is of the mean over all other data. A share is None where
-    training gained or lost nothing.
+    The best weight keeps at least 95 % of the gain on validation, and has the highest mean on the
+    other data. `kept` is the share of the gain on validation, None if training gained nothing
+    there; without a gain, the best weight is the best on validation. `lost` is the share of the
+    loss of the mean over all other data, None if training lost nothing there.
 
     >>> scores = [(0, 0.4, 0.6), (0.5, 0.59, 0.57), (1, 0.6, 0.5)]
     >>> choose_weight([{"weight": w, "scores": {"validation": a, "other": b}} for w, a, b in scores])["sentence"]

@@ -19,22 +19,25 @@ class Evaluation:
     """Options of the evaluation on held-out queries.
 
     Args:
-        queries: number of distinct test queries, at most half of the eligible queries. None is a
-            tenth of all distinct queries, at most 1,500, and at most a quarter of the eligible
+        queries: number of distinct test queries. A larger number than half of the eligible queries
+            (queries that share no text with named test or validation data) is cut to the half. None
+            is a tenth of all distinct queries, at most 1,500, and at most a quarter of the eligible
             queries; or all queries of a file that is named as the test. With 0 there is no test,
             and the run reports no metrics; with `validation` 0 too, nothing is evaluated at all.
-            For a recommender, the largest number of test queries of each protocol, by default as
-            many as have 2 billion scores.
+            For a recommender, the largest number of test queries of each protocol; None is 2
+            billion divided by the number of items.
         validation: number of distinct validation queries, with the same limits; with 0, evaluations
             during training use the test queries. For a recommender, the largest number of
             validation events, 1,500 by default.
         seed: seed of the choice of held-out queries, which is independent of `train.seed`.
-        shared_documents: "drop" keeps documents that answer held-out queries out of training, in
-            any role: drawn parts are whole groups of pairs that share texts, and pairs that share a
-            text with a named part are left out. "keep" trains on documents of held-out queries, as
-            the splits of many public data sets do, which raises the scores; "keep" is the default
-            for documents with five distinct queries or more, on average. No text of a held-out
-            query is trained on.
+        shared_documents: "drop" keeps documents that answer held-out queries out of training, as
+            answers and as queries. Held-out queries are drawn in whole groups of pairs that share
+            texts, and training leaves out pairs that share a text with a file that is named as the
+            test or validation. "keep" trains on documents of held-out queries, as the splits of
+            many public data sets do, which raises the scores. With "drop", too, training keeps the
+            documents of a source with five distinct queries or more for each document, on average:
+            documents of such a source are like labels. With "drop" and with "keep", training leaves
+            out the texts of held-out queries.
         metrics: any of ndcg, mrr, recall, precision, hit and map, each with a depth, such as
             ndcg@10.
         bm25: tune BM25 on training queries and report it beside the trained model.

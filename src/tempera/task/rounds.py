@@ -14,12 +14,12 @@ Values = Mapping[str, Any]  # of options, by their dotted names
 
 @dataclass(frozen=True)
 class Open:
-    """Hold the recipe's choice for an option without a value of the user.
+    """The recipe's choice for an option without a value of the user.
 
     Args:
-        value: before the data are read; None is the option's default.
+        value: the recipe's value before the data are read; None is the option's default.
         raced: True if a race may choose the option.
-        beside: further options that must be unset, too.
+        beside: further options; the recipe leaves the option alone if the user sets any of them.
     """
 
     value: Any = None
@@ -58,9 +58,9 @@ class Round:
     """Train settings for a part of the run's steps, and keep the best.
 
     Args:
-        part: divisor of the run's steps.
+        part: divisor of the run's steps: 6 is a sixth of the steps.
         variations: each setting of the round before is trained with each variation.
-        keep: number of settings that go on; the last round keeps one setting.
+        keep: number of settings that go on; 1 in the last round.
         beyond: further values of the only option of the variations. The next value is tried, too,
             as long as the best setting has the lowest or the highest value so far, and a
             significant lead.
@@ -81,7 +81,7 @@ class Round:
 
     def next(self, best: Setting, *others: Setting) -> Setting | None:
         """Return the best setting with the next value beyond the tried values; None if the best
-        value lies between tried values.
+        value is not the lowest or highest of the tried values, or no value lies beyond.
 
         >>> at = over("x", (0.025, 0.035, 0.05, 0.1, 0.14))
         >>> edge = Round(3, at[2:4], beyond=[*at[:2], at[4]])
@@ -108,9 +108,11 @@ class Race:
 
     Args:
         start: values of options before the first round.
+        rounds: the rounds, in order.
         unproven: values of a run with a validation too small to choose by.
-        factors: factors of options in trials, which then cost less and compare settings as well;
-            unused unless the race sets all options with factors.
+        factors: the factor by which a trial multiplies the value of an option, such as half the
+            width at twice the learning rate; a smaller model costs less, and ranks the settings
+            alike. `among` drops all factors if the user has set an option with a factor.
     """
 
     start: Values
@@ -119,7 +121,8 @@ class Race:
     factors: Mapping[str, float] = field(default_factory=dict)
 
     def among(self, free: Collection[str]) -> Race:
-        """Return the race for some of its options; settings with equal values become one setting.
+        """Return the race for the free options alone; variations with equal values become one
+        variation.
 
         >>> Race({}, [Round(6, [Setting({"a": 1, "b": 1}), Setting({"a": 2, "b": 1})])]).among(["b"]).settings()
         [Setting(values={'b': 1}, name='')]
@@ -154,7 +157,7 @@ class Race:
 
 
 def _round_among(whole: Round, free: Collection[str]) -> Round:
-    """Return a round for some of its options, with distinct variations."""
+    """Return a round for the free options alone, with distinct variations."""
     variations: list[Setting] = []
     for variation in whole.variations:
         values = _only(variation.values, free)

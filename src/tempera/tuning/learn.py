@@ -50,22 +50,22 @@ def learn(
     Args:
         config: options as a mapping, a YAML file, a file or folder of data, or None for the default
             job.
-        sizes: numbers of training pairs; empty is all of them, a half, a quarter and so on, six
-            sizes of at least 50 pairs.
+        sizes: numbers of training pairs; empty is all pairs, a half, a quarter and so on, at
+            most six sizes of at least 50 pairs.
         more: number of further pairs, to extrapolate the gain.
         seeds: runs at each size, with the seeds train.seed, train.seed + 1, ...
         output: the folder of points.jsonl, points.csv, learn.svg and learn.png; None is runs/, the
             name of the file, and -learn.
         overrides: dotted.key=value, as on the command line.
         metric: the score; None is ndcg@10 if measured, else the first metric.
-        overwrite: forget an earlier learning curve in `output`; an interrupted learning curve goes
-            on.
+        overwrite: forget an earlier learning curve in `output`; the same learning curve, if
+            interrupted, goes on.
         jobs: runs at once, each in a separate process; the processes share the cores, and each
             process reads the data.
 
     Raises:
-        TemperaError: wrong options; interactions; no test queries; more pairs in a size than there
-            are; every run failed.
+        TemperaError: wrong options; interactions in place of texts; no test queries; `train.refit`;
+            fewer than two sizes, or a size above the number of pairs; every run failed.
 
     >>> curve = learn("pairs.yaml", sizes=[20, 40, 80], seeds=1, output="runs/learn")
     >>> [row["pairs"] for row in curve.table]
@@ -99,7 +99,8 @@ def _sizes(config: Config, sizes: Sequence[int]) -> list[int]:
     """Return the numbers of pairs to train on, ascending.
 
     Raises:
-        ConfigError: interactions, no test, or a size out of range.
+        ConfigError: interactions, no test, `train.refit`, too few pairs, fewer than two sizes, or a
+            size out of range.
     """
     if isinstance(config.data, Interactions):
         raise ConfigError(

@@ -66,6 +66,7 @@ _PARTS = (
 _LOSS = ("objective.preset", "objective.similarity")
 _LOOKS = ("train.evaluations", "train.patience")
 _WITH_PARTS = (*_PARTS, "tower.dimensions", "tower.dropout", LEARNING_RATE, "train.sampled")
+# Options without a value of the user: `Open(value, raced, beside)`.
 OPEN = {
     **{name: Open(beside=_PARTS) for name in _WITH_PARTS},
     TEMPERATURE: Open(beside=("objective.scale", *_LOSS, *_PARTS)),
@@ -86,19 +87,26 @@ _READ = (
     pa.types.is_date,
     pa.types.is_timestamp,
 )
-_FEW = 5  # entities that a value has on average, for a column of categories
+_SHARING = 5  # least mean number of entities that share a value of a category
 
 
 def race_of(
     users: Entities, items: Entities, ordered: bool, timed: bool, happened: Entities | None = None
 ) -> Race:
-    """Return the towers for these users and items: each alone, the best two with and without
-    features, the best two for longer.
+    """Return the race of the towers for users and items.
+
+    The first round trains every tower on ids alone, for a sixth of the run's steps. The second
+    round trains the best two towers with and without features, for a sixth; without any feature
+    there is no second round. The last round trains the best two settings for a fourth, and keeps
+    the best setting.
 
     Args:
+        users: features and training counts of the users.
+        items: features and training counts of the items.
         ordered: True if the order of a user's events means something.
         timed: True if the events have times.
-        happened: the context of each of some events.
+        happened: a sample of training events, a row for the context of each event; the features of
+            contexts are read beside the features of the user.
     """
     known = TOWERS if ordered else UNORDERED
     towers = [Setting(values, name) for name, values in known.items()]
@@ -120,11 +128,18 @@ def race_of(
 
 
 def features_of(entities: Entities) -> list[dict[str, Any]]:
-    """Return features that read the columns of a table, by the contents of the columns.
+    """Return the options of a feature for each column of a table, by the values of the entities
+    seen in training.
 
-    Lists, and texts with | between values, are categories; texts and whole numbers are a category
-    if many entities share a value; else numbers and dates are a number in ten buckets, and texts
-    are texts. Columns with a single value, and empty lists, have no feature.
+        lists of texts or of whole numbers                      categories
+        texts, some with | between values                       categories
+        texts, booleans, whole numbers and decimals, with       category
+            five entities a value or more, on average
+        dates, other numbers, and texts that are all numbers    number in ten buckets
+        other texts                                             text
+
+    The ids, a column with a single distinct value (unless a list), and a column of empty lists have
+    no feature.
 
     >>> table = pa.table({"id": ["a", "b"], "genres": ["x|y", "y"], "year": [1.5, 2.5], "title": ["some text", "more"]})
     >>> features_of(Entities(table, np.ones(2, int)))
@@ -159,7 +174,7 @@ def _kind(values: pa.ChunkedArray) -> str:
         return ""
     if pa.types.is_temporal(kind):
         return "number"
-    shared = distinct * _FEW <= len(values)
+    shared = distinct * _SHARING <= len(values)
     if is_text(kind):
         if pc.any(pc.match_substring(values, "|")).as_py():
             return "categories"

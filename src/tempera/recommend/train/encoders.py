@@ -28,9 +28,9 @@ from ...towers.static import Static
 
 Count = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
-_POWERS = 62  # of 2, by which times are told apart
-_ALIKE = 128  # texts that a padding tower reads together
-# share of random vectors in vectors by co-occurrence, so that items without a pair differ
+_POWERS = 62  # powers of 2 that divide passed times into classes
+_ALIKE = 128  # texts of similar length that a padding tower reads at once
+# factor of a random vector in each vector by co-occurrence: items without a co-occurrence differ
 _NOISE = 0.1
 UNKNOWN = 0  # row of a table for values that training has not seen
 TEXT = pa.large_string()
@@ -50,7 +50,7 @@ _NUMBER = "expected a number or null"
 @dataclass(frozen=True)
 class Entities:
     """Hold features of users or of items: a table with one row for each code, and the training
-    count of each."""
+    count of each code."""
 
     table: pa.Table  # [u] with a column id
     count: NDArray[np.int64]  # [u] training events
@@ -92,7 +92,7 @@ class Entities:
 
         Args:
             what: the contents unfit for the feature.
-            row: of the contents; the id is named if the entities have ids.
+            row: the row of the contents; the message names the id of the row, unless empty or 0.
         """
         if row is not None:
             name_of_row = self.table["id"][row].as_py()
@@ -108,10 +108,10 @@ Tables = dict[str, tuple[Table, pa.Array]]
 
 
 class Lookup(nn.Module):
-    """Look up a vector for each entity, by id or category; unknown codes share a single vector.
+    """Look up a vector for each entity, by id or category; all unknown values share a vector.
 
-    In training a share `unknown` of the rows have the unknown vector too, which so learns to stand
-    for new entities.
+    In training, a share `unknown` of a batch's entities has the unknown vector, too: the unknown
+    vector learns to stand for new entities.
     """
 
     row_of: Tensor
@@ -173,13 +173,14 @@ class Id:
     Args:
         table: name of the table; features with the same table share vectors. None is user or item.
         buckets: ids, new ids too, share this many vectors by hash; None gives each id a vector.
-        unknown: share of the rows that train the vector for unknown ids instead of the row's own;
-            at 0 the vector for unknown ids is 0.
+        unknown: share of a batch's entities that train the vector for unknown ids instead of the
+            entity's vector; at 0 the vector for unknown ids is 0.
         init: the first vectors: "random", or by "cooccurrence", where items taken beside the same
             items begin near each other; cooccurrence is for items, without buckets.
 
     Raises:
-        ConfigError: buckets with unknown or cooccurrence; in buckets no id is unknown or alone.
+        ConfigError: buckets with unknown or cooccurrence: in buckets, new ids have a vector, and
+            ids share vectors.
     """
 
     table: str | None = None
@@ -218,7 +219,7 @@ class Id:
 @dataclass(frozen=True)
 class Category:
     """A vector for each value of a column; missing values, and values unseen in training, share a
-    vector.
+    vector: 0 unless training has seen a missing value.
 
     Tables of the same name are shared by value: a user's favourite brand and the items of the brand
     have the same vector.
@@ -314,15 +315,15 @@ class Number:
 
 @dataclass(frozen=True)
 class Time:
-    """The mean of the vectors of a time's recurring parts, like the month and the weekday; 0 for a
-    missing time.
+    """The mean of the vectors of a time's parts, like the month and the weekday; 0 for a missing
+    time.
 
     The age of a date is a number: `number: {column: ..., buckets: 10}` reads dates, too.
 
     Args:
         column: of the features of users or items: dates, texts of ISO dates, or seconds since 1970;
             in UTC.
-        parts: the recurring parts to read.
+        parts: the parts to read.
         table: name of the table; None is the column's.
     """
 
@@ -398,7 +399,8 @@ class Text:
 
 
 class Waiting(nn.Module):
-    """A vector for each power of 2 of the passed time, and a vector for rows without a time."""
+    """A vector for each class of passed times, and a vector for rows without a time: class k holds
+    the times t with 2^(k-1) <= t + 1 < 2^k."""
 
     powers: Tensor
 
@@ -408,7 +410,7 @@ class Waiting(nn.Module):
         self.register_buffer("powers", 2.0 ** torch.arange(1 + _POWERS), persistent=False)
 
     def forward(self, elapsed: Tensor) -> Tensor:
-        # compared, as a logarithm rounds and runtimes would differ at 2^k
+        # Comparisons are exact; the rounding of a logarithm at 2^k would differ between runtimes.
         reached = elapsed.clamp_min(0).add(1)[:, None] >= self.powers  # nan reaches none
         vectors: Tensor = self.table(reached.sum(1))
         return vectors
@@ -416,11 +418,11 @@ class Waiting(nn.Module):
 
 @dataclass(frozen=True)
 class Elapsed:
-    """Embed the time from a user's latest event to the moment of the query, by powers of 2 of the
-    data's unit.
+    """Embed the time from a user's latest event to the query, by powers of 2 of the data's unit of
+    time.
 
-    The time tells a user who goes on from a user who comes back: the next item follows the latest
-        items only while the user goes on.
+    After a short time, the next item follows from the latest items. After a long time, the user
+    begins anew, and the latest items say less about the next item.
     """
 
 
@@ -454,7 +456,8 @@ def _bag(
 
 
 def buckets_of(ids: pa.ChunkedArray, buckets: int) -> NDArray[np.int64]:
-    """Return the bucket of each id, the same on every machine; 7 and "7" are the same id."""
+    """Return the bucket of each id, the same on every machine; 7 and "7" are the same id. No id
+    is null."""
     import xxhash
 
     texts = ids.cast(TEXT).cast(pa.large_binary()).to_pylist()
@@ -472,8 +475,10 @@ def _table(
     """Return a table with a row for each value seen in training, and the row of each value: unknown
     for values unseen in training.
 
-    An existing table of the same name is enlarged. The unknown vector is 0 unless `trained`: a
-    random vector would be noise in the sum of an entity's features.
+    An existing table of the same name is enlarged, and keeps the rows of known values. The unknown
+    vector of a new table is 0 unless `trained`: a random vector would be noise in the sum of an
+    entity's features. With `trained`, the unknown vector is drawn at random, in an existing table,
+    too.
     """
     table, known = tables.get(name, (Table(0, width), pa.array([], TEXT)))
     new = pc.unique(seen).drop_null()
@@ -481,7 +486,7 @@ def _table(
     known = pa.concat_arrays([known, new])
     weight = _normal(1 + len(known), width)
     old = len(table.weight)  # rows of the table so far
-    own = int(trained)  # the first row to keep: a trained unknown vector is drawn again
+    own = int(trained)  # first row to keep: with `trained` the unknown vector is drawn anew
     weight[own:old] = table.weight[own:old].detach()
     if not old and not trained:
         weight[UNKNOWN] = 0

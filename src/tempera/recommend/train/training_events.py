@@ -31,7 +31,7 @@ from .segments import Contexts, Segments
 from .visits import Visits
 from .withheld import Withheld
 
-_SAMPLE = 10_000  # training events whose contexts tell the kinds of the columns
+_SAMPLE = 10_000  # training events; their contexts show which feature suits each column
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,10 @@ class EventData:
     """Hold the divided interactions of a source, shared by runs on the same data.
 
     Args:
+        timeline: the events of all users, in the order of users and of time.
+        division: the part of each event: training, validation or test.
+        users: features and training counts of the users.
+        items: features and training counts of the items.
         withheld: items left out of training, if there are any.
         contexts: the distinct contexts of events, if the source has any.
     """
@@ -69,8 +73,12 @@ class EventData:
         return cls(timeline, division, users, items, withheld, contexts)
 
     def extended(self, part: Part) -> EventData:
-        """Return the same events with a further part, and the earlier parts, for training; events
-        of withheld items are left out."""
+        """Return the same events with more events for training: the events of `part`, and of all
+        parts before `part`.
+
+        With withheld items, the events of the withheld items are left out, all other events are for
+        training, and nothing is held out.
+        """
         timeline = self.timeline
         division = self.division.extended(part)
         if self.withheld is not None:
@@ -87,7 +95,7 @@ class EventData:
 
     @property
     def happened(self) -> Entities | None:
-        """The contexts of some training events, a row for each of the events."""
+        """The contexts of the first training events, a row for each event; or None."""
         if self.contexts is None or self.timeline.context is None:
             return None
         train = np.flatnonzero(self.division.train)
@@ -174,12 +182,16 @@ class TrainingEvents:
         return Disliked(known, self.events.timeline.source.negatives, seed)
 
     def batch(self, rows: Tensor, number: int, progress: float = 1.0) -> Batch[Frame]:
-        """Return chosen events, with the items that batch `number` draws in addition."""
+        """Return the batch of chosen events, with the items drawn for batch `number` in addition;
+        batches of events do not depend on the progress of the run."""
         return self.visits.batch(rows, number)
 
     def content(self) -> Iterable[Tensor]:
-        """Yield the numbers of events and of events set aside, and the features in the form read by
-        the tower."""
+        """Yield the training data as tensors, for the checksum of a run.
+
+        The tensors are the columns of the timeline and of the events set aside, the part of each
+        event, and the features read by the tower.
+        """
         timeline = self.events.timeline
         numbers = [timeline.offsets, *timeline.columns.values(), self.events.division.part]
         if timeline.aside is not None:
@@ -190,7 +202,8 @@ class TrainingEvents:
         yield from self.tower.buffers()
 
     def origin(self) -> Iterable[Tensor]:
-        """Yield the number of events of each user, and of each item."""
+        """Yield the counts of events of each user, and of each item, in the data before items are
+        withheld, for the checksum of the source."""
         whole = self.events.timeline
         if self.events.withheld is not None:
             whole = self.events.withheld.whole
@@ -210,8 +223,9 @@ class TrainingEvents:
     def user_vectors(self, events: Events) -> NDArray[np.float32]:
         """Return vectors of the users before the events, [q, D].
 
-        Each event has a history of its own, like a question to a saved run: events that share a
-        pass would have longer histories.
+        The history of each event has at most the length of the option, like the history of a
+        question to a saved run. In training, several events of a user share one pass of the tower,
+        and late events of the pass have longer histories.
         """
         contexts = replace(self.visits.contexts, targets=1)
         frame = replace(self.visits, contexts=contexts).frame(torch.from_numpy(events))

@@ -1,7 +1,8 @@
 """BM25, the baseline that every retriever has to beat (Robertson and Zaragoza 2009), and its index
 of words.
 
-Letters in shapes: q queries, c documents, v words, m postings: one for each word of a document.
+Letters in shapes: q queries, c documents, v words, m postings: one for each distinct word of
+each document.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ _GRID: dict[str, tuple[Any, ...]] = {
 }
 _BLOCK = 5000  # documents whose words are in memory at once
 _KEY = b"tempera"
-# Words of many endings, by whose stems versions of Snowball are told apart; the first twelve are
-# among those that Snowball 3 stems otherwise than Snowball 2.
+# Words of many endings: a version of Snowball is recognised by the stems of these words. Snowball 2
+# and Snowball 3 stem the first twelve differently.
 _ENDINGS = (
     "university universities organization organizations organizer emergency emergencies "
     "emerge geologist generously international internationally past paste skies dying news "
@@ -67,8 +68,8 @@ _ENDINGS = (
 
 @cache
 def _marked() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return patterns of runs and of words with combining marks, such as vowel signs of Hindi and
-    separate accents."""
+    """Return the pattern of a run (letters and digits) and the pattern of a word (letters, or
+    digits), both with combining marks, such as vowel signs of Hindi and separate accents."""
     # Only marks of the first plane, which a pattern finds by one look into a table.
     characters = map(chr, range(0x300, 0x10000))
     marks = [each for each in characters if unicodedata.category(each).startswith("M")]
@@ -102,6 +103,7 @@ def words(text: str) -> list[str]:
 
 
 def _words(run: str) -> list[str]:
+    """Return the words of a run in lower case, with a space at each former change of case."""
     if run.isascii():
         return _WORD.findall(run)
     _, pattern = _marked()
@@ -127,8 +129,10 @@ def stemmer() -> Any:
 
 @cache
 def stemming() -> dict[str, str]:
-    """Return the checksum of the stems of some words, and the version of the stemmer: an index of
-    stemmed words needs both.
+    """Return the checksum of the stems of some words, and the version of the stemmer.
+
+    An index of stemmed words stores both: other stems make the index unreadable, and the message
+    names the version.
 
     >>> sorted(stemming())
     ['stems', 'version']
@@ -150,7 +154,7 @@ class Settings:
 
 
 class OtherStems(Exception):
-    """An index of words was stemmed by another version of PyStemmer.
+    """An index of words was stemmed by a version of PyStemmer with other stems.
 
     Args:
         version: the version of PyStemmer that stemmed the words.
@@ -164,7 +168,7 @@ class OtherStems(Exception):
 
 @dataclass(frozen=True)
 class WordCounts:
-    """Counts of each word in each document, word by word and then by document."""
+    """Counts of each word in each document, sorted by word, and by document within a word."""
 
     words: list[str]  # [v]
     offsets: Ints  # [v + 1] of each word's postings
@@ -174,7 +178,7 @@ class WordCounts:
 
     @classmethod
     def of(cls, docs: Sequence[str]) -> WordCounts:
-        """Count the words of documents.
+        """Count the words of documents, at least one.
 
         >>> counts = WordCounts.of(["a b_a", "b"])
         >>> counts.words, counts.offsets.tolist(), counts.docs.tolist(), counts.counts.tolist()
@@ -232,7 +236,8 @@ class WordCounts:
 
 
 class _RunCounts(NamedTuple):
-    """Counts of each distinct run of letters and digits in each document, [m] each."""
+    """Counts of each distinct run of letters and digits in each document, one entry for a run of a
+    document."""
 
     runs: Ints
     docs: Ints
@@ -240,7 +245,12 @@ class _RunCounts(NamedTuple):
 
 
 def _count_runs(docs: Sequence[str], number: Mapping[str, int], first: int) -> _RunCounts:
-    """Count the runs of documents, of which the first is document `first` of the corpus."""
+    """Count the runs of documents; a run without a number is added to `number`.
+
+    Args:
+        number: the number of each run; a look-up numbers a new run.
+        first: place of the first of the documents in the corpus.
+    """
     runs, ends = array("q"), []
     for text in docs:
         runs.extend(map(number.__getitem__, _runs(text)))
@@ -290,7 +300,8 @@ class BM25:
         return cls(settings, number, counts.offsets, counts.docs, parts.astype(np.float32), c)
 
     def ordered(self, places: Ints) -> BM25:
-        """Return the index of the same documents in another order, by the place of each, [c].
+        """Return the index of the same documents in another order; document i moves to place
+        `places[i]`, [c].
 
         >>> index = Lexical(["a b", "b", "c"]).index().ordered(np.array([2, 0, 1]))
         >>> index.rank(["a", "b", "c"], 1).tolist()
@@ -318,8 +329,8 @@ class BM25:
         return scores
 
     def rank(self, queries: Sequence[str], k: int) -> Ints:
-        """Return positions of the k best documents, best first, [q, k]; documents without a common
-        word are -1."""
+        """Return positions of the k best documents, best first, [q, k], or [q, c] if k is larger
+        than c; documents without a common word are -1."""
         parts = [best(self.scores(queries[part]), k) for part in blocks(len(queries), self.size)]
         return np.concatenate(parts or [np.zeros((0, min(k, self.size)), np.int64)])
 
@@ -373,7 +384,8 @@ def best(scores: Floats, k: int) -> Ints:
 
 
 class Lexical:
-    """BM25 over a corpus, with settings that are tuned one after the other on separate queries."""
+    """BM25 over a corpus, with settings that can be tuned one setting after the other, on queries
+    apart from the queries of a comparison."""
 
     def __init__(self, docs: Sequence[str]) -> None:
         self.counts = WordCounts.of(docs)
@@ -390,7 +402,7 @@ class Lexical:
     def tune(self, queries: Sequence[str], relevant: Relevant) -> None:
         """Choose the b, then the k1, then the stemming with the highest nDCG@10 for these queries.
 
-        The comparison that follows must ask other queries.
+        A comparison with the tuned BM25 needs other queries.
         """
 
         def score(settings: Settings) -> float:

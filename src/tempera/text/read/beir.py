@@ -49,12 +49,14 @@ class Beir:
     blank: Mapping[Part, pa.Array] = field(default_factory=dict)  # ids without a text
 
     def itself(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the queries equal to a document of the corpus, and the documents, [e] each.
+        """Return each query that is itself a document of the corpus, and the document, as rows of
+        `queries` and of `corpus`, [e] each.
 
-        Sets whose queries are documents (ArguAna) give a query and its document the same id. Ids
-        may also be equal by chance, so more than half of the documents have to hold the text of the
-        query of their id; else there are none. A document that is judged relevant to this query
-        stays in the search.
+        A ranking leaves the document out for the query. A set with documents for queries (ArguAna)
+        gives the query and the document the same id. In other sets a query and a document can have
+        the same id by chance, as where both are numbered from 1. So the result is empty unless more
+        than half of the documents contain the text of the query of the same id. A document judged
+        to be relevant to the query of the same id stays in the ranking.
         """
         at = pc.index_in(self.queries["id"].cast(_TEXT), self.corpus["id"].combine_chunks())
         query = np.flatnonzero(at.is_valid().to_numpy(zero_copy_only=False))
@@ -62,7 +64,7 @@ class Beir:
         queries = self.queries["text"].take(pa.array(query)).to_pylist()
         docs = self.corpus["text"].take(pa.array(doc)).to_pylist()
         held = sum(
-            _words(query_text) in _words(doc_text)
+            _plain(query_text) in _plain(doc_text)
             for query_text, doc_text in zip(queries, docs, strict=True)
         )
         if 2 * held <= len(queries):
@@ -73,7 +75,7 @@ class Beir:
         return query[unjudged], doc[unjudged]
 
 
-def _words(text: str) -> str:
+def _plain(text: str) -> str:
     """Return a text with single spaces, in lower case."""
     return " ".join(text.lower().split())
 
@@ -83,7 +85,8 @@ def read_beir(folder: str | Path, split: str = "test", other: Beir | None = None
 
     A document's text is its title, a space, and its text. Rows are counted from 1, without blank
     lines and headers. Left out and counted are empty texts with their judgements, judgements of
-    unknown texts, and the lower of two grades of a pair. A grade below 0 counts as not relevant.
+    unknown texts, the lower of two grades of a pair, repeated judgements, and queries without a
+    relevant document. A grade below 0 counts as not relevant.
 
     Args:
         other: another split of the folder, read before; the texts are not read again.
@@ -152,13 +155,14 @@ def write_beir(
     queries: Mapping[str, str],
     judged: Mapping[str, tuple[Sequence[str], Sequence[str], Iterable[float]]],
 ) -> None:
-    """Write a folder for `read_beir`.
+    """Write a retrieval set for `read_beir`.
 
     Args:
+        folder: an existing folder without qrels.
         corpus: texts by id.
         queries: texts by id.
         judged: judgements of each split: ids of queries, ids of documents, and grades, [r] each; of
-            a pair judged twice, the last grade counts.
+            a pair judged twice, the highest grade counts, as in `read_beir`.
 
     Raises:
         DataError: an id with a tab or the end of a line: both divide the rows of judgements.
@@ -175,11 +179,11 @@ def write_beir(
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
     (folder / "qrels").mkdir()
     for split, (query_ids, doc_ids, grades) in judged.items():
-        last_grade = {}
+        highest: dict[tuple[str, str], float] = {}
         for query, doc, grade in zip(query_ids, doc_ids, grades, strict=True):
-            last_grade[query, doc] = grade
+            highest[query, doc] = max(grade, highest.get((query, doc), grade))
         lines = ["query-id\tcorpus-id\tscore"]
-        lines += [f"{query}\t{doc}\t{grade:.15g}" for (query, doc), grade in last_grade.items()]
+        lines += [f"{query}\t{doc}\t{grade:.15g}" for (query, doc), grade in highest.items()]
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -199,7 +203,7 @@ class _Texts(NamedTuple):
 
 
 class _Judged(NamedTuple):
-    """Judgements of known texts, [r], and counts of left out and of changed judgements."""
+    """Judgements of known texts, [r], and counts of left-out and changed judgements, by kind."""
 
     query: NDArray[np.int64]
     doc: NDArray[np.int64]
@@ -260,11 +264,12 @@ class _ReadTexts(NamedTuple):
 def _refuse_repeated(
     table: pa.Table, first: NDArray[np.int64], blocks: Sequence[_ReadTexts]
 ) -> None:
-    """Refuse an id of two texts; files of several splits may repeat a text with its id.
+    """Refuse an id that is repeated in a file, or in another file with another text; files of
+    several splits may repeat a text with its id.
 
     Args:
-        table: the rows of all blocks.
-        first: the first row with the id of each row, [n].
+        table: the rows of all blocks, [n].
+        first: for each row, the first row with the same id, [n].
     """
     starts = np.cumsum([0, *(len(block.texts) for block in blocks)])
     texts = table["text"].to_pylist() if len(blocks) > 1 else []
@@ -364,7 +369,8 @@ def _readers(paths: Sequence[Path]) -> Iterator[BlockReader]:
 
 
 def _rows_of(reader: BlockReader, role: str, texts: _Texts) -> NDArray[np.int64]:
-    """Return the row of the text of each judgement, [r]."""
+    """Return the row of the text of each judgement, [r]: `_UNKNOWN` for an unknown id, `_BLANK` for
+    the id of an empty text."""
     ids = reader.ids(role).cast(_TEXT)
     at = pc.index_in(ids, value_set=texts.table["id"].combine_chunks())
     rows: NDArray[np.int64] = at.fill_null(_UNKNOWN).to_numpy().astype(np.int64)
@@ -374,8 +380,10 @@ def _rows_of(reader: BlockReader, role: str, texts: _Texts) -> NDArray[np.int64]
 
 
 def _highest(judged: _Judged) -> NDArray[np.bool_]:
-    """Return True for the first judgement of the highest grade of each query and document, [r], and
-    count the judgements of a lower grade."""
+    """Return True for the first judgement of the highest grade of each query and document, [r].
+
+    The number of judgements of a lower grade is written to `judged.unused`.
+    """
     order = np.lexsort((-judged.grade, judged.doc, judged.query))
     query = judged.query[order]
     doc = judged.doc[order]

@@ -31,7 +31,7 @@ def markdown(page: str) -> str:
     r"""Return the text of a page, each heading behind its number signs, `pre` in fences, without
     scripts, styles and navigation.
 
-    The title of a page stands in the place of a missing first heading.
+    The title of a page becomes the first heading if the page has no heading of level 1.
 
     >>> markdown("<h1>Tea</h1><script>x</script><p>Steep <b>it</b>.</p>Drink&nbsp;it.")
     '# Tea\n\nSteep it.\n\nDrink it.'
@@ -68,6 +68,7 @@ class _Page(HTMLParser):
         self.unread += tag in _UNREAD
         self.in_title = tag == "title" and not self.unread
         heading = _HEADING.fullmatch(tag) is not None
+        # A heading ends code without an end tag.
         self._fence((self.in_code or tag == "pre") and not heading and not self.unread)
         self._space(tag)
         self.parts.append("\n" if tag in _LINES else " " if tag in _CELLS else "")
@@ -87,16 +88,18 @@ class _Page(HTMLParser):
             )
 
     def parse_marked_section(self, i: int, report: bool = True) -> int:
-        """Read `<![` without a known section as browsers do: as a comment up to the next `>`."""
+        """Read `<![` as browsers do if Python's parser does not know the section (AssertionError):
+        as a comment up to the next `>`."""
         try:
             return super().parse_marked_section(i, report)
         except AssertionError:
             return self.parse_bogus_comment(i)
 
-    def _fence(self, opens: bool) -> None:
-        if opens != self.in_code:
+    def _fence(self, in_code: bool) -> None:
+        """Add a fence where code begins or ends."""
+        if in_code != self.in_code:
             self.parts.append(f"\n{_FENCE}\n")
-            self.in_code = opens
+            self.in_code = in_code
 
     def _space(self, tag: str) -> None:
         if not self.in_code and (tag in _BLOCKS or _HEADING.fullmatch(tag)):

@@ -1,5 +1,5 @@
-"""Vectors of a run's texts by the current weights: no vector is computed twice, and vectors of an
-untrained model are kept for all runs.
+"""Vectors of a run's texts by the current weights: no vector is computed twice with the same
+weights, and vectors of a saved model before training are stored for all runs.
 
 Letters in shapes: n texts, D width.
 """
@@ -28,8 +28,8 @@ Floats = NDArray[np.float32]
 class KnownVectors:
     """Vectors of a run's distinct texts; the same weights compute each vector once.
 
-    Until a saved model is trained, vectors are kept in a store, by the tokens of the texts. All
-    runs with the same model and options at the beginning share the store.
+    As long as a tower has the weights of a saved model, vectors are stored on disk, by the tokens
+    of the texts. All runs that begin with the same model and options share the store.
 
     Args:
         tower: the tower before its training.
@@ -40,7 +40,7 @@ class KnownVectors:
     def __init__(self, tower: Tower, features: Mapping[Role, Ragged], folder: Path) -> None:
         self.tower, self.features, self.folder = tower, features, folder
         self.blocks: list[tuple[Rows, Floats]] = []  # numbers of texts, and their vectors
-        self.written: list[int] | None = None  # versions of the weights of these vectors
+        self.written: list[int] | None = None  # versions of the weights that computed `blocks`
         self.untrained = self.shared = any(self._origin(role) for role in features)
         self.start = digest(self._weights) if self.shared else None
 
@@ -68,14 +68,14 @@ class KnownVectors:
 
     def kept(self, features: Ragged, role: Role, embed: Callable[[Ragged], Floats]) -> Floats:
         """Return the vectors of texts of other data, [n, D]; only vectors of the untrained model
-        are kept."""
+        are stored, and none stays in memory."""
         self._forget_old()
         rows = np.arange(len(features))
         return self._stored(features, rows, role, lambda chosen: embed(features[chosen]))
 
     def forget(self) -> None:
-        """Free the memory before a step, because a step may change the weights but not the versions
-        of the weights."""
+        """Forget all vectors in memory before a step of training: a step can change the weights
+        without a new version of the tensors, unnoticed by `_forget_old`."""
         self.blocks, self.written = [], None
 
     def _gathered(self, numbers: Rows) -> Floats:
@@ -93,8 +93,8 @@ class KnownVectors:
     def _stored(
         self, features: Ragged, rows: Rows, role: Role, embed: Callable[[Rows], Floats]
     ) -> Floats:
-        """Return vectors from the store of the untrained model, to which `embed` adds; vectors of
-        other weights are computed."""
+        """Return vectors from the store of the untrained model; `embed` computes the vectors that
+        the store lacks, and all vectors of other weights."""
         origin = self._origin(role)
         if not self.untrained or not origin:
             return embed(rows)
@@ -109,7 +109,8 @@ class KnownVectors:
         return np.array(store.vectors[at], np.float32)
 
     def _forget_old(self) -> None:
-        """Forget the vectors of earlier weights."""
+        """Forget the vectors of earlier weights and, after a change, compare the weights with the
+        untrained weights anew."""
         written = [tensor._version for tensor in self._weights]
         if written != self.written:
             self.blocks, self.written = [], written
@@ -126,8 +127,11 @@ class KnownVectors:
 
     @cached_property
     def _numbers(self) -> dict[Role, Rows]:
-        """The number of each query and document; texts with the same tokens have the same
-        number."""
+        """The number of each query and document.
+
+        Texts with the same tokens have the same number if one saved model reads queries and
+        documents; else every text has a separate number.
+        """
         queries, docs = self.features["query"], self.features["doc"]
         if self._origin("query") and self.tower.of("query") is self.tower.of("doc"):
             keys = np.concatenate([keys_of_rows(queries), keys_of_rows(docs)])
