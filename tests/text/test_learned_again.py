@@ -456,17 +456,17 @@ def test_a_run_that_is_stopped_while_it_trains_again_ends_with_the_same_model(
     error: BaseException, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = train(with_refit(options, "auto"), tmp_path / "whole")
-    extended = TextTask.extended
+    extended = TextTask._extended_run
 
     def stopped(self: TextTask, config: Config, part: Any) -> TextTask:
         extended(self, config, part)
         raise error
 
-    monkeypatch.setattr(TextTask, "extended", stopped)
+    monkeypatch.setattr(TextTask, "_extended_run", stopped)
     with pytest.raises(type(error)):
         train(with_refit(options, "auto"), tmp_path / "stopped")
     assert [*(tmp_path / "stopped.checkpoints").iterdir()]
-    monkeypatch.setattr(TextTask, "extended", extended)
+    monkeypatch.setattr(TextTask, "_extended_run", extended)
     again = train(with_refit(options, "auto"), tmp_path / "stopped")
     for part in ("model", "evaluated"):
         assert np.array_equal(weights(whole.folder / part), weights(again.folder / part))
