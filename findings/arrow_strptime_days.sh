@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# PyArrow 26.0.1: pyarrow.compute.strptime reads days that their month does not have as days of the
-# next month, without an error: 2024-02-31 becomes 2024-03-02. The thirteenth month is refused, and a
-# cast of the same text to a timestamp is refused, as is datetime.strptime of Python.
+# PyArrow 26.0.1 (seen on 2026-11-30): pyarrow.compute.strptime reads days that their month does not
+# have as days of the next month, without an error: 2024-02-31 becomes 2024-03-02. The thirteenth
+# month is refused, and a cast of the same text to a timestamp is refused, as is datetime.strptime.
 #
 # Expected: an error, or null with error_is_null=True. A column of dates with a typing error is
 # otherwise shifted by days and never noticed.

@@ -35,9 +35,9 @@ import _page
 import _record
 import yaml
 
+from tempera.core.similarity import cosine
 from tempera.options import yaml_options as configuration
 from tempera.options.build import build
-from tempera.core.similarity import cosine
 
 HERE = Path(__file__).parent
 DOCS = HERE.parent / "docs"
