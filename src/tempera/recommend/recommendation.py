@@ -12,8 +12,8 @@ from ..ranking.ranking import LEAST_TO_CHOOSE
 from ..task.config import Config
 from ..task.evaluation import Evaluation, Part
 from ..task.rounds import Race
-from ..task.showcase import Compared, DataFacts, RefitPlan, Searched, systems_of
-from ..task.verdict import SystemScores, Verdict
+from ..task.showcase import Compared, DataFacts, RefitPlan, Searched, compare_systems
+from ..task.verdict import Verdict
 from .judge.item_showcase import ItemShowcase
 from .judge.later_events import LaterEvents, drawn
 from .read.division import TEST, Division
@@ -98,12 +98,10 @@ class InteractionTask:
     def compared(self, before: Verdict | None, after: Verdict | None) -> Compared:
         """Compare the trained towers with the untrained ones, baselines, and counts beside the
         vectors."""
-        systems: dict[str, SystemScores] = {}
-        if before is not None and after is not None:
-            systems = systems_of(before, self.held_out.baselines(), after)
-        about = self.held_out.about()
-        examples = self.showcase.examples(systems) if systems else []
-        return Compared(systems, about, examples)
+        held_out = self.held_out
+        return compare_systems(
+            before, after, held_out.baselines, held_out.about, self.showcase.examples
+        )
 
     def searched(self) -> Searched:
         """Return the items with vectors, and all histories."""

@@ -203,12 +203,28 @@ def extent(what: str, counts: Lengths) -> dict[str, Any]:
     }
 
 
-def systems_of(
-    before: Verdict, baselines: Mapping[str, SystemScores], after: Verdict
-) -> dict[str, SystemScores]:
-    """Return all systems in the order of a table; fusions of the trained tower with words or counts
-    come last."""
-    systems = {"untrained": before.ranking, **baselines, "trained": after.ranking}
-    for name in systems.keys() & TOGETHER:
-        systems[name] = systems.pop(name)
-    return systems
+def compare_systems(
+    before: Verdict | None,
+    after: Verdict | None,
+    baselines: Callable[[], Mapping[str, SystemScores]],
+    about: Callable[[], Mapping[str, Any]],
+    examples: Callable[[Mapping[str, SystemScores]], Sequence[Example]],
+) -> Compared:
+    """Compare a trained tower with the untrained tower and with baselines.
+
+    Fusions of the trained tower with words or counts come last among the systems.
+
+    Args:
+        before: the verdict on the untrained tower; None without held-out data to judge by.
+        after: the verdict on the trained tower; None likewise.
+        baselines: judges other systems on the same test.
+        about: gives further values for metrics.json, once the baselines are judged.
+        examples: gives held-out queries with the answers of the trained system.
+    """
+    systems: dict[str, SystemScores] = {}
+    if before is not None and after is not None:
+        systems = {"untrained": before.ranking, **baselines(), "trained": after.ranking}
+        for name in systems.keys() & TOGETHER:
+            systems[name] = systems.pop(name)
+    values = about()
+    return Compared(systems, values, examples(systems) if systems else [])

@@ -20,8 +20,8 @@ from ..mining.embed import StoredEmbeddings, embed_by
 from ..task.config import Config
 from ..task.evaluation import Part
 from ..task.rounds import Race
-from ..task.showcase import Compared, DataFacts, RefitPlan, Searched, systems_of
-from ..task.verdict import SystemScores, Verdict
+from ..task.showcase import Compared, DataFacts, RefitPlan, Searched, compare_systems
+from ..task.verdict import Verdict
 from ..towers.pair import Tower
 from ..towers.saved import model_folder
 from .judge.held_out import HeldOutQueries
@@ -122,12 +122,10 @@ class TextTask:
 
     def compared(self, before: Verdict | None, after: Verdict | None) -> Compared:
         """Compare the trained tower with the untrained tower, a teacher, and BM25."""
-        systems: dict[str, SystemScores] = {}
-        if before is not None and after is not None:
-            systems = systems_of(before, self.held_out.baselines(), after)
-        about = self.held_out.about()
-        examples = self.showcase.examples(systems) if systems else []
-        return Compared(systems, about, examples)
+        held_out = self.held_out
+        return compare_systems(
+            before, after, held_out.baselines, held_out.about, self.showcase.examples
+        )
 
     def searched(self) -> Searched:
         """Return every searched document with its vector."""
