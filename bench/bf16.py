@@ -119,10 +119,10 @@ def quality(name: str, folder: Path, seeds: range) -> dict[str, Any]:
                 ],
                 overwrite=True,
             )  # fmt: skip
-            assert run.document["mixed_precision"] == precision
+            assert run.results["mixed_precision"] == precision
             scores[precision].append(judge.scores(run.encode))
             seconds[precision].append(
-                {phase: each["cpu"] for phase, each in run.document["seconds"].items()}
+                {phase: each["cpu"] for phase, each in run.results["seconds"].items()}
             )
     means = {each: np.mean(scores[each], axis=0) for each in PRECISIONS}
     return {

@@ -47,9 +47,9 @@ def measured(name: str, seeds: range) -> dict[str, Any]:
             run = tempera.train(
                 str(given), folder / f"run-{seed}", [f"train.seed={seed}", "mining.again=0"]
             )
-            (again,) = run.document["refit"]
+            (again,) = run.results["refit"]
             steps = round(
-                run.document["best"]["step"] * again["pairs"] / run.document["data"]["train"]
+                run.results["best"]["step"] * again["pairs"] / run.results["data"]["train"]
             )
             assert again["steps"] <= steps / 2 + 1, (
                 "documents are too short for rows to be made of them"
@@ -64,8 +64,8 @@ def measured(name: str, seeds: range) -> dict[str, Any]:
                     "evaluation.validation=0",
                 ],
             )
-            seconds["on"].append(run.document["seconds"]["refit"]["cpu"])
-            seconds["anew"].append(anew.document["seconds"]["train"]["cpu"])
+            seconds["on"].append(run.results["seconds"]["refit"]["cpu"])
+            seconds["anew"].append(anew.results["seconds"]["train"]["cpu"])
             encoders = {
                 "evaluated": load(run.folder / EVALUATED),
                 "on": run.encode,

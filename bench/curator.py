@@ -114,7 +114,7 @@ def measured(name: str, pairs: int, seeds: int) -> dict[str, Any]:
                         str(folder / f"{file}.parquet"), folder / f"{arm} {seed}", options
                     )
                 scores[arm].append(judge.scores(run.encode))
-                spent[arm].append(run.document["seconds"]["train"]["cpu"])
+                spent[arm].append(run.results["seconds"]["train"]["cpu"])
                 if seen:
                     found.setdefault(arm, []).append((seen[0], float(np.mean(seen))))
                 print(name, arm, seed, f"{scores[arm][-1].mean():.4f}", file=sys.stderr, flush=True)

@@ -119,7 +119,7 @@ def ours(case: Case, seed: int) -> tuple[Floats, float, int, int]:
     )
     seconds = time.process_time() - began
     embed.load = load
-    step = run.document.get("best", {}).get("step", run.document["steps"])
+    step = run.results.get("best", {}).get("step", run.results["steps"])
     return case.scores(run.encode(case.questions.queries)), seconds, step, embedded.count("doc")
 
 

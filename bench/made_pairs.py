@@ -106,7 +106,7 @@ def measured(name: str, cache: Path, seeds: range, tower: list[str]) -> dict[str
             name,
             seed,
             f"{scores[TRAINED][-1].mean():.4f}",
-            run.document.get("best"),
+            run.results.get("best"),
             file=sys.stderr,
             flush=True,
         )

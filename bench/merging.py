@@ -102,7 +102,7 @@ def measured(name: str) -> dict[str, Any]:
         return {
             **{key: document[key] for key in ("weight", "kept", "lost", "sentence")},
             "points": points,
-            "also": {Path(path).stem: each for path, each in run.document["also"].items()},
+            "also": {Path(path).stem: each for path, each in run.results["also"].items()},
             "test": {label: float(each.mean()) for label, each in per_query.items()},
             "merged - trained": shown(per_query["merged"], per_query["trained"]),
             "trained - base": shown(per_query["trained"], per_query["base"]),

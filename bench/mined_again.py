@@ -51,10 +51,10 @@ def measured(name: str, seeds: range) -> dict[str, Any]:
                 run.folder / "config.yaml", folder / f"plain-{seed}", ["mining.again=0"]
             )
             judged = {"with": run.encode, "without": plain.encode}
-            if run.document.get("refit"):
+            if run.results.get("refit"):
                 judged |= {"evaluated": load(run.folder / EVALUATED)}
                 for system, each in (("with", run), ("without", plain)):
-                    seconds[system].append(each.document["seconds"]["refit"]["cpu"])
+                    seconds[system].append(each.results["seconds"]["refit"]["cpu"])
             for system, encode in judged.items():
                 systems.setdefault(system, []).append(judge.scores(encode))
         means = {system: np.mean(each, axis=0) for system, each in systems.items()}

@@ -127,9 +127,9 @@ def measured(name: str, pairs: int, seconds: float, seeds: int) -> dict[str, Any
             model, ends = steps_of_theirs(columns, steps["theirs"], seed)
             found["tempera"].append(judge.scores(run.encode))
             found["theirs"].append(judge.scores(encoding(model)))
-            phases = {phase: each["cpu"] for phase, each in run.document["seconds"].items()}
+            phases = {phase: each["cpu"] for phase, each in run.results["seconds"].items()}
             spent.append(
-                {**phases, "theirs": ends[-1], "saved": run.document.get("best", {}).get("step")}
+                {**phases, "theirs": ends[-1], "saved": run.results.get("best", {}).get("step")}
             )
             line = [f"{system} {each[-1].mean():.4f}" for system, each in found.items()]
             print(name, seed, *line, file=sys.stderr, flush=True)

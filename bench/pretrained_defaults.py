@@ -87,7 +87,7 @@ def measured(
                         (
                             judge.scores(run.encode),
                             validation(run.encode),
-                            run.document["seconds"]["train"]["cpu"],
+                            run.results["seconds"]["train"]["cpu"],
                         )
                     )
                 reached[options] = np.mean([scores for scores, *_ in runs], 0)

@@ -100,7 +100,7 @@ class Judge:
     def by_words(self, run: tempera.Run) -> tuple[Floats, Floats]:
         """Return the metric of each test query under BM25 with a run's settings, and under both
         with its weight."""
-        words = Lexical(self.docs).index(Settings(**run.document["bm25"]))
+        words = Lexical(self.docs).index(Settings(**run.results["bm25"]))
         both = scores_of_both(run.encode(self.queries), run.encode(self.docs), self.queries, words)
         (fused,) = rank_by_weight(both, [weight_of(run.folder)], DEPTH)
         ranked = (words.rank(self.queries, DEPTH), fused)
@@ -218,7 +218,7 @@ def measured(name: str, seeds: range) -> dict[str, Any]:
             other, cost = theirs(judge, given, folder / "other", seed)
             seconds["recipe"].append(cost)
             evaluated = judge.scores(
-                load(run.folder / (EVALUATED if run.document.get("refit") else "model"))
+                load(run.folder / (EVALUATED if run.results.get("refit") else "model"))
             )
             of_seed = judge.scores(run.encode), evaluated, *judge.by_words(run), other
             for name, scores in zip(

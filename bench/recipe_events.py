@@ -43,7 +43,7 @@ def measured(path: Path, options: list[str]) -> dict[str, Any]:
             str(path), Path(folder) / "run", ["evaluation.metrics=[ndcg@10,hit@10]", *options]
         )
         seconds = time.process_time() - start
-        document = run.document
+        document = run.results
     hit, ndcg = "hit@10", "ndcg@10"
     best = max(
         (name for name in BASELINES if name in run.metrics),

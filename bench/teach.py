@@ -212,7 +212,7 @@ def measured(
             run, spent = case.run(arm, seed)
             scores.setdefault(arm, []).append(case.scores(run.encode))
             seconds.setdefault(arm, []).append(spent)
-            validation.setdefault(arm, []).append(run.document["best"]["value"])
+            validation.setdefault(arm, []).append(run.results["best"]["value"])
             if not seed and arm == "texts":
                 speed = {
                     "student": rate(run.encode, case.queries),

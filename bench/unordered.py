@@ -59,7 +59,7 @@ def measured(path: Path, own: list[str]) -> dict[str, Any]:
         options = ["data.ordered=false", f"evaluation.metrics=[{','.join(METRICS)}]", *own]
         run = tempera.train(str(path), Path(folder) / "run", options)
         seconds = time.process_time() - start
-        document = run.document
+        document = run.results
         (held_out,) = runs
         als, reached, of_als = peer(held_out)
     systems: dict[str, Recommended] = {

@@ -23,10 +23,15 @@ FLOORS = (  # rooms and root modules, from the lowest floor to the highest
     ("mining",),
     ("text", "recommend"),
     ("options",),
+    ("corpus",),
+    ("exports",),
+    ("recommender",),
+    ("explain",),
     ("artifacts",),
     ("run", "finished"),
     ("experiments",),
     ("tuning",),
+    ("server",),
     ("cli", "integrations"),
 )
 HEAD = """# The map of the package

@@ -337,6 +337,6 @@ def validated() -> Callable[..., dict[str, float]]:
             for record in records
             if record["event"] == "evaluation"
         }
-        return looks[run.document.get("best", {}).get("step", max(looks)) if saved else max(looks)]
+        return looks[run.results.get("best", {}).get("step", max(looks)) if saved else max(looks)]
 
     return metrics

@@ -13,10 +13,10 @@ import pytest
 
 import tempera
 from tempera.arguments import fits, kind, refuse_other_kinds
-from tempera.artifacts.recommender import Recommender
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError
 from tempera.mining.hard_negatives import Mining
+from tempera.recommender.recommender import Recommender
 
 COMMANDS = (
     "calibrate", "distill", "evaluate", "evaluate_held_out", "export_held_out", "learn", "merge", "mine", "sweep", "train",

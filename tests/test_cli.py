@@ -123,7 +123,7 @@ def test_search_prints_one_json_document(tempera: Any, tiny_run: Path) -> None:
     assert answer.document["query"] == "kaban ünïcode"
     assert [hit["rank"] for hit in answer.document["hits"]] == [1, 2, 3]
     for hit in answer.document["hits"]:
-        assert set(hit) == {"rank", "score", "id", "name", "place", "preview"}
+        assert set(hit) == {"rank", "score", "id", "name", "place", "text", "columns"}
 
 
 def test_search_reads_a_query_a_line_from_a_pipe(

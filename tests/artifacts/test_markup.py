@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from tempera.artifacts.card import Card, render_card
-from tempera.artifacts.recommender import Found, Recommendations
 from tempera.artifacts.report import RunReport, render
 from tempera.ranking.compare import Difference
 from tempera.ranking.spread import Spread
+from tempera.recommender.recommender import Found, Recommendations
 from tempera.task.showcase import Example, Hit
 from tempera.text.judge.text_showcase import TEXTS
 
@@ -178,5 +178,5 @@ def test_a_terminal_is_shown_no_control_characters(
 
 
 def test_recommendations_are_shown_without_control_characters() -> None:
-    shown = str(Recommendations([Found(1, 0.5, NASTY, NASTY, "", "")], 1, (NASTY,)))
+    shown = str(Recommendations([Found(NASTY, NASTY, "", "", {}, 1, 0.5)], 1, (NASTY,)))
     assert len(shown.split("\n")) == 2 and all(line.isprintable() for line in shown.split("\n"))

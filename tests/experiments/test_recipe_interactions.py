@@ -172,12 +172,12 @@ def test_towers_race_and_the_winner_is_written_down(
     assert written["tower"]["dimensions"] == record["chosen"]["tower.dimensions"]
     report = (run.folder / "report.html").read_text()
     assert "CPU seconds" in report and best["name"] in report
-    by = "both together; the" if run.document["counting"]["served"] else "the vectors alone; both"
+    by = "both together; the" if run.results["counting"]["served"] else "the vectors alone; both"
     assert "recommended by" in report and by in report
     again = train(run.folder / "config.yaml", tmp_path / "again")
     assert (
-        again.document["metrics"] == run.document["metrics"]
-        and "race" not in again.document["seconds"]
+        again.results["metrics"] == run.results["metrics"]
+        and "race" not in again.results["seconds"]
     )
     assert len(run.recommend(history=["i3"], k=3).hits) == 3
 
@@ -188,7 +188,7 @@ def test_a_table_of_python_races_as_its_file_does(
     file = train(events / "events.csv", tmp_path / "file", SHORT)
     handed = train({}, tmp_path / "handed", SHORT, data=csv.read_csv(events / "events.csv"))
     assert recipe_of(handed.folder)["chosen"] == recipe_of(file.folder)["chosen"]
-    assert handed.document["metrics"] == file.document["metrics"]
+    assert handed.results["metrics"] == file.results["metrics"]
 
 
 def test_an_interrupted_run_keeps_its_tower(
@@ -215,7 +215,7 @@ def test_an_interrupted_run_keeps_its_tower(
             train(events / "events.csv", tmp_path / "run", SHORT)
     monkeypatch.setattr(racing, "run_race", None)  # a second race would fail
     run = train(events / "events.csv", tmp_path / "run", SHORT)
-    assert run.document["metrics"] == whole.document["metrics"]
+    assert run.results["metrics"] == whole.results["metrics"]
 
 
 def test_too_few_events_to_choose_by_take_the_first_tower(

@@ -187,7 +187,7 @@ def test_the_weights_that_a_run_would_save_are_compared(
         point.records[0] for point in sweep(small, over, 1, tmp_path / "out", worse).points
     )
     alone = train(small, tmp_path / "run", worse)
-    assert alone.document["best"]["step"] < 4 and best.metrics == validated(alone, saved=True)
+    assert alone.results["best"]["step"] < 4 and best.metrics == validated(alone, saved=True)
     assert last.metrics == validated(alone) != best.metrics
 
 

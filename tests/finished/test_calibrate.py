@@ -18,8 +18,8 @@ import pytest
 
 import tempera
 from tempera.artifacts.calibrated import Calibration, read_calibration, write_calibration
-from tempera.artifacts.index import write_index
 from tempera.artifacts.run_folder import Run
+from tempera.corpus.index import write_index
 from tempera.errors import ConfigError, DataError, OutputError
 from tempera.finished.calibrate import calibrate
 from tempera.finished.known_pairs import held_out, known_pairs
@@ -78,7 +78,7 @@ def table(path: Path, run: Path, labels: bool = True) -> Path:
 def test_the_hits_of_what_a_run_held_out_are_those_of_its_search(calibrated: Path) -> None:
     found = read_calibration(calibrated / "model")
     run, pairs = Run(calibrated), held_out(calibrated)
-    assert len(pairs) == run.document["data"]["queries"] == 40
+    assert len(pairs) == run.results["data"]["queries"] == 40
     hits = [hit for query in pairs.texts("query") for hit in run.search(query)]
     answers = dict(zip(pairs.texts("query"), pairs.texts("doc")))
     right = sum(hit.preview == answers[q] for q in answers for hit in run.search(q))

@@ -72,7 +72,7 @@ def test_the_evaluated_model_reaches_what_the_run_says(one: Run, long: Run) -> N
         assert set(finding.metrics) == {"trained", "trained + counting"}
         for system, protocols in finding.metrics.items():
             for protocol, metrics in protocols.items():
-                rows = run.document["protocols"][system][protocol]["rows"]
+                rows = run.results["protocols"][system][protocol]["rows"]
                 for name in ("ndcg@10", "hit@3"):
                     assert metrics[name] == pytest.approx(
                         rows[0]["metrics"][name]["mean"], abs=1e-9

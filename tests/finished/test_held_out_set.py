@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from tempera import evaluate, evaluate_held_out, export_held_out
-from tempera.artifacts.index import Index
 from tempera.artifacts.run_folder import Run
+from tempera.corpus.index import Index
 from tempera.errors import ConfigError, DataError, OutputError
 from tempera.finished.calibrate import calibrate
 from tempera.forms.roles import Roles
@@ -77,8 +77,8 @@ def test_another_program_judges_the_model_as_its_run_did(run: Path, tmp_path: Pa
         facts["validation_queries"],
     )
     assert not {*test.queries["id"].to_pylist()} & {*dev.queries["id"].to_pylist()}
-    known = Index(run / "index").documents.select(["id", "preview"]).to_pylist()
-    assert {row["id"]: row["preview"] for row in known} == dict(
+    known = Index(run / "index").documents.select(["id", "text"]).to_pylist()
+    assert {row["id"]: row["text"] for row in known} == dict(
         zip(test.corpus["id"].to_pylist(), test.corpus["text"].to_pylist())
     )
 
@@ -144,7 +144,7 @@ def test_bm25_has_the_settings_that_the_run_has_tuned(pairs_file: Path, tmp_path
     given["evaluation"]["bm25"] = True
     run = train(given, tmp_path / "run", ["train.max_steps=1"])
     (finding,) = [evaluate_held_out(run.folder, bm25=True, metrics=["ndcg@10"])]
-    assert finding.json()["bm25"] == {**run.document["bm25"], "tuned": True}
+    assert finding.json()["bm25"] == {**run.results["bm25"], "tuned": True}
     mean = finding.json()["systems"]["bm25"]["ndcg@10"]["mean"]
     assert mean == pytest.approx(run.metrics["bm25"]["ndcg@10"], abs=1e-9)
 
@@ -272,7 +272,7 @@ def test_of_several_texts_with_one_id_the_first_is_asked(
     export_held_out(run.folder, tmp_path / "set")
     (judged,) = evaluate(run.folder, tmp_path / "set", metrics=["ndcg@10"])
     assert judged.systems[str(run.folder)].metrics["ndcg@10"] == pytest.approx(
-        run.document["metrics"]["trained"]["ndcg@10"]
+        run.results["metrics"]["trained"]["ndcg@10"]
     )
     assert {*read_beir(tmp_path / "set").queries["text"].to_pylist()} <= {
         row["query"] for row in rows[::2]
@@ -332,7 +332,7 @@ def test_what_a_run_has_learned_of_validation_is_known_where_pairs_share_documen
     given["evaluation"] |= {"validation": 60}
     given["train"]["refit"] = refit
     again = train(given, tmp_path / "run")
-    assert again.document["refit"][0]["part"] == "validation"
+    assert again.results["refit"][0]["part"] == "validation"
     finding = evaluate_held_out(again.folder)
     (scores,) = finding.systems.values()
     assert scores.metrics["ndcg@10"] == pytest.approx(again.metrics["trained"]["ndcg@10"])

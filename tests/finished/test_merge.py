@@ -62,7 +62,7 @@ def weights(folder: Path) -> torch.Tensor:
 
 def test_other_data_are_judged_before_and_after(judged: Path, pairs_file: Path) -> None:
     run = Run(judged / "run")
-    (also,) = run.document["also"].items()
+    (also,) = run.results["also"].items()
     path, found = also
     assert path == str(pairs_file) and found["metric"] == "ndcg@10"
     assert (

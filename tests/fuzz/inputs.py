@@ -32,9 +32,8 @@ from chance import altered, damaged, mutated, number, table, text, value
 from torch import nn
 
 from tempera.artifacts.calibrated import read_calibration
-from tempera.artifacts.index import Index
-from tempera.artifacts.recommender import Recommender
 from tempera.artifacts.run_folder import Run
+from tempera.corpus.index import Index
 from tempera.engine.cache import Cache
 from tempera.engine.checkpoint import State
 from tempera.errors import TemperaError
@@ -46,6 +45,7 @@ from tempera.options import yaml_options as config
 from tempera.options.build import build, build_roles
 from tempera.options.names import PARTS, SECTIONS
 from tempera.recommend.read.interactions import Interactions
+from tempera.recommender.recommender import Recommender
 from tempera.run.resume import Checkpoints
 from tempera.text.read.beir import read_beir
 from tempera.text.read.sources import PairsFile, documents
@@ -653,7 +653,7 @@ def _arrow(found: pa.Table, stamp: bytes | None) -> bytes:
 
 
 def _index(chance: Random) -> tuple[Files, Any]:
-    names = ("id", "name", "place", "preview")
+    names = ("id", "name", "place", "text")
     found = pa.table({name: [f"{name} {i}" for i in range(5)] for name in names})
     stamp: bytes | None = json.dumps(
         {"model": "m", "dimensions": 4, "metric": "cosine", "normalised": True}
@@ -709,7 +709,7 @@ def _read_store(folder: Path, _: Any) -> None:
 def _read_run(folder: Path, _: Any) -> None:
     run = Run(folder)
     assert isinstance(run.metrics, dict)
-    json.dumps(run.document)
+    json.dumps(run.results)
     run.search("what is there", 3)
 
 

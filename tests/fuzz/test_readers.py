@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from inputs import CALIBRATION, Fault, Place, Reader, accepts, readers
 
 from tempera.artifacts.calibrated import read_calibration
-from tempera.artifacts.index import Index, write_index
 from tempera.artifacts.run_folder import Run
+from tempera.corpus.index import Index, write_index
 from tempera.errors import DataError, TemperaError, one_line
 from tempera.mining.vectors import Store
 from tempera.options.yaml_options import load as load_config

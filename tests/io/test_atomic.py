@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tempera.artifacts.index import write_index
+from tempera.corpus.index import write_index
 from tempera.errors import OutputError
 from tempera.io.atomic import MARK, new_file, staged, write_file
 from tempera.io.documents import JsonLines, write_json

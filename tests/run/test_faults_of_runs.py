@@ -415,7 +415,7 @@ def test_a_disk_that_is_full_while(
         else:
             patch.setattr(
                 *{
-                    "index": ("tempera.artifacts.index.write_index", full),
+                    "index": ("tempera.corpus.index.write_index", full),
                     "report": ("tempera.run.publish.render", full),
                 }[what]
             )

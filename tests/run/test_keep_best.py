@@ -251,7 +251,7 @@ def test_nothing_held_out_is_never_evaluated(
     run = train(options, tmp_path / "run")
     assert asked.parts == [] and run.metrics == {}
     assert (
-        run.document["data"]["train"] == 400
+        run.results["data"]["train"] == 400
         and "not evaluated" in (run.folder / "report.html").read_text()
     )
     assert run.search(" ".join(WORDS[:2]), k=3)
@@ -264,4 +264,4 @@ def test_without_a_test_validation_chooses(
     options["evaluation"]["queries"] = 0
     run = train(options, tmp_path / "run")
     assert asked.parts == ["validation"] * 8 and run.metrics == {}
-    assert run.document["best"]["value"] == max(value for value, _ in asked.looks)
+    assert run.results["best"]["value"] == max(value for value, _ in asked.looks)

@@ -229,7 +229,7 @@ def test_a_run_is_resumed_in_the_precision_it_began_with(
     run = train(chosen, output, ["train.mixed_precision=bf16"])  # slower here, and the same bits
     gain(7.0)
     whole = train(chosen, tmp_path / "whole")
-    assert run.document["mixed_precision"] == whole.document["mixed_precision"] == "bf16"
+    assert run.results["mixed_precision"] == whole.results["mixed_precision"] == "bf16"
     logs = [
         [json.loads(line) for line in (one.folder / "log.jsonl").read_text().splitlines()]
         for one in (run, whole)

@@ -71,11 +71,11 @@ def test_what_is_open_is_raced_and_written_down(raced: Any, tmp_path: Path) -> N
     assert record["chosen"] == max(last, key=lambda each: each["score"])["values"]
     assert written["objective"]["temperature"]["value"] == record["chosen"][TEMPERATURE]
     assert written["train"]["learning_rate"] == record["chosen"][RATE]
-    assert written["train"]["batch_size"] == 32 and run.document["seconds"]["race"]["cpu"] > 0
+    assert written["train"]["batch_size"] == 32 and run.results["seconds"]["race"]["cpu"] > 0
     # The run's own configuration leaves nothing open, so it makes the same run without a race.
     again = train(run.folder / "config.yaml", tmp_path / "again")
-    assert again.document["metrics"] == run.document["metrics"]
-    assert "race" not in again.document["seconds"]
+    assert again.results["metrics"] == run.results["metrics"]
+    assert "race" not in again.results["seconds"]
 
 
 def test_an_interrupted_run_keeps_its_winner(
@@ -111,7 +111,7 @@ def test_an_interrupted_run_keeps_its_winner(
     log.write_text(whole_log)
     run = train(options, tmp_path / "run")
     assert tried(run.folder)["chosen"] == tried(raced.folder)["chosen"]
-    assert run.document["metrics"] == raced.document["metrics"]
+    assert run.results["metrics"] == raced.results["metrics"]
 
 
 def test_what_the_user_sets_is_left_alone(options: dict[str, Any], tmp_path: Path) -> None:
@@ -394,11 +394,11 @@ def test_short_texts_are_embedded_in_more_dimensions(
         "train": {**options["train"], **given},
     }
     run = train(options, tmp_path / "run")
-    rates = [each["values"].get(RATE, rate) for each in run.document["recipe"]["tried"]]
+    rates = [each["values"].get(RATE, rate) for each in run.results["recipe"]["tried"]]
     assert trials == [(narrower, pytest.approx(each * faster)) for each in rates]
     assert config.load(run.folder / "config.yaml").values["tower"]["dimensions"] == width
     assert run.index.vectors.shape == (400, width) and run.encode(["a"]).shape == (1, width)
-    tried = [each["values"].get(DIMENSIONS) for each in run.document["recipe"]["tried"]]
+    tried = [each["values"].get(DIMENSIONS) for each in run.results["recipe"]["tried"]]
     assert tried == [None if tower else 1024] * (5 if rate is None else 2)
 
 
@@ -501,7 +501,7 @@ def test_an_interrupted_race_goes_on_after_its_last_setting(
     ours, theirs = tried(run.folder), tried(raced.folder)
     for each in (*ours["tried"], *theirs["tried"]):
         each.pop("seconds")
-    assert ours == theirs and run.document["metrics"] == raced.document["metrics"]
+    assert ours == theirs and run.results["metrics"] == raced.results["metrics"]
     assert not (tmp_path / "run.checkpoints").exists()
 
 

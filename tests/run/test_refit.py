@@ -47,7 +47,7 @@ def trained(
 ) -> tuple[Run, dict[str, Any], list[dict[str, Any]]]:
     run = train({**options, "train": {**options["train"], "refit": refit}}, folder / refit)
     log = [json.loads(line) for line in (folder / refit / "log.jsonl").read_text().splitlines()]
-    return run, run.document, [record for record in log if record["event"] == "refit"]
+    return run, run.results, [record for record in log if record["event"] == "refit"]
 
 
 def known(run: Run, item: str) -> int:

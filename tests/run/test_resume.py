@@ -742,4 +742,4 @@ def test_the_line_that_a_stopped_command_leaves_resumes_it(
     assert resumed[0] == "tempera"
     done = subprocess.run([*started, *resumed[1:]], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "resuming after step" in done.stderr and Run(tmp_path / "run").document["steps"] > 1000
+    assert "resuming after step" in done.stderr and Run(tmp_path / "run").results["steps"] > 1000

@@ -15,9 +15,9 @@ import pyarrow.parquet as parquet
 import pytest
 from numpy.typing import NDArray
 
-from tempera.artifacts.other_events import EventsFinding
 from tempera.artifacts.run_folder import Run
 from tempera.finished.held_out_events import evaluate_held_out_events
+from tempera.recommender.other_events import EventsFinding
 from tempera.run.train import train
 from tempera.task.verdict import COUNTED
 
@@ -218,7 +218,7 @@ def test_each_question_is_answered_as_it_was_evaluated(runs: Any, name: str, sys
     run = runs(name)
     finding = evaluate_held_out_events(run.folder)
     for protocol, metrics in finding.metrics[system].items():
-        told = run.document["protocols"][system][protocol]["rows"][0]["metrics"]
+        told = run.results["protocols"][system][protocol]["rows"][0]["metrics"]
         assert metrics["ndcg@10"] == pytest.approx(told["ndcg@10"]["mean"], abs=1e-9)
     asked = Questions(finding, system, "rolling")
     assert len(asked.events) > 40

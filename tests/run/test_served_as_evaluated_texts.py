@@ -21,8 +21,8 @@ import pytest
 import torch
 
 from tempera import evaluate_held_out
-from tempera.artifacts.index import Index
 from tempera.artifacts.run_folder import Run
+from tempera.corpus.index import Index
 from tempera.errors import ConfigError
 from tempera.ranking.nearest import top
 from tempera.ranking.spread import normalised
@@ -229,7 +229,7 @@ def test_python_and_the_command_line_answer_as_evaluated(
 def test_a_hybrid_search_answers_as_evaluated_with_the_weight_that_validation_chose(
     served: Served, tempera: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    document = served.run.document
+    document = served.run.results
     assert document["hybrid"]["weight"] == weight_of(served.folder)
     whole = len(served.run.index.documents)
     scores, lists = {}, {}
@@ -248,7 +248,7 @@ def test_sentence_transformers_alone_answers_as_evaluated(served: Served) -> Non
     if (served.folder / "model" / "kept_index.json").is_file():
         pytest.skip("its documents are vectors of an index")
     documents = served.run.index.documents
-    docs = served.model.encode_document(documents["preview"].to_pylist())
+    docs = served.model.encode_document(documents["text"].to_pylist())
     similarities = served.model.similarity(served.model.encode_query(served.queries), docs)
     lists = served.lists(np.asarray(similarities), documents["id"].to_pylist())
     refuse_other_answers(served, lists, served.scores)

@@ -49,7 +49,7 @@ def test_a_limited_run_is_the_run_of_that_many_steps_and_resumes_exactly(
     options = text_options(pairs_file, max_time="18s")
     whole = train(options, tmp_path / "whole")
     assert slow == [4]  # 32 steps of a second are more than 5 % of 18
-    assert whole.document["steps"] == 12  # 18 seconds less the 6 of measuring
+    assert whole.results["steps"] == 12  # 18 seconds less the 6 of measuring
     (event,) = (record for record in logged(whole.folder) if record["event"] == "time limit")
     assert event == {"event": "time limit", "steps": 12, "seconds": 18.0, "step_seconds": 1.0}
     resolved = yaml.safe_load((whole.folder / "config.yaml").read_text())["train"]
@@ -99,7 +99,7 @@ def test_steps_are_measured_anew_where_open_options_make_another_tower(
         "seconds": 18.0,
         "step_seconds": 2.0,
     }  # 18 less 4 of 2
-    assert whole.document["steps"] == 5 and limits == [
+    assert whole.results["steps"] == 5 and limits == [
         None
     ]  # an epoch is less than the 14 steps of the first limit
     with monkeypatch.context() as patch:
@@ -152,14 +152,12 @@ def test_training_again_is_within_the_time(
     run = train(options, tmp_path / "run")
     again = [record["steps"] for record in logged(run.folder) if record["event"] == "refit"]
     assert (
-        len(again) == 2 and 20 <= run.document["steps"] + (1 + negatives / 2) * sum(again) <= 24
+        len(again) == 2 and 20 <= run.results["steps"] + (1 + negatives / 2) * sum(again) <= 24
     )  # 30 s less the 6 of measuring
-    assert "refit" in run.document["seconds"]
+    assert "refit" in run.results["seconds"]
     options["evaluation"] |= {"validation": 0, "queries": 0}
     nothing = train(options, tmp_path / "nothing")
-    assert (
-        nothing.document["steps"] == 24 and "refit" not in nothing.document
-    )  # nothing is held out
+    assert nothing.results["steps"] == 24 and "refit" not in nothing.results  # nothing is held out
 
 
 def test_a_run_that_needs_fewer_steps_takes_fewer(
@@ -167,7 +165,7 @@ def test_a_run_that_needs_fewer_steps_takes_fewer(
 ) -> None:
     run = train(text_options(pairs_file, max_time="1h", num_train_epochs=1), tmp_path / "run")
     assert slow == [4, 32]
-    assert 0 < run.document["steps"] < 12
+    assert 0 < run.results["steps"] < 12
 
 
 def test_two_limits_and_times_without_a_unit_that_is_known_are_refused() -> None:

@@ -145,7 +145,7 @@ def test_metrics_json(tiny_run: Path) -> None:
                 means[ours][metric] - means[theirs][metric], abs=1e-9
             )
             assert found["low"] <= found["mean"] <= found["high"]
-    assert Run(tiny_run).document == document
+    assert Run(tiny_run).results == document
     assert Run(tiny_run).metrics == document["metrics"]
 
 
@@ -177,7 +177,7 @@ def test_training_finds_what_was_planted(tiny_run: Path) -> None:
     the time."""
     metrics = Run(tiny_run).metrics
     assert metrics["trained"]["ndcg@10"] > 0.9 > metrics["untrained"]["ndcg@10"] + 0.1
-    document = Run(tiny_run).document
+    document = Run(tiny_run).results
     assert document["difference"]["trained - untrained"]["ndcg@10"]["low"] > 0
     assert document["spread"]["trained"]["auc"] > document["spread"]["untrained"]["auc"]
 
@@ -189,7 +189,7 @@ def test_the_index_holds_every_document_with_its_place(tiny_run: Path, pairs_fil
     assert np.linalg.norm(index.vectors, axis=1) == pytest.approx(np.ones(300), abs=1e-6)
     for found in index.documents.to_pylist():
         row = rows[int(found["place"].rpartition(" ")[2]) - 1]
-        assert row["doc"] == found["preview"]
+        assert row["doc"] == found["text"]
     assert len(set(index.documents["id"].to_pylist())) == 300
 
 
@@ -210,7 +210,7 @@ def test_sentence_transformers_opens_the_model_and_finds_the_same(tiny_run: Path
 
     model = SentenceTransformer(str(tiny_run / "model"), device="cpu", local_files_only=True)
     run = Run(tiny_run)
-    texts = ["kaban micel", "the NU_BAN of toFar", "", run.index.documents["preview"][7].as_py()]
+    texts = ["kaban micel", "the NU_BAN of toFar", "", run.index.documents["text"][7].as_py()]
     theirs = model.encode(texts, show_progress_bar=False)
     assert np.abs(theirs - run.encode(texts)).max() < 1e-6
     assert int((theirs[3] @ run.index.vectors.T).argmax()) == 7
@@ -304,7 +304,7 @@ def test_every_document_is_read_once_when_training_is_over(
     run = train(options, tmp_path / "run")
     before = 300 + 1  # ranked by the untrained tower; one for the width
     assert sum(read) == before + 350  # which the examples in the report are among
-    texts = run.index.documents["preview"].to_pylist()
+    texts = run.index.documents["text"].to_pylist()
     np.testing.assert_allclose(
         run.index.vectors, load_model(run.folder / "model", "doc")(texts), atol=1e-6
     )
@@ -359,7 +359,7 @@ def test_a_run_from_a_file_and_overrides_reads_python_files(tmp_path: Path) -> N
         "train: {batch_size: 16, max_steps: 40}\nevaluation: {queries: 10, bm25: false}\n"
     )
     run = train(tmp_path / "run.yaml", tmp_path / "run", ["train.max_steps=50"])
-    assert run.document["data"]["pairs"] == 60
+    assert run.results["data"]["pairs"] == 60
     assert len(log_of(run, "step")) == 50
     best = run.search("parse the cookie")[0]
     assert best.name == "parses.parse_cookie"
@@ -446,10 +446,10 @@ def test_folders_that_are_no_run(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^no such run: .*/none$"):
         Run(tmp_path / "none")
     with pytest.raises(DataError, match=r"is not a finished run: metrics\.json is missing"):
-        _ = Run(tmp_path).document
+        _ = Run(tmp_path).results
     (tmp_path / "metrics.json").write_text("{")
     with pytest.raises(DataError, match=r"metrics\.json is not JSON"):
-        _ = Run(tmp_path).document
+        _ = Run(tmp_path).results
     with pytest.raises(DataError, match=r"is not (an index|a saved model): .* is missing$"):
         Run(tmp_path).search("anything")
 
@@ -459,8 +459,8 @@ def test_a_hybrid_search_ranks_by_weighted_standard_scores_of_words_and_vectors(
 ) -> None:
     run, query = Run(tiny_run), "kaban micel tofar"
     words = (
-        Lexical(run.index.documents["preview"].to_pylist())
-        .index(Settings(**run.document["bm25"]))
+        Lexical(run.index.documents["text"].to_pylist())
+        .index(Settings(**run.results["bm25"]))
         .scores([query])
     )
     vectors = np.asarray(run.index.vectors @ run.encode([query])[0])[None]
@@ -511,7 +511,7 @@ def test_the_weight_is_chosen_on_validation_queries(
 ) -> None:
     options["evaluation"] |= {"bm25": True, "validation": 60}
     run = train(options, tmp_path / "run", ["train.max_steps=1", "train.evaluations=0"])
-    chosen = run.document["hybrid"]
+    chosen = run.results["hybrid"]
     assert (
         chosen["queries"] == 60 and chosen["weight"] <= 0.2
     )  # an untrained tower knows less than the words do

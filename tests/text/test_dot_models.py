@@ -142,8 +142,8 @@ def test_training_by_another_similarity_than_the_models_is_said(
         assert said == (similarity != model.name)
         stamp = run.index.stamp
         assert stamp is not None and stamp.metric == similarity
-        assert ("precisions" in run.document) == (similarity == "cosine")
-        spread = run.document["spread"]["trained"]
+        assert ("precisions" in run.results) == (similarity == "cosine")
+        spread = run.results["spread"]["trained"]
         # Pictures and alarms of a collapse are about cosines.
         assert -1 <= spread["random_95%"] <= 1 + 1e-6
 

@@ -61,7 +61,7 @@ def learned(run: Run) -> set[int]:
 
 
 def records(run: Run) -> list[tuple[str, int, int]]:
-    return [(each["part"], each["pairs"], each["steps"]) for each in run.document.get("refit", [])]
+    return [(each["part"], each["pairs"], each["steps"]) for each in run.results.get("refit", [])]
 
 
 def test_few_queries_choose_no_length_and_are_learned_all_the_same(
@@ -76,14 +76,14 @@ def test_few_queries_choose_no_length_and_are_learned_all_the_same(
     )
     run = train(with_refit(options, "auto"), tmp_path / "run")
     assert phases == [{}]  # its seconds are those of the phase `refit`, not of `train`
-    steps, before = run.document["steps"], run.document["data"]["train"]
-    assert "best" not in run.document and before == 220
+    steps, before = run.results["steps"], run.results["data"]["train"]
+    assert "best" not in run.results and before == 220
     assert (
         records(run) == [("test", 300, round(steps * 300 / 220))] and len(learned(run)) == 2 * 300
     )
-    assert run.cautions == run.document["cautions"] and isinstance(run.cautions, list)
+    assert run.cautions == run.results["cautions"] and isinstance(run.cautions, list)
     untrained, trained = (
-        run.document["metrics"][system]["ndcg@10"] for system in ("untrained", "trained")
+        run.results["metrics"][system]["ndcg@10"] for system in ("untrained", "trained")
     )
     assert repr(run).startswith(
         f"Run('{run.folder}'): ndcg@10 untrained {untrained:.3f}, trained {trained:.3f}"
@@ -96,11 +96,11 @@ def test_the_saved_model_learns_everything_and_the_evaluated_one_is_kept(
     plain, again = (
         train(with_refit(options, refit), tmp_path / refit) for refit in ("none", "auto")
     )
-    best, before = plain.document["best"]["step"], plain.document["data"]["train"]
+    best, before = plain.results["best"]["step"], plain.results["data"]["train"]
     assert before == 200 and records(plain) == []
     assert records(again) == [("test", 300, round(best * 300 / 200))]
     for figures in ("metrics", "difference", "spread", "best", "data", "bm25", "hybrid"):
-        assert again.document[figures] == plain.document[figures]
+        assert again.results[figures] == plain.results[figures]
     assert np.array_equal(weights(again.folder / "evaluated"), weights(plain.folder / "model"))
     assert not (plain.folder / "evaluated").exists()
     assert not np.array_equal(weights(again.folder / "model"), weights(plain.folder / "model"))
@@ -123,7 +123,7 @@ def test_what_is_saved_is_a_run_on_all_pairs(options: dict[str, Any], tmp_path: 
     by_hand = train(
         {**options, "train": {**options["train"], "max_steps": steps}}, tmp_path / "by_hand"
     )
-    assert pairs == by_hand.document["data"]["train"] == 300
+    assert pairs == by_hand.results["data"]["train"] == 300
     assert np.array_equal(weights(again.folder / "model"), weights(by_hand.folder / "model"))
 
 
@@ -139,7 +139,7 @@ def test_training_goes_on_with_negatives_that_the_chosen_weights_mine(
     run = train(with_refit(options, "auto"), tmp_path / "run")
     assert np.array_equal(weights(run.folder / "evaluated"), weights(without.folder / "evaluated"))
     assert records(run)[0][2] == round(
-        0.5 * run.document["best"]["step"] * 300 / run.document["data"]["train"]
+        0.5 * run.results["best"]["step"] * 300 / run.results["data"]["train"]
     )
     mined = tmp_path / "mined.parquet"
     report = tempera.mine(
@@ -157,7 +157,7 @@ def test_training_goes_on_with_negatives_that_the_chosen_weights_mine(
         tmp_path / "by_hand",
     )
     assert np.array_equal(weights(run.folder / "model"), weights(by_hand.folder / "model"))
-    (record,) = run.document["refit"]
+    (record,) = run.results["refit"]
     assert record["goes_on"] and record["negatives"] == report.kept > 0
     card = (run.folder / "model" / "README.md").read_text()
     assert (
@@ -177,7 +177,7 @@ def test_what_is_mined_is_told_and_a_wrong_index_is_refused_first(
         run = train(with_refit(options, "auto"), tmp_path / "run")
     assert "with up to 100 negatives a query that it mines" in caplog.text  # of the depth
     assert "queries have found no negative" in caplog.text
-    assert run.document["refit"][0]["negatives"] == 0
+    assert run.results["refit"][0]["negatives"] == 0
     pytest.importorskip("faiss")
     options["mining"] = {"again": 3, "faiss": "Foo"}
     monkeypatch.setattr("tempera.run.train.fit", lambda *_: pytest.fail("it is trained before"))
@@ -257,7 +257,7 @@ def test_after_made_rows_training_goes_on_from_the_chosen_weights(
     options["data"]["path"] = str(path)
     options["train"] |= {"made_rows": 2, "evaluations": 8, **rates}
     plain, run = (train(with_refit(options, each), tmp_path / each) for each in ("none", part))
-    best, first = plain.document["best"], plain.document["data"]["train"]
+    best, first = plain.results["best"], plain.results["data"]["train"]
     assert best["step"] > 0 and (best["step"] < best["taken"] or "table_optimizer" in rates)
     assert [steps for _, _, steps in records(run)] == [
         round(0.5 * best["step"] * pairs / first) for _, pairs, _ in records(run)
@@ -299,15 +299,15 @@ def test_all_learns_validation_before_the_test_is_evaluated(
         train(with_refit(options, each), tmp_path / each) for each in ("none", "validation", "all")
     )
     assert [records(run) for run in (more, whole)] == [
-        [("validation", 260, round(plain.document["best"]["step"] * 260 / 200))],
-        [*records(more), ("test", 300, round(plain.document["best"]["step"] * 300 / 200))],
+        [("validation", 260, round(plain.results["best"]["step"] * 260 / 200))],
+        [*records(more), ("test", 300, round(plain.results["best"]["step"] * 300 / 200))],
     ]
-    assert more.document["metrics"] == whole.document["metrics"]
-    assert more.document["spread"] != plain.document["spread"]
+    assert more.results["metrics"] == whole.results["metrics"]
+    assert more.results["spread"] != plain.results["spread"]
     assert (
         weighed == [200] * 3
     )  # validation has chosen the weight beside BM25 before it was learned
-    assert more.document["hybrid"] == whole.document["hybrid"] == plain.document["hybrid"]
+    assert more.results["hybrid"] == whole.results["hybrid"] == plain.results["hybrid"]
     assert [len(learned(run)) for run in (more, whole)] == [2 * 260, 2 * 300]
     assert np.array_equal(weights(whole.folder / "evaluated"), weights(more.folder / "model"))
     with pytest.raises(
@@ -371,7 +371,7 @@ def test_texts_that_are_no_pairs_are_not_learned_again(
     options["data"] = {"source": "documents", "path": str(path)}
     options["train"] |= {"refit": "auto", "teacher": str(teacher.folder), "keep_best": False}
     run = train(options, tmp_path / "run")
-    assert run.document["steps"] and not run.document["data"]["validation"] and not records(run)
+    assert run.results["steps"] and not run.results["data"]["validation"] and not records(run)
 
 
 def test_pairs_that_share_a_text_are_held_out_and_come_back_together(
@@ -386,7 +386,7 @@ def test_pairs_that_share_a_text_are_held_out_and_come_back_together(
     options["data"]["path"] = str(write_pairs(tmp_path / "pairs.jsonl", rows))
     monkeypatch.setattr("tempera.run.publish.render", lambda report: repr(report.facts))
     run = train(with_refit(options, "validation"), tmp_path / "run")
-    document = run.document
+    document = run.results
     assert document["refit"][0]["pairs"] == 260  # all but the test
     assert document["data"]["dropped"] == {}
     says = "100 of the held-out pairs share a text with a pair of another query"
@@ -446,7 +446,7 @@ def test_only_train_learns_what_is_held_out(options: dict[str, Any], tmp_path: P
     run = tempera.train(options, tmp_path / "run")
     assert [part for part, *_ in records(run)] == ["test"]
     assert not records(tempera.train({**options, "recipe": "none"}, tmp_path / "none"))
-    assert run.document["data"]["train"] == 200
+    assert run.results["data"]["train"] == 200
 
 
 @pytest.mark.parametrize(
@@ -470,7 +470,7 @@ def test_a_run_that_is_stopped_while_it_trains_again_ends_with_the_same_model(
     again = train(with_refit(options, "auto"), tmp_path / "stopped")
     for part in ("model", "evaluated"):
         assert np.array_equal(weights(whole.folder / part), weights(again.folder / part))
-    assert whole.document["metrics"] == again.document["metrics"]
+    assert whole.results["metrics"] == again.results["metrics"]
 
 
 def test_a_run_says_that_its_teacher_has_learned_its_test(

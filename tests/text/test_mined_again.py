@@ -259,9 +259,9 @@ def test_a_run_keeps_to_its_budget(tmp_path: Path) -> None:
     losses = [[record["loss"] for record in log if record["event"] == "step"] for log in logs]
     assert losses[0] == losses[1] and len(losses[0]) == 9
     assert sum(record["event"] == "evaluation left out" for record in logs[0]) == 3
-    assert runs[0].document["evaluations_left_out"] == 3
-    assert runs[0].document["sample"]["corpus"] == 20 and set(
-        runs[0].document["sample"]["bias"]
+    assert runs[0].results["evaluations_left_out"] == 3
+    assert runs[0].results["sample"]["corpus"] == 20 and set(
+        runs[0].results["sample"]["bias"]
     ) == set(runs[0].metrics["trained"])
     arrays = {path.name for path in runs[0].folder.rglob("*.npy")}
     assert arrays == {

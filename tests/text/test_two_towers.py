@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from tempera import evaluate_held_out
-from tempera.artifacts.index import Index, write_index
 from tempera.artifacts.run_folder import Run
+from tempera.corpus.index import Index, write_index
 from tempera.errors import ConfigError, DataError
 from tempera.finished.calibrate import calibrate
 from tempera.io.ids import content_ids, given_ids
@@ -206,7 +206,7 @@ def test_a_run_finds_the_users_ids_again_in_its_index_and_in_that_of_another_run
         next(n for t, n in named.items() if t.startswith(hit.preview)) for hit in hits
     ]
     assert all(hit.place.endswith(f", {hit.id}") for hit in hits)
-    assert calibrate(first.folder).about["queries"] == first.document["data"]["queries"]
+    assert calibrate(first.folder).about["queries"] == first.results["data"]["queries"]
     # Queries of another run are trained for this index, and its documents found by the same ids.
     chosen["tower"] = options(pairs_file, tmp_path / "first")["tower"]
     run = train(chosen, tmp_path / "second")
@@ -260,7 +260,7 @@ def test_words_belong_to_their_documents_in_an_index_of_another_order(
     wanted = fused(
         (index.vectors[order[:50]] @ run.encode(["kaban lodor"])[0])[None],
         words.scores(["kaban lodor"]),
-        run.document["hybrid"]["weight"],
+        run.results["hybrid"]["weight"],
     )
     assert fewer[0].score == pytest.approx(wanted.max(), abs=1e-5)
 
@@ -292,7 +292,7 @@ def turned(tiny_run: Path, tmp_path: Path) -> Path:
             "doc_id": named["id"],
             "name": named["name"],
             "place": named["place"],
-            "doc": named["preview"],
+            "doc": named["text"],
         }
     )
     stamp = Stamp(fingerprint(tiny_run / "model"), 16)
@@ -312,7 +312,7 @@ def test_queries_are_trained_for_an_index_and_no_document_is_embedded(
     assert np.allclose(
         [table[name] for name in new.documents["id"].to_pylist()], new.vectors, atol=1e-6
     )
-    assert run.document["best"]["step"] > 0
+    assert run.results["best"]["step"] > 0
     assert run.metrics["trained"]["ndcg@10"] > run.metrics["untrained"]["ndcg@10"] + 0.2
     # The saved model is one for queries, which searches the old index and names it.
     from sentence_transformers import SentenceTransformer
@@ -346,7 +346,7 @@ def test_queries_are_trained_for_an_index_and_no_document_is_embedded(
     chosen["train"]["refit"] = "all"
     again = train(chosen, tmp_path / "again").folder
     assert (again / "evaluated").is_dir()
-    assert calibrate(again).about["queries"] == run.document["data"]["queries"]
+    assert calibrate(again).about["queries"] == run.results["data"]["queries"]
     StaticTower(train_tokenizer(["kaban"], 300, 16), 8).save(tmp_path / "narrow")
     with pytest.raises(DataError, match=r"queries of .*narrow are not for the index of .*run"):
         evaluate_held_out(run.folder, against=tmp_path / "narrow")
@@ -418,8 +418,8 @@ def test_too_few_validation_queries_keep_the_untrained_queries(
     pairs_file: Path, tiny_run: Path, tmp_path: Path, embedded: list[str]
 ) -> None:
     run = train(options(pairs_file, tiny_run, validation=20), tmp_path / "run")
-    assert run.document["steps"] == 0 and run.metrics["trained"] == run.metrics["untrained"]
-    assert "nothing is trained" in json.dumps(run.document["cautions"])
+    assert run.results["steps"] == 0 and run.metrics["trained"] == run.metrics["untrained"]
+    assert "nothing is trained" in json.dumps(run.results["cautions"])
     assert np.allclose(
         run.encode(["kaban lodor"]), Run(tiny_run).encode(["kaban lodor"]), atol=1e-6
     )
@@ -439,8 +439,8 @@ def test_training_that_does_not_help_keeps_the_untrained_queries(
     wild = options(pairs_file, tiny_run)
     wild["train"]["learning_rate"] = 30.0
     run = train(wild, tmp_path / "run")
-    assert run.document["best"]["step"] == 0 and run.metrics["trained"] == run.metrics["untrained"]
-    assert "training did not help" in json.dumps(run.document["cautions"])
+    assert run.results["best"]["step"] == 0 and run.metrics["trained"] == run.metrics["untrained"]
+    assert "training did not help" in json.dumps(run.results["cautions"])
 
 
 def test_documents_of_a_frozen_model_are_embedded_once_and_saved_as_a_route(
@@ -526,7 +526,7 @@ def test_two_widths_and_two_models_are_told(
 def test_an_index_of_a_run_is_read_by_content(tiny_run: Path) -> None:
     index = Run(tiny_run).index
     side = IndexSide(tiny_run)
-    texts = index.documents["preview"].to_pylist()
+    texts = index.documents["text"].to_pylist()
     assert np.array_equal(side.find(content_ids(pa.array(texts))), np.arange(len(texts)))
     assert np.array_equal(read_vectors(tiny_run / "index").vectors, index.vectors)
 

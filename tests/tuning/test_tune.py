@@ -165,7 +165,7 @@ def test_as_many_runs_stay_as_are_asked_for(
     assert folders == {trial.number for trial in order[:keep]}
     for number in folders:
         run = Run(tmp_path / "out" / "trials" / f"{number:04}")
-        assert run.document["metrics"]
+        assert run.results["metrics"]
         resolved = yaml.safe_load((run.folder / "config.yaml").read_text())
         assert resolved["train"]["refit"] == "none"  # no trial is trained again
     assert result.config["train"]["refit"] == "auto"

@@ -43,9 +43,9 @@ def distill(
         raise TemperaError(f"give one folder or table of texts, not {len(paths)}")
     run = run_distillation(model, paths[0], output, overrides, overwrite)
     if start().group.main:
-        queries = run.index.documents["preview"][:_TRIED].to_pylist()
+        queries = run.index.documents["text"][:_TRIED].to_pylist()
         speeds = rates({"teacher": str(model), "trained": str(run.folder)}, queries)
-        document = {"output": str(run.folder.absolute()), **run.document}
+        document = {"output": str(run.folder.absolute()), **run.results}
         document["queries_per_second"] = speeds
         answer(document, as_json, lambda: print_run(document))
     stop()

@@ -186,8 +186,8 @@ def export(
             (default: the latest time of the data).
         overwrite: replace an earlier export in --output.
     """
-    from ..artifacts.export import BEIR
     from ..artifacts.run_folder import Run
+    from ..exports.export import BEIR
 
     if to == BEIR:
         from ..finished.held_out_set import export_held_out

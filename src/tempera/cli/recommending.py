@@ -144,7 +144,7 @@ def add_items(run: Path, items: Path, as_json: Json = False) -> None:
         run: run folder of a recommender.
         items: table of items, with the columns of the items trained on.
     """
-    from ..artifacts.new_items import add_items as run_adding
+    from ..recommender.new_items import add_items as run_adding
 
     facts = run_adding(run, items)
     lines = [f"{facts['added']:,} items added; the run has {facts['items']:,}"]

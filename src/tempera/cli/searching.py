@@ -17,8 +17,8 @@ from .shared import Json, answer
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from ..artifacts.index import Found
     from ..artifacts.run_folder import Run
+    from ..corpus.index import Found
 
 _LENGTH = 100  # letters of a document in a line that is no terminal's
 _LEAST = 40  # and in a narrow terminal

@@ -54,7 +54,7 @@ def train(
 
     run = train_by_recipe(file, output, overrides, overwrite)
     if start().group.main:
-        document = {"output": str(run.folder.absolute()), **run.document}
+        document = {"output": str(run.folder.absolute()), **run.results}
         answer(document, as_json, lambda: print_run(document))
     stop()
 

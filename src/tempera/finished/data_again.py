@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ..artifacts.index import Index
 from ..artifacts.run_folder import Run
+from ..corpus.index import Index
 from ..errors import DataError
 from ..io.manifest import refuse_damaged
 from ..mining.embedder import among_trained, trained_on
@@ -30,7 +30,7 @@ _COUNTED = {"pairs": "pairs:", "corpus": "documents:", "train": "pairs to train 
 
 def refitted_parts(run: Path) -> list[str]:
     """Return the held-out parts learned by a run at the end (`train.refit`)."""
-    return [refit["part"] for refit in Run(run).document.get("refit", [])]
+    return [refit["part"] for refit in Run(run).results.get("refit", [])]
 
 
 def evaluated_model(run: Path) -> Path:
@@ -72,7 +72,7 @@ def read_split_again(run: Path, instead: str) -> tuple[Split, Config]:
         split = split.extended("validation")
     changed = _changes(run, split)
     if changed:
-        if BY_TEXT not in Run(run).document:
+        if BY_TEXT not in Run(run).results:
             raise DataError(
                 f"{run} is of an earlier version, which held out queries and documents apart and divided pairs that share texts "
                 f"otherwise ({'; '.join(changed)}): train again, or {instead}"
@@ -88,7 +88,7 @@ def _changes(run: Path, split: Split) -> list[str]:
 
     Numbers are compared first. Texts are compared if all numbers are equal.
     """
-    document = Run(run).document
+    document = Run(run).results
     then = document["data"]
     now = {"pairs": split.count, "corpus": len(split.corpus), "train": len(split.train)}
     changed = []
@@ -126,7 +126,7 @@ def held_out_task(run: Path, name: str, split: Split, rows: Rows) -> RetrievalTa
     docs = _table(pairs.shown_ids("doc", split.corpus), pairs.texts("doc", split.corpus))
     docs = docs.append_column(KEY, pairs.table["doc_id"].take(pa.array(split.corpus)))
     task = RetrievalTask.of(name, queries, docs, questions.relevant, {})
-    tuned = Run(run).document.get("bm25")  # settings that were tuned on other queries
+    tuned = Run(run).results.get("bm25")  # settings that were tuned on other queries
     if tuned:
         task = replace(task, words=Settings(**tuned))
     if Kept.read(model_folder(run)) is None:

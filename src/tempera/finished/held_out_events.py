@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..artifacts.other_events import Asked, EventsFinding
 from ..artifacts.run_folder import Run
 from ..errors import ConfigError, DataError
 from ..io.console import logger
@@ -16,6 +15,7 @@ from ..ranking.metrics import listed
 from ..recommend.read.interactions import Interactions
 from ..recommend.recommendation import InteractionTask
 from ..recommend.train.entity_tables import open_towers
+from ..recommender.other_events import Asked, EventsFinding
 from ..task.verdict import COUNTED, OURS
 from .data_again import evaluated_model, refitted_parts
 
@@ -79,7 +79,7 @@ def refuse_other_kind(run: Path, against: Path) -> None:
 
 def _evaluate_again(run: Path, metrics: tuple[str, ...], queries: int | None) -> EventsFinding:
     """Return the evaluation of one run; empty metrics are the run's own metrics."""
-    document = Run(run).document
+    document = Run(run).results
     task = _read_again(run, document, metrics, queries)
     events = task.data.events
     test = task.held_out.events.division.test

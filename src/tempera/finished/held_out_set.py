@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from ..arguments import refuse_other_kinds
-from ..artifacts.export import BEIR, place_of
-from ..artifacts.other_events import EventsFinding
 from ..errors import ConfigError, DataError
+from ..exports.export import BEIR, place_of
 from ..io.atomic import staged, write_mark
 from ..io.console import logger
 from ..mining.embedder import Reading
 from ..options.build import config_of_run
+from ..recommender.other_events import EventsFinding
 from ..task.run_files import HISTORIES
 from ..text.judge.evaluate import Finding, evaluate
 from ..text.read.beir import write_beir

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from ..artifacts.index import Index
+from ..corpus.index import Index
 from ..errors import DataError
 from ..forms.labels import advice
 from ..forms.proposed_roles import log_proposed

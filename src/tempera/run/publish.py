@@ -12,8 +12,8 @@ import numpy as np
 from safetensors.torch import save as as_bytes
 
 from ..artifacts.card import render_card
-from ..artifacts.index import write_searched
 from ..artifacts.report import render
+from ..corpus.index import write_searched
 from ..engine.clock import peak_memory_bytes
 from ..io.atomic import write_mark
 from ..io.documents import first_event

@@ -25,7 +25,10 @@ from ..io.untrusted import refuse_unsafe
 from .columns import RoleTable
 from .tables import parquet_table
 
-DOCUMENT = ("id", "name", "place", "preview")  # columns of the documents in every table of an index
+DOCUMENT = ("id", "name", "place")  # columns of the documents in every table of an index
+TEXT = "text"  # column of the whole texts
+PREVIEW = "preview"  # column of the first 400 letters of a text, in place of `text`, in indexes of version 0.1
+COLUMNS = "columns"  # column of the further columns kept from the data, a struct
 # column of the ids by which a run has told documents apart, beside the ids that the user gave them
 KEY = "key"
 _COLUMNS = RoleTable(
@@ -118,6 +121,7 @@ def _keys(table: pa.Table) -> NDArray[np.int64] | None:
     index, `key` is the user's."""
     if (
         not {*DOCUMENT, KEY} <= {*table.column_names}
+        or not {TEXT, PREVIEW} & {*table.column_names}
         or table[KEY].type != pa.int64()
         or table[KEY].null_count
     ):

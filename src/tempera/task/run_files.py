@@ -7,5 +7,5 @@ ITEMS = "model/items.parquet"
 HISTORIES = "histories.parquet"
 CONTEXTS = "model/contexts.parquet"
 WORDS = "words.parquet"  # the index of the documents' words
-BEGINNING = 400  # letters of a document that an index keeps
+BEGINNING = 400  # letters of a text in a preview
 GIVEN_ID = "given_doc_id"  # column of the documents' ids as the source has them

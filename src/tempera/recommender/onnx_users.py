@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 from ..errors import OutputError
+from ..exports.onnx_model import ABOUT, MODEL, open_session
 from ..io.documents import write_json
 from ..io.require import require
 from ..recommend.train.exportable_users import UserModule
-from .onnx_model import ABOUT, MODEL, open_session
 
 Vectors = NDArray[np.float32]
 Codes = NDArray[np.int64]
@@ -106,7 +106,7 @@ def write_users(
         OutputError: the exported network gives other vectors.
     """
     require("onnx", "exporting to ONNX")
-    from .onnx import write_module
+    from ..exports.onnx import write_module
 
     folder.mkdir(parents=True, exist_ok=True)
     examples = {"history": torch.tensor([[-1, 0, 0], [0, 0, 0]]), "user": torch.tensor([0, 0])}

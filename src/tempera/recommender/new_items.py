@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import torch
 
 from ..core.frame import Frame
+from ..corpus.index import write_searched
 from ..errors import DataError
 from ..forms.event_roles import USUAL
 from ..io.atomic import staged
@@ -25,7 +26,6 @@ from ..tables.reader import is_text, reads_as
 from ..tables.tables import blocks
 from ..task.run_files import HISTORIES, ITEMS
 from ..task.showcase import Searched
-from .index import write_searched
 from .recommender import Recommender
 
 

@@ -106,11 +106,11 @@ def later(folder: Path, *more: tuple[str, str, int]) -> Path:
 def test_figures_are_those_of_the_run_that_held_the_same_events_out(
     whole: Run, earlier: Path, tmp_path: Path
 ) -> None:
-    expected = whole.document["protocols"]
+    expected = whole.results["protocols"]
     finding = Run(earlier).evaluate(later(tmp_path))
     assert [*finding.reached] == [
         "popularity",
-        whole.document["counting"]["system"],
+        whole.results["counting"]["system"],
         "trained",
         "trained + counting",
     ]

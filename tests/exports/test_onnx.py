@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tempera.artifacts import onnx
-from tempera.artifacts.export import export
-from tempera.artifacts.onnx_model import OnnxModel
 from tempera.errors import DataError, OutputError
+from tempera.exports import onnx
+from tempera.exports.export import export
+from tempera.exports.onnx_model import OnnxModel
 from tempera.io.manifest import MANIFEST
 from tempera.towers.saved import load
 from tempera.towers.stamp import Kept

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 
+from ..corpus.layout import refuse_depth
 from ..errors import DataError, OutputError
 from ..forms.event_roles import USUAL
 from ..io.atomic import new_file, refuse_replacing
@@ -29,7 +30,6 @@ from ..recommend.train.entity_tables import entities
 from ..tables.streams import stream
 from ..tables.tables import blocks
 from ..task.run_files import ITEMS, USERS
-from .layout import refuse_depth
 from .recommender import Recommender, ids_of
 from .stored_histories import Codes
 

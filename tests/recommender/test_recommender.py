@@ -23,11 +23,9 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from tempera.artifacts import many_users
-from tempera.artifacts.index import Index
-from tempera.artifacts.recommender import Recommender
 from tempera.artifacts.run_folder import Run
 from tempera.core.frame import Events, Frame
+from tempera.corpus.index import Index
 from tempera.errors import DataError, OutputError
 from tempera.io.atomic import staged
 from tempera.options import yaml_options as configuration
@@ -38,6 +36,8 @@ from tempera.recommend.judge.counts import COUNTS
 from tempera.recommend.judge.full_catalogue import Histories
 from tempera.recommend.recommendation import InteractionTask
 from tempera.recommend.train.encoders import buckets_of
+from tempera.recommender import many_users
+from tempera.recommender.recommender import Recommender
 from tempera.run.train import train
 from tempera.towers.stamp import Stamp
 
@@ -489,7 +489,7 @@ def test_items_that_are_withheld_are_asked_for(data: Path, tmp_path: Path) -> No
     doc = [{"text": {"column": "title", "tower": {"static": {"dimensions": 8, "vocabulary": 200}}}}]
     given = options(data, doc=doc)
     given["evaluation"] |= {"cold_items": 0.4}
-    document = train(given, tmp_path / "run").document
+    document = train(given, tmp_path / "run").results
     cold = document["cold"]
     assert cold["items"] == 12 and cold["queries"] > 5
     assert (
@@ -867,7 +867,7 @@ def test_the_best_baseline_is_the_rival(counted: Path) -> None:
 
 
 def test_what_won_is_said(counted: Path) -> None:
-    document = Run(counted).document
+    document = Run(counted).results
     systems = {
         name: each["ndcg@10"] for name, each in document["metrics"].items() if name != "untrained"
     }
@@ -890,7 +890,7 @@ def test_what_won_is_said(counted: Path) -> None:
 
 
 def test_the_lead_over_each_system_is_that_of_the_metrics(counted: Path) -> None:
-    document = Run(counted).document
+    document = Run(counted).results
     (protocol,) = document["protocols"]["trained"]
     for name, metrics in document["metrics"].items():
         lead = document["protocols"][name][protocol].get("lead")

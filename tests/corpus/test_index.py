@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tempera.artifacts.index import Found, Index, write_approximate, write_index, write_parquet
+from tempera.corpus.index import Found, Index, write_approximate, write_index, write_parquet
 from tempera.errors import DataError
 from tempera.tables.vector_files import read_vectors
 from tempera.text.read.pairs import Pairs
@@ -67,7 +67,7 @@ def test_what_was_written_is_there(written: Path, vectors: np.ndarray) -> None:
         "id": [str(i) for i in table["doc_id"].to_pylist()],
         "name": table["name"].to_pylist(),
         "place": table["place"].to_pylist(),
-        "preview": [doc[:400] for doc in DOCS],
+        "text": DOCS,
     }
     assert sorted(path.name for path in written.iterdir()) == ["documents.arrow", "vectors.npy"]
 
@@ -103,7 +103,8 @@ def test_hits_have_the_users_ids_and_documents_are_found_by_keys(
         "id": "url4",
         "name": "m.f4",
         "place": "e",
-        "preview": DOCS[4],
+        "text": DOCS[4],
+        "columns": {},
     }
     file = read_vectors(folder)
     assert file.ids.to_pylist() == expected and file.keys is not None and file.keys.tolist() == keys
@@ -145,7 +146,7 @@ def test_the_nearest_documents_are_found_in_their_order(
         scores = [sum(float(a) * float(b) for a, b in zip(query, vector)) for vector in vectors]
         order = sorted(range(COUNT), key=lambda i: (-scores[i], i))[:k]
         assert index.search(query, k) == [
-            Found(r, scores[i], **rows[i]) for r, i in enumerate(order, 1)
+            Found(rank=r, score=scores[i], columns={}, **rows[i]) for r, i in enumerate(order, 1)
         ]
     assert len(index.search(query)) == 10  # unless another number is asked for
 
@@ -154,17 +155,26 @@ def test_a_document_as_json(written: Path, vectors: np.ndarray) -> None:
     (found,) = Index(written).search(vectors[0] * 9, 1)
     doc_id = documents()["doc_id"][0].as_py()
     score = 9 * float(vectors[0] @ vectors[0])
-    preview = "def f0():\n    return 0"
+    text = "def f0():\n    return 0"
     expected = {
         "rank": 1,
         "score": score,
         "id": str(doc_id),
         "name": "m.f0",
         "place": "a",
-        "preview": preview,
+        "text": text,
+        "columns": {},
     }
     assert found.json() == expected
-    assert [type(value) for value in found.json().values()] == [int, float, str, str, str, str]
+    assert [type(value) for value in found.json().values()] == [
+        str,
+        str,
+        str,
+        str,
+        dict,
+        int,
+        float,
+    ]
 
 
 @pytest.mark.parametrize("width", [1, WIDTH - 1, WIDTH + 1])
@@ -294,7 +304,7 @@ def test_the_module_needs_no_other_to_be_imported_first(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 import numpy as np, pyarrow as pa
-from tempera.artifacts.index import Index, write_index
+from tempera.corpus.index import Index, write_index
 table = pa.table({"doc_id": [1], "name": ["n"], "place": ["p"], "doc": ["d"]})
 write_index(Path(sys.argv[1]), np.ones((1, 2)), table)
 print(Index(Path(sys.argv[1])).search(np.ones(2))[0].preview)

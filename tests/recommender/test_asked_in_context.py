@@ -258,7 +258,7 @@ def earlier(whole: Run, tmp_path: Path) -> Run:
 
 def test_later_events_are_judged_as_the_run_judged_them(whole: Run, earlier: Run) -> None:
     later = interactions().filter(pc.greater_equal(interactions()["time"], CUT))
-    finding, expected = earlier.evaluate(later), whole.document["protocols"]
+    finding, expected = earlier.evaluate(later), whole.results["protocols"]
     assert {name: len(events) for name, events in finding.events.test.items()} == {
         name: each["queries"] for name, each in expected["trained"].items()
     }

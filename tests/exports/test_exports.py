@@ -14,11 +14,11 @@ import pyarrow.parquet as parquet
 import pytest
 import torch
 
-from tempera.artifacts import approximate
-from tempera.artifacts.export import export
-from tempera.artifacts.index import Index, write_index
 from tempera.artifacts.run_folder import Run
+from tempera.corpus import approximate
+from tempera.corpus.index import Index, write_index
 from tempera.errors import ConfigError, DataError, MissingLibrary, OutputError
+from tempera.exports.export import export
 from tempera.towers.saved import fingerprint, load
 from tempera.towers.stamp import Stamp
 from tempera.towers.static import StaticTower
@@ -121,7 +121,7 @@ def test_parquet_holds_ids_and_vectors_and_finds_the_same(run: Path) -> None:
     place = run / "export" / "parquet"
     assert facts == {"to": "parquet", "output": str(place), "documents": COUNT, "dimensions": WIDTH}
     table = parquet.read_table(place / "vectors.parquet")
-    assert table.column_names == ["id", "name", "place", "preview", "vector"]
+    assert table.column_names == ["id", "name", "place", "text", "vector"]
     assert table["vector"].type == pa.list_(pa.float32(), WIDTH)
     assert np.array_equal(
         np.array(table["vector"].to_pylist(), np.float32), Index(run / "index").vectors

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..corpus.index import Index, write_approximate, write_parquet
 from ..errors import ConfigError, DataError, OutputError, did_you_mean, is_whole, refuse_other
 from ..io.atomic import EXPORTS, staged, write_mark
 from ..towers.saved import EVALUATED, MODEL, model_folder
-from .index import Index, write_approximate, write_parquet
 
 BEIR = "beir"
 TARGETS = ("onnx", "faiss", "parquet", BEIR)

@@ -5,7 +5,7 @@ Letters in shapes: c documents, D width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from ..io.untrusted import refuse_unsafe
 from ..ranking.nearest import top
 from ..ranking.small_vectors import SmallVectors
 from ..tables.tables import parquet_table
-from ..tables.vector_files import DOCUMENT, KEY, matrix
+from ..tables.vector_files import COLUMNS, DOCUMENT, KEY, PREVIEW, TEXT, matrix
 from ..task.run_files import BEGINNING, GIVEN_ID
 from ..task.showcase import Searched
 from ..towers.saved import fingerprint
@@ -34,24 +34,42 @@ Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
 
 _VECTORS, _DOCUMENTS, _TABLE = "vectors.npy", "documents.arrow", "vectors.parquet"
-_SCHEMA = pa.schema([*((name, pa.large_string()) for name in DOCUMENT), (KEY, pa.int64())])
 
 
 @dataclass(frozen=True)
-class Found:
-    """A hit of a search."""
+class IndexedDocument:
+    """A document or an item of a run."""
 
-    rank: int  # from 1
-    score: float  # similarity; of a hybrid search, standard deviations above the corpus
     id: str  # as the data has it (data.doc_id, or _id of a BEIR folder), else a hash of the content
     name: str
     place: str
-    preview: str  # the text, or its first 400 letters
+    text: str
+    columns: Mapping[str, Any]  # kept from the data (data.keep)
+
+    @property
+    def preview(self) -> str:
+        """The text, or its first 400 letters."""
+        return self.text[:BEGINNING]
+
+    def json(self) -> dict[str, Any]:
+        """Return the document as a JSON object."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Found(IndexedDocument):
+    """A hit of a search: a document with its rank and its score."""
+
+    rank: int  # from 1
+    score: float  # similarity; of a hybrid search, standard deviations above the corpus
     probability: float | None = None  # of being an answer, if the model is calibrated
 
     def json(self) -> dict[str, Any]:
         """Return the hit as a JSON object, without a probability if the model is not calibrated."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        document = asdict(self)
+        if self.probability is None:
+            del document["probability"]
+        return document
 
 
 def write_index(
@@ -61,7 +79,7 @@ def write_index(
 
     Args:
         documents: columns doc_id, name, place and doc; where the source has ids, given_doc_id, the
-            ids to show.
+            ids to show; where columns of the source are kept, the struct `columns`.
     """
     folder.mkdir(parents=True)
     vectors = np.ascontiguousarray(vectors, np.float32)
@@ -70,11 +88,13 @@ def write_index(
         "id": pc.cast(documents["doc_id"], pa.large_string()),
         "name": documents["name"],
         "place": documents["place"],
-        "preview": pc.utf8_slice_codeunits(documents["doc"], 0, BEGINNING),
+        TEXT: documents["doc"],
     }
     if GIVEN_ID in documents.column_names:
         columns["id"] = pc.coalesce(documents[GIVEN_ID], columns["id"])
         columns[KEY] = documents["doc_id"]
+    if COLUMNS in documents.column_names:
+        columns[COLUMNS] = documents[COLUMNS]
     if stamp is not None:
         stamp = replace(stamp, checksum=checksum(vectors))
     _write_documents(folder, pa.table(columns), stamp)
@@ -152,17 +172,26 @@ class Index:
         return isinstance(self.vectors, approximate.Approximate)
 
     def search(self, query: Vectors, k: int = 10, model: str | None = None) -> list[Found]:
-        """Return the k documents nearest to a query vector, [D], best first.
+        """Return the k documents nearest to a query vector, [D], best first; see `search_each`."""
+        return self.search_each(query[None], k, model)[0]
+
+    def search_each(
+        self, queries: Vectors, k: int = 10, model: str | None = None
+    ) -> list[list[Found]]:
+        """Return the k documents nearest to each query vector, [q, D], best first.
 
         Raises:
-            DataError: the query has another width, or is by another model than the index, if
+            DataError: the queries have another width, or are by another model than the index, if
                 `model` (its fingerprint) is given.
         """
         if self.is_approximate:
-            scores, positions = self.vectors.top(self._fitted(query, model)[None], k)
+            scores, positions = self.vectors.top(self._fitted(queries, model), k)
         else:
-            scores, positions = self.nearest(query[None], k, model)
-        return self.hits(scores[0], positions[0])
+            scores, positions = self.nearest(queries, k, model)
+        every = []
+        for row, places in zip(scores, positions, strict=True):
+            every.append(self.hits(row, places))
+        return every
 
     def nearest(
         self,
@@ -206,11 +235,45 @@ class Index:
         self, scores: Sequence[float] | NDArray[np.floating], positions: NDArray[np.int64]
     ) -> list[Found]:
         """Return the documents at some positions, best first, with scores."""
-        rows = self.documents.select(DOCUMENT).take(pa.array(positions)).to_pylist()
         hits = []
-        for rank, (score, row) in enumerate(zip(scores, rows, strict=True), 1):
-            hits.append(Found(rank, float(score), **row))
+        for rank, (score, row) in enumerate(zip(scores, self._rows(positions), strict=True), 1):
+            hits.append(Found(rank=rank, score=float(score), **row))
         return hits
+
+    def document(self, name: str) -> IndexedDocument:
+        """Return the document with an id.
+
+        Raises:
+            DataError: no document has the id.
+        """
+        position = pc.index(self.documents["id"], pa.scalar(name, pa.large_string())).as_py()
+        if position < 0:
+            raise DataError(f"no document of {self.folder} has the id {name!r}")
+        (row,) = self._rows(np.array([position]))
+        return IndexedDocument(**row)
+
+    def _rows(self, positions: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """Return the id, name, place, text and columns of the documents at some positions."""
+        rows: list[dict[str, Any]] = (
+            self.documents.drop_columns(
+                [name for name in (KEY,) if name in self.documents.column_names]
+            )
+            .take(pa.array(positions))
+            .to_pylist()
+        )
+        for row in rows:
+            row[COLUMNS] = row.get(COLUMNS) or {}
+        return rows
+
+    @property
+    def columns(self) -> pa.Table:
+        """The columns kept from the data, a row for each document, [c]; without columns if none
+        are kept."""
+        if COLUMNS not in self.documents.column_names:
+            return pa.table({})
+        struct = self.documents[COLUMNS]
+        columns = struct.flatten()
+        return pa.table(dict(zip([field.name for field in struct.type], columns, strict=True)))
 
     @property
     def keys(self) -> pa.ChunkedArray:
@@ -269,12 +332,18 @@ class Index:
 
 
 def _typed(documents: pa.Table) -> pa.Table:
-    """Return the documents with the columns and types of an index; only the column of keys may be
-    missing."""
-    schema = _SCHEMA
-    if KEY not in documents.column_names:
-        schema = schema.remove(schema.get_field_index(KEY))
-    return documents.select(schema.names).cast(schema)
+    """Return the documents with the columns and types of an index; only keys and kept columns may
+    be missing, and the beginnings of texts may stand for the texts."""
+    columns = {name: documents[name].cast(pa.large_string()) for name in DOCUMENT}
+    text = TEXT if TEXT in documents.column_names else PREVIEW
+    columns[TEXT] = documents[text].cast(pa.large_string())
+    if KEY in documents.column_names:
+        columns[KEY] = documents[KEY].cast(pa.int64())
+    if COLUMNS in documents.column_names:
+        if not pa.types.is_struct(documents[COLUMNS].type):
+            raise ValueError(f"{COLUMNS} is {documents[COLUMNS].type}; expected a struct")
+        columns[COLUMNS] = documents[COLUMNS]
+    return pa.table(columns)
 
 
 def _read(folder: Path) -> tuple[pa.Table, Any]:

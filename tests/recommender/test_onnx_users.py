@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from tempera.artifacts import onnx
-from tempera.artifacts.onnx_users import OnnxUsers
 from tempera.artifacts.run_folder import Run
 from tempera.errors import ConfigError, DataError, OutputError
+from tempera.exports import onnx
 from tempera.io.manifest import MANIFEST
+from tempera.recommender.onnx_users import OnnxUsers
 from tempera.run.train import train
 
 for library in ("onnx", "onnxscript", "onnxruntime"):

@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 
 from ..arguments import refuse_other_kinds
 from ..core.frame import Column, Events, Frame
+from ..corpus.index import Found, Index, write_parquet
+from ..corpus.layout import RunFolder, refuse_depth
 from ..errors import DataError, did_you_mean, is_whole, nearest, one_line, quantity
 from ..options.build import Config, build, options_of_run
 from ..options.worlds import world
@@ -38,8 +40,6 @@ from ..recommend.train.exportable_users import UserModule
 from ..recommend.train.features import Features, FeatureTowers
 from ..task.run_files import CONTEXTS, HISTORIES, ITEMS, USERS
 from ..task.world import INTERACTIONS
-from .index import Found, Index, write_parquet
-from .layout import RunFolder, refuse_depth
 from .onnx_users import just_now, write_users
 from .stored_histories import Codes, StoredHistories
 

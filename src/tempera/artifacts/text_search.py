@@ -1,0 +1,218 @@
+"""The search of a run on texts: by vectors, or by vectors and words together.
+
+Letters in shapes: q queries, c documents, D width, p documents that pass a filter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..corpus.index import Found, Index
+from ..corpus.layout import RunFolder, refuse_depth
+from ..errors import DataError
+from ..exports.onnx_model import OnnxModel
+from ..io.console import logger
+from ..io.texts import encodable
+from ..ranking.fusion import fused
+from ..ranking.nearest import blocks, top_of
+from ..towers.saved import Encode, is_static, load
+from ..towers.stamp import Kept
+from ..towers.word_ids import UNKNOWN
+from .calibrated import FILE as CALIBRATION
+from .calibrated import Calibration, read_calibration
+
+if TYPE_CHECKING:  # a run on texts imports nothing of recommenders, and the other way round
+    from ..text.judge.lexical import BM25
+
+Vectors = NDArray[np.float32]
+
+
+class TextSearch(RunFolder):
+    """Open a run folder for searches in its texts; the parts of a search are opened once."""
+
+    @cached_property
+    def encode(self) -> Encode:
+        """The function from n texts to embeddings of queries, [n, D], in single precision.
+
+        The inner product of the vector of a query and the vector of a document is the score of the
+        document. A transformer runs on the accelerator found by torch.
+
+        >>> from tempera import Run
+        >>> Run("runs/first").encode(["where is ada of bob", "ada"]).shape
+        (2, 16)
+        """
+        folder = self.folder / "model"
+        if is_static(folder):
+            return load(folder)
+        from ..engine.devices import named  # with torch, which a static model does not need
+
+        return load(folder, device=named("auto"))
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """The calibration of the model, written by `tempera calibrate`.
+
+        Raises:
+            DataError: the model has no calibration, or a damaged calibration.
+        """
+        return read_calibration(self.folder / "model")
+
+    def search_each(
+        self,
+        queries: Sequence[str],
+        k: int = 10,
+        index: str | Path | None = None,
+        onnx: str | Path | None = None,
+        threshold: float | None = None,
+        hybrid: bool = False,
+    ) -> list[list[Found]]:
+        """Return the k documents nearest to each query, best first; see `Run.search`."""
+        self._refuse_queries(queries)
+        refuse_depth(k)
+        if hybrid and threshold is not None:
+            raise DataError(
+                "a threshold is for similarities, and a hybrid search has none: leave one of the two out"
+            )
+        searched: Index = self.index if index is None else self._once(Index, Path(index))
+        texts = [encodable(query) for query in queries]  # a terminal may pass on no text
+        if onnx is None:
+            vectors = self._embed(texts)
+            model = self.fingerprint
+        else:
+            exported = self._once(OnnxModel, Path(onnx))
+            vectors = exported.encode(texts)
+            model = exported.fingerprint
+        maker = self._maker(searched) or model
+        is_cut = searched.vectors.shape[1] < vectors.shape[1]
+        if is_cut and threshold is not None:
+            raise DataError(
+                "a threshold is for similarities of whole vectors, and this index has cut ones: leave one out"
+            )
+        if hybrid:
+            return self._by_both(searched, texts, vectors, k, maker)
+        every = searched.search_each(vectors, k, maker)
+        if is_cut:
+            return every
+        return [self._calibrated(hits, model, threshold) for hits in every]
+
+    def _refuse_queries(self, queries: Sequence[str]) -> None:
+        """Raise DataError for a recommender, or for queries without words."""
+        if self.recommends:
+            raise DataError(
+                f"{self.folder} is a recommender and has no texts to search in: "
+                f"tempera recommend {quote(str(self.folder))} --user ID"
+            )
+        for query in queries:
+            if not isinstance(query, str):
+                raise DataError(f"the query is {query!r}; expected a str")
+            if not query.strip():
+                raise DataError("the query is empty; give words to search for")
+
+    def _by_both(
+        self, index: Index, texts: Sequence[str], vectors: Vectors, k: int, maker: str
+    ) -> list[list[Found]]:
+        """Return the k best documents of each query by words and vectors together."""
+        from ..text.judge.hybrid import weight_of
+
+        words: BM25 = self._once(self._words, index)
+        weight: float = self._once(weight_of, self.folder)
+        every: list[list[Found]] = []
+        for part in blocks(len(texts), len(index.documents)):
+            by_vectors = index.scores(vectors[part], maker)
+            scores = fused(by_vectors, words.scores(texts[part]), weight)
+            for ranked, positions in zip(*top_of(scores, k), strict=True):
+                every.append(index.hits(ranked, positions))
+        return every
+
+    def is_unknown(self, query: str) -> bool:
+        """Return True if the model is static and knows no word of a query.
+
+        The vector of the query is then the vector of an unknown word.
+        """
+        if not is_static(self.folder / "model"):
+            return False
+        difference = self._embed([encodable(query)])[0] - self._unknown_word
+        return bool(abs(difference).max() < 1e-6)
+
+    @cached_property
+    def _unknown_word(self) -> Vectors:
+        """Vector of an unknown word, [D]."""
+        vectors = self.encode([UNKNOWN])
+        vector: Vectors = vectors[0]
+        return vector
+
+    _latest: tuple[list[str], Vectors] | None = None  # the latest queries and their vectors
+
+    def _embed(self, texts: list[str]) -> Vectors:
+        """Return the vectors of queries by the run's own model, [q, D]; the latest are kept."""
+        latest = self._latest
+        if latest is None or latest[0] != texts:
+            latest = (texts, self.encode(texts))
+            self._latest = latest
+        return latest[1]
+
+    def _maker(self, index: Index) -> str | None:
+        """Return the fingerprint of the model that made an index, if the run's queries were trained
+        for the vectors of the index; else None."""
+        kept: Kept | None = self._once(Kept.read, self.folder / "model")
+        if kept is None or index.stamp is None or index.stamp.model != kept.model:
+            return None
+        return kept.model
+
+    def _words(self, index: Index) -> BM25:
+        """Return the index of the words of an index's documents.
+
+        The run's index of words is taken, in the order of the documents, if all documents are in
+        the index.
+        """
+        from ..text.judge.hybrid import open_words
+        from ..text.judge.lexical import Lexical
+
+        own = self.index
+        words = open_words(self.folder, own.documents["text"], self.fingerprint)
+        if index is own:
+            return words
+        places = index.find(own.keys)
+        if len(own.documents) == len(index.documents) and (places >= 0).all():
+            return words.ordered(places)
+        logger.info(
+            f"{index.folder} holds other documents than {self.folder}: its documents are indexed for their words"
+        )
+        return Lexical(index.documents["text"].to_pylist()).index(words.settings)
+
+    @cached_property
+    def _results(self) -> dict[tuple[Any, Any], Any]:
+        """Results that `_once` keeps, by function and argument."""
+        return {}
+
+    def _once(self, function: Callable[[Any], Any], argument: Any) -> Any:
+        """Return the result of a function, called by the first search in need of the result and
+        kept for later searches."""
+        key = (function, argument)
+        if key not in self._results:
+            self._results[key] = function(argument)
+        return self._results[key]
+
+    def _calibrated(self, hits: list[Found], model: str, threshold: float | None) -> list[Found]:
+        """Add probabilities, and leave out results below the threshold."""
+        if threshold is None and not (self.folder / "model" / CALIBRATION).is_file():
+            return hits
+        if threshold is not None and not 0 <= threshold <= 1:
+            raise DataError(f"the threshold is {threshold:g}; expected a probability from 0 to 1")
+        if threshold is None and self.calibration.model != model:
+            return hits
+        self.calibration.refuse_other(model, self.folder / "model")
+        probabilities = self.calibration.probability([hit.score for hit in hits]).tolist()
+        calibrated = []
+        for hit, probability in zip(hits, probabilities, strict=True):
+            if threshold is None or probability >= threshold:
+                calibrated.append(replace(hit, probability=probability))
+        return calibrated

@@ -1,0 +1,1 @@
+"""Reasons of a score: the parts that add up to it."""

@@ -1,0 +1,1 @@
+"""A finished recommender: opened from its run folder, asked, exported, and extended."""

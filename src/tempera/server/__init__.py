@@ -1,0 +1,1 @@
+"""A server for finished runs on one machine."""
