@@ -14,6 +14,9 @@ EXTRAS = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "lora": ("peft",),
     "tune": ("optuna",),
+    "duckdb": ("duckdb",),
+    "serve": ("fastapi", "uvicorn", "httptools", "orjson", "prometheus_client", "faiss"),
+    "mcp": ("mcp",),
 }
 
 
