@@ -30,6 +30,7 @@ def recommend(
     users: Path | None = None,
     output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     overwrite: bool = False,
+    explain: bool = False,
     elapsed: Annotated[str | None, typer.Option(hidden=True)] = None,
     as_json: Json = False,
 ) -> None:
@@ -58,6 +59,7 @@ def recommend(
         users: recommend to the users of this table, with a column of ids.
         output: .parquet file to write.
         overwrite: replace the file of --output.
+        explain: show under each item the largest parts of its score; with --json, all parts.
         elapsed: the former name of --now.
     """
     if elapsed is not None:
@@ -78,6 +80,8 @@ def recommend(
     if every or users is not None or output is not None:
         all_or_some = every != (users is not None)
         for_one_user = user is not None or history is not None or index is not None
+        if explain:
+            raise TemperaError("--explain is for --user or --history: leave it out")
         if output is None or not all_or_some or for_one_user:
             raise TemperaError(
                 "give --all or --users FILE, with --output FILE.parquet and without --user, --history and --index"
@@ -92,11 +96,18 @@ def recommend(
         raise TemperaError(
             f"--history {history!r} names no item; give ids such as --history A,B, or --user ID"
         )
-    result = Run(run).recommend(user, items, index=index, **options)
-    hits = [
+    opened = Run(run)
+    result = opened.recommend(user, items, index=index, **options)
+    explanations = []
+    if explain:
+        question = {name: options[name] for name in ("now", "before", "hybrid", "context")}
+        explanations = opened.explain_item(result.hits, user, items, index=index, **question)
+    hits: list[dict[str, Any]] = [
         {"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name}
         for hit in result.hits
     ]
+    for hit, explanation in zip(hits, explanations):
+        hit["explanation"] = explanation.json()
     document = {
         "user": user,
         "history": result.history,
@@ -104,7 +115,10 @@ def recommend(
         "notes": list(result.notes),
         "hits": hits,
     }
-    answer(document, as_json, lambda: say(str(result)))
+    lines = str(result).splitlines()
+    for number, explanation in enumerate(explanations):
+        lines[len(result.notes) + number] += f"\n     {explanation.line()}"
+    answer(document, as_json, lambda: say("\n".join(lines)))
 
 
 def _context(pairs: list[str]) -> dict[str, str]:
