@@ -16,7 +16,16 @@ from urllib.parse import parse_qs
 
 from ..errors import TemperaError
 from .bodies import EmbeddingsBody, RecommendBody, SearchBody, read_body
-from .bounds import BODIES, BODY, HITS, REQUESTS, SECONDS_TO_SEND
+from .bounds import (
+    BODIES,
+    BODY,
+    HITS,
+    LARGE,
+    PART,
+    REQUESTS,
+    SECONDS_TO_READ,
+    SECONDS_TO_SEND,
+)
 from .guard import Guard, refuse_other_content
 from .joint_work import JointWork, log_fault
 from .measured import CONTENT_TYPE, Measured
@@ -151,9 +160,31 @@ class Application:
             self._requests -= 1
         headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        if len(answer.body) <= LARGE or scope["method"] == "HEAD":
+            await send({"type": "http.response.body", "body": answer.body})
+        else:
+            await self._send_large(answer.body, send)
         label = _OTHER if endpoint is None else path
         self.measured.latency[label].observe(perf_counter() - began)
+
+    async def _send_large(self, body: bytes, send: Send) -> None:
+        """Send a large body in parts, so that it waits here, where it is counted, and not in the
+        buffers of a client that does not read.
+
+        Raises:
+            TimeoutError: the client reads too slowly; the connection is then closed.
+        """
+        self._bytes += len(body)
+        try:
+            async with asyncio.timeout(SECONDS_TO_READ):
+                for start in range(0, len(body), PART):
+                    part = body[start : start + PART]
+                    is_last = start + PART >= len(body)
+                    await send(
+                        {"type": "http.response.body", "body": part, "more_body": not is_last}
+                    )
+        finally:
+            self._bytes -= len(body)
 
     def _refusal(self, refused: Refused) -> Answer:
         """Return the answer to a refused request, and count it."""
@@ -200,9 +231,6 @@ class Application:
             raise unready("the server is stopping")
         if self._requests > REQUESTS or self._bytes > BODIES:
             raise busy("the server has more to do than it can: try again in a second")
-        length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > BODY:
-            raise _too_large()
         message = await receive()
         content: bytes = message.get("body", b"")
         if message.get("more_body", False):
@@ -228,18 +256,18 @@ class Application:
         self._bytes += size
         try:
             async with asyncio.timeout(SECONDS_TO_SEND):
-                while True:
+                has_more = True
+                while has_more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise invalid("the client has gone", 400)
+                    has_more = message.get("more_body", False)
+                    if size > BODY:
+                        continue  # read to its end, since few clients read an answer before that
                     part = message.get("body", b"")
                     parts.append(part)
                     size += len(part)
                     self._bytes += len(part)
-                    if size > BODY:
-                        raise _too_large()
-                    if not message.get("more_body", False):
-                        return b"".join(parts)
         except TimeoutError:
             raise Refused(
                 408,
@@ -249,6 +277,7 @@ class Application:
             ) from None
         finally:
             self._bytes -= size
+        return b"".join(parts)
 
     async def _done(self, run: OpenedRun, work: Work, items: Any) -> list[Any]:
         """Return the answer to each item.
@@ -272,6 +301,8 @@ class Application:
         if len(queries) * body.k > HITS:
             raise invalid(f"k: times the number of queries it may be {HITS:,} at most")
         hybrid = bool(body.hybrid)
+        if body.where is not None or body.explain:
+            raise invalid("where, explain: not yet")
         if body.threshold is not None and not run.is_calibrated:
             raise invalid(
                 f"threshold: {run.name} is not calibrated, so its hits have no probability"
@@ -364,7 +395,7 @@ def page_of(name: str) -> Callable[[bytes], Awaitable[Answer]]:
 
 def _too_large() -> Refused:
     line = f"the body has more than {BODY:,} bytes: send fewer texts at a time"
-    return Refused(413, INVALID, line, [(b"connection", b"close")])
+    return Refused(413, INVALID, line)
 
 
 def _fault(error: Exception) -> Refused:

@@ -121,12 +121,12 @@ def read_body(content: bytes, kind: type[AnyBody]) -> AnyBody:
         raise invalid(f"the body is not JSON of a request: {_short(str(error))}", 400) from None
     if not isinstance(value, dict):
         raise invalid("the body is not a JSON object", 400)
+    if "\\u" in text and not _is_whole(value):
+        raise invalid("the body has half a character (a lone surrogate)", 400)
     try:
         return kind.__pydantic_validator__.validate_python(value)  # type: ignore[return-value]
     except ValidationError as error:
         raise invalid(_line(error, kind)) from None
-    except UnicodeEncodeError:  # a surrogate without its other half
-        raise invalid("the body has half a character (a lone surrogate)", 400) from None
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -137,6 +137,16 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{_short(twice)} stands twice")
     return value
+
+
+def _is_whole(value: dict[str, Any]) -> bool:
+    """Return False if a text of a JSON object has a surrogate without its other half, which
+    no encoding has."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 BODY = 2 << 20  # bytes of a request's body
-BODIES = 64 << 20  # bytes of all bodies in memory at a time
+BODIES = 256 << 20  # bytes of all bodies and large answers in memory at a time
+LARGE = 256 << 10  # bytes of an answer that is sent in parts, as fast as the client reads
+PART = 64 << 10  # bytes of such a part
 TEXTS = 2048  # texts of a request for embeddings, as at OpenAI
 LETTERS = 32_768  # of a query, or of a text to embed
 RESULTS = 1000  # k, the hits of a query
@@ -17,5 +19,6 @@ CONNECTIONS = 1000  # open connections
 HEADERS = 32 << 10  # bytes of a request before its body
 SECONDS = 30.0  # from the first byte of a request to its answer
 SECONDS_TO_SEND = 10.0  # until a client has sent the headers, and then the body of a request
+SECONDS_TO_READ = 60.0  # until a client has read a large answer
 SECONDS_IDLE = 65  # of a connection between two requests, longer than a proxy's usual 60
 SECONDS_TO_RETRY = 1  # after an answer that the server is busy

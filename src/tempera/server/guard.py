@@ -145,7 +145,7 @@ def refuse_other_content(headers: Mapping[bytes, bytes]) -> None:
     """Raise Refused for a body that does not claim to be JSON: a form of a page of another site
     cannot claim it."""
     kind = headers.get(b"content-type", b"")
-    if kind == _JSON:
+    if kind == _JSON and b"content-encoding" not in headers:
         return
     name, _, parameters = kind.partition(b";")
     charset = parameters.strip().lower().replace(b'"', b"")
