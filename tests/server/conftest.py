@@ -81,3 +81,15 @@ def copied(tiny_run: Path, tmp_path: Path) -> Path:
     """A copy of the run, to change."""
     shutil.copytree(tiny_run, tmp_path / "copied")
     return tmp_path / "copied"
+
+
+@pytest.fixture(scope="session")
+def other_run(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the same kind with other vectors; look, do not touch."""
+    from tempera.run.train import train
+    from tests.conftest import made_once, small_options
+
+    options = small_options(pairs_file)
+    options["evaluation"]["bm25"] = True
+    options["train"]["seed"] = 11
+    return made_once(tmp_path_factory, "other", lambda path: train(options, path))

@@ -122,7 +122,7 @@ class JointWork:
         self.light = {}
         for work, jobs in works.items():
             shares = [(job, 0, len(job.items)) for job in jobs]
-            self._deliver(shares, _answers(work, _items(shares)), work)
+            self._deliver(shares, _answers_of(work, shares), work)
 
     def _next(self) -> None:
         """Give the next computation to the thread: of the work that has waited longest, with a fair
@@ -177,12 +177,7 @@ class JointWork:
 
     def _computed(self, work: Work, shares: list[Share]) -> None:
         """Compute a work in the thread, and bring the answers home."""
-        answers = _answers(work, _items(shares))
-        if isinstance(answers, Exception) and len({id(job) for job, _, _ in shares}) > 1:
-            # One request may be at fault: each is computed by itself.
-            answers = [
-                each for job, start, stop in shares for each in _alone(work, job.items[start:stop])
-            ]
+        answers = _answers_of(work, shares)
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._finished, work, shares, answers)
 
@@ -229,20 +224,27 @@ def _items(shares: Sequence[Share]) -> list[Any]:
     return [item for job, start, stop in shares for item in job.items[start:stop]]
 
 
+def _answers_of(work: Work, shares: Sequence[Share]) -> Sequence[Any] | Exception:
+    """Return the answer to each item of all shares, or the error of the only share."""
+    answers = _answers(work, _items(shares))
+    if not isinstance(answers, Exception) or len(shares) == 1:
+        return answers
+    # One request may be at fault: each is computed by itself.
+    every: list[Any] = []
+    for job, start, stop in shares:
+        alone = _answers(work, list(job.items[start:stop]))
+        if isinstance(alone, Exception):
+            alone = [alone] * (stop - start)
+        every += alone
+    return every
+
+
 def _answers(work: Work, items: list[Any]) -> Sequence[Any] | Exception:
     """Return the answer to each item, or the error of all."""
     try:
         return work(items)
     except Exception as error:
         return error
-
-
-def _alone(work: Work, items: Sequence[Any]) -> Sequence[Any]:
-    """Return the answers to the items of one job, or its error in place of each."""
-    answers = _answers(work, list(items))
-    if isinstance(answers, Exception):
-        return [answers] * len(items)
-    return answers
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

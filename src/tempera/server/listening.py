@@ -200,11 +200,11 @@ def serve(
 
         def ready() -> None:
             runs = ", ".join(_described(run) for run in shelf.runs.values())
-            logger.info(f"serving {runs} at {address}")
             if not is_loopback(host):
                 logger.info(
-                    "the connection is not encrypted: put a proxy that speaks TLS before this address"
+                    "connections are not encrypted: put a proxy that speaks TLS before this server"
                 )
+            logger.info(f"serving {runs} at {address}")
             if started is not None:
                 started(address)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +58,7 @@ class OpenedRun:
         self.run = Run(folder)
         self.results: dict[str, Any] = self.run.results
         self.recommends = self.run.recommends
+        self.created = int((folder / "metrics.json").stat().st_mtime)
         self.documents = len(self.run.index.documents)
         self.columns: list[str] = list(self.run.index.columns.column_names)
         self.is_static = False
@@ -108,13 +108,13 @@ class OpenedRun:
         ids = self.run.recommender.users.table["id"][:-1]  # the last is an unknown user
         return ids.filter(pc.starts_with(ids, prefix))[:limit].to_pylist()
 
-    @cached_property
+    @property
     def facts(self) -> dict[str, Any]:
         """The run among the models of the server, in OpenAI's form."""
         return {
             "id": self.name,
             "object": "model",
-            "created": int(os.stat(self.folder / "metrics.json").st_mtime),
+            "created": self.created,
             "owned_by": "tempera",
             "kind": "recommender" if self.recommends else "texts",
             "documents": self.documents,
