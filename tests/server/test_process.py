@@ -19,7 +19,6 @@ from typing import Any
 
 import httpx
 import pytest
-
 from tests.server.test_guard import TOKEN
 
 LINE = re.compile(r"serving (.*) at (http://\S+)$")
