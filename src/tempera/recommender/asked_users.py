@@ -35,10 +35,7 @@ from .recommender import Recommender
 from .stored_histories import Codes
 
 _UNKNOWN = "the run does not know {:,} of these users, who are recommended to by no history"
-_REPLACED = (
-    "the histories given take the place of those of {:,} users whom the run knows; what they have "
-    "taken stays left out"
-)
+_REPLACED = "the histories given take the place of those of {}; what they have taken stays left out"
 _AT_NOW = (
     "the model reads the time since the last event (elapsed), and the histories given have no "
     "times: their last events are taken to be now"
@@ -117,6 +114,7 @@ def users_of_histories(
     later = read_further(options, histories, recommender.integers)
     refuse_another_unit(later, recommender)
     from_file, left_out = _past_of(later, recommender)
+    notes += [f"left out: {quantity(count, reason)}" for reason, count in later.dropped.items()]
     unknown_items = left_out.sum()
     if unknown_items == len(left_out):
         raise DataError(
@@ -138,7 +136,7 @@ def users_of_histories(
     past = from_file if moment is None else from_file.until(moment)
     later_events = int(from_file.items.lengths.sum() - past.items.lengths.sum())
     if is_known.any():
-        notes.append(_REPLACED.format(int(is_known.sum())))
+        notes.append(_REPLACED.format(quantity(int(is_known.sum()), "users whom the run knows")))
         stored = recommender.stored.rows(ids)
         past = _also_left_out(past, stored if moment is None else stored.until(moment))
     notes += recommender.notes_of(moment, later=later_events)
