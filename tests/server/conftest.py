@@ -86,8 +86,9 @@ def copied(tiny_run: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def other_run(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the same kind with other vectors; look, do not touch."""
-    from tempera.run.train import train
     from tests.conftest import made_once, small_options
+
+    from tempera.run.train import train
 
     options = small_options(pairs_file)
     options["evaluation"]["bm25"] = True

@@ -126,7 +126,7 @@ def read_body(content: bytes, kind: type[AnyBody]) -> AnyBody:
     try:
         return kind.__pydantic_validator__.validate_python(value)  # type: ignore[return-value]
     except ValidationError as error:
-        raise invalid(_line(error, kind)) from None
+        raise invalid(line_of(error, kind)) from None
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def _refuse_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(object_pairs_hook=_distinct, parse_constant=_refuse_constant)
 
 
-def _line(error: ValidationError, kind: type[Body]) -> str:
+def line_of(error: ValidationError, kind: type[Body]) -> str:
     """Return the line for a body that does not fit, with the name of the field."""
     errors = error.errors(include_url=False, include_input=False)
     # Of a field with several types, each type has an error; the deepest is that of the type meant.
