@@ -49,6 +49,19 @@ def test_recommendations(shop: Path, tiny_run: Path, start: Any, tmp_path: Path)
         document = server.post("/v1/recommend", {"user": "nobody", "k": 4}).json()
         assert document["history"] == [] and "unknown" in " ".join(document["notes"])
 
+        for options in (
+            {"exclude": ["3", "6"]},
+            {"candidates": ["1", "4", 10]},
+            {"diversity": 0.5},
+        ):
+            document = server.post("/v1/recommend", {"user": "7", "k": 4, **options}).json()
+            expected = run.recommend("7", k=4, **options)
+            assert [hit["id"] for hit in document["results"]] == [hit.id for hit in expected.hits]
+        document = server.post("/v1/recommend", {"similar": "3", "k": 4}).json()
+        expected = run.recommend(similar="3", k=4)
+        assert [hit["id"] for hit in document["results"]] == [hit.id for hit in expected.hits]
+        assert document["history"] == []
+
         users = server.get("/v1/users?prefix=1&limit=3").json()
         assert users == {"model": "shop", "users": ["1", "10", "11"]}
         assert len(server.get("/v1/users").json()["users"]) == 20
@@ -65,6 +78,11 @@ def test_recommendations(shop: Path, tiny_run: Path, start: Any, tmp_path: Path)
             ({"history": ["no such"]}, "no such item in shop: no such"),
             ({"user": "7", "k": 0}, "k: "),
             ({"user": "7", "now": "never"}, ""),
+            ({"user": "7", "similar": "3"}, "similar"),
+            ({"user": "7", "diversity": 2}, "diversity: "),
+            ({"user": "7", "candidates": []}, "candidates: "),
+            ({"user": "7", "candidates": ["no such"]}, "no such"),
+            ({"user": "7", "where": "1 = 1 or (select 1)"}, ""),
             ({"user": "7", "model": "tiny"}, "is a run on texts"),
         ):
             refused = server.post("/v1/recommend", body)

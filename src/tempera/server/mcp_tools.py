@@ -72,8 +72,7 @@ class Tools:
         def answer() -> bytes:
             body = _body(RecommendBody, user=user, history=history, k=k, model=model)
             run = self.shelf.get(body.model, recommends=True)
-            past = None if history is None else tuple(history)
-            question = Question(user, past, body.k, None)
+            question = Question(user, history, {"k": body.k})
             (answered,) = self._computed(run, lambda: Recommending(run)([question]))
             if isinstance(answered, TemperaError):
                 raise _refusal(run, answered)
