@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from page_server import DOCUMENTS, HISTORIES, OVERRIDE, PAGE, Behaviour, page_server
+from tests.server.page_server import DOCUMENTS, HISTORIES, OVERRIDE, PAGE, Behaviour, page_server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Locator, Page
