@@ -35,6 +35,7 @@ const state = {
 let models = [];
 let token = ""; // in memory alone
 let columns = []; // columns of hits on the page
+let made = 0; // number of columns made, for their ids
 let current = 0; // number of the column that narrow screens show
 
 
@@ -42,14 +43,14 @@ let current = 0; // number of the column that narrow screens show
 
 /** An element with attributes (functions listen to events), and children that are nodes or texts. */
 function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+  const node = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
-    if (typeof value === "function") made.addEventListener(key, value);
-    else if (value === true) made.setAttribute(key, "");
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, value);
+    if (typeof value === "function") node.addEventListener(key, value);
+    else if (value === true) node.setAttribute(key, "");
+    else if (value !== false && value !== null && value !== undefined) node.setAttribute(key, value);
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
 }
 
 // Characters that hide or reorder others: controls, directions, zero widths, tags, lone surrogates.
@@ -297,7 +298,8 @@ function writeAddress(isNew) {
  * `request()`, which gives the path and the body to ask with.
  */
 function makeColumn(place) {
-  const titleId = `title-${place.key}`;
+  made += 1;
+  const titleId = `title-${made}`;
   const took = element("span", { class: "took" });
   const legend = element("span", { class: "legend" });
   const header = element(
@@ -735,12 +737,12 @@ async function search() {
   const chosen = chosenColumns();
   const isAlone = new Set(chosen.map((key) => key.slice(0, key.lastIndexOf(":")))).size === 1;
   const before = new Map(columns.map((column) => [`${column.key} ${column.of}`, column]));
-  const made = chosen.map((key) => {
+  const next = chosen.map((key) => {
     const fresh = columnOf(key, isAlone);
     return before.get(`${key} ${fresh.of}`) ?? fresh;
   });
-  columns.filter((column) => !made.includes(column)).forEach((column) => column.control?.abort());
-  columns = made;
+  columns.filter((column) => !next.includes(column)).forEach((column) => column.control?.abort());
+  columns = next;
   current = Math.min(current, columns.length - 1);
   at("columns").replaceChildren(...columns.map((column) => column.section));
   drawTabs();
