@@ -22,6 +22,7 @@ from ..io.manifest import is_recorded, refuse_damaged
 from ..io.untrusted import refuse_unsafe
 from ..ranking.nearest import top
 from ..ranking.small_vectors import SmallVectors
+from ..tables.kept_columns import refuse_unreadable
 from ..tables.tables import parquet_table
 from ..tables.vector_files import COLUMNS, DOCUMENT, KEY, PREVIEW, TEXT, matrix
 from ..task.run_files import BEGINNING, GIVEN_ID
@@ -29,6 +30,7 @@ from ..task.showcase import Searched
 from ..towers.saved import fingerprint
 from ..towers.stamp import Stamp, beside, checksum
 from . import approximate
+from .json_columns import json_columns
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -53,7 +55,9 @@ class IndexedDocument:
 
     def json(self) -> dict[str, Any]:
         """Return the document as a JSON object."""
-        return asdict(self)
+        document = asdict(self)
+        document[COLUMNS] = json_columns(self.columns)
+        return document
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Found(IndexedDocument):
 
     def json(self) -> dict[str, Any]:
         """Return the hit as a JSON object, without a probability if the model is not calibrated."""
-        document = asdict(self)
+        document = super().json()
         if self.probability is None:
             del document["probability"]
         return document
@@ -340,8 +344,7 @@ def _typed(documents: pa.Table) -> pa.Table:
     if KEY in documents.column_names:
         columns[KEY] = documents[KEY].cast(pa.int64())
     if COLUMNS in documents.column_names:
-        if not pa.types.is_struct(documents[COLUMNS].type):
-            raise ValueError(f"{COLUMNS} is {documents[COLUMNS].type}; expected a struct")
+        refuse_unreadable(documents[COLUMNS])
         columns[COLUMNS] = documents[COLUMNS]
     return pa.table(columns)
 
