@@ -89,6 +89,7 @@ class Run(TextSearch):
         onnx: str | Path | None = ...,
         threshold: float | None = ...,
         hybrid: bool = ...,
+        where: str | None = ...,
     ) -> list[Found]: ...
 
     @overload
@@ -100,6 +101,7 @@ class Run(TextSearch):
         onnx: str | Path | None = ...,
         threshold: float | None = ...,
         hybrid: bool = ...,
+        where: str | None = ...,
     ) -> list[list[Found]]: ...
 
     def search(
@@ -110,6 +112,7 @@ class Run(TextSearch):
         onnx: str | Path | None = None,
         threshold: float | None = None,
         hybrid: bool = False,
+        where: str | None = None,
     ) -> list[Found] | list[list[Found]]:
         """Return the k documents nearest to a query, best first, with probabilities if the model is
         calibrated; for a list of queries, the documents of each, by one product.
@@ -123,11 +126,16 @@ class Run(TextSearch):
             hybrid: rank by words (BM25) and vectors together, with the run's chosen weight. Scores
                 are then weighted standard deviations above the mean of the corpus, and have no
                 probabilities.
+            where: find only documents for which an expression of DuckDB over the kept columns is
+                true, such as "lang = 'de' and year >= 2024". The search stays exact; fewer than k
+                hits are found where fewer documents pass.
 
         Raises:
             DataError: an empty query, an index made by another model, a recommender, a threshold
-                without a calibration of the model, or a threshold or an approximate index in a
-                hybrid search.
+                without a calibration of the model, a threshold or an approximate index in a
+                hybrid search, or an approximate index with a filter.
+            ConfigError: `where` is no filter of the kept columns.
+            MissingLibrary: `where` needs DuckDB.
 
         >>> first, second = Run("runs/first").search(["ada", "where is bob"], k=1)
         >>> second[0].score <= 1.001
@@ -135,7 +143,7 @@ class Run(TextSearch):
         """
         refuse_other_kinds(Run.search, locals())
         queries = [query] if isinstance(query, str) else query
-        every = self.search_each(queries, k, index, onnx, threshold, hybrid)
+        every = self.search_each(queries, k, index, onnx, threshold, hybrid, where)
         return every[0] if isinstance(query, str) else every
 
     def document(self, name: str) -> IndexedDocument:

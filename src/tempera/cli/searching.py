@@ -42,6 +42,7 @@ def search(
     index: Path | None = None,
     onnx: Path | None = None,
     threshold: Annotated[float | None, typer.Option(min=0, max=1)] = None,
+    where: Annotated[str | None, typer.Option(metavar="EXPRESSION")] = None,
     as_json: Json = False,
 ) -> None:
     """Search the documents of a run.
@@ -56,6 +57,8 @@ def search(
         index: exported index to search instead of the run's own.
         onnx: exported ONNX model to embed the query with.
         threshold: lowest probability to show; see calibrate.
+        where: search only documents for which this is true, an expression of DuckDB over the kept
+            columns, e.g. "lang = 'de' and year >= 2024".
     """
     from ..artifacts.run_folder import Run
 
@@ -64,18 +67,23 @@ def search(
     # Probabilities of all hits are asked for, so that the hits left out can be counted.
     lowest = None if threshold is None else 0.0
     for text in _lines() if query is None else [query]:
-        ranked = searched.search(text, k, index, onnx, lowest, hybrid)
+        ranked = searched.search(text, k, index, onnx, lowest, hybrid, where)
         hits = ranked
         if threshold is not None:
             hits = [hit for hit in ranked if (hit.probability or 0.0) >= threshold]
         notes = []
         if ranked and _is_unread(searched, text, ranked, hybrid):
             notes.append(_NOTHING)
+        if where is not None and not ranked:
+            notes.append("no document passes --where")
         document: dict[str, Any] = {
             "query": text,
             "hits": [hit.json() for hit in hits],
             "notes": list(notes),
         }
+        if where is not None:
+            document["where"] = where
+            document["passing"] = len(searched.passing(where, index))
         if threshold is not None:
             left_out = len(ranked) - len(hits)
             document["threshold"] = threshold

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..errors import DataError
 from ..io.checked import mapped_rows
 from ..io.manifest import is_recorded, refuse_damaged
 from ..io.untrusted import refuse_unsafe
+from ..ranking.filtered import top_among
 from ..ranking.nearest import top
 from ..ranking.small_vectors import SmallVectors
 from ..tables.kept_columns import refuse_unreadable
@@ -31,10 +33,12 @@ from ..towers.saved import fingerprint
 from ..towers.stamp import Stamp, beside, checksum
 from . import approximate
 from .json_columns import json_columns
+from .where import passing
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
 
+_FILTERS = 32  # expressions whose documents an index remembers, a bit for each document
 _VECTORS, _DOCUMENTS, _TABLE = "vectors.npy", "documents.arrow", "vectors.parquet"
 
 
@@ -169,6 +173,7 @@ class Index:
             )
         if self.stamp is not None and not self.is_approximate and not _is_recorded(folder):
             self.stamp.refuse_changed(self.vectors, folder)
+        self._passes = lru_cache(_FILTERS)(self._bits)
 
     @property
     def is_approximate(self) -> bool:
@@ -180,15 +185,24 @@ class Index:
         return self.search_each(query[None], k, model)[0]
 
     def search_each(
-        self, queries: Vectors, k: int = 10, model: str | None = None
+        self,
+        queries: Vectors,
+        k: int = 10,
+        model: str | None = None,
+        among: Positions | None = None,
     ) -> list[list[Found]]:
         """Return the k documents nearest to each query vector, [q, D], best first.
+
+        Args:
+            among: positions of the documents to choose from, ascending; None for all.
 
         Raises:
             DataError: the queries have another width, or are by another model than the index, if
                 `model` (its fingerprint) is given.
         """
-        if self.is_approximate:
+        if among is not None:
+            scores, positions = self._nearest_among(queries, k, model, among)
+        elif self.is_approximate:
             scores, positions = self.vectors.top(self._fitted(queries, model), k)
         else:
             scores, positions = self.nearest(queries, k, model)
@@ -219,6 +233,41 @@ class Index:
             return top(queries, _exact(self), k, without=without)
         except DataError:  # a score is NaN
             raise self._not_finite() from None
+
+    def _nearest_among(
+        self, queries: Vectors, k: int, model: str | None, among: Positions
+    ) -> tuple[Vectors, Positions]:
+        """Return scores and positions of the k documents nearest to each query vector among some
+        documents."""
+        queries = self._fitted(queries, model)
+        try:
+            return top_among(queries, _exact(self), k, among)
+        except DataError:  # a score is NaN
+            raise self._not_finite() from None
+
+    def passing(self, expression: str) -> Positions:
+        """Return the positions of the documents that pass a filter of the kept columns, ascending;
+        see `tempera.corpus.where`.
+
+        Raises:
+            ConfigError: the expression is no filter of the kept columns.
+            DataError: the index is approximate, so that documents that pass may not be found.
+            MissingLibrary: DuckDB is not installed.
+        """
+        if self.is_approximate:
+            raise DataError(
+                f"{self.folder} is approximate, and a filter (where) needs an exact index: search the run's own, "
+                "or an export without --kind"
+            )
+        bits = self._passes(expression)
+        positions: Positions = np.flatnonzero(np.unpackbits(bits, count=len(self.documents)))
+        return positions
+
+    def _bits(self, expression: str) -> NDArray[np.uint8]:
+        """Return a bit for each document, 1 for those that pass a filter."""
+        passes = np.zeros(len(self.documents), np.bool_)
+        passes[passing(self.columns, expression)] = True
+        return np.packbits(passes)
 
     def scores(self, query: Vectors, model: str | None = None) -> Vectors:
         """Return the inner product of every document with a query vector, [D] -> [c], or with

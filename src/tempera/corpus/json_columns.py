@@ -22,6 +22,10 @@ def json_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 def _json_value(value: Any) -> Any:
     """Return a value as JSON has it; a value of any other kind is a text."""
+    if isinstance(value, list):
+        return [_json_value(each) for each in value]
+    if isinstance(value, dict):
+        return json_columns(value)
     if isinstance(value, Decimal):
         value = float(value)
     if isinstance(value, float) and not math.isfinite(value):

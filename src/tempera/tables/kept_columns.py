@@ -5,7 +5,7 @@ Letters in shapes: n rows, u groups of rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -192,8 +192,7 @@ def refuse_unreadable(column: pa.ChunkedArray) -> None:
     """Refuse kept columns that Python cannot read, as in a damaged file.
 
     Raises:
-        ValueError: no records of single values, two columns of one name, or a date outside of the
-            years 1 to 9999.
+        ValueError: no records, two columns of one name, or a date outside of the years 1 to 9999.
     """
     if not pa.types.is_struct(column.type):
         raise ValueError(f"{COLUMNS} is {column.type}; expected records")
@@ -203,14 +202,25 @@ def refuse_unreadable(column: pa.ChunkedArray) -> None:
         if names.count(name) > 1:
             raise ValueError(f"{COLUMNS} has several columns called {name!r}")
     for name, values in columns_of(column).items():
-        kind = values.type
-        if pa.types.is_temporal(kind):
+        for times in _times_in(values):
             try:
-                pc.min_max(values).as_py()
+                pc.min_max(times).as_py()
             except (pa.ArrowException, OverflowError) as error:
                 raise ValueError(f"column {name!r}: {error}") from None
-        elif not (is_text(kind) or pa.types.is_primitive(kind) or pa.types.is_null(kind)):
-            raise ValueError(f"column {name!r} holds {kind}; expected single values")
+
+
+def _times_in(values: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
+    """Yield the dates and times in a column, also inside of lists and records."""
+    kind = values.type
+    if pa.types.is_temporal(kind):
+        yield values
+    elif pa.types.is_dictionary(kind):
+        yield from _times_in(values.cast(kind.value_type))
+    elif pa.types.is_struct(kind):
+        for field in values.flatten():
+            yield from _times_in(field)
+    elif pa.types.is_nested(kind):
+        yield from _times_in(pc.list_flatten(values))
 
 
 def with_records(table: pa.Table, columns: dict[str, pa.ChunkedArray]) -> pa.Table:
