@@ -37,7 +37,7 @@ PASSAGES = 64  # of a document, left out one at a time
 
 
 @dataclass(frozen=True)
-class _Chosen:
+class _Question:
     """A query and the documents to explain.
 
     Args:
@@ -95,7 +95,7 @@ class TextReasons(TextSearch):
 
     def _chosen(
         self, query: str, documents: Sequence[str | IndexedDocument], index: Index
-    ) -> _Chosen:
+    ) -> _Question:
         names = [each if isinstance(each, str) else each.id for each in documents]
         positions = index.positions(names)
         texts = [document.text for document in index.hits(np.zeros(len(names)), positions)]
@@ -107,9 +107,9 @@ class TextReasons(TextSearch):
             vectors = index.vectors[positions].astype(np.float64)
             products = vectors * vector.astype(np.float64)
             scores = products.sum(1).tolist()  # each the same, whatever the other documents
-        return _Chosen(query, vector, index, maker, positions, texts, scores)
+        return _Question(query, vector, index, maker, positions, texts, scores)
 
-    def _by_vectors(self, chosen: _Chosen, passages: int) -> list[Explanation]:
+    def _by_vectors(self, chosen: _Question, passages: int) -> list[Explanation]:
         """Return the explanations of similarities: exact if the model is linear for one of the
         sides."""
         folder = self.folder / "model"
@@ -128,7 +128,7 @@ class TextReasons(TextSearch):
                 explanations.append(explain_pairs(query, document, score))
         return explanations
 
-    def _without_words(self, chosen: _Chosen, passages: int) -> list[Explanation]:
+    def _without_words(self, chosen: _Question, passages: int) -> list[Explanation]:
         """Return explanations by leaving out words of the query, and passages of the documents."""
         folder = self.folder / "model"
         in_query = WithoutWords(chosen.query, partial(_fitted, chosen, self.encode))
@@ -146,7 +146,7 @@ class TextReasons(TextSearch):
         return explanations
 
     def _by_both_systems(
-        self, chosen: _Chosen, by_vectors: Sequence[Explanation]
+        self, chosen: _Question, by_vectors: Sequence[Explanation]
     ) -> list[Explanation]:
         """Return the explanations of the scores of words and vectors together."""
         from ..text.judge.hybrid import weight_of
@@ -205,6 +205,6 @@ def _document_encoder(folder: Path) -> Embed:
     return load(folder, "doc", device=named("auto"))
 
 
-def _fitted(chosen: _Chosen, embed: Embed, texts: Sequence[str]) -> Vectors:
+def _fitted(chosen: _Question, embed: Embed, texts: Sequence[str]) -> Vectors:
     """Return the vectors of texts in the width of the index."""
     return chosen.index.fitted(embed(texts), chosen.maker)
