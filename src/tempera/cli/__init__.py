@@ -20,7 +20,7 @@ from .distilling import distill
 from .laboratory import calibrate, learn, sweep, tune
 from .models import check, evaluate, export, merge, mine
 from .planning import plan
-from .recommending import add_items, recommend
+from .recommending import add_events, add_items, recommend
 from .searching import search
 from .shared import Command, Configured
 from .training import train, verify
@@ -37,6 +37,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     evaluate,
     recommend,
     add_items,
+    add_events,
     mine,
     merge,
     calibrate,
