@@ -301,6 +301,16 @@ class Run(TextReasons):
         add_items(self.folder, Path(path))
         return Run(self.folder)
 
+    def add_events(self, data: Any) -> Run:
+        """Add new events of known and unknown users without training, and return the run.
+
+        See `tempera.recommender.new_events.add_events`.
+        """
+        from ..recommender.new_events import add_events
+
+        add_events(self.folder, Path(data) if isinstance(data, str) else data)
+        return Run(self.folder)
+
     def export(
         self,
         to: str,

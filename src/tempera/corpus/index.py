@@ -138,6 +138,19 @@ def _write_documents(folder: Path, table: pa.Table, stamp: Stamp | None) -> None
         writer.write_table(table)
 
 
+def write_stamp(folder: Path, model: str) -> None:
+    """Write the documents of an index again, stamped with the fingerprint of another model that
+    gives the same vectors; an index without a stamp stays."""
+    path = folder / _DOCUMENTS
+    with pa.OSFile(str(path), "rb") as file:
+        table = pa.ipc.open_file(file).read_all()
+    stamp = Stamp.read(table.schema.metadata, folder)
+    if stamp is None:
+        return
+    path.unlink()  # it may be a link to the file of another folder
+    _write_documents(folder, table, replace(stamp, model=model))
+
+
 class Index:
     """An index on disk: exact and memory-mapped, or approximate (FAISS), or the Parquet table of
     ids and vectors.

@@ -38,6 +38,7 @@ from ..recommend.train.exportable_users import UserModule
 from ..recommend.train.features import Features, FeatureTowers
 from ..task.run_files import CONTEXTS, HISTORIES, ITEMS, USERS
 from ..task.world import INTERACTIONS
+from .added_counts import added_counts
 from .best_items import BestItems
 from .chosen_items import ChosenItems, chosen_items
 from .diversity import refuse_diversity
@@ -310,8 +311,13 @@ class Recommender(RunFolder):
 
     @property
     def popularity(self) -> NDArray[np.int64]:
-        """Training events of each item, [i]."""
-        return self.items.count
+        """Training events of each item, and the events that were added since, [i]."""
+        return self.items.count.astype(np.int64) + self.added
+
+    @cached_property
+    def added(self) -> NDArray[np.int64]:
+        """Events of each item that were added after training, [i]."""
+        return added_counts(self.folder, len(self.items.table), self.fingerprint)
 
     def recommend(
         self,
