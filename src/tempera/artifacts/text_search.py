@@ -73,6 +73,7 @@ class TextSearch(RunFolder):
         onnx: str | Path | None = None,
         threshold: float | None = None,
         hybrid: bool = False,
+        exact: bool = True,
     ) -> list[list[Found]]:
         """Return the k documents nearest to each query, best first; see `Run.search`."""
         self._refuse_queries(queries)
@@ -97,8 +98,8 @@ class TextSearch(RunFolder):
                 "a threshold is for similarities of whole vectors, and this index has cut ones: leave one out"
             )
         if hybrid:
-            return self._by_both(searched, texts, vectors, k, maker)
-        every = searched.search_each(vectors, k, maker)
+            return self._by_both(searched, texts, vectors, k, maker, exact)
+        every = searched.search_each(vectors, k, maker, exact)
         if is_cut:
             return every
         return [self._calibrated(hits, model, threshold) for hits in every]
@@ -117,7 +118,7 @@ class TextSearch(RunFolder):
                 raise DataError("the query is empty; give words to search for")
 
     def _by_both(
-        self, index: Index, texts: Sequence[str], vectors: Vectors, k: int, maker: str
+        self, index: Index, texts: Sequence[str], vectors: Vectors, k: int, maker: str, exact: bool
     ) -> list[list[Found]]:
         """Return the k best documents of each query by words and vectors together."""
         from ..text.judge.hybrid import weight_of
@@ -126,9 +127,13 @@ class TextSearch(RunFolder):
         weight: float = self._once(weight_of, self.folder)
         every: list[list[Found]] = []
         for part in blocks(len(texts), len(index.documents)):
-            by_vectors = index.scores(vectors[part], maker)
-            scores = fused(by_vectors, words.scores(texts[part]), weight)
-            for ranked, positions in zip(*top_of(scores, k), strict=True):
+            best = None
+            if not exact:
+                best = index.fused_candidates(vectors[part], texts[part], words, weight, k, maker)
+            if best is None:
+                by_vectors = index.scores(vectors[part], maker)
+                best = top_of(fused(by_vectors, words.scores(texts[part]), weight), k)
+            for ranked, positions in zip(*best, strict=True):
                 every.append(index.hits(ranked, positions))
         return every
 
