@@ -178,9 +178,9 @@ class Index:
             )
         try:
             self.documents, self.vectors = _read(folder)
+            self.documents.validate(full=True)  # a damaged file could point anywhere in memory
             self.stamp = Stamp.read(self.documents.schema.metadata, folder)
             self.documents = _typed(self.documents)
-            self.documents.validate(full=True)  # a damaged file could point anywhere in memory
         except FileNotFoundError as error:
             raise DataError(
                 f"{folder} is not an index: {error.filename or error} is missing"
