@@ -36,7 +36,7 @@ from tempera.recommend.judge.counts import COUNTS
 from tempera.recommend.judge.full_catalogue import Histories
 from tempera.recommend.recommendation import InteractionTask
 from tempera.recommend.train.encoders import buckets_of
-from tempera.recommender import many_users
+from tempera.recommender import written_lists
 from tempera.recommender.recommender import Recommender
 from tempera.run.train import train
 from tempera.towers.stamp import Stamp
@@ -975,7 +975,7 @@ def test_many_users_are_answered_as_each_of_them(
     counted: Path, tmp_path: Path, hybrid: bool, exclude_seen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(full_catalogue, "_ROWS", (4, 7))  # users at once
-    monkeypatch.setattr(many_users, "_ROWS", 100)
+    monkeypatch.setattr(written_lists, "_ROWS", 100)
     opened, file, k = (
         Run(counted),
         tmp_path / "all.parquet",
@@ -1054,11 +1054,11 @@ def test_some_users_known_or_not(run: Path, tmp_path: Path, tempera: Any) -> Non
         ] == expected
     for arguments, says in (
         (["--all", "-o", file], "exists; give another file, or --overwrite"),
-        (["--all", "-o", tmp_path / "some.csv"], "give a name that ends in .parquet"),
-        (["--all"], "give --all or --users FILE, with --output"),
+        (["--all", "-o", tmp_path / "some.xls"], "give a name that ends in .parquet, .csv, .jsonl"),
+        (["--all"], "give --all, --users FILE or --histories FILE, with --output"),
         (
             ["--all", "-o", tmp_path / "x.parquet", "--user", "u7"],
-            "without --user, --history and --index",
+            "without --user, --history, --similar and --index",
         ),
         (["--all", "-o", tmp_path / "x.parquet", "--hybrid"], "has no counts"),
         (["--users", tmp_path / "none.csv", "-o", tmp_path / "x.parquet"], "no such file"),

@@ -22,6 +22,7 @@ from .models import check, evaluate, export, merge, mine
 from .planning import plan
 from .recommending import add_items, recommend
 from .searching import search
+from .serving import mcp, serve
 from .shared import Command, Configured
 from .training import train, verify
 
@@ -37,6 +38,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     evaluate,
     recommend,
     add_items,
+    serve,
+    mcp,
     mine,
     merge,
     calibrate,

@@ -26,17 +26,26 @@ def recommend(
     before: Annotated[str | None, typer.Option(metavar="TIME")] = None,
     context: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE")] = None,
     hybrid: Annotated[bool | None, typer.Option("--hybrid/--vectors")] = None,
+    candidates: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
+    exclude: Annotated[str | None, typer.Option(metavar="IDS")] = None,
+    where: Annotated[str | None, typer.Option(metavar="CONDITION")] = None,
+    similar: Annotated[str | None, typer.Option(metavar="ITEM")] = None,
+    diversity: Annotated[float, typer.Option(min=0, max=1)] = 0.0,
     every: Annotated[bool, typer.Option("--all")] = False,
     users: Path | None = None,
+    histories: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     overwrite: bool = False,
+    explain: bool = False,
     elapsed: Annotated[str | None, typer.Option(hidden=True)] = None,
     as_json: Json = False,
 ) -> None:
     """Recommend items to a user, to all users, or by a history.
 
-    With --all or --users, recommendations are written to --output, with columns user, rank, item
-    and score.
+    With --similar, the items nearest to an item are shown instead.
+
+    With --all, --users or --histories, recommendations are written to --output, with columns user,
+    rank, item and score.
 
     Args:
         run: run folder of a recommender.
@@ -54,10 +63,19 @@ def recommend(
             with features of data.context).
         hybrid: rank by counts and vectors together, or by the vectors alone [default: as validation
             has shown].
+        candidates: rank only the items of this table, with a column of ids.
+        exclude: items to leave out, written as --history.
+        where: rank only items whose columns pass this condition, e.g. "genre = 'Drama'".
+        similar: show the items with the vectors nearest to the item's, in place of --user and
+            --history.
+        diversity: from 0, the best items, to 1, the items least alike (maximal marginal relevance).
         every: recommend to every known user of the run.
         users: recommend to the users of this table, with a column of ids.
-        output: .parquet file to write.
+        histories: recommend to the users of this table of interactions, by their histories in it;
+            the run need not know them.
+        output: .parquet, .csv or .jsonl file to write.
         overwrite: replace the file of --output.
+        explain: show under each item the largest parts of its score; with --json, all parts.
         elapsed: the former name of --now.
     """
     if elapsed is not None:
@@ -74,37 +92,59 @@ def recommend(
         "before": before,
         "hybrid": hybrid,
         "context": _context(context or []),
+        "candidates": candidates,
+        "exclude": None if exclude is None else _ids(exclude),
+        "where": where,
+        "diversity": diversity,
     }
-    if every or users is not None or output is not None:
-        all_or_some = every != (users is not None)
-        for_one_user = user is not None or history is not None or index is not None
-        if output is None or not all_or_some or for_one_user:
+    many = [every, users is not None, histories is not None]
+    if any(many) or output is not None:
+        if explain:
+            raise TemperaError("--explain is for --user or --history: leave it out")
+        for_one = [user, history, similar, index]
+        if output is None or sum(many) != 1 or for_one != [None] * len(for_one):
             raise TemperaError(
-                "give --all or --users FILE, with --output FILE.parquet and without --user, --history and --index"
+                "give --all, --users FILE or --histories FILE, with --output FILE.parquet (or .csv, "
+                ".jsonl) and without --user, --history, --similar and --index"
             )
-        facts = Run(run).recommend_all(output, users, overwrite=overwrite, **options)
+        facts = Run(run).recommend_all(
+            output, users, histories=histories, overwrite=overwrite, **options
+        )
         lines = [_WRITTEN.format(**facts)]
         lines += [f"note: {note}" for note in facts["notes"]]
         answer(facts, as_json, lambda: say("\n".join(lines)))
         return
     items = None if history is None else _ids(history)
-    if items == [] and user is None:
+    if items == [] and user is None and similar is None:
         raise TemperaError(
             f"--history {history!r} names no item; give ids such as --history A,B, or --user ID"
         )
-    result = Run(run).recommend(user, items, index=index, **options)
-    hits = [
+    if explain and similar is not None:
+        raise TemperaError("--explain is for --user or --history: leave it, or --similar, out")
+    opened = Run(run)
+    result = opened.recommend(user, items, index=index, similar=similar, **options)
+    explanations = []
+    if explain:
+        question = {name: options[name] for name in ("now", "before", "hybrid", "context")}
+        explanations = opened.explain_item(result.hits, user, items, index=index, **question)
+    hits: list[dict[str, Any]] = [
         {"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name}
         for hit in result.hits
     ]
+    for hit, explanation in zip(hits, explanations):
+        hit["explanation"] = explanation.json()
     document = {
         "user": user,
+        "similar": similar,
         "history": result.history,
         "now": result.now,
         "notes": list(result.notes),
         "hits": hits,
     }
-    answer(document, as_json, lambda: say(str(result)))
+    lines = str(result).splitlines()
+    for number, explanation in enumerate(explanations):
+        lines[len(result.notes) + number] += f"\n     {explanation.line()}"
+    answer(document, as_json, lambda: say("\n".join(lines)))
 
 
 def _context(pairs: list[str]) -> dict[str, str]:

@@ -8,6 +8,7 @@ filter by plain columns.
 from __future__ import annotations
 
 import json
+
 import pyarrow as pa
 
 from ..io.documents import parsed

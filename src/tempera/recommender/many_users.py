@@ -1,41 +1,35 @@
-"""Recommendations and vectors of many users, computed block by block and written as Parquet.
+"""Recommendations and vectors of many users, computed block by block and written to a file.
 
 Letters in shapes: u users.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as parquet
 
 from ..corpus.layout import refuse_depth
-from ..errors import DataError, OutputError
-from ..forms.event_roles import USUAL
-from ..io.atomic import new_file, refuse_replacing
+from ..errors import DataError
+from ..io.atomic import refuse_replacing
 from ..io.console import progress_bar
-from ..options.build import options_of_run
 from ..ranking.small_vectors import SmallVectors
 from ..recommend.judge.full_catalogue import query_blocks
 from ..recommend.judge.past_events import PastEvents
-from ..recommend.read.feature_tables import KEY, keyed
 from ..recommend.train.entity_tables import entities
-from ..tables.streams import stream
-from ..tables.tables import blocks
-from ..task.run_files import ITEMS, USERS
-from .recommender import Recommender, ids_of
+from ..task.run_files import ITEMS
+from .asked_users import AskedUsers, users_of_histories, users_of_run
+from .best_items import BestItems
+from .diversity import refuse_diversity
+from .recommender import Recommender
 from .stored_histories import Codes
+from .written_lists import refuse_ending, write_lists, write_parquet_tables
 
 _VECTORS = "users.parquet"
-_UNKNOWN = "the run does not know {:,} of these users, who are recommended to by no history"
-_ROWS = 1 << 17  # of a row group, at least
 
 
 def write_recommendations(
@@ -49,6 +43,11 @@ def write_recommendations(
     context: Mapping[str, Any] | None = None,
     before: Any = None,
     overwrite: bool = False,
+    candidates: Any = None,
+    exclude: Any = None,
+    where: str | None = None,
+    diversity: float = 0.0,
+    histories: Any = None,
 ) -> dict[str, Any]:
     """Write the k best items of many users, as `Recommender.recommend` ranks them: columns user,
     rank, item and score.
@@ -56,73 +55,89 @@ def write_recommendations(
     Ids have the type of the run's ids. A user has fewer rows if fewer items are left.
 
     Args:
-        path: a .parquet file, which appears whole or not at all.
+        path: a .parquet, .csv or .jsonl file, which appears whole or not at all.
         users: a table with a column of ids, in a file or in memory, or a list of ids; None is all
             users that the run knows. Each id is taken once. Unknown users are counted, and
             recommended to by no history.
-        now: the moment of the question, as in `Recommender.recommend`.
+        now: the moment of the question, as in `Recommender.recommend`; with histories, by default
+            the latest time of the run and of the histories.
         context: the context of all questions, as in `Recommender.recommend`.
         before: answer as at an earlier time, as in `Recommender.recommend`.
         overwrite: replace an earlier file.
+        candidates: the only items to rank, for all users, as in `Recommender.recommend`.
+        exclude: ids of items to leave out, for all users.
+        where: a condition on the columns of the run's items, for all users.
+        diversity: as in `Recommender.recommend`.
+        histories: interactions of the users to recommend to, in place of `users`: a file or a
+            folder, or an object, with the run's columns; columns of times, ratings, behaviours and
+            contexts may be missing.
 
     Returns:
         The numbers of users, of unknown users, and of rows; the system that ranks; and notes for
         the reader.
 
     Raises:
-        OutputError: the file exists, is in a run, or cannot be written.
-        DataError: no user, a wrong id, a table that cannot be read, no such time, or a hybrid of a
-            run without counts.
+        OutputError: another ending of the file, or the file exists, is in a run, or cannot be
+            written.
+        DataError: no user, a wrong id, a table that cannot be read, no such time, an unknown item,
+            or a hybrid of a run without counts.
     """
     refuse_depth(k)
-    if path.suffix != ".parquet":
-        raise OutputError(
-            f"cannot write recommendations to {path}; give a name that ends in .parquet"
-        )
-    read = [users] if isinstance(users, str | Path) else []
+    refuse_diversity(diversity)
+    refuse_ending(path)
+    if users is not None and histories is not None:
+        raise DataError("users and histories are given: histories name their users; give one")
+    read = [each for each in (users, histories, candidates) if isinstance(each, str | Path)]
     refuse_replacing(path, overwrite, *read, models=[recommender.folder])
     moment = recommender.moment(now, before)
-    if context:
-        recommender = recommender.within(context)
+    chosen = recommender.chosen(candidates, exclude, where)
     counting = recommender.counting(hybrid)
-    ids = entities(recommender.folder / USERS).table["id"]
-    if users is not None:
-        ids = _ids(recommender, users, ids.type)
-    items = entities(recommender.folder / ITEMS).table["id"]
-    unknown = int((_codes(recommender, ids) == len(recommender.users.table) - 1).sum())
-    recommender = recommender.with_users(ids.cast(pa.large_string()))
-    codes = _codes(recommender, ids)
-    later = 0  # events that were not known at the moment
+    if histories is not None:
+        audience = users_of_histories(recommender, histories, moment, context or {})
+    else:
+        within = recommender.within(context) if context else recommender
+        audience = users_of_run(within, users, moment)
+    best = BestItems(
+        recommender.index,
+        recommender.fingerprint,
+        recommender.popularity,
+        k,
+        exclude_seen,
+        counting,
+        chosen,
+        diversity,
+    )
+    written = write_lists(path, _lists(audience, best))
+    notes = [] if chosen is None else list(chosen.notes)
+    return {
+        "output": str(path),
+        "users": len(audience.ids),
+        "unknown": audience.unknown,
+        "rows": written,
+        "ranked_by": "the vectors" if counting is None else counting.ranks,
+        "notes": [*notes, *audience.notes],
+    }
 
-    def tables() -> Iterator[pa.Table]:
-        nonlocal later
-        for rows, past in _past(recommender, codes, "recommending"):
-            known = past if moment is None else past.until(moment)
-            later += int(past.items.lengths.sum() - known.items.lengths.sum())
-            scores, best, _ = recommender.best(
-                codes[rows].tolist(), known, k, exclude_seen, moment, counting, recommender.index
-            )
+
+def _lists(audience: AskedUsers, best: BestItems) -> Iterator[pa.Table]:
+    """Yield the best items of users, block by block: columns user, rank, item and score."""
+    recommender = audience.recommender
+    items = entities(recommender.folder / ITEMS).table["id"]
+    with progress_bar("recommending", len(audience.ids), "user") as bar:
+        for rows in query_blocks(len(audience.ids), len(items)):
+            past = audience.past[rows]
+            codes = audience.codes[rows].tolist()
+            vectors = recommender.vectors_of(codes, past, audience.moment)
+            scores, places, _ = best(vectors, past)
             user, rank = np.isfinite(scores).nonzero()
             columns = {
-                "user": ids.take(pa.array(user + rows.start)),
+                "user": audience.ids.take(pa.array(user + rows.start)),
                 "rank": pa.array(rank + 1, pa.int32()),
-                "item": items.take(pa.array(best[user, rank])),
+                "item": items.take(pa.array(places[user, rank])),
                 "score": scores[user, rank],
             }
             yield pa.table(columns)
-
-    with new_file(path) as partial:
-        written = _write(partial, tables())
-    notes = [_UNKNOWN.format(unknown)] if unknown else []
-    notes += recommender.notes_of(moment, later=later)
-    return {
-        "output": str(path),
-        "users": len(ids),
-        "unknown": unknown,
-        "rows": written,
-        "ranked_by": "the vectors" if counting is None else counting.ranks,
-        "notes": notes,
-    }
+            bar.update(rows.stop - rows.start)
 
 
 def write_user_vectors(
@@ -153,45 +168,10 @@ def write_user_vectors(
             column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), width)
             yield pa.table({"id": ids.take(pa.array(codes[rows])), "vector": column})
 
-    written = _write(folder / _VECTORS, tables(), metadata)
+    written = write_parquet_tables(folder / _VECTORS, tables(), metadata)
     on_context = recommender.notes  # exports have no context
     notes = [note for note in recommender.notes_of(moment) if note not in on_context]
     return {"users": written, "notes": notes}
-
-
-def _ids(recommender: Recommender, users: Any, kind: pa.DataType) -> pa.ChunkedArray:
-    """Return the ids of a table or a list, each once, in the type of the run's ids; as texts if an
-    id does not fit the type."""
-    if isinstance(users, str | Path) or hasattr(users, "columns"):  # frames and tables, no series
-        options = options_of_run(recommender.folder).values.get("data", {})
-        column = options.get("user") or "user"
-        spelling = recommender.integers["user"]
-        table = blocks(Path(users)) if isinstance(users, str | Path) else stream(users)
-        texts = [
-            keyed(block, "user", column, USUAL["user"], spelling)[KEY].unique() for block in table
-        ]
-    else:
-        names = ids_of(users)
-        if names is None:
-            raise DataError(
-                f"there is no user to recommend to in {users!r}: give a table, its path, or a list of ids"
-            )
-        texts = [recommender.id_texts("user", names)]
-    ids = pa.chunked_array([pa.chunked_array(texts).unique()])
-    if not len(ids):
-        raise DataError("there is no user to recommend to: give at least one")
-    try:
-        return ids.cast(kind)
-    except pa.ArrowInvalid:
-        return ids
-
-
-def _codes(recommender: Recommender, ids: pa.ChunkedArray) -> Codes:
-    """Return the codes of users, [u]; an unknown user has the last code of the run."""
-    known = recommender.users.table["id"]
-    at = pc.index_in(ids.cast(pa.large_string()), value_set=known).fill_null(len(known) - 1)
-    codes: Codes = at.to_numpy().astype(np.int64)
-    return codes
 
 
 def _past(recommender: Recommender, codes: Codes, label: str) -> Iterator[tuple[slice, PastEvents]]:
@@ -201,29 +181,3 @@ def _past(recommender: Recommender, codes: Codes, label: str) -> Iterator[tuple[
         for rows in query_blocks(len(codes), len(recommender.items.table)):
             yield rows, past[rows]
             bar.update(rows.stop - rows.start)
-
-
-def _write(
-    path: Path, tables: Iterator[pa.Table], metadata: dict[bytes, bytes] | None = None
-) -> int:
-    """Write tables of one schema, one after the other, as row groups that are not small; return the
-    number of rows."""
-    first = next(tables)
-    total = 0
-    with parquet.ParquetWriter(path, first.schema.with_metadata(metadata)) as writer:
-        for group in _groups(chain([first], tables)):
-            writer.write_table(group.replace_schema_metadata(metadata))
-            total += len(group)
-    return total
-
-
-def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield tables joined to groups of at least `_ROWS` rows; the last group may be smaller."""
-    waiting: list[pa.Table] = []
-    for table in tables:
-        waiting.append(table)
-        if sum(map(len, waiting)) >= _ROWS:
-            yield pa.concat_tables(waiting)
-            waiting = []
-    if waiting:
-        yield pa.concat_tables(waiting)

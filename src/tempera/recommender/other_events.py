@@ -24,15 +24,14 @@ from ..recommend.judge.full_catalogue import Histories, Scores, inner
 from ..recommend.judge.judgement import Recommended
 from ..recommend.judge.later_events import drawn, judge_events
 from ..recommend.judge.leads import Reached, protocols_of, winner
-from ..recommend.judge.moments import ANOTHER_UNIT
-from ..recommend.read.division import GlobalTime, Undivided
-from ..recommend.read.feature_tables import texts_of
+from ..recommend.read.division import GlobalTime
 from ..recommend.read.interactions import Interactions
 from ..recommend.read.timeline import Events, Timeline
 from ..recommend.train.encoders import Elapsed
 from ..recommend.train.segments import Contexts
 from ..recommend.train.visits import Visits
 from ..task.verdict import COUNTED, OURS
+from .further_events import in_contexts, read_further, refuse_another_unit
 from .recommender import Recommender
 
 Floats = NDArray[np.float32]
@@ -252,14 +251,16 @@ def evaluate_events(
         raise ConfigError(
             "data.split of an evaluation on other interactions is global_time, with its least and rolling"
         )
-    recommender, later = _in_contexts(recommender, _read(config.data, data, recommender.integers))
+    recommender, later = in_contexts(
+        recommender, read_further(config.data, data, recommender.integers)
+    )
     ids = later.user_ids
     latest = recommender.stored.latest(ids)
     if latest is None and Elapsed() in recommender.options.query:
         raise DataError(
             f"{recommender.folder} does not know when its histories ended, which its tower's elapsed reads: train it again"
         )
-    _refuse_another_unit(later, recommender)
+    refuse_another_unit(later, recommender)
     events = Continued.of(
         later, recommender.item_ids, recommender.stored.rows(ids), latest, config.data.split
     )
@@ -281,60 +282,6 @@ def evaluate_events(
                 systems[system], events.test[name], events.timeline, counts, names
             )
     return _finding(recommender, later, events, total, reached)
-
-
-def _read(options: Interactions, data: Any, integers: Mapping[str, bool]) -> Timeline:
-    """Return the timeline of other data, read like the data of the run, with ids as texts in the
-    run's spelling."""
-    source = replace(
-        options,
-        path=None,
-        users=None,
-        items=None,
-        validation=None,
-        test=None,
-        split=Undivided(),
-    )
-    is_path = isinstance(data, str | Path)
-    held = replace(source, path=str(data)) if is_path else source.hand(data)
-    later = held.read(whole=False)
-    if later.anonymous:  # the same numbers are other sessions in the run
-        names = [f"session {name}" for name in later.user_ids.to_pylist()]
-        later = replace(later, user_ids=pa.array(names, pa.large_string()))
-    users = texts_of(later.user_ids, integers["user"])
-    items = texts_of(later.item_ids, integers["item"])
-    return replace(later, user_ids=users, item_ids=items)
-
-
-def _refuse_another_unit(later: Timeline, recommender: Recommender) -> None:
-    """Raise DataError if the times are hundreds of times the run's times, or the reverse: a
-    comparison would say nothing."""
-    known = recommender.stored.times
-    if later.time is None or known is None:
-        return
-    earliest, latest = known
-    middle = float(np.median(later.time))
-    if min(earliest, middle) <= 0:
-        return
-    if max(middle / latest, earliest / middle) > ANOTHER_UNIT:
-        here = f"{float(later.time.min()):,.0f} to {float(later.time.max()):,.0f}"
-        raise DataError(
-            f"times are {here} here, and {earliest:,.0f} to {latest:,.0f} in the histories of "
-            f"{recommender.folder}: another unit, or dates beside numbers (dates are read as "
-            "microseconds since 1970); give times as the run was trained on them"
-        )
-
-
-def _in_contexts(recommender: Recommender, later: Timeline) -> tuple[Recommender, Timeline]:
-    """Return a recommender with the contexts of the events of a timeline, and the timeline with the
-    recommender's codes of the contexts."""
-    if recommender.contexts is None or later.contexts is None or later.context is None:
-        return recommender, replace(later, context=None)
-    names = recommender.contexts.table.column_names
-    contexts = {name: later.contexts[name] for name in later.contexts.column_names if name in names}
-    first = len(recommender.contexts.table) - 1
-    extended = recommender.with_contexts(contexts, len(later.contexts))
-    return extended, replace(later, context=later.context + first)
 
 
 def _systems(recommender: Recommender, timeline: Timeline, events: Events) -> dict[str, Scores]:

@@ -25,22 +25,25 @@ from ..arguments import refuse_other_kinds
 from ..core.frame import Column, Events, Frame
 from ..corpus.index import Found, Index, write_parquet
 from ..corpus.layout import RunFolder, refuse_depth
-from ..errors import DataError, did_you_mean, is_whole, nearest, one_line, quantity
+from ..errors import DataError, one_line, quantity
 from ..options.build import Config, build, options_of_run
 from ..options.worlds import world
 from ..options.yaml_options import Options
-from ..ranking.nearest import top_of
 from ..recommend.judge.counts import Counting, open_counts
 from ..recommend.judge.full_catalogue import Histories
 from ..recommend.judge.past_events import Moment, PastEvents, nothing
-from ..recommend.read.feature_tables import texts_of
 from ..recommend.train.encoders import Category, Elapsed, Entities, Id
-from ..recommend.train.entity_tables import entities, open_towers, titles_of
+from ..recommend.train.entity_tables import entities, open_towers
 from ..recommend.train.exportable_users import UserModule
 from ..recommend.train.features import Features, FeatureTowers
 from ..task.run_files import CONTEXTS, HISTORIES, ITEMS, USERS
 from ..task.world import INTERACTIONS
+from .best_items import BestItems
+from .chosen_items import ChosenItems, chosen_items
+from .diversity import refuse_diversity
+from .known_items import KnownItems, id_texts, ids_of
 from .onnx_users import just_now, write_users
+from .similar_items import refuse_beside_similar, similar_items
 from .stored_histories import Codes, StoredHistories
 
 BLANK = (
@@ -296,9 +299,19 @@ class Recommender(RunFolder):
         return tuple(notes)
 
     @cached_property
+    def known_items(self) -> KnownItems:
+        """The items of the run by their ids."""
+        return KnownItems(self.folder, self.items.table, self.integers["item"])
+
+    @property
     def item_ids(self) -> pa.ChunkedArray:
         """Ids of the items as texts, [i]."""
-        return self.items.table["id"].cast(pa.large_string())
+        return self.known_items.ids
+
+    @property
+    def popularity(self) -> NDArray[np.int64]:
+        """Training events of each item, [i]."""
+        return self.items.count
 
     def recommend(
         self,
@@ -311,9 +324,14 @@ class Recommender(RunFolder):
         hybrid: bool | None = None,
         context: Mapping[str, Any] | None = None,
         before: Any = None,
+        candidates: Any = None,
+        exclude: Any = None,
+        where: str | None = None,
+        similar: Any = None,
+        diversity: float = 0.0,
     ) -> Recommendations:
-        """Return the k best items for a user, for a history, or for a user with another history
-        than the run knows.
+        """Return the k best items for a user, for a history, for a user with another history than
+        the run knows, or the items nearest to an item.
 
         A history given with a user takes the place of the history known to the run; the items taken
         by the user, or rated low, stay left out.
@@ -336,20 +354,49 @@ class Recommender(RunFolder):
                 features.
             before: answer as at an earlier time, by the events before the time, as in the
                 evaluation of an event at the time; `now` is the same time, too.
+            candidates: the only items to rank: a list of ids, or a table with a column of ids, in a
+                file or in memory. Unknown items of a table are left out, with a note.
+            exclude: ids of items to leave out.
+            where: a condition on the columns of the run's items, for example "genre = 'Drama'"; see
+                `corpus.where.passing`.
+            similar: the id of an item, in place of a user and a history: the items with the nearest
+                vectors, by cosine.
+            diversity: from 0, the best items, to 1, the items least alike; see
+                `diversity.diverse`. Scores stay what they are, so they may rise in the list.
 
         Raises:
             DataError: neither user nor history, a wrong id, an item unknown to the run, a number
-                out of range, a wrong time, an index of another model, a hybrid of a run without
-                counts or with an approximate index.
+                out of range, a wrong time, an index of another model, a hybrid, a choice of items
+                or a diversity with an approximate index, or a hybrid of a run without counts.
         """
         if context:
-            inside = self.within(context)
-            return inside.recommend(
-                user, history, k, exclude_seen, index, now, hybrid, None, before
+            if similar is not None:
+                refuse_beside_similar(context=context)
+            return self.within(context).recommend(
+                user,
+                history,
+                k,
+                exclude_seen,
+                index,
+                now,
+                hybrid,
+                None,
+                before,
+                candidates,
+                exclude,
+                where,
+                None,
+                diversity,
             )
+        refuse_depth(k)
+        refuse_diversity(diversity)
+        if similar is not None:
+            refuse_beside_similar(
+                user=user, history=history, index=index, now=now, hybrid=hybrid, before=before
+            )
+            return self._similar(similar, k, self.chosen(candidates, exclude, where), diversity)
         if user is None and history is None:
             raise DataError("give a user, a history, or both")
-        refuse_depth(k)
         moment = self.moment(now, before)
         names = self.id_texts("user", [] if user is None else [user])
         code = _position(self.users.table["id"], names)
@@ -361,7 +408,8 @@ class Recommender(RunFolder):
             past = self._replaced(past, history)
             later = 0
         refuse_other_kinds(Recommender.recommend, locals())
-        notes = []
+        chosen = self.chosen(candidates, exclude, where)
+        notes = [] if chosen is None else list(chosen.notes)
         if user is not None and code is None:
             notes.append(_unknown(user, history))
         if user is not None and history is not None and known:
@@ -378,14 +426,23 @@ class Recommender(RunFolder):
         other = None if index is None else Index(Path(index))
         served = self.with_users(names)
         row = _position(served.users.table["id"], names)
+        ranks_all = counting is None and chosen is None and not diversity
         hits = None
-        if other is not None and counting is None:
+        if other is not None and ranks_all:
             hits = served._hits_of_index(other, row, past, k, exclude_seen, moment)
         if hits is None:
-            searched = self.index if other is None or counting is None else other
-            scores, codes, is_blank = served.best(
-                [row], past, k, exclude_seen, moment, counting, searched
+            searched = self.index if other is None or ranks_all else other
+            best = BestItems(
+                searched,
+                self.fingerprint,
+                self.popularity,
+                k,
+                exclude_seen,
+                counting,
+                chosen,
+                diversity,
             )
+            scores, codes, is_blank = best(served.vectors_of([row], past, moment), past)
             if is_blank[0]:
                 notes.append(BLANK)
             left = np.isfinite(scores[0])
@@ -395,6 +452,30 @@ class Recommender(RunFolder):
             asked_at = self.stored.clock.shown(moment.now)
         taken = int(past.items.lengths[0])
         return Recommendations(hits, taken, tuple(notes), asked_at)
+
+    def _similar(
+        self, similar: Any, k: int, chosen: ChosenItems | None, diversity: float
+    ) -> Recommendations:
+        """Return the k items nearest to an item."""
+        (item,) = self.codes(self.id_texts("item", [similar]).to_pylist()).tolist()
+        if self.index.stamp is not None:
+            self.index.stamp.refuse_other(self.fingerprint, self.index.folder)
+        hits = similar_items(self.index, item, k, chosen, diversity)
+        return Recommendations(hits, 0, () if chosen is None else chosen.notes)
+
+    def question(
+        self, user: Any, history: Sequence[Any] | None, moment: Moment | None
+    ) -> tuple[Recommender, int | None, PastEvents]:
+        """Return a recommender with a row for a user, the row, None for an unknown user, and the
+        user's past events at a moment, or the history in place of them."""
+        names = self.id_texts("user", [] if user is None else [user])
+        past = self.past(_position(self.users.table["id"], names))
+        if moment is not None:
+            past = past.until(moment)
+        if history is not None:
+            past = self._replaced(past, history)
+        served = self.with_users(names)
+        return served, _position(served.users.table["id"], names), past
 
     def _replaced(self, past: PastEvents, history: Sequence[Any]) -> PastEvents:
         """Return a given history as the past of one user; the items left out by `past` stay left
@@ -440,37 +521,6 @@ class Recommender(RunFolder):
         unseen = [hit for hit in nearest_hits if hit.id not in seen]
         return [replace(hit, rank=rank) for rank, hit in enumerate(unseen[:k], 1)]
 
-    def best(
-        self,
-        users: Sequence[int | None],
-        past: PastEvents,
-        k: int,
-        exclude_seen: bool,
-        moment: Moment | None,
-        counting: Counting | None,
-        index: Index,
-    ) -> tuple[NDArray[np.float32], Codes, NDArray[np.bool_]]:
-        """Return the scores and the codes of the k best items of each user, [n, k] each, and True
-        for each user of whom the model knows nothing, [n].
-
-        Where fewer items are left, scores are -inf. A user of whom the model knows nothing gets the
-        items with the most training events.
-        """
-        vectors = self.vectors_of(users, past, moment)
-        seen = past.left_out if exclude_seen else None
-        if counting is None:
-            scores, codes = index.nearest(vectors, k, self.fingerprint, seen)
-        else:
-            by_vectors = index.scores(vectors, self.fingerprint)
-            scores, codes = _best(counting.fused(by_vectors, past.items), k, seen)
-        is_blank = (past.items.lengths == 0) & ~vectors.any(1)
-        if is_blank.any():
-            counts = np.repeat(self.items.count[None].astype(np.float32), len(is_blank), 0)
-            most, popular = _best(counts, k, seen)
-            scores[is_blank] = most[is_blank]
-            codes[is_blank] = popular[is_blank]
-        return scores, codes, is_blank
-
     @cached_property
     def counts(self) -> Counting | None:
         """The run's table of counts, to recommend together with the vectors; None without a
@@ -506,8 +556,7 @@ class Recommender(RunFolder):
         Raises:
             DataError: an id other than a text or a whole number.
         """
-        texts = pa.array([_text(role, each) for each in ids], pa.large_string())
-        return texts_of(texts, self.integers[role])
+        return id_texts(role, ids, self.integers[role])
 
     def codes(self, ids: Sequence[str]) -> Codes:
         """Return the codes of items.
@@ -515,25 +564,19 @@ class Recommender(RunFolder):
         Raises:
             DataError: ids unknown to the run.
         """
-        at = pc.index_in(pa.array(ids, pa.large_string()), value_set=self.item_ids)
-        unknown = [name for name, code in zip(ids, at.to_pylist()) if code is None]
-        if unknown:
-            near = self._did_you_mean(unknown[0])
-            raise DataError(f"no such item in {self.folder}: {', '.join(unknown)}.{near}")
-        codes: Codes = at.to_numpy().astype(np.int64)
-        return codes
+        return self.known_items.codes(ids)
 
-    def _did_you_mean(self, text: str) -> str:
-        """Return a question for the item with a similar id, or else with a similar title; empty
-        without a similar item."""
-        near = nearest(text, self.item_ids.to_pylist())
-        if near is not None:
-            return f" Did you mean {_quoted(near)}?"
-        titles = [title.lower() for title in titles_of(self.items.table)]
-        title = did_you_mean(text.lower(), titles).removeprefix(" Did you mean ").removesuffix("?")
-        if not title:
-            return ""
-        return f" Did you mean {self.item_ids[titles.index(title)]} ({title})?"
+    def chosen(
+        self, candidates: Any = None, exclude: Any = None, where: str | None = None
+    ) -> ChosenItems | None:
+        """Return the items that may be recommended; None for all. See `chosen_items`.
+
+        Raises:
+            DataError: an id unknown to the run, no known candidate, or a condition that does not fit
+                the columns of the items.
+        """
+        column = options_of_run(self.folder).values.get("data", {}).get("item") or "item"
+        return chosen_items(self.known_items, candidates, exclude, where, column)
 
     def vectors_of(
         self, users: Sequence[int | None], past: PastEvents, moment: Moment | None
@@ -560,6 +603,18 @@ class Recommender(RunFolder):
                 0, an event at the present moment.
             contexts: codes of the contexts of the events of each history; None is not known.
         """
+        frame = self.frame(users, histories, pauses, contexts)
+        vectors: NDArray[np.float32] = self.tower.encode(frame, "query").numpy()
+        return vectors
+
+    def frame(
+        self,
+        users: Sequence[int | None],
+        histories: Sequence[NDArray[np.integer]],
+        pauses: NDArray[np.float32] | None = None,
+        contexts: Sequence[NDArray[np.integer]] | None = None,
+    ) -> Frame:
+        """Return the columns that the users' tower reads, n rows; see `vectors`."""
         last = 0 if self.options.history is None else self.options.history.last
         history = _latest(histories, last)
         unknown = len(self.users.table) - 1
@@ -575,8 +630,7 @@ class Recommender(RunFolder):
                 contexts = [np.full(len(codes), unknown_context) for codes in histories]
             columns["contexts"] = _latest(contexts, last)
             columns["context"] = torch.full((len(users),), query)
-        vectors: NDArray[np.float32] = self.tower.encode(Frame(columns), "query").numpy()
-        return vectors
+        return Frame(columns)
 
     def export_users(self, folder: Path, probes: int = 64) -> dict[str, Any]:
         """Write the users' tower as ONNX and the items with vectors as Parquet; return facts about
@@ -660,46 +714,6 @@ def _cast(field: pa.Field, values: Any) -> pa.Array | pa.ChunkedArray:
         return values.cast(field.type)
     except pa.ArrowException as error:
         raise DataError(f"context {field.name}: expected {field.type}: {error}") from None
-
-
-def _quoted(name: str) -> str:
-    """Return an id as in a line of a CSV: in quotes if the id has a comma or outer spaces."""
-    return f'"{name}"' if "," in name or name != name.strip() else name
-
-
-def ids_of(ids: Any) -> list[Any] | None:
-    """Return the ids of a list, an array or a column; None for anything else, for example a text or
-    a table.
-
-    >>> ids_of((3, "7")), ids_of("37"), ids_of(b"37"), ids_of({"user": [3, 7]}), ids_of(37)
-    ([3, '7'], None, None, None, None)
-    """
-    if isinstance(ids, str | bytes | bytearray | memoryview | Mapping) or hasattr(ids, "columns"):
-        return None
-    try:
-        return list(ids)
-    except TypeError:
-        return None
-
-
-def _text(role: str, name: Any) -> str:
-    """Return an id of a user or an item as a text."""
-    name = name.as_py() if isinstance(name, pa.Scalar) else name
-    if isinstance(name, float | np.floating) and float(name).is_integer():
-        name = int(name)
-    if not (isinstance(name, str) or is_whole(name)):
-        raise DataError(f"{role} {name!r} is no id: ids are texts or whole numbers")
-    return str(name)
-
-
-def _best(
-    scores: NDArray[np.float32], k: int, without: tuple[Codes, Codes] | None
-) -> tuple[NDArray[np.float32], Codes]:
-    """Return the k best scores of each row and the codes, [n, k] each; -inf is written into
-    `scores` for the pairs left out."""
-    if without is not None:
-        scores[without] = -np.inf
-    return top_of(scores, k)
 
 
 def _position(ids: pa.ChunkedArray, names: pa.Array) -> int | None:
