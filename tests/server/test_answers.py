@@ -182,3 +182,16 @@ def test_requests_on_one_connection_may_follow_each_other(served: Any) -> None:
     with httpx.Client(base_url=served.address) as client:
         for _ in range(20):
             assert client.post("/v1/embeddings", json={"input": "kaban"}).status_code == 200
+
+
+def test_the_script_of_the_guide_runs(served: Any, run: Run, capsys: Any) -> None:
+    pytest.importorskip("openai")
+    page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    script = page.partition("```py\n")[2].partition("```")[0]
+    assert len(script.splitlines()) <= 12
+    script = script.replace("http://127.0.0.1:8000", served.address)
+    script = script.replace('"faq"', repr(run.folder.name))
+    exec(compile(script, "serve.md", "exec"), {})
+    first, *hits = capsys.readouterr().out.splitlines()
+    assert first == "2 vectors of 16 numbers"
+    assert len(hits) == 2

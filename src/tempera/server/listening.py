@@ -43,7 +43,7 @@ class Listener(uvicorn.Server):
     ) -> None:
         super().__init__(
             uvicorn.Config(
-                app,  # type: ignore[arg-type]
+                app,
                 http=Connection,
                 ws="none",
                 lifespan="off",

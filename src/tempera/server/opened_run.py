@@ -106,7 +106,8 @@ class OpenedRun:
         import pyarrow.compute as pc
 
         ids = self.run.recommender.users.table["id"][:-1]  # the last is an unknown user
-        return ids.filter(pc.starts_with(ids, prefix))[:limit].to_pylist()
+        names: list[str] = ids.filter(pc.starts_with(ids, prefix))[:limit].to_pylist()
+        return names
 
     @property
     def facts(self) -> dict[str, Any]:

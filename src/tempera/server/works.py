@@ -167,7 +167,7 @@ def embeddings_json(name: str, vectors: Sequence[Vectors], as_base64: bool, word
     for index, vector in enumerate(vectors):
         shown: Any = vector
         if as_base64:
-            shown = b2a_base64(vector.astype("<f4", copy=False), newline=False).decode()
+            shown = b2a_base64(np.ascontiguousarray(vector, "<f4").data, newline=False).decode()
         data.append({"object": "embedding", "index": index, "embedding": shown})
     return orjson.dumps(
         {
