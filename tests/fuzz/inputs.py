@@ -8,6 +8,7 @@ than a limit of seconds or memory.
 
 from __future__ import annotations
 
+import datetime
 import gzip
 import io
 import json
@@ -34,6 +35,7 @@ from torch import nn
 from tempera.artifacts.calibrated import read_calibration
 from tempera.artifacts.run_folder import Run
 from tempera.corpus.index import Index
+from tempera.corpus.where import passing
 from tempera.engine.cache import Cache
 from tempera.engine.checkpoint import State
 from tempera.errors import TemperaError
@@ -759,6 +761,124 @@ CALIBRATION = {
 }
 
 
+# ---- filters
+
+WORDS_OF_FILTERS = (
+    *("lang", "year", "day", "tags", '"The Name"', "documents", "rowid", "x", "*", "?", "$1", "#1"),
+    *(
+        "1",
+        "0",
+        "-1",
+        "2.5",
+        "1e999",
+        "'de'",
+        "'2024-01-01'",
+        "'%'",
+        "null",
+        "true",
+        "[1, 'a']",
+        "''",
+    ),
+    *(
+        "(",
+        ")",
+        "[",
+        "]",
+        "{",
+        "}",
+        ",",
+        ";",
+        "--",
+        "/*",
+        "'",
+        '"',
+        "$$",
+        ":",
+        "::",
+        ".",
+        "->",
+        "\n",
+    ),
+    *(
+        "=",
+        "<>",
+        "<",
+        ">=",
+        "+",
+        "-",
+        "*",
+        "/",
+        "//",
+        "%",
+        "||",
+        "~",
+        "and",
+        "or",
+        "not",
+        "in",
+        "is",
+    ),
+    *(
+        "like",
+        "between",
+        "case",
+        "when",
+        "then",
+        "else",
+        "end",
+        "cast(",
+        "as",
+        "integer",
+        "varchar",
+    ),
+    *("select", "from", "where", "union", "exists", "over ()", "interval", "date", "lambda", "any"),
+    *("lower(", "length(", "repeat(", "list_value(", "read_csv(", "getenv(", "count(", "range("),
+)
+FILTERED = pa.table(
+    {
+        "lang": ["de", "en", None],
+        "year": [2024, None, 2026],
+        "day": [datetime.date(2024, 1, 1), None, datetime.date(2025, 1, 1)],
+        "tags": [["a"], [], None],
+        "The Name": ["a", "b", "c"],
+    }
+)
+
+
+def _expression(chance: Random, depth: int) -> str:
+    """An expression by the grammar, or a word that has no place there."""
+    if depth == 0 or chance.randrange(8) == 0:
+        if chance.randrange(4):
+            return chance.choice(("lang = 'de'", "year > 2024", "day is null", "lang", "year", "1"))
+        return chance.choice(WORDS_OF_FILTERS) if chance.randrange(12) else text(chance)
+    inner = [_expression(chance, depth - 1) for _ in range(3)]
+    form = chance.choice(
+        (
+            *("{0} = {1}", "{0} and {1}", "{0} or {1}", "not {0}", "({0})", "{0} in ({1}, {2})"),
+            *("{0} is null", "{0} between {1} and {2}", "case when {0} then {1} else {2} end"),
+            *("cast({0} as {1})", "{0}::integer", "lower({0})", "coalesce({0}, {1})", "[{0}, {1}]"),
+            *("{0} || {1}", "{0} + {1}", "{0} like {1}", "regexp_matches({0}, {1})", "{0}[{1}]"),
+        )
+    )
+    return form.format(*inner)
+
+
+def _filter(chance: Random) -> tuple[Files, Any]:
+    kind = chance.randrange(4)
+    if kind == 0:
+        words = [chance.choice(WORDS_OF_FILTERS) for _ in range(chance.randrange(12))]
+        return {}, " ".join(words)
+    given = _expression(chance, chance.randrange(1, 6))
+    if kind == 1:
+        given = mutated(chance, given.encode("utf-8", "surrogatepass")).decode("utf-8", "replace")
+    return {}, given
+
+
+def _read_filter(_: Path, expression: str) -> None:
+    positions = passing(FILTERED, expression)
+    assert positions.dtype == np.int64 and set(positions.tolist()) <= {0, 1, 2}
+
+
 # ---- all of them
 
 
@@ -820,6 +940,7 @@ def readers(text_run: Path, recommender_run: Path, scratch: Path) -> dict[str, R
         Reader("beir", _beir, read_beir),
         Reader("interactions", _interactions, _read_interactions),
         Reader("index", _index, _read_index),
+        Reader("where", _filter, _read_filter, named=False),
         Reader("vectors", partial(_store, sample=vectors), _read_store),
         Reader("run", lambda c: (_of_folder(run, c, json_of(run)), None), _read_run),
         Reader(

@@ -36,9 +36,9 @@ from tempera.towers.saved import load
 
 NAMES = (
     *("config", "space", "roles", "jsonl", "csv", "parquet", "documents", "beir", "interactions"),
-    *("index", "vectors", "run", "recommender", "model", "calibration", "checkpoint"),
+    *("index", "vectors", "run", "recommender", "model", "calibration", "checkpoint", "where"),
 )
-COUNTS = {"recommender": 5, "run": 25, "model": 25}
+COUNTS = {"recommender": 5, "run": 25, "model": 25, "where": 50}
 
 
 @pytest.fixture(scope="module")

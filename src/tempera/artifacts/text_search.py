@@ -21,6 +21,7 @@ from ..errors import DataError
 from ..exports.onnx_model import OnnxModel
 from ..io.console import logger
 from ..io.texts import encodable
+from ..ranking.filtered import best_among
 from ..ranking.fusion import fused
 from ..ranking.nearest import blocks, top_of
 from ..towers.saved import Encode, is_static, load
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # a run on texts imports nothing of recommenders, and the oth
     from ..text.judge.lexical import BM25
 
 Vectors = NDArray[np.float32]
+Positions = NDArray[np.int64]
 
 
 class TextSearch(RunFolder):
@@ -73,6 +75,7 @@ class TextSearch(RunFolder):
         onnx: str | Path | None = None,
         threshold: float | None = None,
         hybrid: bool = False,
+        where: str | None = None,
     ) -> list[list[Found]]:
         """Return the k documents nearest to each query, best first; see `Run.search`."""
         self._refuse_queries(queries)
@@ -81,7 +84,8 @@ class TextSearch(RunFolder):
             raise DataError(
                 "a threshold is for similarities, and a hybrid search has none: leave one of the two out"
             )
-        searched: Index = self.index if index is None else self._once(Index, Path(index))
+        searched = self._searched(index)
+        among = None if where is None else searched.passing(where)
         texts = [encodable(query) for query in queries]  # a terminal may pass on no text
         if onnx is None:
             vectors = self._embed(texts)
@@ -97,11 +101,21 @@ class TextSearch(RunFolder):
                 "a threshold is for similarities of whole vectors, and this index has cut ones: leave one out"
             )
         if hybrid:
-            return self._by_both(searched, texts, vectors, k, maker)
-        every = searched.search_each(vectors, k, maker)
+            return self._by_both(searched, texts, vectors, k, maker, among)
+        every = searched.search_each(vectors, k, maker, among)
         if is_cut:
             return every
         return [self._calibrated(hits, model, threshold) for hits in every]
+
+    def passing(self, where: str, index: str | Path | None = None) -> Positions:
+        """Return the positions of the documents that pass a filter, ascending, [p]; see
+        `Run.search`."""
+        return self._searched(index).passing(where)
+
+    def _searched(self, index: str | Path | None) -> Index:
+        """Return an exported index, or the run's own."""
+        searched: Index = self.index if index is None else self._once(Index, Path(index))
+        return searched
 
     def _refuse_queries(self, queries: Sequence[str]) -> None:
         """Raise DataError for a recommender, or for queries without words."""
@@ -117,9 +131,18 @@ class TextSearch(RunFolder):
                 raise DataError("the query is empty; give words to search for")
 
     def _by_both(
-        self, index: Index, texts: Sequence[str], vectors: Vectors, k: int, maker: str
+        self,
+        index: Index,
+        texts: Sequence[str],
+        vectors: Vectors,
+        k: int,
+        maker: str,
+        among: Positions | None,
     ) -> list[list[Found]]:
-        """Return the k best documents of each query by words and vectors together."""
+        """Return the k best documents of each query by words and vectors together.
+
+        A filter changes no score: scores are standardised over all documents.
+        """
         from ..text.judge.hybrid import weight_of
 
         words: BM25 = self._once(self._words, index)
@@ -128,8 +151,39 @@ class TextSearch(RunFolder):
         for part in blocks(len(texts), len(index.documents)):
             by_vectors = index.scores(vectors[part], maker)
             scores = fused(by_vectors, words.scores(texts[part]), weight)
-            for ranked, positions in zip(*top_of(scores, k), strict=True):
+            best = top_of(scores, k) if among is None else best_among(scores, k, among)
+            for ranked, positions in zip(*best, strict=True):
                 every.append(index.hits(ranked, positions))
+        return every
+
+    def search_words(
+        self, queries: Sequence[str], k: int = 10, where: str | None = None
+    ) -> list[list[Found]]:
+        """Return the k documents nearest to each query by words alone (BM25), best first; documents
+        without a common word are left out.
+
+        Raises:
+            DataError: an empty query, or a recommender.
+            ConfigError: `where` is no filter of the kept columns.
+
+        >>> from tempera import Run
+        >>> (hits,) = Run("runs/first").search_words(["keeps"], k=1)
+        >>> "keeps" in hits[0].text
+        True
+        """
+        self._refuse_queries(queries)
+        refuse_depth(k)
+        index = self.index
+        among = None if where is None else index.passing(where)
+        words: BM25 = self._once(self._words, index)
+        texts = [encodable(query) for query in queries]
+        every: list[list[Found]] = []
+        for part in blocks(len(texts), len(index.documents)):
+            scores = words.scores(texts[part])
+            best = top_of(scores, k) if among is None else best_among(scores, k, among)
+            for ranked, positions in zip(*best, strict=True):
+                found = ranked > 0
+                every.append(index.hits(ranked[found], positions[found]))
         return every
 
     def is_unknown(self, query: str) -> bool:

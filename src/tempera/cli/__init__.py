@@ -22,6 +22,7 @@ from .models import check, evaluate, export, merge, mine
 from .planning import plan
 from .recommending import add_events, add_items, recommend
 from .searching import search
+from .serving import mcp, serve
 from .shared import Command, Configured
 from .training import train, verify
 
@@ -38,6 +39,8 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     recommend,
     add_items,
     add_events,
+    serve,
+    mcp,
     mine,
     merge,
     calibrate,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from ..errors import DataError
 from ..io.checked import mapped_rows
 from ..io.manifest import is_recorded, refuse_damaged
 from ..io.untrusted import refuse_unsafe
+from ..ranking.filtered import top_among
 from ..ranking.nearest import top
 from ..ranking.small_vectors import SmallVectors
+from ..tables.kept_columns import refuse_unreadable
 from ..tables.tables import parquet_table
 from ..tables.vector_files import COLUMNS, DOCUMENT, KEY, PREVIEW, TEXT, matrix
 from ..task.run_files import BEGINNING, GIVEN_ID
@@ -29,10 +32,13 @@ from ..task.showcase import Searched
 from ..towers.saved import fingerprint
 from ..towers.stamp import Stamp, beside, checksum
 from . import approximate
+from .json_columns import json_columns
+from .where import passing
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
 
+_FILTERS = 32  # expressions whose documents an index remembers, a bit for each document
 _VECTORS, _DOCUMENTS, _TABLE = "vectors.npy", "documents.arrow", "vectors.parquet"
 
 
@@ -53,7 +59,9 @@ class IndexedDocument:
 
     def json(self) -> dict[str, Any]:
         """Return the document as a JSON object."""
-        return asdict(self)
+        document = asdict(self)
+        document[COLUMNS] = json_columns(self.columns)
+        return document
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,7 @@ class Found(IndexedDocument):
 
     def json(self) -> dict[str, Any]:
         """Return the hit as a JSON object, without a probability if the model is not calibrated."""
-        document = asdict(self)
+        document = super().json()
         if self.probability is None:
             del document["probability"]
         return document
@@ -178,6 +186,7 @@ class Index:
             )
         if self.stamp is not None and not self.is_approximate and not _is_recorded(folder):
             self.stamp.refuse_changed(self.vectors, folder)
+        self._passes = lru_cache(_FILTERS)(self._bits)
 
     @property
     def is_approximate(self) -> bool:
@@ -189,16 +198,25 @@ class Index:
         return self.search_each(query[None], k, model)[0]
 
     def search_each(
-        self, queries: Vectors, k: int = 10, model: str | None = None
+        self,
+        queries: Vectors,
+        k: int = 10,
+        model: str | None = None,
+        among: Positions | None = None,
     ) -> list[list[Found]]:
         """Return the k documents nearest to each query vector, [q, D], best first.
+
+        Args:
+            among: positions of the documents to choose from, ascending; None for all.
 
         Raises:
             DataError: the queries have another width, or are by another model than the index, if
                 `model` (its fingerprint) is given.
         """
-        if self.is_approximate:
-            scores, positions = self.vectors.top(self._fitted(queries, model), k)
+        if among is not None:
+            scores, positions = self._nearest_among(queries, k, model, among)
+        elif self.is_approximate:
+            scores, positions = self.vectors.top(self.fitted(queries, model), k)
         else:
             scores, positions = self.nearest(queries, k, model)
         every = []
@@ -223,11 +241,46 @@ class Index:
         Raises:
             DataError: as `search` does, or the index is approximate.
         """
-        queries = self._fitted(queries, model)
+        queries = self.fitted(queries, model)
         try:
             return top(queries, _exact(self), k, without=without)
         except DataError:  # a score is NaN
             raise self._not_finite() from None
+
+    def _nearest_among(
+        self, queries: Vectors, k: int, model: str | None, among: Positions
+    ) -> tuple[Vectors, Positions]:
+        """Return scores and positions of the k documents nearest to each query vector among some
+        documents."""
+        queries = self.fitted(queries, model)
+        try:
+            return top_among(queries, _exact(self), k, among)
+        except DataError:  # a score is NaN
+            raise self._not_finite() from None
+
+    def passing(self, expression: str) -> Positions:
+        """Return the positions of the documents that pass a filter of the kept columns, ascending;
+        see `tempera.corpus.where`.
+
+        Raises:
+            ConfigError: the expression is no filter of the kept columns.
+            DataError: the index is approximate, so that documents that pass may not be found.
+            MissingLibrary: DuckDB is not installed.
+        """
+        if self.is_approximate:
+            raise DataError(
+                f"{self.folder} is approximate, and a filter (where) needs an exact index: search the run's own, "
+                "or an export without --kind"
+            )
+        bits = self._passes(expression)
+        positions: Positions = np.flatnonzero(np.unpackbits(bits, count=len(self.documents)))
+        return positions
+
+    def _bits(self, expression: str) -> NDArray[np.uint8]:
+        """Return a bit for each document, 1 for those that pass a filter."""
+        passes = np.zeros(len(self.documents), np.bool_)
+        passes[passing(self.columns, expression)] = True
+        return np.packbits(passes)
 
     def scores(self, query: Vectors, model: str | None = None) -> Vectors:
         """Return the inner product of every document with a query vector, [D] -> [c], or with
@@ -236,7 +289,7 @@ class Index:
         Raises:
             DataError: as `search` does, or the index is approximate.
         """
-        query = self._fitted(query, model)
+        query = self.fitted(query, model)
         vectors = np.asarray(_exact(self))
         products = vectors @ query if query.ndim == 1 else query @ vectors.T
         scores: Vectors = np.asarray(products, np.float32)
@@ -259,11 +312,22 @@ class Index:
         Raises:
             DataError: no document has the id.
         """
-        position = pc.index(self.documents["id"], pa.scalar(name, pa.large_string())).as_py()
-        if position < 0:
-            raise DataError(f"no document of {self.folder} has the id {name!r}")
-        (row,) = self._rows(np.array([position]))
+        (row,) = self._rows(self.positions([name]))
         return IndexedDocument(**row)
+
+    def positions(self, names: Sequence[str]) -> Positions:
+        """Return the position of the document with each id, [n].
+
+        Raises:
+            DataError: an id that no document has.
+        """
+        positions = []
+        for name in names:
+            position = pc.index(self.documents["id"], pa.scalar(name, pa.large_string())).as_py()
+            if position < 0:
+                raise DataError(f"no document of {self.folder} has the id {name!r}")
+            positions.append(position)
+        return np.array(positions, np.int64)
 
     def _rows(self, positions: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Return the id, name, place, text and columns of the documents at some positions."""
@@ -324,7 +388,7 @@ class Index:
             self.stamp = replace(self.stamp, dimensions=width, checksum=None)
         self.vectors = SmallVectors(vectors, width)[:]
 
-    def _fitted(self, query: Vectors, model: str | None) -> Vectors:
+    def fitted(self, query: Vectors, model: str | None) -> Vectors:
         """Return query vectors, [.., D], cut to the width of the index if the index has cut vectors.
 
         Raises:
@@ -353,8 +417,7 @@ def _typed(documents: pa.Table) -> pa.Table:
     if KEY in documents.column_names:
         columns[KEY] = documents[KEY].cast(pa.int64())
     if COLUMNS in documents.column_names:
-        if not pa.types.is_struct(documents[COLUMNS].type):
-            raise ValueError(f"{COLUMNS} is {documents[COLUMNS].type}; expected a struct")
+        refuse_unreadable(documents[COLUMNS])
         columns[COLUMNS] = documents[COLUMNS]
     return pa.table(columns)
 

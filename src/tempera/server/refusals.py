@@ -1,0 +1,90 @@
+"""Requests that are not answered: a status, a type and one line, in OpenAI's form of an error."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import orjson
+
+from ..errors import TemperaError, one_line
+from .bounds import SECONDS_TO_RETRY
+
+# Every type of an error, so that a metric has a bounded number of labels.
+INVALID = "invalid_request_error"
+AUTHENTICATION = "authentication_error"
+PERMISSION = "permission_error"
+NOT_FOUND = "not_found_error"
+BUSY = "rate_limit_error"
+SLOW = "timeout_error"
+FAULT = "server_error"
+TYPES = (INVALID, AUTHENTICATION, PERMISSION, NOT_FOUND, BUSY, SLOW, FAULT)
+
+Headers = list[tuple[bytes, bytes]]
+
+# A path from the root of a disk, on Unix or on Windows, at the beginning of a word.
+_PATH = re.compile(r"(?:^|[\s'\"(=:])(?:/|~/|[A-Za-z]:\\|\\\\)[^\s/\\]")
+
+
+class Refused(Exception):
+    """A request that is answered by an error.
+
+    Args:
+        status: of HTTP.
+        kind: one of `TYPES`.
+        message: one line, without a path and without a text of somebody else.
+        headers: further headers of the answer.
+    """
+
+    def __init__(
+        self, status: int, kind: str, message: str, headers: Headers | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.headers = headers or []
+
+    def body(self) -> bytes:
+        """Return the JSON of the answer."""
+        return orjson.dumps({"error": {"message": str(self), "type": self.kind}})
+
+
+def invalid(message: str, status: int = 422) -> Refused:
+    """Return the refusal of a request that asks for something impossible."""
+    return Refused(status, INVALID, message)
+
+
+def busy(message: str) -> Refused:
+    """Return the refusal of a request for which there is no room now."""
+    return Refused(429, BUSY, message, [(b"retry-after", b"%d" % SECONDS_TO_RETRY)])
+
+
+def unready(message: str) -> Refused:
+    """Return the refusal of a request before the runs are open, or while the server stops."""
+    return Refused(503, FAULT, message, [(b"retry-after", b"%d" % SECONDS_TO_RETRY)])
+
+
+def fault(number: str) -> Refused:
+    """Return the answer to a request that met a fault; the log has the rest under its number."""
+    return Refused(500, FAULT, f"internal error {number}: the server's log says more")
+
+
+def message_without_paths(error: TemperaError, folder: Path) -> str | None:
+    """Return the message of an error about a run, with the name of the run in place of its folder;
+    None if the message names a file, which is nobody's business but the server's.
+
+    >>> from ..errors import DataError
+    >>> folder = Path("/srv/runs/faq")
+    >>> message_without_paths(DataError("/srv/runs/faq is a recommender"), folder)
+    'faq is a recommender'
+    >>> message_without_paths(DataError("/srv/runs/faq/index/vectors.npy is damaged"), folder)
+    >>> message_without_paths(DataError("/srv/runs/other is no run"), folder)
+    """
+    message = str(error)
+    name = one_line(folder.name)
+    for known in (str(folder.resolve()), str(folder.absolute()), str(folder)):
+        message = message.replace(one_line(known), name)
+    names_file = f"{name}/" in message or f"{name}\\" in message
+    if names_file or _PATH.search(message):
+        return None
+    return message

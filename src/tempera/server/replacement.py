@@ -1,0 +1,99 @@
+"""Runs that are replaced on disk, taken over while the server goes on.
+
+A run that is written again, or swapped by a rename, is opened and warmed beside the open one, and
+then takes its place: requests that wait keep the run that they were given. The old files stay
+readable until the last of them is answered, since an open file outlives its name. A run that does
+not open is refused once, and the old one goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
+from time import perf_counter
+
+from ..errors import TemperaError
+from ..io.console import logger
+from .opened_run import OpenedRun, State, opened, state_of
+
+EVERY = 1.0  # seconds between two looks at a folder
+
+
+class Replacement:
+    """Look at the folders of runs, and take over the runs that are replaced.
+
+    Args:
+        runs: returns the open runs, by name.
+        take: is called in the watching thread with a run to take over.
+        refuse: is called there with the name of a run that does not open.
+        every: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        runs: Callable[[], dict[str, OpenedRun]],
+        take: Callable[[OpenedRun], None],
+        refuse: Callable[[str], None],
+        every: float = EVERY,
+    ) -> None:
+        self.runs = runs
+        self.take = take
+        self.refuse = refuse
+        self.every = every
+        self.refused: dict[str, State] = {}
+        self._stopped = Event()
+        self._thread = Thread(target=self._watch, name="tempera-watch", daemon=True)
+
+    def start(self) -> None:
+        """Start to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop to look."""
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self.every):
+            for run in list(self.runs().values()):
+                self.look(run)
+
+    def look(self, run: OpenedRun) -> None:
+        """Look at the folder of a run once."""
+        state = state_of(run.folder)
+        # A folder that is not there is about to be swapped, or was taken away by mistake.
+        if state is None or state in (run.state, self.refused.get(run.name)):
+            return
+        began = perf_counter()
+        try:
+            new = opened(run.name, run.folder)
+            if run.has_words and new.has_words:
+                new.warm_words()
+            new.refuse_changed()
+            if new.recommends != run.recommends:
+                logger.info(f"{run.name} was a run of another kind")
+        except Exception as error:
+            if state_of(run.folder) != state:
+                return  # it is still being written: the next look tells
+            self.refused[run.name] = state
+            self.refuse(run.name)
+            logger.error(f"refused: the new {run.name} does not open: {_line(error)}")
+            return
+        self.refused.pop(run.name, None)
+        self.take(new)
+        logger.info(f"taken over: the new {run.name}, open after {perf_counter() - began:.1f} s")
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, TemperaError):
+        return str(error)
+    return f"unexpected {type(error).__name__}: {error}"
+
+
+def open_all(folders: dict[str, Path]) -> dict[str, OpenedRun]:
+    """Return all runs, open and warm.
+
+    Raises:
+        TemperaError: a run does not open.
+    """
+    return {name: opened(name, folder) for name, folder in folders.items()}
