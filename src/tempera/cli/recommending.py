@@ -98,9 +98,9 @@ def recommend(
         "diversity": diversity,
     }
     many = [every, users is not None, histories is not None]
+    if explain and (any(many) or similar is not None):
+        raise TemperaError("--explain is for --user or --history: leave it out")
     if any(many) or output is not None:
-        if explain:
-            raise TemperaError("--explain is for --user or --history: leave it out")
         for_one = [user, history, similar, index]
         if output is None or sum(many) != 1 or for_one != [None] * len(for_one):
             raise TemperaError(
@@ -119,8 +119,6 @@ def recommend(
         raise TemperaError(
             f"--history {history!r} names no item; give ids such as --history A,B, or --user ID"
         )
-    if explain and similar is not None:
-        raise TemperaError("--explain is for --user or --history: leave it, or --similar, out")
     opened = Run(run)
     result = opened.recommend(user, items, index=index, similar=similar, **options)
     explanations = []
