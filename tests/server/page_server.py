@@ -254,6 +254,10 @@ def recommended(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     if history is None:
         history = []
         notes.append(f"the run does not know user {user!r}; items come by their number of events")
+    for event in history:
+        if event not in ITEMS:
+            error = {"message": f"no item has the id {event!r}", "type": "invalid_request_error"}
+            return 400, {"error": error}
     hits = []
     for item, name in ITEMS.items():
         if item in history:

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.server.page_server import DOCUMENTS, HISTORIES, OVERRIDE, PAGE, Behaviour, page_server
+from tests.server.page_server import (
+    DOCUMENTS,
+    HISTORIES,
+    ITEMS,
+    OVERRIDE,
+    PAGE,
+    Behaviour,
+    page_server,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Locator, Page
@@ -710,6 +718,37 @@ def test_a_history_is_edited(visit: Visit, behaviour: Behaviour) -> None:
     has(page.locator("#events li"), 2)
     assert behaviour.requests[-1][1]["user"] == "C0037"
     assert HISTORIES["C0037"] == ["A1", "A2"]
+
+
+def test_an_item_that_is_not_there_can_be_removed_again(visit: Visit) -> None:
+    page = visit.open("#run=shop&user=C0037")
+    page.locator(".hit").first.wait_for()
+    page.locator("#event").fill("no such item")
+    page.keyboard.press("Enter")
+    page.get_by_text("no item has the id").first.wait_for()
+    has(page.locator("#events li"), 3)
+    page.get_by_role("button", name="Remove no such item").click()
+    has(page.locator(".hit"), 4)
+    assert page.locator("#events .name").all_inner_texts() == ["blue lamp", "plain tent"]
+
+
+def test_back_leads_from_a_user_to_a_search(visit: Visit) -> None:
+    page = visit.open("#q=my+telly+is+stuck")
+    settled(page)
+    page.get_by_role("button", name="Recommend").first.click()
+    page.locator("#user").fill("C0038")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Remove rucksack").wait_for()
+    page.go_back()
+    page.go_back()
+    titled(page, QUERY)
+    settled(page)
+    assert titles(column(page, "Words"))[0] == "The telly song"
+    page.go_forward()
+    page.go_forward()
+    titled(page, "C0038")
+    page.get_by_role("button", name="Remove rucksack").wait_for()
+    assert page.locator("#recommend .title").first.inner_text() in ITEMS.values()
 
 
 def test_an_unknown_user_is_answered_with_a_note(visit: Visit) -> None:
