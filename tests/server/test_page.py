@@ -307,6 +307,9 @@ def sums_up(table: Locator) -> None:
         float(text.replace("−", "-")) for text in table.locator("td.number").all_inner_texts()
     ]
     assert len(numbers) >= 2
+    box = table.bounding_box()
+    bar = table.locator("td").first.bounding_box()
+    assert box is not None and bar is not None and bar["width"] > box["width"] / 8
     assert sum(numbers[:-1]) == pytest.approx(numbers[-1], abs=0.0005 * len(numbers))
 
 

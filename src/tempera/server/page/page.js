@@ -711,7 +711,7 @@ function partTable(explanation, isWhole = false) {
   const widths = ["label", "", "number"].map((kind) => element("col", { class: kind }));
   const table = element(
     "table",
-    { class: explanation.kind },
+    { class: `by-${explanation.kind}` },
     element("caption", { class: "unseen" }, "Parts of the score"),
     element("colgroup", {}, ...widths),
   );
