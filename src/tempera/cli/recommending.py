@@ -36,6 +36,7 @@ def recommend(
     histories: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     overwrite: bool = False,
+    explain: bool = False,
     elapsed: Annotated[str | None, typer.Option(hidden=True)] = None,
     as_json: Json = False,
 ) -> None:
@@ -74,6 +75,7 @@ def recommend(
             the run need not know them.
         output: .parquet, .csv or .jsonl file to write.
         overwrite: replace the file of --output.
+        explain: show under each item the largest parts of its score; with --json, all parts.
         elapsed: the former name of --now.
     """
     if elapsed is not None:
@@ -97,6 +99,8 @@ def recommend(
     }
     many = [every, users is not None, histories is not None]
     if any(many) or output is not None:
+        if explain:
+            raise TemperaError("--explain is for --user or --history: leave it out")
         for_one = [user, history, similar, index]
         if output is None or sum(many) != 1 or for_one != [None] * len(for_one):
             raise TemperaError(
@@ -115,11 +119,20 @@ def recommend(
         raise TemperaError(
             f"--history {history!r} names no item; give ids such as --history A,B, or --user ID"
         )
-    result = Run(run).recommend(user, items, index=index, similar=similar, **options)
-    hits = [
+    if explain and similar is not None:
+        raise TemperaError("--explain is for --user or --history: leave it, or --similar, out")
+    opened = Run(run)
+    result = opened.recommend(user, items, index=index, similar=similar, **options)
+    explanations = []
+    if explain:
+        question = {name: options[name] for name in ("now", "before", "hybrid", "context")}
+        explanations = opened.explain_item(result.hits, user, items, index=index, **question)
+    hits: list[dict[str, Any]] = [
         {"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name}
         for hit in result.hits
     ]
+    for hit, explanation in zip(hits, explanations):
+        hit["explanation"] = explanation.json()
     document = {
         "user": user,
         "similar": similar,
@@ -128,7 +141,10 @@ def recommend(
         "notes": list(result.notes),
         "hits": hits,
     }
-    answer(document, as_json, lambda: say(str(result)))
+    lines = str(result).splitlines()
+    for number, explanation in enumerate(explanations):
+        lines[len(result.notes) + number] += f"\n     {explanation.line()}"
+    answer(document, as_json, lambda: say("\n".join(lines)))
 
 
 def _context(pairs: list[str]) -> dict[str, str]:

@@ -43,6 +43,7 @@ def search(
     onnx: Path | None = None,
     threshold: Annotated[float | None, typer.Option(min=0, max=1)] = None,
     where: Annotated[str | None, typer.Option(metavar="EXPRESSION")] = None,
+    explain: bool = False,
     as_json: Json = False,
 ) -> None:
     """Search the documents of a run.
@@ -59,6 +60,7 @@ def search(
         threshold: lowest probability to show; see calibrate.
         where: search only documents for which this is true, an expression of DuckDB over the kept
             columns, e.g. "lang = 'de' and year >= 2024".
+        explain: show under each hit the largest parts of its score; with --json, all parts.
     """
     from ..artifacts.run_folder import Run
 
@@ -71,6 +73,9 @@ def search(
         hits = ranked
         if threshold is not None:
             hits = [hit for hit in ranked if (hit.probability or 0.0) >= threshold]
+        explanations = []
+        if explain:
+            explanations = searched.explain(text, hits, hybrid, index, passages=0)
         notes = []
         if ranked and _is_unread(searched, text, ranked, hybrid):
             notes.append(_NOTHING)
@@ -84,6 +89,8 @@ def search(
         if where is not None:
             document["where"] = where
             document["passing"] = len(searched.passing(where, index))
+        for hit, explanation in zip(document["hits"], explanations):
+            hit["explanation"] = explanation.json()
         if threshold is not None:
             left_out = len(ranked) - len(hits)
             document["threshold"] = threshold
@@ -91,7 +98,8 @@ def search(
             notes.append(
                 f"left out: {left_out} of {len(ranked)} with a probability below {threshold:g}"
             )
-        answer(document, as_json, lambda: _show(text, hits, notes, piped))  # noqa: B023  # it is called at once
+        lines = [explanation.line() for explanation in explanations]
+        answer(document, as_json, lambda: _show(text, hits, notes, piped, lines))  # noqa: B023  # it is called at once
 
 
 def _is_unread(run: Run, query: str, ranked: Sequence[Found], hybrid: bool) -> bool:
@@ -135,11 +143,18 @@ def _lines() -> Iterator[str]:
         yield line
 
 
-def _show(query: str, hits: Sequence[Found], notes: Sequence[str], with_query: bool) -> None:
+def _show(
+    query: str,
+    hits: Sequence[Found],
+    notes: Sequence[str],
+    with_query: bool,
+    reasons: Sequence[str] = (),
+) -> None:
     """Print a line for each hit: rank, score, name or beginning of the text, and link or place.
 
     Args:
         with_query: print the query first.
+        reasons: a line to print under each hit; none prints no line.
     """
     from rich.text import Text
 
@@ -152,10 +167,12 @@ def _show(query: str, hits: Sequence[Found], notes: Sequence[str], with_query: b
     length = max(_LEAST, terminal.width - around) if terminal.is_terminal else _LENGTH
     texts = [one_line(hit.name or " ".join(hit.preview.split()))[:length] for hit in hits]
     width = max(map(len, texts), default=0)
-    for head, text, place in zip(heads, texts, places):
+    for number, (head, text, place) in enumerate(zip(heads, texts, places)):
         gap = " " * (width - len(text) + 2)
         line = Text.assemble(head, marked(text, query), gap, (place, "dim"))
         terminal.print(line, soft_wrap=True)
+        if reasons:
+            terminal.print(Text(f"    {reasons[number]}", "dim"), soft_wrap=True)
     for note in notes:
         terminal.print(note, soft_wrap=True)
 

@@ -203,7 +203,7 @@ class Index:
         if among is not None:
             scores, positions = self._nearest_among(queries, k, model, among)
         elif self.is_approximate:
-            scores, positions = self.vectors.top(self._fitted(queries, model), k)
+            scores, positions = self.vectors.top(self.fitted(queries, model), k)
         else:
             scores, positions = self.nearest(queries, k, model)
         every = []
@@ -228,7 +228,7 @@ class Index:
         Raises:
             DataError: as `search` does, or the index is approximate.
         """
-        queries = self._fitted(queries, model)
+        queries = self.fitted(queries, model)
         try:
             return top(queries, _exact(self), k, without=without)
         except DataError:  # a score is NaN
@@ -239,7 +239,7 @@ class Index:
     ) -> tuple[Vectors, Positions]:
         """Return scores and positions of the k documents nearest to each query vector among some
         documents."""
-        queries = self._fitted(queries, model)
+        queries = self.fitted(queries, model)
         try:
             return top_among(queries, _exact(self), k, among)
         except DataError:  # a score is NaN
@@ -276,7 +276,7 @@ class Index:
         Raises:
             DataError: as `search` does, or the index is approximate.
         """
-        query = self._fitted(query, model)
+        query = self.fitted(query, model)
         vectors = np.asarray(_exact(self))
         products = vectors @ query if query.ndim == 1 else query @ vectors.T
         scores: Vectors = np.asarray(products, np.float32)
@@ -299,11 +299,22 @@ class Index:
         Raises:
             DataError: no document has the id.
         """
-        position = pc.index(self.documents["id"], pa.scalar(name, pa.large_string())).as_py()
-        if position < 0:
-            raise DataError(f"no document of {self.folder} has the id {name!r}")
-        (row,) = self._rows(np.array([position]))
+        (row,) = self._rows(self.positions([name]))
         return IndexedDocument(**row)
+
+    def positions(self, names: Sequence[str]) -> Positions:
+        """Return the position of the document with each id, [n].
+
+        Raises:
+            DataError: an id that no document has.
+        """
+        positions = []
+        for name in names:
+            position = pc.index(self.documents["id"], pa.scalar(name, pa.large_string())).as_py()
+            if position < 0:
+                raise DataError(f"no document of {self.folder} has the id {name!r}")
+            positions.append(position)
+        return np.array(positions, np.int64)
 
     def _rows(self, positions: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Return the id, name, place, text and columns of the documents at some positions."""
@@ -364,7 +375,7 @@ class Index:
             self.stamp = replace(self.stamp, dimensions=width, checksum=None)
         self.vectors = SmallVectors(vectors, width)[:]
 
-    def _fitted(self, query: Vectors, model: str | None) -> Vectors:
+    def fitted(self, query: Vectors, model: str | None) -> Vectors:
         """Return query vectors, [.., D], cut to the width of the index if the index has cut vectors.
 
         Raises:

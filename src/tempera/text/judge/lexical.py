@@ -39,7 +39,7 @@ _ASCII = "".join(chr(i) if chr(i).isalnum() else " " for i in range(128))
 _CASE_CHANGE = re.compile(CASE_CHANGE)
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 # Scripts without spaces between words: Thai and Lao, Burmese, Khmer, Japanese and Chinese.
-_UNSPACED = re.compile(
+UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
 )
 _GRID: dict[str, tuple[Any, ...]] = {
@@ -107,7 +107,7 @@ def _words(run: str) -> list[str]:
     if run.isascii():
         return _WORD.findall(run)
     _, pattern = _marked()
-    spaced = _UNSPACED.sub(lambda part: f" {' '.join(_neighbours(part[0]))} ", run)
+    spaced = UNSPACED.sub(lambda part: f" {' '.join(_neighbours(part[0]))} ", run)
     every = list[str]()
     for part in spaced.split():
         every += pattern.findall(part)
