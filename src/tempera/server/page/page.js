@@ -197,6 +197,16 @@ function count(amount, one, many) {
   return `${amount.toLocaleString("en")} ${amount === 1 ? one : many}`;
 }
 
+function capital(text) {
+  return `${text.slice(0, 1).toUpperCase()}${text.slice(1)}`;
+}
+
+/** A number of an order, such as 2nd. */
+function ordinal(place) {
+  const endings = { one: "st", two: "nd", few: "rd", other: "th" };
+  return `${place}${endings[new Intl.PluralRules("en", { type: "ordinal" }).select(place)]}`;
+}
+
 function percent(share) {
   if (share > 0 && share < 0.01) return "< 1 %";
   if (share > 0.99 && share < 1) return "> 99 %";
@@ -601,10 +611,7 @@ function applyThreshold() {
 const KINDS = {
   tokens: ["Words of the query and of the text", "what each pair of words adds to the score"],
   words: ["Words that are in both", "rare words count more, repeated ones a little more"],
-  fused: [
-    "Vectors and words together",
-    "weight × (score − mean of all documents) / standard deviation",
-  ],
+  fused: ["Two scores together", "weight × (score − mean of all documents) / standard deviation"],
   events: ["What was taken before", "what each past item adds to the score"],
   leave_one_out: ["Without each word", "how much lower the score would be"],
 };
@@ -679,7 +686,11 @@ function partsOf(explanation) {
 
 /** An explanation as nodes: a table of parts that ends with their sum, and those of its parts. */
 function drawReason(explanation, title = null) {
-  const [heading, subtitle] = KINDS[explanation.kind] ?? ["Parts of the score", ""];
+  let [heading, subtitle] = KINDS[explanation.kind] ?? ["Parts of the score", ""];
+  if (explanation.explanations) {
+    const systems = explanation.explanations.map((half) => half.system).join(" and ");
+    heading = `${capital(systems)} together`;
+  }
   const below = title ? heading : subtitle;
   const nodes = [element("h4", {}, title ?? heading), element("p", { class: "subtitle" }, below)];
   if (explanation.exact === false) {
@@ -690,8 +701,8 @@ function drawReason(explanation, title = null) {
   nodes.push(partTable(explanation));
   for (const part of partsOf(explanation)) {
     if (part.explanation) {
-      const name = `${String(part.label)[0].toUpperCase()}${String(part.label).slice(1)}`;
-      nodes.push(element("div", { class: "part" }, ...drawReason(part.explanation, name)));
+      const inner = drawReason(part.explanation, capital(part.label));
+      nodes.push(element("div", { class: "part" }, ...inner));
     }
   }
   return nodes;
@@ -751,16 +762,21 @@ function partLabel(part) {
     const arrow = element("span", { class: "to" }, "→");
     return element("span", {}, visible(tokens[0]), arrow, visible(tokens[1]));
   }
-  const name = tokens[0] ?? part.label ?? part.name ?? part.word ?? part.event ?? "";
+  const names = [tokens[0], part.label, part.word, part.name || part.event, part.feature];
+  const name = names.find((each) => each !== undefined) ?? "";
   const label = visible(beginning(name, SHORT_VALUE));
   let detail = "";
   if (part.explanation) {
-    const difference = `(${number(part.explanation.score)} − ${number(part.mean)})`;
+    const sign = part.mean < 0 ? "+" : "−";
+    const difference = `(${number(part.explanation.score)} ${sign} ${number(Math.abs(part.mean))})`;
     const standard = `${difference} / ${number(part.deviation)}`;
     detail = `${number(part.weight, 2)} × ${part.deviation ? standard : "0 (equal scores)"}`;
   } else if (part.documents !== undefined)
     detail = `in ${count(part.documents, "document", "documents")}`;
   else if (part.side === "document") detail = "in the text";
+  else if (part.place === 1) detail = "the latest";
+  else if (part.place !== undefined) detail = `the ${ordinal(part.place)} latest`;
+  else if (part.of !== undefined) detail = `feature of the ${part.of}`;
   return element("span", {}, label, detail ? element("small", {}, detail) : null);
 }
 
