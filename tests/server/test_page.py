@@ -693,9 +693,9 @@ def test_what_follows_has_its_reason(visit: Visit) -> None:
     hit.get_by_role("button", name="Why").click()
     hit.locator("table").wait_for()
     assert hit.locator("tbody th").all_inner_texts() == [
-        "plain tent\nthe 2nd latest",
-        "blue lamp\nthe latest",
-        "elapsed\nfeature of the question",
+        "plain tentthe 2nd latest",
+        "blue lampthe latest",
+        "elapsedfeature of the question",
         "apart from the history",
         "score",
     ]

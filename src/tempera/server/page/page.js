@@ -14,7 +14,7 @@ const SHORT_TITLE = 60; // letters of a text that stands as a title
 const SHORT_VALUE = 120;
 const SHOWN_COLUMNS = 4; // kept columns of a hit that is not opened
 const SHOWN_PARTS = 8; // parts of an explanation, the largest first
-const SHOWN_EVENTS = 12; // of a history, the latest first
+const SHOWN_EVENTS = { wide: 12, narrow: 4 }; // of a history, the latest first
 const LONGEST_WAIT = 30; // seconds before a busy server is asked again
 
 const at = (id) => document.getElementById(id);
@@ -1160,7 +1160,8 @@ function drawHistory(items, isWhole = false) {
     );
   });
   rows.reverse();
-  const shown = isWhole ? rows : rows.slice(0, SHOWN_EVENTS);
+  const most = narrow.matches ? SHOWN_EVENTS.narrow : SHOWN_EVENTS.wide;
+  const shown = isWhole ? rows : rows.slice(0, most);
   if (shown.length < rows.length) {
     const open = button(`All ${rows.length}`, () => drawHistory(items, true));
     const earlier = `${rows.length - shown.length} earlier items`;
