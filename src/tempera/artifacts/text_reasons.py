@@ -93,6 +93,23 @@ class TextReasons(TextSearch):
             return by_vectors
         return self._by_both_systems(chosen, by_vectors)
 
+    def explain_words(self, query: str, hits: Sequence[IndexedDocument]) -> list[Explanation]:
+        """Return the explanation of the score of each hit of `search_words`.
+
+        >>> from tempera import Run
+        >>> run = Run("runs/first")
+        >>> (hits,) = run.search_words(["ada keeps"], k=1)
+        >>> (explanation,) = run.explain_words("ada keeps", hits)
+        >>> abs(explanation.score - hits[0].score) < 1e-6
+        True
+        """
+        words: BM25 = self._once(self._words, self.index)
+        positions = self.index.positions([hit.id for hit in hits])
+        explanations = []
+        for position, hit in zip(positions.tolist(), hits, strict=True):
+            explanations.append(explain_words(words, encodable(query), position, hit.text))
+        return explanations
+
     def _chosen(
         self, query: str, documents: Sequence[str | IndexedDocument], index: Index
     ) -> _Chosen:
