@@ -16,6 +16,7 @@ from tests.server.page_server import (
     ITEMS,
     OVERRIDE,
     PAGE,
+    POLICY,
     Behaviour,
     page_server,
 )
@@ -644,6 +645,7 @@ def test_the_colours_follow_the_system_and_the_switch(visited: Page) -> None:
     assert visited.evaluate("localStorage.length") == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_axe_finds_no_barriers(
@@ -762,3 +764,31 @@ def test_an_unknown_user_is_answered_with_a_note(visit: Visit) -> None:
     assert "Nothing was taken yet." in page.locator("#events").inner_text()
     page.set_viewport_size(NARROW)  # type: ignore[arg-type]
     assert fits(page)
+
+
+# ---- The real server ----
+
+
+def test_the_page_asks_the_real_server(context: BrowserContext, start: Any, tiny_run: Path) -> None:
+    with start(tiny_run) as running:
+        visit = Visit(context, f"{running.address}/")
+        page = visit.open("#k=3")
+        page.locator("#query").fill("kaban locel the")
+        page.keyboard.press("Enter")
+        page.locator(".hit").first.wait_for()
+        settled(page)
+        for name in ("Vectors", "Words", "Both"):
+            assert 1 <= len(titles(column(page, name))) <= 3
+            hit = column(page, name).locator(".hit").first
+            hit.get_by_role("button", name="Why").click()
+            hit.locator("table").first.wait_for()
+            sums_up(hit.locator("table").first)
+            score = hit.locator(".value span").first.inner_text()
+            assert hit.locator("tr.sum .number").first.inner_text() == score
+        assert fits(page)
+        page.close()
+        assert visit.faults == []
+        answer = running.get("/")
+        policy = answer.headers["content-security-policy"]
+        for rule in POLICY.split("; "):
+            assert rule in policy
