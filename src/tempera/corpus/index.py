@@ -114,9 +114,10 @@ def write_index(
     if COLUMNS in documents.column_names:
         columns[COLUMNS] = documents[COLUMNS]
     if stamp is not None:
-        stamp = replace(stamp, checksum=checksum(vectors))
+        of_vectors = checksum(vectors)
+        stamp = replace(stamp, checksum=of_vectors)
         if len(vectors) >= LARGE and stamp.normalised:
-            Bits.of(vectors).write(folder, stamp.checksum)
+            Bits.of(vectors).write(folder, of_vectors)
     _write_documents(folder, pa.table(columns), stamp)
 
 
