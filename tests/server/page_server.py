@@ -216,9 +216,10 @@ def searched(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     """Return status and answer of /v1/search."""
     query = body["query"]
     model = body["model"] or "help"
+    where = body.get("where")
     if "broken" in query:
         return 500, {"error": {"message": "the model broke; see the log", "type": "server_error"}}
-    if body["where"] and "=" not in body["where"]:
+    if where and "=" not in where:
         message = f"where: {body['where']!r} is not a condition; expected such as lang = 'en'"
         return 400, {"error": {"message": message, "type": "invalid_request_error"}}
     explain = WAYS[body["hybrid"]]
@@ -226,7 +227,7 @@ def searched(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         explain = without_a_word
     hits = []
     for each in DOCUMENTS:
-        if body["where"] and f"lang = '{each['columns'].get('lang')}'" != body["where"]:
+        if where and f"lang = '{each['columns'].get('lang')}'" != where:
             continue
         explanation = explain(query, f"{each['name']}\n{each['text']}")
         probability = None

@@ -42,12 +42,27 @@ def test_a_search_answers_as_the_run_does(served: Any, run: Run, hybrid: bool | 
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["server-timing"].startswith("app;dur=")
     hits = run.search(queries, 3, hybrid=bool(hybrid))  # as one product, as the server does
     assert answer.json() == {
         "model": run.folder.name,
         "results": [expected(each) for each in hits],
         "notes": [],
     }
+
+
+def test_a_search_by_words_alone_is_bm25(served: Any, run: Run) -> None:
+    from tempera.text.judge.hybrid import open_words
+
+    words = open_words(run.folder, run.index.documents["text"], run.fingerprint)
+    scores = words.scores(["kaban locel"])[0]
+    best = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:4]
+    body = {"query": ["kaban locel", "@@@"], "k": 4, "hybrid": "words"}
+    hits, none = served.post("/v1/search", body).json()["results"]
+    texts = run.index.documents["text"].take(best).to_pylist()
+    assert [hit["text"] for hit in hits] == texts
+    assert [hit["score"] for hit in hits] == pytest.approx([float(scores[i]) for i in best])
+    assert none == []
 
 
 def test_one_query_is_answered_by_one_list_and_ten_hits(served: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -201,6 +202,12 @@ def test_a_hit_shows_score_probability_columns_and_matches(visited: Page) -> Non
     assert song.locator("mark").all_inner_texts() == ["telly", "telly", "stuck"]
 
 
+def test_the_parts_of_a_name_are_marked_as_one(visit: Visit) -> None:
+    page = visit.open("#q=KV-822&in=help:words")
+    settled(page)
+    assert page.locator(".hit mark").all_inner_texts() == ["KV-822"]
+
+
 def test_the_whole_text_opens_and_closes(visited: Page) -> None:
     hit = column(visited, "Vectors").locator(".hit").first
     assert "doc-0" not in hit.inner_text()
@@ -339,6 +346,7 @@ def test_a_reason_of_both_holds_weights_and_both(visited: Page) -> None:
     hit.locator("table").first.wait_for()
     assert hit.locator("table").count() == 3
     assert "0.30 × (0.541 − 0.200) / 0.160" in hit.locator("table").first.inner_text()
+    assert hit.locator("table").first.locator("tbody tr").count() == 3, "vectors, words, score"
     for position in range(3):
         sums_up(hit.locator("table").nth(position))
 
@@ -550,6 +558,8 @@ def test_long_words_break_no_layout(visit: Visit, size: Any) -> None:
     hit.get_by_role("button", name="More").click()
     assert "i" * 10_000 in hit.inner_text() and "x" * 10_000 in hit.inner_text()
     assert fits(page)
+    for part in (hit, hit.locator(".text"), hit.locator(".kept")):
+        assert part.evaluate("part => part.scrollWidth <= part.clientWidth"), "nothing is cut off"
     box = hit.bounding_box()
     assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= size["width"]
 
@@ -621,6 +631,29 @@ def test_the_colours_follow_the_system_and_the_switch(visited: Page) -> None:
     assert is_dark()
     visited.get_by_role("button", name="Colours: dark").click()
     assert visited.evaluate("localStorage.length") == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_axe_finds_no_barriers(
+    browser: Browser, served: tuple[str, Behaviour], size: Any, scheme: Any
+) -> None:
+    package = pytest.importorskip("axe_core_python", reason="pip install axe-core-python")
+    axe = (Path(package.__path__[0]) / "axe.min.js").read_text(encoding="utf-8")
+    # The rules are no part of the page, whose policy would refuse them.
+    context = browser.new_context(viewport=size, color_scheme=scheme, bypass_csp=True)
+    for place in ("", "#q=my+telly+is+stuck", "#q=broken", "#run=shop&user=C0037"):
+        page = context.new_page()
+        page.goto(served[0] + place)
+        page.wait_for_load_state("networkidle")
+        for hit in page.locator(".hit:visible").all()[:1]:
+            hit.get_by_role("button", name="Why").click()
+            hit.locator("table").first.wait_for()
+        page.evaluate(axe)
+        results = page.evaluate("axe.run()")
+        assert [rule["id"] for rule in results["violations"]] == [] and len(results["passes"]) > 30
+        page.close()
+    context.close()
 
 
 # ---- Recommend ----

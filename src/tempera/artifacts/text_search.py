@@ -176,6 +176,36 @@ class TextSearch(RunFolder):
                 every.append(index.hits(ranked, positions))
         return every
 
+    def search_words(
+        self, queries: Sequence[str], k: int = 10, where: str | None = None
+    ) -> list[list[Found]]:
+        """Return the k documents nearest to each query by words alone (BM25), best first; documents
+        without a common word are left out.
+
+        Raises:
+            DataError: an empty query, or a recommender.
+            ConfigError: `where` is no filter of the kept columns.
+
+        >>> from tempera import Run
+        >>> (hits,) = Run("runs/first").search_words(["keeps"], k=1)
+        >>> "keeps" in hits[0].text
+        True
+        """
+        self._refuse_queries(queries)
+        refuse_depth(k)
+        index = self.index
+        among = None if where is None else index.passing(where)
+        words: BM25 = self._once(self._words, index)
+        texts = [encodable(query) for query in queries]
+        every: list[list[Found]] = []
+        for part in blocks(len(texts), len(index.documents)):
+            scores = words.scores(texts[part])
+            best = top_of(scores, k) if among is None else best_among(scores, k, among)
+            for ranked, positions in zip(*best, strict=True):
+                found = ranked > 0
+                every.append(index.hits(ranked[found], positions[found]))
+        return every
+
     def is_unknown(self, query: str) -> bool:
         """Return True if the model is static and knows no word of a query.
 

@@ -22,7 +22,7 @@ from .models import check, evaluate, export, merge, mine
 from .planning import plan
 from .recommending import add_items, recommend
 from .searching import search
-from .serving import serve
+from .serving import mcp, serve
 from .shared import Command, Configured
 from .training import train, verify
 
@@ -39,6 +39,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     recommend,
     add_items,
     serve,
+    mcp,
     mine,
     merge,
     calibrate,

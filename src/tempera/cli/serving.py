@@ -61,3 +61,19 @@ def _open_browser(address: str) -> None:
 
     # Some browsers only return when they are closed.
     Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+
+def mcp(runs: Annotated[list[Path], typer.Argument(metavar="RUN...")]) -> None:
+    """Serve runs to an assistant as tools (MCP).
+
+    The assistant's program starts the command and talks to it over standard input and output.
+
+    Args:
+        runs: run folders; a call names one by its folder's name, and asks the first without.
+    """
+    from ..io.require import require
+
+    require("mcp", "tempera mcp")
+    from ..server.mcp_tools import serve_tools
+
+    serve_tools(runs)

@@ -24,6 +24,7 @@ from ..io.untrusted import refuse_unsafe
 from ..ranking.filtered import top_among
 from ..ranking.nearest import top
 from ..ranking.small_vectors import SmallVectors
+from ..tables.kept_columns import refuse_unreadable
 from ..tables.tables import parquet_table
 from ..tables.vector_files import COLUMNS, DOCUMENT, KEY, PREVIEW, TEXT, matrix
 from ..task.run_files import BEGINNING, GIVEN_ID
@@ -31,6 +32,7 @@ from ..task.showcase import Searched
 from ..towers.saved import fingerprint
 from ..towers.stamp import Stamp, beside, checksum
 from . import approximate
+from .json_columns import json_columns
 from .where import passing
 
 Vectors = NDArray[np.float32]
@@ -57,7 +59,9 @@ class IndexedDocument:
 
     def json(self) -> dict[str, Any]:
         """Return the document as a JSON object."""
-        return asdict(self)
+        document = asdict(self)
+        document[COLUMNS] = json_columns(self.columns)
+        return document
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Found(IndexedDocument):
 
     def json(self) -> dict[str, Any]:
         """Return the hit as a JSON object, without a probability if the model is not calibrated."""
-        document = asdict(self)
+        document = super().json()
         if self.probability is None:
             del document["probability"]
         return document
@@ -389,8 +393,7 @@ def _typed(documents: pa.Table) -> pa.Table:
     if KEY in documents.column_names:
         columns[KEY] = documents[KEY].cast(pa.int64())
     if COLUMNS in documents.column_names:
-        if not pa.types.is_struct(documents[COLUMNS].type):
-            raise ValueError(f"{COLUMNS} is {documents[COLUMNS].type}; expected a struct")
+        refuse_unreadable(documents[COLUMNS])
         columns[COLUMNS] = documents[COLUMNS]
     return pa.table(columns)
 

@@ -68,6 +68,8 @@ _JSON: Headers = [
 ]
 _OTHER = "other"  # in place of the path of a request that no endpoint has
 _MOST_USERS = 100
+# Fields of a question to a recommender that its run takes as they are.
+_OPTIONS = ("k", "now", "candidates", "exclude", "where", "similar", "diversity")
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,11 @@ class Application:
             answer = self._refusal(_fault(error))
         finally:
             self._requests -= 1
-        headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
+        headers = [
+            *answer.headers,
+            (b"content-length", b"%d" % len(answer.body)),
+            (b"server-timing", b"app;dur=%.1f" % (1000 * (perf_counter() - began))),
+        ]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         if len(answer.body) <= LARGE or scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": answer.body})
@@ -300,9 +306,11 @@ class Application:
         queries = [body.query] if isinstance(body.query, str) else body.query
         if len(queries) * body.k > HITS:
             raise invalid(f"k: times the number of queries it may be {HITS:,} at most")
-        hybrid = bool(body.hybrid)
-        if body.where is not None or body.explain:
-            raise invalid("where, explain: not yet")
+        hybrid = body.hybrid or False
+        if hybrid == "words" and not run.has_words:
+            raise invalid(f"hybrid: {run.name} has no index of words")
+        if body.where is not None and not run.columns:
+            raise invalid(f"where: {run.name} has kept no columns")
         if body.threshold is not None and not run.is_calibrated:
             raise invalid(
                 f"threshold: {run.name} is not calibrated, so its hits have no probability"
@@ -330,10 +338,10 @@ class Application:
         """Answer with items for a user."""
         body = read_body(content, RecommendBody)
         run = self.shelf.get(body.model, recommends=True)
-        if body.user is None and body.history is None:
-            raise invalid("user: missing; give a user, a history, or both")
-        history = None if body.history is None else tuple(body.history)
-        question = Question(body.user, history, body.k, body.now)
+        if body.user is None and body.history is None and body.similar is None:
+            raise invalid("user: missing; give a user, a history, or both, or a similar item")
+        options = {name: value for name in _OPTIONS if (value := getattr(body, name)) is not None}
+        question = Question(body.user, body.history, options)
         (answer,) = await self._done(run, Recommending(run), [question])
         return Answer(recommendations_json(run.name, answer), _JSON)
 

@@ -6,9 +6,9 @@ Letters in shapes: n texts, D width.
 from __future__ import annotations
 
 from binascii import b2a_base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import orjson
@@ -62,7 +62,7 @@ class Search:
     k: int
     threshold: float | None
     where: str | None
-    hybrid: bool
+    hybrid: bool | Literal["words"]
     most = 64
     label = "search"
 
@@ -74,11 +74,20 @@ class Search:
 
     def __call__(self, queries: Sequence[str]) -> list[tuple[list[Found], bool]]:
         distinct = list(dict.fromkeys(queries))
-        every = self.run.run.search(distinct, self.k, threshold=self.threshold, hybrid=self.hybrid)
+        every = self._hits(distinct)
         answers = {}
         for query, hits in zip(distinct, every, strict=True):
             answers[query] = hits, self._is_unread(query, hits)
         return [answers[query] for query in queries]
+
+    def _hits(self, queries: list[str]) -> list[list[Found]]:
+        """Return the hits of each query."""
+        run = self.run.run
+        if self.hybrid == "words":
+            return run.search_words(queries, self.k, self.where)
+        return run.search(
+            queries, self.k, threshold=self.threshold, hybrid=self.hybrid, where=self.where
+        )
 
     def _is_unread(self, query: str, hits: Sequence[Found]) -> bool:
         """Return True if the model knows no word of a query: all scores are 0, or the query has
@@ -95,12 +104,15 @@ class Search:
 
 @dataclass(frozen=True)
 class Question:
-    """A question to a recommender."""
+    """A question to a recommender, by a user, a history, or both, or by an item.
+
+    Args:
+        options: of `Recommender.recommend`.
+    """
 
     user: Any
-    history: tuple[Any, ...] | None
-    k: int
-    now: Any
+    history: list[Any] | None
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -118,20 +130,22 @@ class Recommending:
     def __call__(self, questions: Sequence[Question]) -> list[Any]:
         answers: list[Any] = []
         for question in questions:
-            history = None if question.history is None else list(question.history)
             try:
-                answers.append(self._answer(question, history))
+                answers.append(self._answer(question))
             except Exception as error:  # an answer, so that the other questions get theirs
                 answers.append(error)
         return answers
 
-    def _answer(self, question: Question, history: list[Any] | None) -> Answered:
+    def _answer(self, question: Question) -> Answered:
         """Return the items for a question, and the history that they follow from."""
         from .held_histories import past_items  # with torch, which texts do not need
 
         run = self.run.run
-        items = run.recommend(question.user, history, k=question.k, now=question.now)
-        return items, past_items(run.recommender, question.user, history, question.now)
+        items = run.recommend(question.user, question.history, **question.options)
+        if question.options.get("similar") is not None:
+            return items, []
+        now = question.options.get("now")
+        return items, past_items(run.recommender, question.user, question.history, now)
 
 
 Work = Embedding | Search | Recommending

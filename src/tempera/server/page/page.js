@@ -35,6 +35,7 @@ const state = {
 let models = [];
 let token = ""; // in memory alone
 let columns = []; // columns of hits on the page
+let made = 0; // number of columns made, for their ids
 let current = 0; // number of the column that narrow screens show
 
 
@@ -42,14 +43,14 @@ let current = 0; // number of the column that narrow screens show
 
 /** An element with attributes (functions listen to events), and children that are nodes or texts. */
 function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+  const node = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
-    if (typeof value === "function") made.addEventListener(key, value);
-    else if (value === true) made.setAttribute(key, "");
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, value);
+    if (typeof value === "function") node.addEventListener(key, value);
+    else if (value === true) node.setAttribute(key, "");
+    else if (value !== false && value !== null && value !== undefined) node.setAttribute(key, value);
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
 }
 
 // Characters that hide or reorder others: controls, directions, zero widths, tags, lone surrogates.
@@ -115,19 +116,33 @@ function weightsOf(query) {
 function marked(weights) {
   return (text) => {
     const nodes = [];
-    let start = 0;
-    for (const match of weights.size ? text.matchAll(WORD) : []) {
-      const weight = weights.get(stem(match[0]));
-      if (!weight) continue;
-      nodes.push(...plain(text.slice(start, match.index)));
-      const mark = element("mark", { class: weight < 1 ? "heat" : null }, match[0]);
-      mark.style.setProperty("--heat", weight);
-      nodes.push(mark);
-      start = match.index + match[0].length;
+    let end = 0;
+    for (const place of weighted(text, weights)) {
+      const mark = element("mark", { class: place.weight < 1 ? "heat" : null }, text.slice(place.start, place.end));
+      mark.style.setProperty("--heat", place.weight);
+      nodes.push(...plain(text.slice(end, place.start)), mark);
+      end = place.end;
     }
-    nodes.push(...plain(text.slice(start)));
+    nodes.push(...plain(text.slice(end)));
     return nodes;
   };
+}
+
+/** The places of a text's words that have a weight; the parts of a name such as KV-822 are one place. */
+function weighted(text, weights) {
+  const places = [];
+  for (const match of weights.size ? text.matchAll(WORD) : []) {
+    const weight = weights.get(stem(match[0]));
+    if (!weight) continue;
+    const last = places.at(-1);
+    if (last && /^[-_./]?$/.test(text.slice(last.end, match.index))) {
+      last.end = match.index + match[0].length;
+      last.weight = Math.max(last.weight, weight);
+    } else {
+      places.push({ start: match.index, end: match.index + match[0].length, weight });
+    }
+  }
+  return places;
 }
 
 /** A value of a column: a link if it is an address of the web, else text. */
@@ -283,7 +298,8 @@ function writeAddress(isNew) {
  * `request()`, which gives the path and the body to ask with.
  */
 function makeColumn(place) {
-  const titleId = `title-${place.key}`;
+  made += 1;
+  const titleId = `title-${made}`;
   const took = element("span", { class: "took" });
   const legend = element("span", { class: "legend" });
   const header = element(
@@ -371,8 +387,9 @@ function titleAndText(data) {
   const text = String(data.text ?? "").trim();
   const name = String(data.name ?? "").trim();
   if (name && name !== text) {
-    const isRepeated = text.startsWith(name);
-    return { title: name, text: isRepeated ? text.slice(name.length).replace(/^[\s.:]+/, "") : text, isPlain: false };
+    const rest = text.startsWith(name) ? text.slice(name.length) : "";
+    const isRepeated = /^[.:]?\s*\n|^[.:]\s/.test(rest); // a heading above the text
+    return { title: name, text: isRepeated ? rest.replace(/^[\s.:]+/, "") : text, isPlain: false };
   }
   const end = text.indexOf("\n");
   if (end > 0 && end <= SHORT_NAME) return { title: text.slice(0, end), text: text.slice(end).trim(), isPlain: false };
@@ -402,8 +419,9 @@ function makeHit(column, data, rank, largest, weights) {
     { class: "hit", tabindex: "-1", mouseenter: () => lightTwins(hit, true), mouseleave: () => lightTwins(hit, false),
       focusin: () => lightTwins(hit, true), focusout: () => lightTwins(hit, false) },
     element("div", { class: "head" }, element("span", { class: "rank" }, String(rank)), hit.heading, value),
-    bar, hit.body, hit.kept,
-    element("div", { class: "foot" }, hit.place, hit.also, actions),
+    bar, hit.body,
+    element("div", { class: text ? "below-text" : "below-text brief" }, hit.kept,
+      element("div", { class: "foot" }, hit.place, hit.also, actions)),
     hit.reason,
   );
   drawTexts(hit);
@@ -696,11 +714,13 @@ function columnOf(key, isAlone) {
     of: isAlone ? "" : model,
     short: isAlone ? way.title : `${beginning(model, 24)} ${way.title.toLowerCase()}`,
     query: () => state.query,
-    request: () => [
-      "v1/search",
-      { query: state.query, k: state.k, where: state.where || null, hybrid: way.hybrid, model, threshold: null, explain: false },
-    ],
+    request: () => ["v1/search", { query: state.query, k: state.k, hybrid: way.hybrid, model, ...filter() }],
   });
+}
+
+/** The filter as part of a request, if there is one. */
+function filter() {
+  return state.where ? { where: state.where } : {};
 }
 
 /** Ask for every chosen column, and show them side by side. */
@@ -717,12 +737,12 @@ async function search() {
   const chosen = chosenColumns();
   const isAlone = new Set(chosen.map((key) => key.slice(0, key.lastIndexOf(":")))).size === 1;
   const before = new Map(columns.map((column) => [`${column.key} ${column.of}`, column]));
-  const made = chosen.map((key) => {
+  const next = chosen.map((key) => {
     const fresh = columnOf(key, isAlone);
     return before.get(`${key} ${fresh.of}`) ?? fresh;
   });
-  columns.filter((column) => !made.includes(column)).forEach((column) => column.control?.abort());
-  columns = made;
+  columns.filter((column) => !next.includes(column)).forEach((column) => column.control?.abort());
+  columns = next;
   current = Math.min(current, columns.length - 1);
   at("columns").replaceChildren(...columns.map((column) => column.section));
   drawTabs();
@@ -941,7 +961,7 @@ async function recommend() {
 }
 
 function recommendation() {
-  const body = { k: state.k, where: state.where || null, model: recommenderOf().id, explain: false };
+  const body = { k: state.k, model: recommenderOf().id, ...filter() };
   if (state.history === null) body.user = state.user;
   else body.history = state.history;
   return body;
