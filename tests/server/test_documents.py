@@ -68,7 +68,10 @@ def test_documents_that_do_not_fit_change_nothing(writable: Any, copied: Path) -
         ({"documents": [{"text": "a"}]}, "documents[0].id: missing"),
         ({"documents": [{"id": "1", "text": " "}]}, "documents[0].text: expected a text"),
         ({"documents": [{"id": 1, "text": "a"}]}, "documents[0].id: "),
-        ({"documents": [{"id": "1", "text": "a", "vector": [1]}]}, "documents[0].vector: no such field; known: id, "),
+        (
+            {"documents": [{"id": "1", "text": "a", "vector": [1]}]},
+            "documents[0].vector: no such field; known: id, ",
+        ),
         ({"documents": [{"id": "1", "text": "a", "columns": {"a": [1]}}]}, "documents[0].columns"),
         ({"documents": [{"id": "1", "text": "a"}] * 2}, "1"),
         ({"remove": ["nowhere"]}, "nowhere"),

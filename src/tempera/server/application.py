@@ -10,9 +10,11 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Event
 from time import perf_counter
 from typing import Any
 from urllib.parse import parse_qs
@@ -29,6 +31,7 @@ from .bounds import (
     LARGE,
     PART,
     REQUESTS,
+    SECONDS,
     SECONDS_TO_READ,
     SECONDS_TO_SEND,
 )
@@ -176,14 +179,18 @@ class Application:
         self._writers.shutdown(wait=False)
 
     def _take(self, run: OpenedRun) -> None:
-        """Take over a run: requests from now on ask the new one."""
+        """Take over a run in a thread of its own: requests from now on ask the new one."""
         assert self._loop is not None
+        taken = Event()
 
         def swap() -> None:
             self.shelf.runs[run.name] = run
             self.measured.replaced[run.name].inc()
+            taken.set()
 
-        self._loop.call_soon_threadsafe(swap)
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(swap)
+            taken.wait(SECONDS)  # the next look has to see the new run
 
     def _endpoints(self) -> list[Endpoint]:
         return [
