@@ -131,7 +131,8 @@ def explain_items(
 
 
 def _by_popularity(count: int) -> Explanation:
-    part = Part("training events of the item", float(count), {"feature": "training events"})
+    label = "training events of the item"
+    part = Part(label, float(count), {"label": label})
     return Explanation("events", True, float(count), (part,), (BLANK,))
 
 
@@ -168,7 +169,8 @@ def _part(question: _ItemQuestion, origin: Origin, value: float) -> Part:
     if origin.place is not None:
         return question.event(origin.place, value)
     label = f"{origin.of}: {origin.name}"
-    return Part(label, value, {"feature": origin.name, "of": origin.of})
+    fields = {"label": label, "feature": origin.name, "of": origin.of}
+    return Part(label, value, fields)
 
 
 def _without_events(question: _ItemQuestion, scores: NDArray[np.float64]) -> list[Explanation]:
