@@ -86,7 +86,7 @@ class TextSearch(RunFolder):
     ) -> list[list[Found]]:
         """Return the k documents nearest to each query, best first; see `Run.search`."""
         return self.of_one_state(
-            lambda: self._search_each(queries, k, index, onnx, threshold, hybrid, where)
+            lambda: self._search_each(queries, k, index, onnx, threshold, hybrid, where, exact)
         )
 
     def _search_each(
@@ -98,6 +98,7 @@ class TextSearch(RunFolder):
         threshold: float | None,
         hybrid: bool,
         where: str | None,
+        exact: bool,
     ) -> list[list[Found]]:
         self._refuse_queries(queries)
         refuse_depth(k)
