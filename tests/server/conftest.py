@@ -49,8 +49,8 @@ def serving(*folders: Path, host: str = "127.0.0.1", **options: Any) -> Iterator
         port = listening.getsockname()[1]
         names, token = options.pop("names", ()), options.pop("token", None)
         app = Application(Shelf(folders), Guard(host, port, names, token), **options)
+        app.replacement.every = every
         listener = Listener(app, listening, started.set)
-        listener.replacement.every = every
         thread = threading.Thread(target=listener.run, daemon=True)
         thread.start()
         assert started.wait(60)

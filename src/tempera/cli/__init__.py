@@ -16,6 +16,7 @@ import typer
 from .. import __version__
 from ..errors import TemperaError
 from ..io.signals import heard_signals
+from .adding import add_documents
 from .distilling import distill
 from .laboratory import calibrate, learn, sweep, tune
 from .models import check, evaluate, export, merge, mine
@@ -35,6 +36,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     train,
     distill,
     search,
+    add_documents,
     evaluate,
     recommend,
     add_items,

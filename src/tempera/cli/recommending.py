@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import TemperaError, quantity
-from .shared import Json, answer, say
+from .shared import Json, answer, ids_of, say
 
-_ID = re.compile(r'\s*(?:"((?:[^"]|"")*)"\s*|([^,\n]*))(?:[,\n]|$)')  # in quotes, or plain
 _WRITTEN = "written: {output}: {rows:,} recommendations for {users:,} users, ranked by {ranked_by}"
 
 
@@ -93,7 +91,7 @@ def recommend(
         "hybrid": hybrid,
         "context": _context(context or []),
         "candidates": candidates,
-        "exclude": None if exclude is None else _ids(exclude),
+        "exclude": None if exclude is None else ids_of(exclude),
         "where": where,
         "diversity": diversity,
     }
@@ -114,7 +112,7 @@ def recommend(
         lines += [f"note: {note}" for note in facts["notes"]]
         answer(facts, as_json, lambda: say("\n".join(lines)))
         return
-    items = None if history is None else _ids(history)
+    items = None if history is None else ids_of(history)
     if items == [] and user is None and similar is None:
         raise TemperaError(
             f"--history {history!r} names no item; give ids such as --history A,B, or --user ID"
@@ -156,21 +154,6 @@ def _context(pairs: list[str]) -> dict[str, str]:
             )
         context[name] = value
     return context
-
-
-def _ids(text: str) -> list[str]:
-    """Return the ids between commas, without spaces around them; an id in double quotes keeps its
-    spaces and commas.
-
-    >>> _ids('A, "B,1", " C ""D",')
-    ['A', 'B,1', ' C "D']
-    """
-    names = []
-    for quoted, plain in _ID.findall(text):
-        name = quoted.replace('""', '"') or plain.strip()
-        if name:
-            names.append(name)
-    return names
 
 
 def add_items(run: Path, items: Path, as_json: Json = False) -> None:

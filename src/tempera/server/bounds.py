@@ -13,6 +13,7 @@ HITS = 10_000  # k times the number of queries
 EXPLAINED = 100  # hits of a request whose scores are explained
 IDS = 10_000  # of a history, or of a list of items
 DOCUMENTS = 10_000  # of a request that adds documents
+CHANGES = 8  # requests that add documents and wait
 WAITING = 256  # requests in the queue
 WAITING_TEXTS = 8192  # texts of all requests in the queue
 REQUESTS = 512  # requests in progress

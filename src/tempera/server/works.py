@@ -98,7 +98,12 @@ class Search:
         if self.hybrid == "words":
             return run.search_words(queries, self.k, self.where)
         return run.search(
-            queries, self.k, threshold=self.threshold, hybrid=self.hybrid, where=self.where
+            queries,
+            self.k,
+            threshold=self.threshold,
+            hybrid=self.hybrid,
+            where=self.where,
+            exact=False,
         )
 
     def _explanations(self, query: str, hits: list[Found]) -> list[Explanation]:

@@ -377,6 +377,19 @@ class BM25:
         return cls(Settings(**about), number, offsets, positions, values, size)
 
 
+def stored_settings(metadata: Mapping[bytes, bytes] | None) -> Settings:
+    """Return the settings in the metadata of a table that `BM25.table` returned.
+
+    Raises:
+        ValueError, LookupError, TypeError: another or a damaged table.
+
+    >>> stored_settings(Lexical(["a"]).index().table().schema.metadata)
+    Settings(k1=1.5, b=0.75, stem=False)
+    """
+    about = parsed((metadata or {})[_KEY])
+    return Settings(**{name: about[name] for name in ("k1", "b", "stem")})
+
+
 def _numbers(array: pa.Array) -> NDArray[Any]:
     """Return the numbers of an Arrow array without a copy; `to_numpy` would load pandas, which
     takes 0.2 s."""
