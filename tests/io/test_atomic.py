@@ -427,9 +427,12 @@ def test_a_run_is_renewed_by_one_process_at_a_time(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(atomic, "_PATIENCE", 0.1)
-    with renewed(whole), pytest.raises(OutputError, match="another process is writing"):
-        with renewed(whole):
-            pytest.fail("the block was entered")
+    with (
+        renewed(whole),
+        pytest.raises(OutputError, match="another process is writing"),
+        renewed(whole),
+    ):
+        pytest.fail("the block was entered")
 
 
 @pytest.fixture
