@@ -76,6 +76,7 @@ class TextSearch(RunFolder):
         threshold: float | None = None,
         hybrid: bool = False,
         where: str | None = None,
+        exact: bool = True,
     ) -> list[list[Found]]:
         """Return the k documents nearest to each query, best first; see `Run.search`."""
         self._refuse_queries(queries)
@@ -101,8 +102,8 @@ class TextSearch(RunFolder):
                 "a threshold is for similarities of whole vectors, and this index has cut ones: leave one out"
             )
         if hybrid:
-            return self._by_both(searched, texts, vectors, k, maker, among)
-        every = searched.search_each(vectors, k, maker, among)
+            return self._by_both(searched, texts, vectors, k, maker, among, exact)
+        every = searched.search_each(vectors, k, maker, among, exact)
         if is_cut:
             return every
         return [self._calibrated(hits, model, threshold) for hits in every]
@@ -138,6 +139,7 @@ class TextSearch(RunFolder):
         k: int,
         maker: str,
         among: Positions | None,
+        exact: bool,
     ) -> list[list[Found]]:
         """Return the k best documents of each query by words and vectors together.
 
@@ -149,9 +151,13 @@ class TextSearch(RunFolder):
         weight: float = self._once(weight_of, self.folder)
         every: list[list[Found]] = []
         for part in blocks(len(texts), len(index.documents)):
-            by_vectors = index.scores(vectors[part], maker)
-            scores = fused(by_vectors, words.scores(texts[part]), weight)
-            best = top_of(scores, k) if among is None else best_among(scores, k, among)
+            best = None
+            if not exact and among is None:
+                best = index.fused_candidates(vectors[part], texts[part], words, weight, k, maker)
+            if best is None:
+                by_vectors = index.scores(vectors[part], maker)
+                scores = fused(by_vectors, words.scores(texts[part]), weight)
+                best = top_of(scores, k) if among is None else best_among(scores, k, among)
             for ranked, positions in zip(*best, strict=True):
                 every.append(index.hits(ranked, positions))
         return every

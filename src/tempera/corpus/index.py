@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,9 +32,14 @@ from ..task.showcase import Searched
 from ..towers.saved import fingerprint
 from ..towers.stamp import Stamp, beside, checksum
 from . import approximate
+from .bits import LARGE, Bits, are_cheaper
 from .flat_columns import flattened, nested
 from .json_columns import json_columns
+from .nearest_by_bits import top_by_bits, top_by_both
 from .where import passing
+
+if TYPE_CHECKING:  # recommenders search an index, too, and import nothing of texts
+    from ..text.judge.lexical import BM25
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -87,7 +92,8 @@ class Found(IndexedDocument):
 def write_index(
     folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stamp | None = None
 ) -> None:
-    """Write vectors, [c, D], and the table of documents.
+    """Write vectors, [c, D], and the table of documents; for a large corpus also the bits of the
+    vectors.
 
     Args:
         documents: columns doc_id, name, place and doc; where the source has ids, given_doc_id, the
@@ -109,6 +115,8 @@ def write_index(
         columns[COLUMNS] = documents[COLUMNS]
     if stamp is not None:
         stamp = replace(stamp, checksum=checksum(vectors))
+        if len(vectors) >= LARGE and stamp.normalised:
+            Bits.of(vectors).write(folder, stamp.checksum)
     _write_documents(folder, pa.table(columns), stamp)
 
 
@@ -138,6 +146,19 @@ def _write_documents(folder: Path, table: pa.Table, stamp: Stamp | None) -> None
         writer.write_table(table)
 
 
+def write_stamp(folder: Path, model: str) -> None:
+    """Write the documents of an index again, stamped with the fingerprint of another model that
+    gives the same vectors; an index without a stamp stays."""
+    path = folder / _DOCUMENTS
+    with pa.OSFile(str(path), "rb") as file:
+        table = pa.ipc.open_file(file).read_all()
+    stamp = Stamp.read(table.schema.metadata, folder)
+    if stamp is None:
+        return
+    path.unlink()  # it may be a link to the file of another folder
+    _write_documents(folder, table, replace(stamp, model=model))
+
+
 class Index:
     """An index on disk: exact and memory-mapped, or approximate (FAISS), or the Parquet table of
     ids and vectors.
@@ -157,9 +178,9 @@ class Index:
             )
         try:
             self.documents, self.vectors = _read(folder)
+            self.documents.validate(full=True)  # a damaged file could point anywhere in memory
             self.stamp = Stamp.read(self.documents.schema.metadata, folder)
             self.documents = _typed(self.documents)
-            self.documents.validate(full=True)  # a damaged file could point anywhere in memory
         except FileNotFoundError as error:
             raise DataError(
                 f"{folder} is not an index: {error.filename or error} is missing"
@@ -194,11 +215,13 @@ class Index:
         k: int = 10,
         model: str | None = None,
         among: Positions | None = None,
+        exact: bool = True,
     ) -> list[list[Found]]:
         """Return the k documents nearest to each query vector, [q, D], best first.
 
         Args:
             among: positions of the documents to choose from, ascending; None for all.
+            exact: compare every vector; False compares candidates where `has_candidates`.
 
         Raises:
             DataError: the queries have another width, or are by another model than the index, if
@@ -208,6 +231,9 @@ class Index:
             scores, positions = self._nearest_among(queries, k, model, among)
         elif self.is_approximate:
             scores, positions = self.vectors.top(self.fitted(queries, model), k)
+        elif not exact and self.has_candidates(k):
+            queries = self._finite(self.fitted(queries, model))
+            scores, positions = top_by_bits(queries, self.vectors, self.bits, k)
         else:
             scores, positions = self.nearest(queries, k, model)
         every = []
@@ -273,6 +299,47 @@ class Index:
         passes[passing(self.columns, expression)] = True
         return np.packbits(passes)
 
+    def fused_candidates(
+        self,
+        queries: Vectors,
+        texts: Sequence[str],
+        words: BM25,
+        weight: float,
+        k: int,
+        model: str | None = None,
+    ) -> tuple[NDArray[np.float64], Positions] | None:
+        """Return fused scores and positions of the k best candidates of each query by words and
+        vectors, [q, k] each; None where every document has to be compared.
+
+        Args:
+            queries: [q, D].
+            texts: of the queries, [q].
+            words: of the documents.
+            weight: of the vectors.
+
+        Raises:
+            DataError: as `search` does.
+        """
+        queries = self._finite(self.fitted(queries, model))
+        if not self.has_candidates(k):
+            return None
+        return top_by_both(queries, texts, self.vectors, self.bits, words, weight, k)
+
+    def has_candidates(self, k: int) -> bool:
+        """Return True if candidates for k documents, by the bits of the vectors, cost less than an
+        exact search: in a large corpus of unit vectors."""
+        if self.is_approximate or self.stamp is None or not self.stamp.normalised:
+            return False
+        return are_cheaper(self.vectors.shape, k)
+
+    @cached_property
+    def bits(self) -> Bits:
+        """The bits of the vectors; where the index holds none, they are computed."""
+        stored = None
+        if self.stamp is not None and self.stamp.checksum is not None:
+            stored = Bits.read(self.folder, self.stamp.checksum, self.vectors.shape)
+        return stored or Bits.of(self.vectors)
+
     def scores(self, query: Vectors, model: str | None = None) -> Vectors:
         """Return the inner product of every document with a query vector, [D] -> [c], or with
         several query vectors, [q, D] -> [q, c].
@@ -326,7 +393,7 @@ class Index:
             self.documents.drop_columns(
                 [name for name in (KEY,) if name in self.documents.column_names]
             )
-            .take(pa.array(positions))
+            .take(_as_arrow(positions))
             .to_pylist()
         )
         for row in rows:
@@ -357,6 +424,11 @@ class Index:
         positions: Positions = places.fill_null(-1).to_numpy().astype(np.int64)
         return positions
 
+    def _finite(self, queries: Vectors) -> Vectors:
+        if not np.isfinite(queries).all():
+            raise self._not_finite()
+        return queries
+
     def _not_finite(self) -> DataError:
         return DataError(f"the embeddings of {self.folder}, or of the query, are not finite")
 
@@ -377,6 +449,7 @@ class Index:
                     f"{self.folder} compares by inner product, for which no number may be left out: drop the width"
                 )
             self.stamp = replace(self.stamp, dimensions=width, checksum=None)
+        self.__dict__.pop("bits", None)
         self.vectors = SmallVectors(vectors, width)[:]
 
     def fitted(self, query: Vectors, model: str | None) -> Vectors:
@@ -397,6 +470,12 @@ class Index:
                 f"{self.folder}: the model has {have} dimensions, but the index has {width}"
             )
         return query
+
+
+def _as_arrow(positions: Positions) -> pa.Array:
+    """Return positions as an Arrow array; `pa.array` would load pandas, which takes 0.2 s."""
+    positions = np.ascontiguousarray(positions, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
 
 
 def _typed(documents: pa.Table) -> pa.Table:

@@ -19,6 +19,7 @@ from .bodies import EmbeddingsBody, RecommendBody, SearchBody, read_body
 from .bounds import (
     BODIES,
     BODY,
+    EXPLAINED,
     HITS,
     LARGE,
     PART,
@@ -307,15 +308,17 @@ class Application:
         if len(queries) * body.k > HITS:
             raise invalid(f"k: times the number of queries it may be {HITS:,} at most")
         hybrid = body.hybrid or False
-        if hybrid == "words" and not run.has_words:
-            raise invalid(f"hybrid: {run.name} has no index of words")
+        if hybrid and not run.has_words:
+            raise invalid(f"hybrid: {run.name} has no index of words (evaluation.bm25 writes it)")
         if body.where is not None and not run.columns:
             raise invalid(f"where: {run.name} has kept no columns")
         if body.threshold is not None and not run.is_calibrated:
             raise invalid(
                 f"threshold: {run.name} is not calibrated, so its hits have no probability"
             )
-        work = Search(run, body.k, body.threshold, body.where, hybrid)
+        if body.explain and len(queries) * body.k > EXPLAINED:
+            raise invalid(f"explain: k times the number of queries is {EXPLAINED} at most")
+        work = Search(run, body.k, body.threshold, body.where, hybrid, body.explain)
         answers = await self._done(run, work, queries)
         return Answer(search_json(run.name, answers), _JSON)
 
@@ -341,7 +344,9 @@ class Application:
         if body.user is None and body.history is None and body.similar is None:
             raise invalid("user: missing; give a user, a history, or both, or a similar item")
         options = {name: value for name in _OPTIONS if (value := getattr(body, name)) is not None}
-        question = Question(body.user, body.history, options)
+        if body.explain and (body.k > EXPLAINED or body.similar is not None):
+            raise invalid(f"explain: for a user or a history, with k of {EXPLAINED} at most")
+        question = Question(body.user, body.history, options, body.explain)
         (answer,) = await self._done(run, Recommending(run), [question])
         return Answer(recommendations_json(run.name, answer), _JSON)
 

@@ -138,7 +138,7 @@ def read_body(content: bytes, kind: type[AnyBody]) -> AnyBody:
     if "\\u" in text and not _is_whole(value):
         raise invalid("the body has half a character (a lone surrogate)", 400)
     try:
-        return kind.__pydantic_validator__.validate_python(value)  # type: ignore[return-value]
+        return kind.model_validate(value)
     except ValidationError as error:
         raise invalid(line_of(error, kind)) from None
 

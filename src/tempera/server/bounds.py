@@ -10,6 +10,7 @@ TEXTS = 2048  # texts of a request for embeddings, as at OpenAI
 LETTERS = 32_768  # of a query, or of a text to embed
 RESULTS = 1000  # k, the hits of a query
 HITS = 10_000  # k times the number of queries
+EXPLAINED = 100  # hits of a request whose scores are explained
 IDS = 10_000  # of a history, or of a list of items
 DOCUMENTS = 10_000  # of a request that adds documents
 WAITING = 256  # requests in the queue

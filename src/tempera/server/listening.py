@@ -43,7 +43,7 @@ class Listener(uvicorn.Server):
     ) -> None:
         super().__init__(
             uvicorn.Config(
-                app,  # type: ignore[arg-type]
+                app,
                 http=Connection,
                 ws="none",
                 lifespan="off",
@@ -100,7 +100,7 @@ class Listener(uvicorn.Server):
         shelf.is_ready = True
         self.replacement.start()
         for run in runs.values():
-            self.application.work.call(run.warm_words)
+            self.application.work.call(run.warm_rest)
         if self.when_started is not None:
             self.when_started()
 

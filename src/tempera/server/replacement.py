@@ -67,8 +67,7 @@ class Replacement:
         began = perf_counter()
         try:
             new = opened(run.name, run.folder)
-            if run.has_words and new.has_words:
-                new.warm_words()
+            new.warm_rest()
             new.refuse_changed()
             if new.recommends != run.recommends:
                 logger.info(f"{run.name} was a run of another kind")
