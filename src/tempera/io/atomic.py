@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import OutputError
 from .documents import parsed, write_json
-from .exchange import exchange
+from .swapped import exchange
 from .lock import alone
 from .manifest import MANIFEST, FileSum, Manifest, names_in, refuse_damaged
 
