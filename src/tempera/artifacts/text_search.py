@@ -82,10 +82,11 @@ class TextSearch(RunFolder):
         threshold: float | None = None,
         hybrid: bool = False,
         where: str | None = None,
+        exact: bool = True,
     ) -> list[list[Found]]:
         """Return the k documents nearest to each query, best first; see `Run.search`."""
         return self.of_one_state(
-            lambda: self._search_each(queries, k, index, onnx, threshold, hybrid, where)
+            lambda: self._search_each(queries, k, index, onnx, threshold, hybrid, where, exact)
         )
 
     def _search_each(
@@ -97,6 +98,7 @@ class TextSearch(RunFolder):
         threshold: float | None,
         hybrid: bool,
         where: str | None,
+        exact: bool,
     ) -> list[list[Found]]:
         self._refuse_queries(queries)
         refuse_depth(k)
@@ -121,8 +123,8 @@ class TextSearch(RunFolder):
                 "a threshold is for similarities of whole vectors, and this index has cut ones: leave one out"
             )
         if hybrid:
-            return self._by_both(searched, texts, vectors, k, maker, among)
-        every = searched.search_each(vectors, k, maker, among)
+            return self._by_both(searched, texts, vectors, k, maker, among, exact)
+        every = searched.search_each(vectors, k, maker, among, exact)
         if is_cut:
             return every
         return [self._calibrated(hits, model, threshold) for hits in every]
@@ -158,6 +160,7 @@ class TextSearch(RunFolder):
         k: int,
         maker: str,
         among: Positions | None,
+        exact: bool,
     ) -> list[list[Found]]:
         """Return the k best documents of each query by words and vectors together.
 
@@ -169,9 +172,13 @@ class TextSearch(RunFolder):
         weight: float = self._once(weight_of, self.folder)
         every: list[list[Found]] = []
         for part in blocks(len(texts), len(index.documents)):
-            by_vectors = index.scores(vectors[part], maker)
-            scores = fused(by_vectors, words.scores(texts[part]), weight)
-            best = top_of(scores, k) if among is None else best_among(scores, k, among)
+            best = None
+            if not exact and among is None:
+                best = index.fused_candidates(vectors[part], texts[part], words, weight, k, maker)
+            if best is None:
+                by_vectors = index.scores(vectors[part], maker)
+                scores = fused(by_vectors, words.scores(texts[part]), weight)
+                best = top_of(scores, k) if among is None else best_among(scores, k, among)
             for ranked, positions in zip(*best, strict=True):
                 every.append(index.hits(ranked, positions))
         return every
@@ -191,6 +198,9 @@ class TextSearch(RunFolder):
         >>> "keeps" in hits[0].text
         True
         """
+        return self.of_one_state(lambda: self._by_words(queries, k, where))
+
+    def _by_words(self, queries: Sequence[str], k: int, where: str | None) -> list[list[Found]]:
         self._refuse_queries(queries)
         refuse_depth(k)
         index = self.index
@@ -202,8 +212,8 @@ class TextSearch(RunFolder):
             scores = words.scores(texts[part])
             best = top_of(scores, k) if among is None else best_among(scores, k, among)
             for ranked, positions in zip(*best, strict=True):
-                found = ranked > 0
-                every.append(index.hits(ranked[found], positions[found]))
+                holding = ranked > 0
+                every.append(index.hits(ranked[holding], positions[holding]))
         return every
 
     def is_unknown(self, query: str) -> bool:
@@ -251,7 +261,8 @@ class TextSearch(RunFolder):
         from ..text.judge.lexical import Lexical
 
         own = self.index
-        if index.folder == own.folder and index is not own:
+        is_exported = any(index is each for each in self._results.values())
+        if index is not own and not is_exported:
             raise DataError(f"{self.folder} was replaced during a search; search again")
         words = open_words(self.folder, own.documents["text"], self.fingerprint)
         if index is own:

@@ -21,7 +21,7 @@ from .distilling import distill
 from .laboratory import calibrate, learn, sweep, tune
 from .models import check, evaluate, export, merge, mine
 from .planning import plan
-from .recommending import add_items, recommend
+from .recommending import add_events, add_items, recommend
 from .searching import search
 from .serving import mcp, serve
 from .shared import Command, Configured
@@ -42,6 +42,7 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     add_items,
     serve,
     mcp,
+    add_events,
     mine,
     merge,
     calibrate,
