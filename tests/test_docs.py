@@ -39,6 +39,7 @@ PAGES = (
     "calibrate",
     "evaluate-recommenders",
     "evaluation",
+    "explain",
     "index",
     "losses",
     "python",

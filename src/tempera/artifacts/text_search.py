@@ -209,8 +209,8 @@ class TextSearch(RunFolder):
             scores = words.scores(texts[part])
             best = top_of(scores, k) if among is None else best_among(scores, k, among)
             for ranked, positions in zip(*best, strict=True):
-                found = ranked > 0
-                every.append(index.hits(ranked[found], positions[found]))
+                has_word = ranked > 0
+                every.append(index.hits(ranked[has_word], positions[has_word]))
         return every
 
     def is_unknown(self, query: str) -> bool:

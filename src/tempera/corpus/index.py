@@ -114,9 +114,10 @@ def write_index(
     if COLUMNS in documents.column_names:
         columns[COLUMNS] = documents[COLUMNS]
     if stamp is not None:
-        stamp = replace(stamp, checksum=checksum(vectors))
+        of_vectors = checksum(vectors)
+        stamp = replace(stamp, checksum=of_vectors)
         if len(vectors) >= LARGE and stamp.normalised:
-            Bits.of(vectors).write(folder, stamp.checksum)
+            Bits.of(vectors).write(folder, of_vectors)
     _write_documents(folder, pa.table(columns), stamp)
 
 
@@ -178,9 +179,9 @@ class Index:
             )
         try:
             self.documents, self.vectors = _read(folder)
+            self.documents.validate(full=True)  # a damaged file could point anywhere in memory
             self.stamp = Stamp.read(self.documents.schema.metadata, folder)
             self.documents = _typed(self.documents)
-            self.documents.validate(full=True)  # a damaged file could point anywhere in memory
         except FileNotFoundError as error:
             raise DataError(
                 f"{folder} is not an index: {error.filename or error} is missing"

@@ -111,7 +111,7 @@ def _file(path: Path) -> VectorFile:
 def _parquet(path: Path) -> VectorFile:
     table = parquet_table(path)
     options = SimpleNamespace(id=None, vector=None, metadata=("*",))
-    names = {"id": ("id",), "vector": (VECTOR,)}
+    names: Mapping[str, tuple[str, ...]] = {"id": ("id",), "vector": (VECTOR,)}
     # A kept column of an index may have a usual name of an id or a vector, too.
     if not {*DOCUMENT, VECTOR} <= {*table.column_names}:
         names = _COLUMNS.columns(options, table.column_names, str(path))
