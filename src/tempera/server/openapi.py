@@ -146,7 +146,8 @@ class ErrorAnswer(BaseModel):
 
 
 # Path, method, body, answer, and examples of the body.
-_POSTS: tuple[tuple[str, type[Body], type[BaseModel], list[dict[str, Any]]], ...] = (
+Post = tuple[str, type[Body], type[BaseModel], list[dict[str, Any]]]
+_POSTS: tuple[Post, ...] = (
     (
         "/v1/search",
         SearchBody,
@@ -169,7 +170,7 @@ _POSTS: tuple[tuple[str, type[Body], type[BaseModel], list[dict[str, Any]]], ...
         [{"user": "196", "k": 5}, {"history": ["50", "181"], "k": 5}],
     ),
 )
-_WRITES = (
+_WRITES: Post = (
     "/v1/documents",
     DocumentsBody,
     DocumentsAnswer,
