@@ -85,8 +85,13 @@ class Search:
         run = self.run.run
         if self.hybrid == "words":
             return run.search_words(queries, self.k, self.where)
-        return run.search(
-            queries, self.k, threshold=self.threshold, hybrid=self.hybrid, where=self.where
+        return run.search_each(
+            queries,
+            self.k,
+            threshold=self.threshold,
+            hybrid=self.hybrid,
+            where=self.where,
+            exact=False,
         )
 
     def _is_unread(self, query: str, hits: Sequence[Found]) -> bool:
