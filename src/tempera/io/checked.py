@@ -133,7 +133,9 @@ def mapped_rows(path: Path) -> NDArray[Any] | CheckedRows:
     if not rows.flags.c_contiguous or rows.ndim == 0:
         blocks.compare(range(len(blocks.right)))
         return rows
-    return CheckedRows(rows, rows.offset, blocks)
+    # The mapping by which blocks are compared: another would count in the memory of the process.
+    content = np.frombuffer(blocks.content, rows.dtype, rows.size, rows.offset)
+    return CheckedRows(content.reshape(rows.shape), rows.offset, blocks)
 
 
 class _CheckedFile(io.RawIOBase):
