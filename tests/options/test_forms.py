@@ -57,7 +57,7 @@ def test_pairs_whatever_the_case_of_their_columns(put: Put) -> None:
         f"{path}: pairs",
         "  Question  read as query  by its name",
         "  ANSWER    read as doc    by its name",
-        "  id        not read       holds 1 alone",
+        "  id        kept           holds 1 alone",
     ]
 
 

@@ -173,7 +173,9 @@ def test_judgements_that_train_nothing_are_counted(
     read: list[str] = []
     monkeypatch.setattr(
         "tempera.text.read.beir._read_texts",
-        lambda folder, files, part: read.append(part) or read_texts(folder, files, part),
+        lambda folder, files, part, keeper=None: (
+            read.append(part) or read_texts(folder, files, part, keeper)
+        ),
     )
     pairs, _ = BeirFolder(str(tmp_path), validation="dev").read()
     assert pairs.dropped == {

@@ -723,7 +723,7 @@ def test_a_column_of_few_values_or_grades_is_a_label_until_the_user_says_otherwi
 def test_words_of_descriptions_and_a_single_label_are_no_labels(put) -> None:
     rows = ["query,doc,category,label", *(f"a {i},b {i},{'xy'[i % 2]},1" for i in range(40))]
     pairs = read(put("a.csv", "\n".join(rows).encode()), metadata=("*",))
-    assert len(pairs) == 40 and "label     not read       holds 1 alone" in pairs.about
+    assert len(pairs) == 40 and "label     kept           holds 1 alone" in pairs.about
     zero = put("b.csv", "\n".join(rows).replace(",1", ",0").encode())
     assert "column 'label' holds 0" in refused(zero, metadata=("*",))
 

@@ -130,6 +130,12 @@ def read(path: Path, *overrides: str) -> Pairs:
     return pairs
 
 
+def learned(pairs: Pairs) -> pa.Table:
+    """The columns of pairs that do not depend on the file: JSON tells dates from other texts."""
+    others = {"place", "columns"} & {*pairs.table.column_names}
+    return pairs.table.drop_columns([*others])
+
+
 def negatives(pairs: Pairs) -> list[list[str]]:
     return pairs.table["negatives"].to_pylist()
 
@@ -146,7 +152,7 @@ def test_a_form_is_read_at_the_first_try(tmp_path: Path, name: str) -> None:
     frame = pa.Table.from_pylist(rows)
     parquet.write_table(frame, tmp_path / "a.parquet")
     of_columns = read(tmp_path / "a.parquet")
-    assert of_columns.table.drop_columns("place") == pairs.table.drop_columns("place")
+    assert learned(of_columns) == learned(pairs)
     again, _ = pairs.source.read()  # type: ignore[union-attr]  # as a run reads its data again
     assert again.table == pairs.table
     handed = Given.of(frame, metadata=("*",)).read()[0]

@@ -18,6 +18,7 @@ from tempera.errors import ConfigError, DataError
 from tempera.options.build import build
 from tempera.options.yaml_options import Options
 from tempera.task.evaluation import Evaluation
+from tempera.text.read.keeper import Keeper
 from tempera.text.read.pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
 from tempera.text.read.sources import PairsFile
 from tempera.text.read.text_files import HEADING_ASKS, UNDIVIDED
@@ -426,9 +427,9 @@ def test_the_only_column_of_texts_needs_no_usual_name(
     path = Path(table(tmp_path / "texts.parquet", **columns))
     if read is None:
         with pytest.raises(DataError, match=r"sentence, comment: name one with data\.text=COLUMN"):
-            unpaired_texts._table(path, {"text": None, "title": None})
+            unpaired_texts._table(path, {"text": None, "title": None}, Keeper(()))
         return
-    docs = unpaired_texts._table(path, {"text": None, "title": None}).docs
+    docs = unpaired_texts._table(path, {"text": None, "title": None}, Keeper(())).docs
     assert [doc.text for doc in docs] == columns[read]
     assert [doc.title for doc in docs] == columns.get("title", ["", ""])
     if "title" not in columns:

@@ -91,6 +91,7 @@ class Run(TextReasons):
         threshold: float | None = ...,
         hybrid: bool = ...,
         where: str | None = ...,
+        exact: bool = ...,
     ) -> list[Found]: ...
 
     @overload
@@ -103,6 +104,7 @@ class Run(TextReasons):
         threshold: float | None = ...,
         hybrid: bool = ...,
         where: str | None = ...,
+        exact: bool = ...,
     ) -> list[list[Found]]: ...
 
     def search(
@@ -114,6 +116,7 @@ class Run(TextReasons):
         threshold: float | None = None,
         hybrid: bool = False,
         where: str | None = None,
+        exact: bool = True,
     ) -> list[Found] | list[list[Found]]:
         """Return the k documents nearest to a query, best first, with probabilities if the model is
         calibrated; for a list of queries, the documents of each, by one product.
@@ -130,6 +133,9 @@ class Run(TextReasons):
             where: find only documents for which an expression of DuckDB over the kept columns is
                 true, such as "lang = 'de' and year >= 2024". The search stays exact; fewer than k
                 hits are found where fewer documents pass.
+            exact: compare every document. False is the way of `tempera serve`: of 20,000 documents
+                and more, only the 800 (or 8 k) nearest by the bits of their vectors, and by
+                words, are ranked; it needs FAISS. The scores are the same.
 
         Raises:
             DataError: an empty query, an index made by another model, a recommender, a threshold
@@ -144,7 +150,7 @@ class Run(TextReasons):
         """
         refuse_other_kinds(Run.search, locals())
         queries = [query] if isinstance(query, str) else query
-        every = self.search_each(queries, k, index, onnx, threshold, hybrid, where)
+        every = self.search_each(queries, k, index, onnx, threshold, hybrid, where, exact)
         return every[0] if isinstance(query, str) else every
 
     def document(self, name: str) -> IndexedDocument:
@@ -290,6 +296,22 @@ class Run(TextReasons):
 
         return evaluate(self.folder, data, **options)
 
+    def add_documents(self, data: Any = None, remove: Sequence[str] = ()) -> Run:
+        """Add documents, replace those with the same id, and remove others, without training;
+        return the run.
+
+        Args:
+            data: a table with columns id and text, its path, or a list of dicts.
+            remove: ids of documents to remove.
+
+        See `tempera.artifacts.new_documents.add_documents`.
+        """
+        refuse_other_kinds(Run.add_documents, locals())
+        from .new_documents import add_documents
+
+        add_documents(self.folder, data, remove)
+        return Run(self.folder)
+
     def add_items(self, path: str | Path) -> Run:
         """Add the new items of a table by their features, and return the run.
 
@@ -299,6 +321,16 @@ class Run(TextReasons):
         from ..recommender.new_items import add_items
 
         add_items(self.folder, Path(path))
+        return Run(self.folder)
+
+    def add_events(self, data: Any) -> Run:
+        """Add new events of known and unknown users without training, and return the run.
+
+        See `tempera.recommender.new_events.add_events`.
+        """
+        from ..recommender.new_events import add_events
+
+        add_events(self.folder, Path(data) if isinstance(data, str) else data)
         return Run(self.folder)
 
     def export(

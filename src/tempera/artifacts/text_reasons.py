@@ -85,6 +85,18 @@ class TextReasons(TextSearch):
         passages: int = PASSAGES,
     ) -> list[Explanation]:
         """Return the explanation of the score of each document for a query; see `Run.explain`."""
+        return self.of_one_state(
+            lambda: self._explain_each(query, documents, hybrid, index, passages)
+        )
+
+    def _explain_each(
+        self,
+        query: str,
+        documents: Sequence[str | IndexedDocument],
+        hybrid: bool,
+        index: str | Path | None,
+        passages: int,
+    ) -> list[Explanation]:
         self._refuse_queries([query])
         if passages < 0:
             raise DataError(f"passages is {passages}; expected at least 0")
@@ -94,6 +106,23 @@ class TextReasons(TextSearch):
         if not hybrid:
             return by_vectors
         return self._by_both_systems(question, by_vectors)
+
+    def explain_words(self, query: str, hits: Sequence[IndexedDocument]) -> list[Explanation]:
+        """Return the explanation of the score of each hit of `search_words`.
+
+        >>> from tempera import Run
+        >>> run = Run("runs/first")
+        >>> (hits,) = run.search_words(["ada keeps"], k=1)
+        >>> (explanation,) = run.explain_words("ada keeps", hits)
+        >>> abs(explanation.score - hits[0].score) < 1e-6
+        True
+        """
+        words: BM25 = self._once(self._words, self.index)
+        positions = self.index.positions([hit.id for hit in hits])
+        explanations = []
+        for position, hit in zip(positions.tolist(), hits, strict=True):
+            explanations.append(explain_words(words, encodable(query), position, hit.text))
+        return explanations
 
     def _question(
         self, query: str, documents: Sequence[str | IndexedDocument], index: Index

@@ -139,7 +139,7 @@ def explain_items(
     positions = searched.positions(ids)
     question = _ItemQuestion(served, row, past, moment, searched, positions, vector)
     if not past.items.lengths[0] and not vector.any():
-        return [_by_popularity(int(count)) for count in recommender.items.count[codes]]
+        return [_by_popularity(int(count)) for count in recommender.popularity[codes]]
     by_vectors = _by_vectors(question)
     if counting is None:
         return by_vectors

@@ -158,7 +158,7 @@ def _search_held_out(model: Model, run: Path, depth: int) -> Known:
 
 
 def _pairs_file(path: Path, roles: Roles, **options: Any) -> PairsFile:
-    return PairsFile(**{**vars(roles), "path": str(path), **options})
+    return PairsFile(**{**vars(roles), "keep": (), "path": str(path), **options})
 
 
 def held_out(run: Path) -> Pairs:

@@ -4,8 +4,9 @@ Roles are guessed nowhere else."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from ..io.console import logger
 from ..tables.arrow_types import is_list, is_text
 from ..tables.columns import plain
 from ..tables.profile import ColumnProfile, TableProfile, profile
-from ..tables.proposal import NOT_READ, Decision
+from ..tables.proposal import KEPT, NOT_READ, Decision
 from .labels import is_description, is_scale_of_labels
 from .roles import IDS, TABLE
 from .unfolded import FIRST, REST, SPEAKERS, Unfolding
@@ -85,6 +86,8 @@ class ProposedRoles:
         columns: Mapping[str, tuple[str, ...]],
         names: Sequence[str],
         options: Mapping[str, Any],
+        kept: Collection[str] = (),
+        left_out: Mapping[str, str] = MappingProxyType({}),
     ) -> list[Decision]:
         """Return a decision for each column of a table.
 
@@ -92,6 +95,8 @@ class ProposedRoles:
             columns: the columns of each role.
             names: the names of all columns.
             options: the options of the user.
+            kept: columns that are kept with the documents.
+            left_out: reasons for which columns are not kept.
         """
         role_of: dict[str, str] = {}
         for role, of_role in columns.items():
@@ -102,7 +107,11 @@ class ProposedRoles:
             if name in heads and name not in role_of:
                 continue  # its parts that are read have decisions of their own
             if name not in role_of:
-                decisions.append(Decision(name, NOT_READ, self._contents(name)))
+                role = KEPT if name in kept else NOT_READ
+                contents = self._contents(name)
+                if name in left_out:
+                    contents = f"{contents}, {left_out[name]}".removeprefix(", ")
+                decisions.append(Decision(name, role, contents))
                 continue
             role = role_of[name]
             reason = OPTION if options.get(role) else self.reasons.get(role, BY_NAME)

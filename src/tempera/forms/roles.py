@@ -121,7 +121,10 @@ class Roles(TableForm):
         positive_scores: column of scores of the documents; used by negative_margin.
         negative_scores: column of scores of the negatives; used by negative_margin.
         prompt: column of instructions to put before the query of the row.
-        metadata: columns that are not read; ["*"] names all columns without a role.
+        metadata: columns without a role, of which nothing is learned; ["*"] names all others.
+        keep: columns to keep with the documents, for search to return. None keeps every column
+            without a role whose values have at most 200 letters, [] keeps none. Where a document
+            stands in several rows, the first row with a value counts.
         min_score: least score of a pair; rows of a lower score are left out and counted.
         positive_labels: values of the score column for rows of pairs, for instance entailment; rows
             of further values are left out and counted.
@@ -147,6 +150,7 @@ class Roles(TableForm):
     negative_scores: str | None = None
     prompt: str | None = None
     metadata: tuple[str, ...] = ()
+    keep: tuple[str, ...] | None = None
     min_score: float | None = None
     positive_labels: tuple[Label, ...] | None = None
     negative_margin: Annotated[float, Field(ge=0)] | None = None
@@ -194,8 +198,8 @@ class UnsaidScoreError(DataError):
 
 
 # Roles of tables that nothing is trained on: there, a query that is its own document is no fault,
-# nor is a column without a role.
-UNTRAINED = Roles(identical="keep", metadata=("*",))
+# nor is a column without a role, of which nothing is kept.
+UNTRAINED = Roles(identical="keep", metadata=("*",), keep=())
 # Roles of columns of which no row may be left out.
 WHOLE = Roles(identical="keep", missing_text="refuse")
 

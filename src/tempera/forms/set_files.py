@@ -122,8 +122,13 @@ class SetFiles:
         return cls(tuple(files["corpus"]), tuple(files["queries"]), _by_split(judged), others)
 
 
-def part_blocks(path: Path, part: Part) -> Iterator[tuple[TableBlock, Columns]]:
+def part_blocks(
+    path: Path, part: Part, *, further: bool = False
+) -> Iterator[tuple[TableBlock, Columns]]:
     """Read a file of a retrieval set a block at a time, with the columns of its roles.
+
+    Args:
+        further: True to read the further columns of JSON lines, too.
 
     Raises:
         DataError: as `tables.blocks_of` does, and for columns of another part.
@@ -133,16 +138,17 @@ def part_blocks(path: Path, part: Part) -> Iterator[tuple[TableBlock, Columns]]:
     names = _names(path)
     if part != "qrels" and _is_lines(path) and _columns(names, part).get("text", _TEXT) == _TEXT:
         text_columns = {name.removeprefix("_"): (name,) for name in _TEXTS.names}
-        for block in blocks_of(path, partial(json_tables, schema=_TEXTS)):
+        read = partial(json_tables, schema=_TEXTS, further=further)
+        for block in blocks_of(path, read):
             yield block, text_columns
         return
     if _is_separated(path) and any(names) and not _has_names(names, part):
-        read = _blocks_without_names(path, part, len(names))
+        tables = _blocks_without_names(path, part, len(names))
     elif part == "qrels" and ".tsv" in ending(path):
-        read = blocks_of(path, partial(csv_tables, sign="\t", quoted=False))
+        tables = blocks_of(path, partial(csv_tables, sign="\t", quoted=False))
     else:
-        read = blocks_of(path)
-    for block in read:
+        tables = blocks_of(path)
+    for block in tables:
         columns = _columns(block.table.column_names, part)
         if not all(role in columns for role in _NEEDED[part]):
             raise DataError(

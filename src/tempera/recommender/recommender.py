@@ -38,6 +38,7 @@ from ..recommend.train.exportable_users import UserModule
 from ..recommend.train.features import Features, FeatureTowers
 from ..task.run_files import CONTEXTS, HISTORIES, ITEMS, USERS
 from ..task.world import INTERACTIONS
+from .added_counts import added_counts
 from .best_items import BestItems
 from .chosen_items import ChosenItems, chosen_items
 from .diversity import refuse_diversity
@@ -49,6 +50,7 @@ from .stored_histories import Codes, StoredHistories
 BLANK = (
     "the model knows nothing of a user without a history: items by their number of training events"
 )
+NOTHING_LEFT = "no item is left to recommend: the user has met all of them"
 _NO_CONTEXT = (
     "the model reads what a user asks in, and it is not given: name it with --context NAME=VALUE"
 )
@@ -310,8 +312,13 @@ class Recommender(RunFolder):
 
     @property
     def popularity(self) -> NDArray[np.int64]:
-        """Training events of each item, [i]."""
-        return self.items.count
+        """Training events of each item, and the events that were added since, [i]."""
+        return self.items.count.astype(np.int64) + self.added
+
+    @cached_property
+    def added(self) -> NDArray[np.int64]:
+        """Events of each item that were added after training, [i]."""
+        return added_counts(self.folder, len(self.items.table), self.fingerprint)
 
     def recommend(
         self,
@@ -447,6 +454,8 @@ class Recommender(RunFolder):
                 notes.append(BLANK)
             left = np.isfinite(scores[0])
             hits = searched.hits(scores[0][left], codes[0][left])
+        if not hits and (chosen is None or chosen.allowed.any()):
+            notes.append(NOTHING_LEFT)
         asked_at = None
         if self.stored.clock is not None and moment is not None:
             asked_at = self.stored.clock.shown(moment.now)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from .kept_columns import aligned
 from .tables import joined
 
 
@@ -34,7 +35,7 @@ def gathered(
     tables: Iterable[pa.Table], otherwise: str, folder: Path | None = None, name: str = "rows"
 ) -> pa.Table:
     """Return all rows as one table, with the columns of any; those that a table lacks are null
-    there.
+    there. Kept columns of several types become one.
 
     Args:
         otherwise: how the message begins if the tables hold one column in several ways.
@@ -44,7 +45,8 @@ def gathered(
     Raises:
         DataError: there is no table, or they hold one column in several ways.
     """
-    return joined(list(tables if folder is None else _written(tables, folder, name)), otherwise)
+    parts = list(tables if folder is None else _written(tables, folder, name))
+    return joined(aligned(parts), otherwise)
 
 
 def _written(tables: Iterable[pa.Table], folder: Path, name: str) -> Iterator[pa.Table]:

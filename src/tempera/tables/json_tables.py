@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pyarrow as pa
 
@@ -52,6 +52,7 @@ def json_tables(
     notes: list[str] | None = None,
     *,
     schema: pa.Schema | None = None,
+    further: bool = False,
 ) -> Iterator[pa.Table]:
     """Read a file some rows at a time: a row on each line, rows over several lines, or a document
     with rows.
@@ -64,6 +65,8 @@ def json_tables(
         notes: notes on an unusual form are added here, as parts of a sentence.
         schema: the columns to read, and their types; None reads all columns, and infers their
             types.
+        further: True to read further columns beside those of a schema; values of several types
+            become texts.
 
     Raises:
         DataError: a row not in JSON or not in UTF-8, no object or array, too long, too deep, or of
@@ -81,6 +84,7 @@ def json_tables(
         raise ConfigError(
             f"data.columns names the columns of files without names, and {path} names its own: leave it out"
         )
+    read = _with_further if further else _table
     first = 1
     has_infinite = False
     for lines in _blocks(path, of_file):
@@ -89,7 +93,7 @@ def json_tables(
             if of_file.arrays:
                 lines = _named(lines, form.columns, path, first)
             _refuse_fatal(lines, path, first)
-            table = _table(lines, schema)
+            table = read(lines, schema)
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
             finite = _finite(lines)
             if finite is None:
@@ -97,8 +101,9 @@ def json_tables(
             if not has_infinite:
                 notes.append("NaN and Infinity are read as missing values")
             has_infinite = True
+            _refuse_fatal(finite, path, first)  # a line of NaN alone has become null
             try:
-                table = _table(finite, schema)
+                table = read(finite, schema)
             except pa.ArrowInvalid as other:
                 _refuse_row(path, finite, first, other, schema, remedy)
         yield table
@@ -196,12 +201,48 @@ def _finite(lines: bytes) -> bytes | None:
     return "\n".join(map(json.dumps, rows)).encode()
 
 
-def _table(lines: bytes, schema: pa.Schema | None) -> pa.Table:
+def _with_further(lines: bytes, schema: pa.Schema | None) -> pa.Table:
+    """Return the columns of a schema, and further columns; values of several types are written as
+    JSON."""
+    try:
+        return _table(lines, schema, "infer")
+    except pa.ArrowException:
+        table = _table(lines, schema)
+    rows = [parsed(line) for line in _rows(lines)]
+    names = dict.fromkeys(name for row in rows for name in row)
+    for name in names:
+        if name in table.column_names:
+            continue
+        values = [row.get(name) for row in rows]
+        try:
+            column = pa.array(values)
+        except (pa.ArrowException, OverflowError):
+            column = pa.array([_written(value) for value in values], pa.string())
+        table = table.append_column(name, column)
+    return table
+
+
+def _written(value: Any) -> str | None:
+    """Return a value as a text; null stays."""
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value)
+
+
+def _table(
+    lines: bytes, schema: pa.Schema | None, others: Literal["ignore", "infer"] = "ignore"
+) -> pa.Table:
+    """Return lines as a table.
+
+    Args:
+        schema: some columns and their types; None infers the types of all.
+        others: the treatment of columns beside those of a schema.
+    """
     import pyarrow.json as reader
 
     read = reader.ReadOptions(block_size=len(lines) + 1, use_threads=False)
     parse = reader.ParseOptions(
-        explicit_schema=schema, unexpected_field_behavior="ignore" if schema else "infer"
+        explicit_schema=schema, unexpected_field_behavior=others if schema else "infer"
     )
     table = reader.read_json(io.BytesIO(lines), read, parse)
     try:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from ..errors import one_line
 
 NOT_READ = "not read"  # the role of a column that has none
+KEPT = "kept"  # and of one whose values are kept with the documents
+_ORDER = (KEPT, NOT_READ)  # of the columns without a role, behind those with one
 _WIDEST = 40  # letters of a name that are shown
 
 
@@ -17,7 +19,7 @@ class Decision:
 
     Args:
         column: the name of the column, or the names of several columns.
-        role: for instance query; `NOT_READ` for a column without a role.
+        role: for instance query; `KEPT` or `NOT_READ` for a column without a role.
         reason: the words behind the role: "by its name", "its texts are longer", "an option".
     """
 
@@ -39,7 +41,7 @@ def decision_table(decisions: Sequence[Decision], where: str) -> str:
       question  read as query  by its name
       label     not read       holds yes and no
     """
-    in_order = sorted(decisions, key=lambda each: each.role == NOT_READ)
+    in_order = sorted(decisions, key=_place)
     names = [_short(each.column) for each in in_order]
     roles = [_called(each.role) for each in in_order]
     width = max(map(len, names), default=0)
@@ -51,8 +53,15 @@ def decision_table(decisions: Sequence[Decision], where: str) -> str:
     return "\n".join(lines)
 
 
+def _place(decision: Decision) -> int:
+    """Return the place of a decision in the table: roles first."""
+    if decision.role in _ORDER:
+        return 1 + _ORDER.index(decision.role)
+    return 0
+
+
 def _called(role: str) -> str:
-    return role if role == NOT_READ else f"read as {role}"
+    return role if role in _ORDER else f"read as {role}"
 
 
 def _short(name: str) -> str:

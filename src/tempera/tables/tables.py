@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,7 @@ __all__ = ["TableBlock", "blocks", "blocks_of", "csv_tables", "read_table"]
 
 _ROWS = 1 << 16  # rows of a Parquet file that are held at once
 FEW = 20  # files of a folder that are looked into, where no name tells of a table
+_TYPED = (".parquet", ".arrow", ".inter", ".user", ".item")  # files with types of their columns
 _COMPRESSED = (".gz", ".zst")  # of texts; Parquet and Arrow have compression of their own
 # Ends of the names of folders that are written beside a run.
 _BESIDE_RUNS = (".partial", ".replaced", ".checkpoints", ".trackers")
@@ -43,6 +45,8 @@ class TableBlock:
     # The row of the file, counted from `first`, from which each row comes; None: in order.
     origin: NDArray[np.int64] | None = None
     notes: tuple[str, ...] = ()  # on the form of the file so far, as parts of a sentence
+    # "texts" of separated values, "json", whose dates are texts, or "typed"
+    values: Literal["texts", "json", "typed"] = "typed"
 
     def number(self, row: int) -> int:
         """Return the number of a row of the block in the file."""
@@ -104,7 +108,9 @@ def blocks_of(
         tables = _reader(path)(path, form, notes) if parse is None else parse(path)
         for table in tables:
             _ = str(table.schema)  # Arrow decodes names when they are read, and may fail here
-            yield TableBlock(decoded(table), str(path), first, notes=tuple(notes))
+            yield TableBlock(
+                decoded(table), str(path), first, notes=tuple(notes), values=_values_of(kind)
+            )
             first += len(table)
     except UnicodeDecodeError:  # of a name, since the texts of rows were checked before
         raise DataError(f"{path}: the names of its columns are not UTF-8") from None
@@ -137,9 +143,17 @@ def read_table(path: Path) -> pa.Table:
     Raises:
         DataError: as in `blocks`; also a column of changing type, or two columns of the same name.
     """
-    tables = [block.table for block in blocks(path)]
+    return whole_table(path).table
+
+
+def whole_table(path: Path) -> TableBlock:
+    """Read every row of a file, as `read_table` does, with the way in which the file has its
+    values."""
+    every = list(blocks(path))
+    tables = [block.table for block in every]
     refuse_repeated(tables[0].column_names, str(path))
-    return joined(tables, f"{path}: a column changes its type on the way")
+    table = joined(tables, f"{path}: a column changes its type on the way")
+    return TableBlock(table, str(path), values=every[0].values)
 
 
 def refuse_repeated(names: Sequence[str], where: str) -> None:
@@ -225,6 +239,13 @@ def is_table(path: Path) -> bool:
 def is_written_as_text(path: Path) -> bool:
     """Return True if a file is text with an encoding, by its extension."""
     return ending(path) not in (".parquet", ".arrow")
+
+
+def _values_of(kind: str) -> Literal["texts", "json", "typed"]:
+    """Return the way in which a file has its values, by its extension."""
+    if ".json" in kind:
+        return "json"
+    return "typed" if kind.startswith(_TYPED) else "texts"
 
 
 def ending(path: Path) -> str:

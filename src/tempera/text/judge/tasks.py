@@ -125,6 +125,7 @@ class RetrievalTask:
         are row numbers."""
         options = dict(vars(roles))
         options["path"] = str(path)
+        options["keep"] = ()
         pairs, _ = PairsFile(**options).read()
         return cls.of_pairs(Path(path).name, pairs)
 

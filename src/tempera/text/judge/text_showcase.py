@@ -95,6 +95,10 @@ class TextShowcase:
         if split.notes:
             counts["held_out"] = list(split.notes)
         first, *notes = split.lines()
+        kept = self.texts.catalogue.kept()
+        if kept is not None:
+            counts["kept"] = kept.sizes()
+            notes += kept.lines()
         notes += [made.note(), self._unread(), self._unranked()]
         notes = [note for note in notes if note]
         return DataFacts(

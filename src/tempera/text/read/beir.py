@@ -19,8 +19,11 @@ from numpy.typing import NDArray
 from ...errors import DataError, quantity
 from ...forms.set_files import Part, SetFiles, files_of_set, part_blocks
 from ...io.untrusted import inside
+from ...tables.kept_columns import aligned
 from ...tables.reader import BlockReader, is_text
 from ...tables.tables import joined
+from ...tables.vector_files import COLUMNS
+from .keeper import Keeper
 from .pairs import distinct
 
 UNNAMED = "queries that the split does not name"
@@ -39,7 +42,7 @@ class Beir:
     as not relevant.
     """
 
-    corpus: pa.Table  # id, title, text
+    corpus: pa.Table  # id, title, text, and columns if any are kept
     queries: pa.Table  # id, title, text
     query: NDArray[np.int64]  # [r] rows of `queries`
     doc: NDArray[np.int64]  # [r] rows of `corpus`
@@ -80,7 +83,12 @@ def _plain(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-def read_beir(folder: str | Path, split: str = "test", other: Beir | None = None) -> Beir:
+def read_beir(
+    folder: str | Path,
+    split: str = "test",
+    other: Beir | None = None,
+    keeper: Keeper | None = None,
+) -> Beir:
     """Read the corpus, the queries and the judgements of a split, from tables of any kind.
 
     A document's text is its title, a space, and its text. Rows are counted from 1, without blank
@@ -90,6 +98,7 @@ def read_beir(folder: str | Path, split: str = "test", other: Beir | None = None
 
     Args:
         other: another split of the folder, read before; the texts are not read again.
+        keeper: keeps columns of the corpus; None keeps none.
 
     Raises:
         DataError: a missing file or split; by file and row: broken UTF-8 or JSON, a row without id,
@@ -101,7 +110,7 @@ def read_beir(folder: str | Path, split: str = "test", other: Beir | None = None
         raise DataError(f"no such folder: {folder}")
     files = files_of_set(folder)
     if other is None:
-        corpus = _read_texts(folder, files, "corpus")
+        corpus = _read_texts(folder, files, "corpus", keeper)
         queries = _read_texts(folder, files, "queries")
     else:
         corpus = _Texts(other.corpus, other.blank["corpus"])
@@ -187,18 +196,18 @@ def write_beir(
         (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def texts_of(folder: Path, part: Part) -> pa.Table:
+def texts_of(folder: Path, part: Part, keeper: Keeper | None = None) -> pa.Table:
     """Return columns id, title and text of the corpus or the queries; a text begins with its title.
 
-    All ids differ, and no text is blank.
+    All ids differ, and no text is blank. The further columns that a keeper keeps are records.
     """
-    return _read_texts(folder, files_of_set(folder), part).table
+    return _read_texts(folder, files_of_set(folder), part, keeper).table
 
 
 class _Texts(NamedTuple):
     """The texts of a corpus or of queries, and the ids of blank texts."""
 
-    table: pa.Table  # id, title, text
+    table: pa.Table  # id, title, text, and columns if any are kept
     blank: pa.Array  # [b] large_string
 
 
@@ -219,7 +228,7 @@ def _refuse_split(folder: Path, split: str, files: SetFiles) -> NoReturn:
     raise DataError(f"no such file: {folder / 'qrels' / f'{split}.tsv'}; {remedy}")
 
 
-def _read_texts(folder: Path, files: SetFiles, part: Part) -> _Texts:
+def _read_texts(folder: Path, files: SetFiles, part: Part, keeper: Keeper | None = None) -> _Texts:
     """Read the texts of the corpus or the queries; raises as `read_beir` does."""
     paths = files.corpus if part == "corpus" else files.queries
     if not paths:
@@ -231,12 +240,16 @@ def _read_texts(folder: Path, files: SetFiles, part: Part) -> _Texts:
         )
     blocks: list[_ReadTexts] = []
     for path in paths:
-        for block, columns in part_blocks(path, part):
-            texts = _texts_of(BlockReader(block, columns, Counter()))
+        for block, columns in part_blocks(path, part, further=keeper is not None):
+            if keeper is not None and not blocks:
+                keeper.refuse_absent(block.table.column_names, block.table, str(path))
+            texts = _texts_of(BlockReader(block, columns, Counter()), keeper)
             blocks.append(_ReadTexts(texts, path, block.first))
     if not blocks:
         raise DataError(f"{paths[0]} holds no rows")
-    table = joined([block.texts for block in blocks], str(paths[0]))
+    table = joined(aligned([block.texts for block in blocks]), str(paths[0]))
+    if keeper is not None:
+        table = keeper.settled(table)
     first, which = distinct(table["id"].combine_chunks().dictionary_encode().indices.to_numpy())
     if len(first) < len(table):
         _refuse_repeated(table, first[which], blocks)
@@ -296,8 +309,9 @@ def _place(row: int, blocks: Sequence[_ReadTexts], starts: NDArray[np.int64]) ->
     return blocks[at].path, blocks[at].first + row - int(starts[at])
 
 
-def _texts_of(reader: BlockReader) -> pa.Table:
-    """Return columns id, title and text of a block; a missing text is empty."""
+def _texts_of(reader: BlockReader, keeper: Keeper | None) -> pa.Table:
+    """Return columns id, title and text of a block, and further columns as records; a missing text
+    is empty."""
     ids = reader.ids("id").cast(_TEXT)
     texts = {}
     for role in ("title", "text"):
@@ -308,7 +322,13 @@ def _texts_of(reader: BlockReader) -> pa.Table:
     text = pc.utf8_trim_whitespace(
         pc.binary_join_element_wise(texts["title"], texts["text"], pa.scalar(" ", _TEXT))
     )
-    return pa.table({"id": ids, "title": texts["title"], "text": text})
+    columns = {"id": ids, "title": texts["title"], "text": text}
+    if keeper is not None:
+        with_role = {name for of_role in reader.columns.values() for name in of_role}
+        kept = keeper.of(reader.block, with_role, reader.columns["text"])
+        if kept is not None:
+            columns[COLUMNS] = kept
+    return pa.table(columns)
 
 
 def _column(reader: BlockReader, role: str) -> pa.Array:

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from ...io.ids import Ids, content_id, content_ids, form_ids, mixed, places
 from ...io.texts import Texts
 from ...tables.arrays import gathered
+from ...tables.kept_columns import first_values
+from ...tables.vector_files import COLUMNS
 from ...task.run_files import GIVEN_ID
 
 __all__ = ["Ids", "Pairs", "Rows", "Source", "content_id"]
@@ -57,6 +59,7 @@ class Pairs:
     - source: position of the source in a mixture.
     - grade: relevance of the document; empty is 1.
     - made_of: id of the whole document of a part; the index of a run holds the whole document.
+    - columns: records of further values of the document, kept for search.
     - part: TRAIN, VALIDATION or TEST, where a user has named files of parts; RANKED for a document
       without a query, for search alone.
 
@@ -83,6 +86,7 @@ class Pairs:
         name: Sequence[str] | pa.Array | None = None,
         place: Sequence[str] | pa.Array | None = None,
         made_of: Sequence[int] | None = None,
+        kept: pa.ChunkedArray | None = None,
     ) -> Pairs:
         """Give texts their content ids and keep the first of every repeated pair.
 
@@ -101,6 +105,8 @@ class Pairs:
             table = table.append_column(IDS[role], pa.array(content_ids(table[role])))
         if made_of is not None:
             table = table.append_column(MADE_OF, pa.array(made_of, pa.int64()))
+        if kept is not None:
+            table = table.append_column(COLUMNS, kept)
         return cls.distinct_of([table])
 
     @classmethod
@@ -261,6 +267,29 @@ class Pairs:
         if MADE_OF not in self.table.column_names:
             return own
         return pc.coalesce(self.table[MADE_OF], own)
+
+    @property
+    def kept(self) -> pa.ChunkedArray | None:
+        """Records of the kept columns of each row's document, [n]; None if nothing is kept."""
+        if COLUMNS not in self.table.column_names:
+            return None
+        return self.table[COLUMNS]
+
+    def with_columns(self, ids: Ids, columns: pa.ChunkedArray) -> Pairs:
+        """Return the rows with the kept columns of their whole documents.
+
+        Args:
+            ids: of documents, [d]; of equal ones, the first with a value counts.
+            columns: of the documents, [d].
+        """
+        first, which = distinct(ids)
+        values = first_values(columns, which, len(first)).columns
+        at = places(self._whole_ids.to_numpy(), ids[first])
+        table = self.table
+        if COLUMNS in table.column_names:
+            table = table.drop_columns([COLUMNS])
+        of_rows = values.take(pa.array(at, mask=at < 0))
+        return replace(self, table=table.append_column(COLUMNS, of_rows))
 
     @property
     def unasked(self) -> NDArray[np.bool_]:

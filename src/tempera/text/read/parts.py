@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DataError
+from ...tables.kept_columns import aligned
 from ...tables.saved_sets import PART_NAMES
 from ...tables.streams import data_sets
 from .pairs import TEST, TRAIN, VALIDATION, Pairs, with_shared_ids
@@ -77,5 +78,5 @@ def joined(parts: Mapping[int, Pairs]) -> Pairs:
         tables.append(pairs.table.append_column("part", column))
         dropped.update(pairs.dropped)
     about = "\n".join(dict.fromkeys(pairs.about for pairs in parts.values()))
-    table = with_shared_ids(pa.concat_tables(tables, promote_options="default"))
+    table = with_shared_ids(pa.concat_tables(aligned(tables), promote_options="default"))
     return Pairs(table, dict(dropped), about=about)

@@ -16,11 +16,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ...errors import ConfigError, DataError
-from ...forms.roles import WHOLE, Roles
+from ...forms.roles import TABLE, WHOLE, Roles
 from ...io.ids import content_ids, form_ids, given_ids, mixed
 from ...tables.columns import Columns
 from ...tables.reader import BlockReader, Mask, Rows, is_list, is_text, missing
 from ...tables.tables import TableBlock
+from ...tables.vector_files import COLUMNS
+from .keeper import Keeper
 from .pairs import FORM, GIVEN, KIND
 
 # Fields of the ids of texts in records, as Tevatron and DPR call them.
@@ -71,18 +73,25 @@ class RoleTexts:
         return np.searchsorted(self.rows, rows)
 
 
-def rows_of(block: TableBlock, roles: Roles, columns: Columns, dropped: Counter[str]) -> pa.Table:
+def rows_of(
+    block: TableBlock,
+    roles: Roles,
+    columns: Columns,
+    dropped: Counter[str],
+    keeper: Keeper | None = None,
+) -> pa.Table:
     """Return the pairs of a block, with the columns of `Pairs`: query, doc, query_id, doc_id, name,
-    place; if any, given ids, weight and negatives.
+    place; if any, given ids, weight, negatives and kept columns.
 
     Args:
         columns: the columns of each role.
         dropped: counts by reason; the rows and texts left out are added.
+        keeper: keeps columns beside the documents; None keeps none.
 
     Raises:
         DataError: a useless value, by file, row and column.
     """
-    return PairReader(block, roles, columns, dropped).read()
+    return PairReader(block, roles, columns, dropped).read(keeper)
 
 
 def docs_of(block: TableBlock, columns: Columns) -> tuple[pa.Array, pa.Array]:
@@ -107,8 +116,9 @@ class PairReader(BlockReader):
         self.roles = roles
         self.remedy = ""
 
-    def read(self) -> pa.Table:
-        """Return the kept pairs, in the order of their rows."""
+    def read(self, keeper: Keeper | None = None) -> pa.Table:
+        """Return the kept pairs, in the order of their rows; each document has the kept columns of
+        its row."""
         self.remedy = ": set data.missing_text=drop to leave such rows out"
         listed = "score" in self.columns and is_list(self.column("score").type)
         if not listed:
@@ -131,7 +141,15 @@ class PairReader(BlockReader):
             negatives = self.negatives(query, doc, wrong)
             for name, lists in self.negative_columns(negatives).items():
                 pairs[name] = lists.take(pa.array(doc.rows))
+        kept = None if keeper is None else self.kept(keeper)
+        if kept is not None:
+            pairs[COLUMNS] = kept.take(pa.array(doc.rows))
         return pa.table(pairs)
+
+    def kept(self, keeper: Keeper) -> pa.StructArray | None:
+        """Return the columns of each row to keep, [r]; None without any."""
+        with_role = [name for of_role in self.columns.values() for name in of_role]
+        return keeper.of(self.block, {*with_role, *TABLE.unread}, self.columns["doc"])
 
     def pair_columns(self, query: RoleTexts, doc: RoleTexts) -> dict[str, pa.Array | Rows]:
         """Return the columns of a pair for each document, [k]: texts, ids, name and place."""

@@ -36,8 +36,10 @@ from ...tables.profile import TableProfile, profile
 from ...tables.proposal import decision_table
 from ...tables.streams import stream
 from ...tables.tables import TableBlock, blocks, read_table, refuse_repeated
+from ...tables.vector_files import COLUMNS
 from .beir import UNNAMED, Beir, read_beir
-from .pairs import GIVEN, GRADE, IDS, RANKED, TEXTS, Pairs, Source, Text
+from .keeper import Keeper
+from .pairs import GIVEN, GRADE, IDS, RANKED, TEXTS, TRAIN, Pairs, Source, Text
 from .parts import joined, named_parts, parts_in_memory
 from .rows import as_labels, docs_of, rows_of
 
@@ -67,10 +69,12 @@ class PairsFile(Roles):
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return all pairs; evaluation may use every pair."""
         parts = {}
+        keeper = Keeper(self.keep)
         for part, path, part_folder in named_parts(self, self.path, folder):
             alone = replace(self, path=path, validation=None, test=None)
-            parts[part] = _pairs(blocks(Path(path), self.form), alone, part_folder)
-        pairs = joined(parts)
+            table = blocks(Path(path), self.form)
+            parts[part] = _pairs(table, alone, part_folder, keeper, is_further=part != TRAIN)
+        pairs = _settled(joined(parts), keeper)
         if len(parts) > 1:
             self._refuse_restarted(pairs, "query", self.query_id)
             self._refuse_restarted(pairs, "doc", self.doc_id)
@@ -130,9 +134,12 @@ class _Handed:
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         parts = {}
+        keeper = Keeper(self.roles.keep)
         for part, data, part_folder in parts_in_memory(self.data, folder):
-            parts[part] = _pairs(stream(data), self.roles, part_folder)
-        return _all_usable(joined(parts))
+            parts[part] = _pairs(
+                stream(data), self.roles, part_folder, keeper, is_further=part != TRAIN
+            )
+        return _all_usable(_settled(joined(parts), keeper))
 
 
 @dataclass(frozen=True)
@@ -150,6 +157,8 @@ class BeirFolder:
         corpus: documents to rank and search: "all" documents, as in `tempera eval`, or only
             documents "judged" to be relevant to a query of any named split, for a corpus too large
             to embed.
+        keep: further columns of the corpus to keep with the documents, for search to return. None
+            keeps every one whose values have at most 200 letters, [] keeps none.
     """
 
     path: str
@@ -157,6 +166,7 @@ class BeirFolder:
     validation: str | None = None
     test: str | None = None
     corpus: Literal["all", "judged"] = "all"
+    keep: tuple[str, ...] | None = None
 
     def read(self, folder: Path | None = None) -> tuple[Pairs, NDArray[np.bool_]]:
         """Return a pair for every judgement above 0, and a row for every further document of the
@@ -166,7 +176,7 @@ class BeirFolder:
         unused = Counter[str]()
         beir: Beir | None = None
         for part, split, part_folder in named_parts(self, self.split, folder):
-            beir = read_beir(self.path, split, beir)
+            beir = read_beir(self.path, split, beir, Keeper(self.keep))
             unused.update({kind: count for kind, count in beir.unused.items() if kind != UNNAMED})
             parts[part] = Pairs.distinct_of([self._judged_rows(beir)], part_folder)
             answers = np.union1d(answers, beir.doc[beir.grade > 0])
@@ -247,6 +257,8 @@ class BeirFolder:
             columns[name] = column.cast(pa.large_string())
         columns["query_id"] = query_ids
         columns["doc_id"] = given_ids(docs["id"])
+        if COLUMNS in docs.column_names:
+            columns[COLUMNS] = docs[COLUMNS]
         return pa.table(columns)
 
 
@@ -270,18 +282,36 @@ def documents(path: Path) -> tuple[list[str], pa.ChunkedArray]:
     return texts, pa.chunked_array(ids, pa.large_string())
 
 
-def _pairs(table: Iterator[TableBlock], options: PairsFile | Given, folder: Path | None) -> Pairs:
-    """Return the pairs of a table: choose roles by the first rows, then read all rows."""
+def _settled(pairs: Pairs, keeper: Keeper) -> Pairs:
+    """Return pairs with the columns that are kept in the end, and their types."""
+    return replace(pairs, table=keeper.settled(pairs.table))
+
+
+def _pairs(
+    table: Iterator[TableBlock],
+    options: PairsFile | Given,
+    folder: Path | None,
+    keeper: Keeper,
+    *,
+    is_further: bool = False,
+) -> Pairs:
+    """Return the pairs of a table: choose roles by the first rows, then read all rows.
+
+    Args:
+        is_further: True for a table beside the training rows, which may lack columns of `keep`.
+    """
     where = options.path if isinstance(options, PairsFile) else "data"
     first, table = _first_block(table)
     refuse_repeated(first.table.column_names, where)
     plan = _plan(first, options, where)
+    if not is_further:
+        keeper.refuse_absent(first.table.column_names, plan.unfolding(first).table, where)
     roles = plan.roles
     so_far = ColumnsSoFar(roles.role_columns, TABLE.needed)
     unfolded = so_far.of(map(plan.unfolding, table))
     dropped = Counter[str]()
     rows = (
-        rows_of(block, roles, so_far.columns, dropped)
+        rows_of(block, roles, so_far.columns, dropped, keeper)
         for block in _checked_constants(unfolded, plan.constants, where)
     )
     pairs = Pairs.distinct_of(rows, folder)
@@ -295,7 +325,9 @@ def _pairs(table: Iterator[TableBlock], options: PairsFile | Given, folder: Path
         logger.warning(
             f"{where}: data.{option} leaves nothing out, for no column holds scores: name it by data.score=COLUMN"
         )
-    decisions = plan.proposal.decisions(so_far.columns, so_far.names, vars(options))
+    decisions = plan.proposal.decisions(
+        so_far.columns, so_far.names, vars(options), keeper.columns, keeper.left_out
+    )
     lines = [decision_table(decisions, f"{where}: pairs")]
     lines += _notes(pairs, so_far, plan.unfolding)
     if "prompt" in so_far.columns:
@@ -303,6 +335,7 @@ def _pairs(table: Iterator[TableBlock], options: PairsFile | Given, folder: Path
     elif roles.query_prompt:
         lines.append(_prompt_note(repr(roles.query_prompt)))
     source = replace(roles, **TABLE.options(so_far.columns))
+    pairs = replace(pairs, table=keeper.typed(pairs.table))
     return replace(pairs, dropped=dict(dropped), source=source, about="\n".join(lines))
 
 

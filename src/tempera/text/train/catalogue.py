@@ -17,6 +17,8 @@ from ...arithmetic.ragged import Ragged
 from ...engine.batches import Draws, Examples
 from ...io.ids import Ids, content_ids
 from ...io.texts import Texts
+from ...tables.kept_columns import FirstValues, first_values
+from ...tables.vector_files import COLUMNS
 from ..read.pairs import GIVEN, Pairs, Rows, Text, distinct
 from .samplers import keys_of
 
@@ -186,9 +188,22 @@ class Catalogue:
         held[self.doc_of[self.pairs.searched]] = True
         return np.flatnonzero(held)
 
+    def kept(self) -> FirstValues | None:
+        """Return the kept columns of the documents, [u], from the first row with a value in each
+        column; None if nothing is kept.
+
+        Columns belong to documents: a column whose values differ between the rows of a document, as
+        the date of a question may, keeps one of them. A document that is a negative alone has none.
+        Repeated pairs are left out before, with their values.
+        """
+        columns = self.pairs.kept
+        if columns is None:
+            return None
+        return first_values(columns, self.doc_of, len(self.doc_first))
+
     def table(self) -> pa.Table:
-        """Return the searched documents as an index describes them: name, place, doc, doc_id, and
-        given_doc_id if the data have ids.
+        """Return the searched documents as an index describes them: name, place, doc, doc_id,
+        given_doc_id if the data have ids, and columns if any are kept.
 
         A negative has the place of its row.
         """
@@ -206,6 +221,9 @@ class Catalogue:
         own_ids = pa.chunked_array(pairs.given("doc").chunks + pairs.negative_given.chunks)
         if own_ids.null_count < len(own_ids):
             table = table.append_column(GIVEN["doc"], own_ids.take(pa.array(self.doc_first)))
+        kept = self.kept()
+        if kept is not None:
+            table = table.append_column(COLUMNS, kept.columns)
         return table.append_column("doc_id", pa.array(self.doc_ids)).take(pa.array(self.searched))
 
 

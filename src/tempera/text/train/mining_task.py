@@ -191,6 +191,7 @@ def _table(path: Path, roles: Roles) -> _Read:
     """Return the texts of a table of pairs."""
     options = dict(vars(roles))
     options["path"] = str(path)
+    options["keep"] = ()
     pairs: Table = PairsFile(**options).read()[0]
     log_proposed(pairs.about)
 

@@ -23,11 +23,13 @@ from ...forms.text_endings import is_text_file
 from ...io.documents import read_lines
 from ...io.ids import content_id, form
 from ...tables.columns import RoleTable
-from ...tables.tables import blocks, is_table
+from ...tables.tables import blocks, is_table, whole_table
+from ...tables.vector_files import COLUMNS
 from ..read.beir import texts_of
+from ..read.keeper import Keeper
 from ..read.pairs import RANKED, TEST, TRAIN, VALIDATION, Pairs
 from ..read.parts import joined
-from ..read.sources import BeirFolder, PairsFile, read_table
+from ..read.sources import BeirFolder, PairsFile
 from ..read.text_files import HEADING_ASKS, UNDIVIDED, files_of, is_code, pair_of, passages, unread
 
 _MOST = 1000  # queries of validation, and of the test, that are drawn or made; and at most a tenth
@@ -59,12 +61,17 @@ class Document(NamedTuple):
 @dataclass
 class Unpaired:
     """Hold documents, queries without answers, and pairs of real queries for validation and
-    test."""
+    test.
+
+    Args:
+        columns: records of the kept columns of the documents, [len(docs)]; None without any.
+    """
 
     docs: list[Document]
     log: list[str] = field(default_factory=list)
     real: dict[int, Pairs] = field(default_factory=dict)
     dropped: Counter[str] = field(default_factory=Counter)
+    columns: pa.ChunkedArray | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,9 @@ class Documents:
         validation: a table of real queries and their documents, or a split of the BEIR folder.
         test: likewise; without a value, the split "test" of a BEIR folder, or a tenth of the
             queries of a table of pairs.
+        keep: further columns of the table or the corpus to keep with the documents, for search to
+            return. None keeps every one whose values have at most 200 letters, [] keeps none. Of
+            equal documents, the first with a value counts.
         text: column of the texts; None is a column of a usual name, or the only column of texts.
         title: column of the titles; None is a column of a usual name, if any.
         max_characters: a longer section of a text file is divided.
@@ -101,6 +111,7 @@ class Documents:
     title: str | None = None
     max_characters: Annotated[int, Field(gt=0)] = 2000
     rule: Literal["heading"] | None = None
+    keep: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if None not in (self.rule, self.queries):
@@ -123,7 +134,8 @@ class Documents:
         """
         draw = np.random.default_rng(0)
         texts = self._texts()
-        docs = list({doc.id: doc for doc in texts.docs}.values())
+        ids = [doc.id for doc in texts.docs]
+        docs = list(dict(zip(ids, texts.docs, strict=True)).values())
         docs = [docs[i] for i in draw.permutation(len(docs))]
         if len(docs) < 2:
             raise DataError(f"{self.path} holds fewer than two texts: give more")
@@ -151,6 +163,8 @@ class Documents:
         by_part[TRAIN] = train
         by_part.update(parts)
         pairs = joined(by_part)
+        if texts.columns is not None:
+            pairs = pairs.with_columns(np.array(ids, np.int64), texts.columns)
         # Of a divided document, a part is ranked in place of the whole.
         is_divided = np.isin(pairs.ids("doc"), np.array([doc.id for doc in divided], np.int64))
         candidates = np.where(
@@ -207,10 +221,10 @@ class Documents:
 
     def _beir(self, path: Path) -> Unpaired:
         """Return the texts of a BEIR folder, and the pairs of its splits of a usual name."""
-        corpus = texts_of(path, "corpus")
+        corpus = texts_of(path, "corpus", Keeper(self.keep))
         queries = texts_of(path, "queries")
         docs = list[Document]()
-        for row in corpus.to_pylist():
+        for row in corpus.select(["id", "title", "text"]).to_pylist():
             title = row["title"]
             text = row["text"][len(title) :].strip()  # follows the title in this column
             docs.append(Document(title, text, f"{path}:{row['id']}"))
@@ -220,13 +234,20 @@ class Documents:
             present = [name for name in names if name in splits]
             if present:
                 real[part] = _judged(path, present[0])
-        return Unpaired(docs, queries["text"].to_pylist(), real)
+        columns = None
+        if COLUMNS in corpus.column_names:
+            columns = corpus[COLUMNS]
+        return Unpaired(docs, queries["text"].to_pylist(), real, columns=columns)
 
     def _files(self, path: Path) -> Unpaired:
         """Return the texts of a table, of a folder of tables, or of text files and source code."""
         files = files_of(path, lambda file: is_text_file(file) or is_code(file))
         if not files or (path.is_file() and is_table(path)):
-            return _table(path, {"text": self.text, "title": self.title})
+            return _table(path, {"text": self.text, "title": self.title}, Keeper(self.keep))
+        if self.keep:
+            raise DataError(
+                f"{path} holds text files, which have no columns: leave out data.keep={','.join(self.keep)}"
+            )
         dropped = unread(path, files)
         docs = [Document(*part) for part in passages(files, self.max_characters, dropped)]
         return Unpaired(docs, dropped=dropped)
@@ -245,18 +266,22 @@ def _without_queries(log: Sequence[str], judged: Iterable[Pairs]) -> list[str]:
     return [query for query in dict.fromkeys(log) if form(query) not in forms]
 
 
-def _table(path: Path, chosen: Mapping[str, str | None]) -> Unpaired:
+def _table(path: Path, chosen: Mapping[str, str | None], keeper: Keeper) -> Unpaired:
     """Return the texts of a table. In a table of pairs, a tenth of the queries keep their answers
     for validation, and a tenth for the test."""
     names = next(blocks(path)).table.column_names
     docs = list[Document]()
     if chosen["text"] is not None or not TABLE.suits({}, names):
-        texts, titles = _columns(path, _TEXTS, chosen)
-        for row, (title, text) in enumerate(zip(titles or [""] * len(texts), texts), 1):
+        (texts, titles), columns = _columns(path, _TEXTS, chosen, keeper)
+        rows = []
+        for row, (title, text) in enumerate(zip(titles or [""] * len(texts), texts)):
             if title or text:
-                docs.append(Document(title, text, f"{path} row {row}"))
-        return Unpaired(docs)
-    pairs = _pairs(path)
+                docs.append(Document(title, text, f"{path} row {row + 1}"))
+                rows.append(row)
+        if columns is not None:
+            columns = columns.take(pa.array(rows, pa.int64()))
+        return Unpaired(docs, columns=columns)
+    pairs = _pairs(path, keeper.named)
     for text, place in zip(pairs.texts("doc"), pairs.texts("place")):
         docs.append(Document("", text, place))
     ids = pairs.ids("query")
@@ -267,7 +292,7 @@ def _table(path: Path, chosen: Mapping[str, str | None]) -> Unpaired:
     if count:
         for part, held in ((TEST, queries[:count]), (VALIDATION, queries[count : 2 * count])):
             real[part] = Pairs(pairs.table.filter(pa.array(np.isin(ids, held))))
-    return Unpaired(docs, pairs.texts("query"), real, Counter(pairs.dropped))
+    return Unpaired(docs, pairs.texts("query"), real, Counter(pairs.dropped), pairs.kept)
 
 
 def _log(path: Path) -> list[str]:
@@ -279,13 +304,20 @@ def _log(path: Path) -> list[str]:
         for file in files:
             lines += [line.strip() for line in read_lines(file)]
         return [line for line in lines if line]
-    (texts,) = _columns(path, _QUERIES, {"query": None})
+    (texts,), _ = _columns(path, _QUERIES, {"query": None})
     return [text for text in texts if text]
 
 
-def _columns(path: Path, roles: RoleTable, chosen: Mapping[str, str | None]) -> list[list[str]]:
-    """Return a column of texts for each role; an empty list where the table lacks it."""
-    table = read_table(path)
+def _columns(
+    path: Path,
+    roles: RoleTable,
+    chosen: Mapping[str, str | None],
+    keeper: Keeper | None = None,
+) -> tuple[list[list[str]], pa.ChunkedArray | None]:
+    """Return a column of texts for each role, an empty list where the table lacks it, and the kept
+    columns as records; None without any."""
+    rows = whole_table(path)
+    table = rows.table
     chosen = _with_only_texts(roles, chosen, table)
     options = SimpleNamespace(**chosen, metadata=("*",))
     columns = roles.columns(options, table.column_names, str(path))
@@ -296,7 +328,12 @@ def _columns(path: Path, roles: RoleTable, chosen: Mapping[str, str | None]) -> 
             name = columns[role][0]
             texts = [str(text).strip() for text in _cast(table[name], name, path)]
         by_role.append(texts)
-    return by_role
+    kept = None
+    if keeper is not None:
+        keeper.refuse_absent(table.column_names, table, str(path))
+        with_role = {name for of_role in columns.values() for name in of_role}
+        kept = keeper.whole(rows, with_role, columns["text"])
+    return by_role, kept
 
 
 def _with_only_texts(
@@ -341,13 +378,13 @@ def _cast(column: pa.ChunkedArray, name: str, path: Path) -> pa.ChunkedArray:
 def _judged(path: Path, name: str) -> Pairs:
     """Return the pairs of a split of a BEIR folder, or of a table."""
     if is_beir(path) and name in split_names(path):
-        pairs = BeirFolder(str(path), name, corpus="judged").read()[0]
+        pairs = BeirFolder(str(path), name, corpus="judged", keep=()).read()[0]
         return _by_content(pairs)
     return _pairs(Path(name))
 
 
-def _pairs(path: Path) -> Pairs:
-    """Return the pairs of a table by their content alone; no other column is read."""
+def _pairs(path: Path, keep: Sequence[str] | None = ()) -> Pairs:
+    """Return the pairs of a table by their content alone, with columns to keep."""
     rows = next(blocks(path)).table
     names = rows.column_names
     proposal = proposed_roles(rows, {}, str(path)).options
@@ -364,7 +401,13 @@ def _pairs(path: Path) -> Pairs:
             "the pairs to query and doc"
         )
     others = tuple(name for name in names if name not in columns.values())
-    file = PairsFile(path=str(path), metadata=others, query=columns["query"], doc=columns["doc"])
+    file = PairsFile(
+        path=str(path),
+        metadata=others,
+        query=columns["query"],
+        doc=columns["doc"],
+        keep=None if keep is None else tuple(keep),
+    )
     pairs, _ = file.read()
     return replace(_by_content(pairs), dropped=pairs.dropped)
 
@@ -372,7 +415,11 @@ def _pairs(path: Path) -> Pairs:
 def _by_content(pairs: Pairs) -> Pairs:
     """Return pairs by their content, without the ids of the data."""
     return Pairs.of(
-        pairs.texts("query"), pairs.texts("doc"), pairs.texts("name"), pairs.texts("place")
+        pairs.texts("query"),
+        pairs.texts("doc"),
+        pairs.texts("name"),
+        pairs.texts("place"),
+        kept=pairs.kept,
     )
 
 
