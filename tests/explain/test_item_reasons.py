@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -287,12 +288,17 @@ def constant(explanation: Explanation) -> float:
     return -sum(half.factor * half.mean for half in explanation.halves)
 
 
-def test_counts_and_vectors_add_up_to_the_fused_score(counted: Path) -> None:
+@pytest.mark.parametrize(("last", "decay"), [(4, 0.7), (None, 1.0)])
+def test_counts_and_vectors_add_up_to_the_fused_score(
+    counted: Path, last: int | None, decay: float
+) -> None:
     opened = Run(counted)
     counting = opened.recommender.counts
     assert counting is not None
+    fitted = replace(counting.fitted, last=last, decay=decay)
+    counting = replace(counting, fitted=fitted)
+    opened.recommender.__dict__["counts"] = counting
     weights = counting.fitted.weights.toarray()
-    last, decay = counting.fitted.last or 99, counting.fitted.decay
     codes = {name: code for code, name in enumerate(opened.recommender.item_ids.to_pylist())}
     users = opened.recommender.users.table["id"].to_pylist()
     explained = 0
@@ -309,7 +315,7 @@ def test_counts_and_vectors_add_up_to_the_fused_score(counted: Path) -> None:
             assert abs(total + constant(explanation) - hit.score) < 2 * WITHIN
             by_counts = explanation.halves[1].explanation
             counts = {}
-            for place, code in enumerate(past[:last], 1):
+            for place, code in enumerate(past[: last or 99], 1):
                 counts[place] = decay ** (place - 1) * float(weights[code, codes[hit.id]])
             root = math.sqrt(sum(counts.values()))
             values = {part.fields["place"]: part.value for part in by_counts.parts}
