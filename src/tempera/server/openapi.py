@@ -205,6 +205,7 @@ def document() -> Mapping[str, Any]:
     """Return the documentation of all endpoints."""
     app = FastAPI(title="Tempera", version=version("tempera"), description="Finished runs, served.")
     for path, body, answer, examples in (*_POSTS, _WRITES):
+        body.model_rebuild()  # it is built when it is first used
         _add_post(app, path, body, answer, examples)
     for path, about, answer in _GETS:
         more = {"parameters": _PARAMETERS} if path == "/v1/users" else None
