@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -360,7 +361,7 @@ def test_a_name_always_leads_to_a_whole_run(
     monkeypatch.undo()
     assert (None not in seen) == exchanges
     states = [state for state in seen if state is not None]
-    changes = [a for a, b in zip(states, states[1:]) if a != b]
+    changes = [a for a, b in pairwise(states) if a != b]
     assert states[0] == OLD and states[-1] == NEW and len(changes) == 1
     assert [path.name for path in run.parent.iterdir()] == ["run"]
 
@@ -427,9 +428,9 @@ def test_a_run_is_renewed_by_one_process_at_a_time(
     whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(atomic, "_PATIENCE", 0.1)
-    with renewed(whole), pytest.raises(OutputError, match="another process is writing"):
-        with renewed(whole):
-            pytest.fail("the block was entered")
+    busy = pytest.raises(OutputError, match="another process is writing")
+    with renewed(whole), busy, renewed(whole):
+        pytest.fail("the block was entered")
 
 
 @pytest.fixture

@@ -201,8 +201,8 @@ def _order(
         shown = ", ".join(map(repr, missing[:_SHOWN]))
         near = did_you_mean(missing[0], names.to_pylist())
         raise DataError(f"no document of {place} has the id {shown}, to be removed.{near}")
-    found = pc.index_in(new, value_set=names).fill_null(-1)
-    replaced: Positions = found.to_numpy().astype(np.int64)
+    places = pc.index_in(new, value_set=names).fill_null(-1)
+    replaced: Positions = places.to_numpy().astype(np.int64)
     is_known = replaced >= 0
     order = np.arange(len(names))
     order[replaced[is_known]] = len(names) + np.flatnonzero(is_known)

@@ -85,6 +85,18 @@ class TextReasons(TextSearch):
         passages: int = PASSAGES,
     ) -> list[Explanation]:
         """Return the explanation of the score of each document for a query; see `Run.explain`."""
+        return self.of_one_state(
+            lambda: self._explain_each(query, documents, hybrid, index, passages)
+        )
+
+    def _explain_each(
+        self,
+        query: str,
+        documents: Sequence[str | IndexedDocument],
+        hybrid: bool,
+        index: str | Path | None,
+        passages: int,
+    ) -> list[Explanation]:
         self._refuse_queries([query])
         if passages < 0:
             raise DataError(f"passages is {passages}; expected at least 0")

@@ -198,6 +198,9 @@ class TextSearch(RunFolder):
         >>> "keeps" in hits[0].text
         True
         """
+        return self.of_one_state(lambda: self._by_words(queries, k, where))
+
+    def _by_words(self, queries: Sequence[str], k: int, where: str | None) -> list[list[Found]]:
         self._refuse_queries(queries)
         refuse_depth(k)
         index = self.index
@@ -209,8 +212,8 @@ class TextSearch(RunFolder):
             scores = words.scores(texts[part])
             best = top_of(scores, k) if among is None else best_among(scores, k, among)
             for ranked, positions in zip(*best, strict=True):
-                has_word = ranked > 0
-                every.append(index.hits(ranked[has_word], positions[has_word]))
+                holding = ranked > 0
+                every.append(index.hits(ranked[holding], positions[holding]))
         return every
 
     def is_unknown(self, query: str) -> bool:
@@ -258,7 +261,8 @@ class TextSearch(RunFolder):
         from ..text.judge.lexical import Lexical
 
         own = self.index
-        if index.folder == own.folder and index is not own:
+        is_exported = any(index is each for each in self._results.values())
+        if index is not own and not is_exported:
             raise DataError(f"{self.folder} was replaced during a search; search again")
         words = open_words(self.folder, own.documents["text"], self.fingerprint)
         if index is own:

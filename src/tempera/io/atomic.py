@@ -17,9 +17,9 @@ from typing import Any
 
 from ..errors import OutputError
 from .documents import parsed, write_json
-from .exchange import exchange
 from .lock import alone
 from .manifest import MANIFEST, FileSum, Manifest, names_in, refuse_damaged
+from .swapped import exchange
 
 _PATIENCE = 30.0  # seconds that a process waits to add files, while another process adds files
 EXPORTS = "export"  # the folder for other programs, in the folder of a run or a model

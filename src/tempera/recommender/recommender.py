@@ -50,6 +50,7 @@ from .stored_histories import Codes, StoredHistories
 BLANK = (
     "the model knows nothing of a user without a history: items by their number of training events"
 )
+NOTHING_LEFT = "no item is left to recommend: the user has met all of them"
 _NO_CONTEXT = (
     "the model reads what a user asks in, and it is not given: name it with --context NAME=VALUE"
 )
@@ -453,6 +454,8 @@ class Recommender(RunFolder):
                 notes.append(BLANK)
             left = np.isfinite(scores[0])
             hits = searched.hits(scores[0][left], codes[0][left])
+        if not hits and (chosen is None or chosen.allowed.any()):
+            notes.append(NOTHING_LEFT)
         asked_at = None
         if self.stored.clock is not None and moment is not None:
             asked_at = self.stored.clock.shown(moment.now)

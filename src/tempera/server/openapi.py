@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
@@ -205,7 +206,6 @@ def document() -> Mapping[str, Any]:
     """Return the documentation of all endpoints."""
     app = FastAPI(title="Tempera", version=version("tempera"), description="Finished runs, served.")
     for path, body, answer, examples in (*_POSTS, _WRITES):
-        body.model_rebuild()  # it is built when it is first used
         _add_post(app, path, body, answer, examples)
     for path, about, answer in _GETS:
         more = {"parameters": _PARAMETERS} if path == "/v1/users" else None
@@ -224,7 +224,10 @@ def document() -> Mapping[str, Any]:
             openapi_extra=more,
             operation_id=path.strip("/").replace("/", "_"),
         )
-    documented = app.openapi()
+    with warnings.catch_warnings():
+        # Bodies are built when they are first used, and pydantic warns of FastAPI's alias for one.
+        warnings.simplefilter("ignore")
+        documented = app.openapi()
     for operations in documented["paths"].values():
         for operation in operations.values():
             operation["responses"].pop("422", None)  # one of the 4XX, in their form

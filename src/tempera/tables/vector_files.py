@@ -113,10 +113,15 @@ def _parquet(path: Path) -> VectorFile:
     options = SimpleNamespace(id=None, vector=None, metadata=("*",))
     names: Mapping[str, tuple[str, ...]] = {"id": ("id",), "vector": (VECTOR,)}
     # A kept column of an index may have a usual name of an id or a vector, too.
-    if not {*DOCUMENT, VECTOR} <= {*table.column_names}:
+    if {*DOCUMENT, VECTOR} <= {*table.column_names}:
+        id_column = "id"
+        vector_column = VECTOR
+    else:
         names = _COLUMNS.columns(options, table.column_names, str(path))
-    vectors = matrix(table[names["vector"][0]], str(path))
-    ids = _texts(table[names["id"][0]])
+        id_column = names["id"][0]
+        vector_column = names["vector"][0]
+    vectors = matrix(table[vector_column], str(path))
+    ids = _texts(table[id_column])
     return VectorFile(vectors, ids, table.schema.metadata, keys=_keys(table))
 
 

@@ -377,6 +377,15 @@ class BM25:
         return cls(Settings(**about), number, offsets, positions, values, size)
 
 
+def _numbers(array: pa.Array) -> NDArray[Any]:
+    """Return the numbers of an Arrow array without a copy; `to_numpy` would load pandas, which
+    takes 0.2 s."""
+    if array.null_count:
+        raise ValueError("it has empty cells")
+    every = np.frombuffer(array.buffers()[1], array.type.to_pandas_dtype())
+    return every[array.offset : array.offset + len(array)]
+
+
 def stored_settings(metadata: Mapping[bytes, bytes] | None) -> Settings:
     """Return the settings in the metadata of a table that `BM25.table` returned.
 
@@ -388,15 +397,6 @@ def stored_settings(metadata: Mapping[bytes, bytes] | None) -> Settings:
     """
     about = parsed((metadata or {})[_KEY])
     return Settings(**{name: about[name] for name in ("k1", "b", "stem")})
-
-
-def _numbers(array: pa.Array) -> NDArray[Any]:
-    """Return the numbers of an Arrow array without a copy; `to_numpy` would load pandas, which
-    takes 0.2 s."""
-    if array.null_count:
-        raise ValueError("it has empty cells")
-    every = np.frombuffer(array.buffers()[1], array.type.to_pandas_dtype())
-    return every[array.offset : array.offset + len(array)]
 
 
 def best(scores: Floats, k: int) -> Ints:
