@@ -30,6 +30,7 @@ from .bounds import (
     HITS,
     LARGE,
     PART,
+    PAUSE,
     REQUESTS,
     SECONDS,
     SECONDS_TO_READ,
@@ -170,8 +171,9 @@ class Application:
         self.shelf.runs = runs
         self.shelf.is_ready = True
         self.replacement.start()
+        assert self._loop is not None
         for run in runs.values():
-            self.work.call(partial(_warm, run))
+            self._loop.call_later(PAUSE, self.work.call, partial(_warm, run))
 
     def stop(self) -> None:
         """Stop to compute."""

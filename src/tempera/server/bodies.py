@@ -24,7 +24,7 @@ Model = Annotated[str, StringConstraints(max_length=255)]
 class Body(BaseModel):
     """A JSON object with known fields, each of its own type."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class SearchBody(Body):

@@ -19,6 +19,7 @@ WAITING_TEXTS = 8192  # texts of all requests in the queue
 REQUESTS = 512  # requests in progress
 CONNECTIONS = 1000  # open connections
 HEADERS = 32 << 10  # bytes of a request before its body
+PAUSE = 1.0  # seconds after the start, before what the first answers do not need is opened
 SECONDS = 30.0  # from the first byte of a request to its answer
 SECONDS_TO_SEND = 10.0  # until a client has sent the headers, and then the body of a request
 SECONDS_TO_READ = 60.0  # until a client has read a large answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
@@ -223,7 +224,10 @@ def document() -> Mapping[str, Any]:
             openapi_extra=more,
             operation_id=path.strip("/").replace("/", "_"),
         )
-    documented = app.openapi()
+    with warnings.catch_warnings():
+        # Bodies are built when they are first used, and pydantic warns of FastAPI's alias for one.
+        warnings.simplefilter("ignore")
+        documented = app.openapi()
     for operations in documented["paths"].values():
         for operation in operations.values():
             operation["responses"].pop("422", None)  # one of the 4XX, in their form

@@ -8,9 +8,9 @@ from typing import Any
 
 from ..artifacts.run_folder import Run
 from ..errors import DataError
-from ..io.manifest import refuse_damaged
 from ..task.run_files import WORDS
 from ..towers.saved import is_static
+from ..towers.word_ids import UNKNOWN
 
 # The state of a folder: name, inode, time and size of each file.
 State = tuple[tuple[str, int, int, int], ...]
@@ -78,17 +78,13 @@ class OpenedRun:
         self.is_calibrated = bool(hits) and hits[0].probability is not None
         self.width = self.run.encode([_WARM]).shape[1]
         if self.is_static:
-            from ..towers.word_ids import UNKNOWN
-
             hits = self.run.search(UNKNOWN, k=1, exact=False)
             self.unknown_score = hits[0].score if hits else None
 
     def warm_rest(self) -> None:
-        """Open the index of words, and the model's parts for explanations, which a first answer
-        need not wait for."""
-        if not self.recommends:
-            hits = self.run.search(_WARM, k=1, hybrid=self.has_words, exact=False)
-            self.run.explain(_WARM, hits, self.has_words, passages=0)
+        """Open the index of words, for which a first answer by vectors need not wait."""
+        if not self.recommends and self.has_words:
+            self.run.search(_WARM, k=1, hybrid=True, exact=False)
 
     def _warm_recommender(self) -> None:
         """Open the towers, the histories and the counts by a recommendation to a first user."""
@@ -130,13 +126,3 @@ class OpenedRun:
         """Raise DataError if a file was replaced while the run was being opened."""
         if self.state is None or state_of(self.folder) != self.state:
             raise DataError(f"{self.folder} is being written")
-
-
-def opened(name: str, folder: Path) -> OpenedRun:
-    """Return a run of which every file is as its manifest says, open and warm.
-
-    Raises:
-        TemperaError: the run does not open, or is damaged.
-    """
-    refuse_damaged(folder)
-    return OpenedRun(name, folder)

@@ -16,7 +16,8 @@ from typing import TypeVar
 
 from ..errors import TemperaError
 from ..io.console import logger
-from .opened_run import OpenedRun, State, opened, state_of
+from ..io.manifest import refuse_damaged
+from .opened_run import OpenedRun, State, state_of
 
 Change = TypeVar("Change")
 
@@ -100,12 +101,14 @@ class Replacement:
 
 
 def _opened_whole(run: OpenedRun) -> OpenedRun:
-    """Return the run that is in the folder of a run now, open and warm.
+    """Return the run that is in the folder of a run now, open and warm, with every file as its
+    manifest says.
 
     Raises:
         TemperaError: the run does not open, or is being written.
     """
-    new = opened(run.name, run.folder)
+    refuse_damaged(run.folder)
+    new = OpenedRun(run.name, run.folder)
     new.warm_rest()
     new.refuse_changed()
     return new
@@ -118,9 +121,10 @@ def _line(error: Exception) -> str:
 
 
 def open_all(folders: dict[str, Path]) -> dict[str, OpenedRun]:
-    """Return all runs, open and warm.
+    """Return all runs, open and warm. A large file is compared with its manifest block by block, on
+    the first reading of each, and not as a whole, which would take longer than a first answer.
 
     Raises:
         TemperaError: a run does not open.
     """
-    return {name: opened(name, folder) for name, folder in folders.items()}
+    return {name: OpenedRun(name, folder) for name, folder in folders.items()}
