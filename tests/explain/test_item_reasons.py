@@ -368,7 +368,7 @@ def test_the_command_shows_the_largest_parts_under_each_item(
     _, folder = run
     answer = tempera("recommend", folder, "--user", "u7", "-k", "2", "--explain")
     lines = answer.out.splitlines()
-    assert len(lines) == 4 and " event 1 from the end" in answer.out and "rest" in lines[1]
+    assert len(lines) == 4 and " (latest)" in answer.out and "rest" in lines[1]
     document = tempera(
         "recommend", folder, "--user", "u7", "-k", "2", "--explain", "--json"
     ).document

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as parquet
 import torch
-from chance import altered, damaged, mutated, number, table, text, value
+from chance import altered, column, damaged, mutated, number, table, text, value
 from torch import nn
 
 from tempera.artifacts.calibrated import read_calibration
@@ -50,6 +50,7 @@ from tempera.recommend.read.interactions import Interactions
 from tempera.recommender.recommender import Recommender
 from tempera.run.resume import Checkpoints
 from tempera.text.read.beir import read_beir
+from tempera.text.read.keeper import Keeper
 from tempera.text.read.sources import PairsFile, documents
 from tempera.towers.saved import load
 from tempera.tuning.space import Space
@@ -461,6 +462,8 @@ def _role_options(chance: Random) -> dict[str, Any]:
         options["identical"] = chance.choice(("keep", "drop"))
     if chance.randrange(6) == 0:
         options["query_prompt"] = "query: "
+    if chance.randrange(6) == 0:
+        options["keep"] = chance.choice(((), ("x",), ("query", "x"), ("doc",), ("x.a", "")))
     return options
 
 
@@ -569,6 +572,10 @@ def _beir(chance: Random) -> tuple[Files, Any]:
     )
 
 
+def _read_beir(folder: Path, split: str) -> None:
+    read_beir(folder, split, keeper=Keeper(None))
+
+
 # ---- what runs and models leave
 
 
@@ -654,12 +661,28 @@ def _arrow(found: pa.Table, stamp: bytes | None) -> bytes:
     return out.getvalue()
 
 
+def _kept(chance: Random) -> pa.Array:
+    """Kept columns of five documents, mostly records of values of any type."""
+    fields = {}
+    for name in ("url", "year", *([text(chance)] if chance.randrange(4) == 0 else [])):
+        fields[name] = column(chance, 5)
+    shift = chance.choice((0, 8, 60))
+    times = [chance.randrange(-(2**62), 2**62) >> shift for _ in range(5)]
+    fields["day"] = pa.array(times, chance.choice((pa.timestamp("us"), pa.timestamp("us", "UTC"))))
+    if chance.randrange(8) == 0:
+        return chance.choice([*fields.values()])
+    names = [*fields] if chance.randrange(8) else ["url"] * len(fields)
+    return pa.StructArray.from_arrays([*fields.values()], names)
+
+
 def _index(chance: Random) -> tuple[Files, Any]:
     names = ("id", "name", "place", "text")
     found = pa.table({name: [f"{name} {i}" for i in range(5)] for name in names})
     stamp: bytes | None = json.dumps(
         {"model": "m", "dimensions": 4, "metric": "cosine", "normalised": True}
     ).encode()
+    if chance.randrange(2):
+        found = found.append_column("columns", _kept(chance))
     kind = chance.randrange(6)
     if kind == 0:
         found = table(chance, names, names)
@@ -937,7 +960,7 @@ def readers(text_run: Path, recommender_run: Path, scratch: Path) -> dict[str, R
         Reader(
             "documents", lambda c: _pairs(c, c.choice(("jsonl", "csv", "parquet"))), _read_documents
         ),
-        Reader("beir", _beir, read_beir),
+        Reader("beir", _beir, _read_beir),
         Reader("interactions", _interactions, _read_interactions),
         Reader("index", _index, _read_index),
         Reader("where", _filter, _read_filter, named=False),

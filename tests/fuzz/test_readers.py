@@ -154,6 +154,8 @@ def test_a_message_is_one_line_that_a_terminal_does_not_obey() -> None:
             b'{"query": "a", "doc": "b", "x": ' + b'{"a":' * 70 + b"1" + b"}" * 71,
             "row 1: more than 64 lists and objects",
         ),
+        (b"NaN", "row 1: expected an object of columns, not null"),
+        (b'{"query": "a", "doc": "b", "score": "inf"}', "give data.min_score=LEAST"),
         (b"{}", "has no column that is usual for a query"),
         (b'{"query": "a", "doc": "b", "query_id": {"x": 1}}', "column 'query_id' holds struct"),
         (b'{"query": "a", "doc": "b", "prompt": [["x"]]}', "column 'prompt' holds list"),

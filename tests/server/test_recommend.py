@@ -57,6 +57,11 @@ def test_recommendations(shop: Path, tiny_run: Path, start: Any, tmp_path: Path)
             document = server.post("/v1/recommend", {"user": "7", "k": 4, **options}).json()
             expected = run.recommend("7", k=4, **options)
             assert [hit["id"] for hit in document["results"]] == [hit.id for hit in expected.hits]
+        body = {"user": "7", "k": 4, "explain": True}
+        document = server.post("/v1/recommend", body).json()
+        expected = run.explain_item([hit["id"] for hit in document["results"]], "7")
+        for hit, explanation in zip(document["results"], expected, strict=True):
+            assert hit["explanation"] == explanation.json()
         document = server.post("/v1/recommend", {"similar": "3", "k": 4}).json()
         expected = run.recommend(similar="3", k=4)
         assert [hit["id"] for hit in document["results"]] == [hit.id for hit in expected.hits]
@@ -80,6 +85,8 @@ def test_recommendations(shop: Path, tiny_run: Path, start: Any, tmp_path: Path)
             ({"user": "7", "now": "never"}, ""),
             ({"user": "7", "similar": "3"}, "similar"),
             ({"user": "7", "diversity": 2}, "diversity: "),
+            ({"user": "7", "k": 101, "explain": True}, "explain: "),
+            ({"similar": "3", "explain": True}, "explain: "),
             ({"user": "7", "candidates": []}, "candidates: "),
             ({"user": "7", "candidates": ["no such"]}, "no such"),
             ({"user": "7", "where": "1 = 1 or (select 1)"}, ""),

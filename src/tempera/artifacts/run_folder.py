@@ -296,6 +296,22 @@ class Run(TextReasons):
 
         return evaluate(self.folder, data, **options)
 
+    def add_documents(self, data: Any = None, remove: Sequence[str] = ()) -> Run:
+        """Add documents, replace those with the same id, and remove others, without training;
+        return the run.
+
+        Args:
+            data: a table with columns id and text, its path, or a list of dicts.
+            remove: ids of documents to remove.
+
+        See `tempera.artifacts.new_documents.add_documents`.
+        """
+        refuse_other_kinds(Run.add_documents, locals())
+        from .new_documents import add_documents
+
+        add_documents(self.folder, data, remove)
+        return Run(self.folder)
+
     def add_items(self, path: str | Path) -> Run:
         """Add the new items of a table by their features, and return the run.
 
@@ -305,6 +321,16 @@ class Run(TextReasons):
         from ..recommender.new_items import add_items
 
         add_items(self.folder, Path(path))
+        return Run(self.folder)
+
+    def add_events(self, data: Any) -> Run:
+        """Add new events of known and unknown users without training, and return the run.
+
+        See `tempera.recommender.new_events.add_events`.
+        """
+        from ..recommender.new_events import add_events
+
+        add_events(self.folder, Path(data) if isinstance(data, str) else data)
         return Run(self.folder)
 
     def export(

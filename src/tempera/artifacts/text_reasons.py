@@ -37,7 +37,7 @@ PASSAGES = 64  # of a document, left out one at a time
 
 
 @dataclass(frozen=True)
-class _Chosen:
+class _TextQuestion:
     """A query and the documents to explain.
 
     Args:
@@ -85,17 +85,48 @@ class TextReasons(TextSearch):
         passages: int = PASSAGES,
     ) -> list[Explanation]:
         """Return the explanation of the score of each document for a query; see `Run.explain`."""
+        return self.of_one_state(
+            lambda: self._explain_each(query, documents, hybrid, index, passages)
+        )
+
+    def _explain_each(
+        self,
+        query: str,
+        documents: Sequence[str | IndexedDocument],
+        hybrid: bool,
+        index: str | Path | None,
+        passages: int,
+    ) -> list[Explanation]:
         self._refuse_queries([query])
+        if passages < 0:
+            raise DataError(f"passages is {passages}; expected at least 0")
         searched: Index = self.index if index is None else self._once(Index, Path(index))
-        chosen = self._chosen(encodable(query), documents, searched)
-        by_vectors = self._by_vectors(chosen, passages)
+        question = self._question(encodable(query), documents, searched)
+        by_vectors = self._by_vectors(question, passages)
         if not hybrid:
             return by_vectors
-        return self._by_both_systems(chosen, by_vectors)
+        return self._by_both_systems(question, by_vectors)
 
-    def _chosen(
+    def explain_words(self, query: str, hits: Sequence[IndexedDocument]) -> list[Explanation]:
+        """Return the explanation of the score of each hit of `search_words`.
+
+        >>> from tempera import Run
+        >>> run = Run("runs/first")
+        >>> (hits,) = run.search_words(["ada keeps"], k=1)
+        >>> (explanation,) = run.explain_words("ada keeps", hits)
+        >>> abs(explanation.score - hits[0].score) < 1e-6
+        True
+        """
+        words: BM25 = self._once(self._words, self.index)
+        positions = self.index.positions([hit.id for hit in hits])
+        explanations = []
+        for position, hit in zip(positions.tolist(), hits, strict=True):
+            explanations.append(explain_words(words, encodable(query), position, hit.text))
+        return explanations
+
+    def _question(
         self, query: str, documents: Sequence[str | IndexedDocument], index: Index
-    ) -> _Chosen:
+    ) -> _TextQuestion:
         names = [each if isinstance(each, str) else each.id for each in documents]
         positions = index.positions(names)
         texts = [document.text for document in index.hits(np.zeros(len(names)), positions)]
@@ -107,62 +138,65 @@ class TextReasons(TextSearch):
             vectors = index.vectors[positions].astype(np.float64)
             products = vectors * vector.astype(np.float64)
             scores = products.sum(1).tolist()  # each the same, whatever the other documents
-        return _Chosen(query, vector, index, maker, positions, texts, scores)
+        return _TextQuestion(query, vector, index, maker, positions, texts, scores)
 
-    def _by_vectors(self, chosen: _Chosen, passages: int) -> list[Explanation]:
+    def _by_vectors(self, question: _TextQuestion, passages: int) -> list[Explanation]:
         """Return the explanations of similarities: exact if the model is linear for one of the
         sides."""
         folder = self.folder / "model"
         of_queries: StaticSteps | None = self._once(_query_steps, folder)
         of_documents: StaticSteps | None = self._once(_document_steps, folder)
         if of_queries is None and of_documents is None:
-            return self._without_words(chosen, passages)
-        width = len(chosen.vector)
-        query = chosen.vector if of_queries is None else terms(of_queries, chosen.query).cut(width)
+            return self._without_words(question, passages)
+        width = len(question.vector)
+        query = (
+            question.vector if of_queries is None else terms(of_queries, question.query).cut(width)
+        )
         explanations = []
-        for place, score in enumerate(chosen.scores):
-            if of_documents is None:
-                explanations.append(explain_pairs(query, chosen.vectors[place], score))
-            else:
-                document = terms(of_documents, chosen.texts[place]).cut(width)
-                explanations.append(explain_pairs(query, document, score))
+        if of_documents is None:
+            for vector, score in zip(question.vectors, question.scores, strict=True):
+                explanations.append(explain_pairs(query, vector, score))
+            return explanations
+        for text, score in zip(question.texts, question.scores, strict=True):
+            document = terms(of_documents, text).cut(width)
+            explanations.append(explain_pairs(query, document, score))
         return explanations
 
-    def _without_words(self, chosen: _Chosen, passages: int) -> list[Explanation]:
+    def _without_words(self, question: _TextQuestion, passages: int) -> list[Explanation]:
         """Return explanations by leaving out words of the query, and passages of the documents."""
         folder = self.folder / "model"
-        in_query = WithoutWords(chosen.query, partial(_fitted, chosen, self.encode))
+        in_query = WithoutWords(question.query, partial(_fitted, question, self.encode))
         embed: Embed | None = None
         if passages and not (folder / KEPT).is_file():
-            embed = partial(_fitted, chosen, self._once(_document_encoder, folder))
+            embed = partial(_fitted, question, self._once(_document_encoder, folder))
         explanations = []
-        vectors = chosen.vectors
-        for vector, text, score in zip(vectors, chosen.texts, chosen.scores, strict=True):
+        vectors = question.vectors
+        for vector, text, score in zip(vectors, question.texts, question.scores, strict=True):
             parts = in_query.parts(vector, score, "query")
             if embed is not None:
                 in_document = WithoutWords(text, embed, passages)
-                parts += in_document.parts(chosen.vector, score, "document")
+                parts += in_document.parts(question.vector, score, "document")
             explanations.append(explain_without(score, parts))
         return explanations
 
     def _by_both_systems(
-        self, chosen: _Chosen, by_vectors: Sequence[Explanation]
+        self, question: _TextQuestion, by_vectors: Sequence[Explanation]
     ) -> list[Explanation]:
         """Return the explanations of the scores of words and vectors together."""
         from ..text.judge.hybrid import weight_of
 
-        words: BM25 = self._once(self._words, chosen.index)
+        words: BM25 = self._once(self._words, question.index)
         weight: float = self._once(weight_of, self.folder)
-        vector_scores = chosen.index.scores(chosen.vector[None], None)  # [1, c]
-        word_scores = words.scores([chosen.query])  # [1, c]
+        vector_scores = question.index.scores(question.vector[None], None)  # [1, c]
+        word_scores = words.scores([question.query])  # [1, c]
         scores = fused(vector_scores, word_scores, weight)[0]
         (vector_mean,), (vector_deviation,) = mean_and_deviation(vector_scores)
         (word_mean,), (word_deviation,) = mean_and_deviation(word_scores)
         explanations = []
         for position, text, reasons in zip(
-            chosen.positions.tolist(), chosen.texts, by_vectors, strict=True
+            question.positions.tolist(), question.texts, by_vectors, strict=True
         ):
-            by_words = explain_words(words, chosen.query, position, text)
+            by_words = explain_words(words, question.query, position, text)
             halves = [
                 Half("vectors", weight, float(vector_mean), float(vector_deviation), reasons),
                 Half("words", 1 - weight, float(word_mean), float(word_deviation), by_words),
@@ -205,6 +239,6 @@ def _document_encoder(folder: Path) -> Embed:
     return load(folder, "doc", device=named("auto"))
 
 
-def _fitted(chosen: _Chosen, embed: Embed, texts: Sequence[str]) -> Vectors:
+def _fitted(question: _TextQuestion, embed: Embed, texts: Sequence[str]) -> Vectors:
     """Return the vectors of texts in the width of the index."""
-    return chosen.index.fitted(embed(texts), chosen.maker)
+    return question.index.fitted(embed(texts), question.maker)

@@ -31,10 +31,21 @@ from .calibrated import FILE as CALIBRATION
 from .calibrated import Calibration, read_calibration
 
 if TYPE_CHECKING:  # a run on texts imports nothing of recommenders, and the other way round
+    from ..core.batch import Role
     from ..text.judge.lexical import BM25
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
+
+
+def encoder(model: Path, role: Role) -> Encode:
+    """Return the function of a saved model from n texts of a role to vectors, [n, D]; a transformer
+    runs on the accelerator found by torch."""
+    if is_static(model):
+        return load(model, role)
+    from ..engine.devices import named  # with torch, which a static model does not need
+
+    return load(model, role, device=named("auto"))
 
 
 class TextSearch(RunFolder):
@@ -51,12 +62,7 @@ class TextSearch(RunFolder):
         >>> Run("runs/first").encode(["where is ada of bob", "ada"]).shape
         (2, 16)
         """
-        folder = self.folder / "model"
-        if is_static(folder):
-            return load(folder)
-        from ..engine.devices import named  # with torch, which a static model does not need
-
-        return load(folder, device=named("auto"))
+        return self.opened(lambda: encoder(self.folder / "model", "query"))
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -65,7 +71,7 @@ class TextSearch(RunFolder):
         Raises:
             DataError: the model has no calibration, or a damaged calibration.
         """
-        return read_calibration(self.folder / "model")
+        return self.opened(lambda: read_calibration(self.folder / "model"))
 
     def search_each(
         self,
@@ -79,6 +85,21 @@ class TextSearch(RunFolder):
         exact: bool = True,
     ) -> list[list[Found]]:
         """Return the k documents nearest to each query, best first; see `Run.search`."""
+        return self.of_one_state(
+            lambda: self._search_each(queries, k, index, onnx, threshold, hybrid, where, exact)
+        )
+
+    def _search_each(
+        self,
+        queries: Sequence[str],
+        k: int,
+        index: str | Path | None,
+        onnx: str | Path | None,
+        threshold: float | None,
+        hybrid: bool,
+        where: str | None,
+        exact: bool,
+    ) -> list[list[Found]]:
         self._refuse_queries(queries)
         refuse_depth(k)
         if hybrid and threshold is not None:
@@ -177,6 +198,9 @@ class TextSearch(RunFolder):
         >>> "keeps" in hits[0].text
         True
         """
+        return self.of_one_state(lambda: self._by_words(queries, k, where))
+
+    def _by_words(self, queries: Sequence[str], k: int, where: str | None) -> list[list[Found]]:
         self._refuse_queries(queries)
         refuse_depth(k)
         index = self.index
@@ -188,8 +212,8 @@ class TextSearch(RunFolder):
             scores = words.scores(texts[part])
             best = top_of(scores, k) if among is None else best_among(scores, k, among)
             for ranked, positions in zip(*best, strict=True):
-                found = ranked > 0
-                every.append(index.hits(ranked[found], positions[found]))
+                holding = ranked > 0
+                every.append(index.hits(ranked[holding], positions[holding]))
         return every
 
     def is_unknown(self, query: str) -> bool:
@@ -237,6 +261,9 @@ class TextSearch(RunFolder):
         from ..text.judge.lexical import Lexical
 
         own = self.index
+        is_exported = any(index is each for each in self._results.values())
+        if index is not own and not is_exported:
+            raise DataError(f"{self.folder} was replaced during a search; search again")
         words = open_words(self.folder, own.documents["text"], self.fingerprint)
         if index is own:
             return words
@@ -258,8 +285,12 @@ class TextSearch(RunFolder):
         kept for later searches."""
         key = (function, argument)
         if key not in self._results:
-            self._results[key] = function(argument)
+            self._results[key] = self.opened(lambda: function(argument))
         return self._results[key]
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._latest = None
 
     def _calibrated(self, hits: list[Found], model: str, threshold: float | None) -> list[Found]:
         """Add probabilities, and leave out results below the threshold."""

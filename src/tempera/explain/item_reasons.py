@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..corpus.index import Index, IndexedDocument
-from ..errors import DataError
+from ..corpus.index import Found, Index, IndexedDocument
+from ..errors import DataError, quantity
 from ..ranking.fusion import mean_and_deviation
 from ..recommend.judge.baselines import ItemToItem
 from ..recommend.judge.counts import Counting
@@ -33,7 +34,6 @@ WITHOUT = (
     "without the event"
 )
 SHARES = "counts enter by the square root of their sum, and each event has its share of the sum"
-_NOT_READ = "{:,} earlier events are not read by the model"
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,29 @@ class _ItemQuestion:
         """Vectors of the items, [k, D]."""
         return np.asarray(self.index.vectors[self.positions], np.float64)
 
+    @cached_property
+    def events(self) -> list[Found]:
+        """The items of the past events, the latest last, [l]."""
+        return self.recommender.index.hits(np.zeros(len(self.history)), self.history)
+
     def event(self, place: int, value: float) -> Part:
         """Return the part of a past event, counted from the end: 1 is the latest."""
-        code = self.history[-place]
-        (item,) = self.recommender.index.hits([0.0], np.array([code]))
-        label = item.name or item.id
+        item = self.events[-place]
+        when = "latest" if place == 1 else f"{_ordinal(place)} latest"
         fields = {"event": item.id, "name": item.name, "place": place}
-        return Part(f"{label}, event {place} from the end", value, fields)
+        return Part(f"{item.name or item.id} ({when})", value, fields)
+
+
+def _ordinal(number: int) -> str:
+    """Return a number as an ordinal.
+
+    >>> [_ordinal(number) for number in (2, 3, 11, 21)]
+    ['2nd', '3rd', '11th', '21st']
+    """
+    ending = "th"
+    if number % 100 not in (11, 12, 13):
+        ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 def explain_items(
@@ -123,7 +139,7 @@ def explain_items(
     positions = searched.positions(ids)
     question = _ItemQuestion(served, row, past, moment, searched, positions, vector)
     if not past.items.lengths[0] and not vector.any():
-        return [_by_popularity(int(count)) for count in recommender.items.count[codes]]
+        return [_by_popularity(int(count)) for count in recommender.popularity[codes]]
     by_vectors = _by_vectors(question)
     if counting is None:
         return by_vectors
@@ -131,7 +147,8 @@ def explain_items(
 
 
 def _by_popularity(count: int) -> Explanation:
-    part = Part("training events of the item", float(count), {"feature": "training events"})
+    label = "training events of the item"
+    part = Part(label, float(count), {"label": label})
     return Explanation("events", True, float(count), (part,), (BLANK,))
 
 
@@ -153,7 +170,8 @@ def _by_vectors(question: _ItemQuestion) -> list[Explanation]:
     notes = (HIDDEN,) if terms.has_hidden_units else ()
     read = sum(origin.place is not None for origin in terms.origins)
     if read < len(question.history):
-        notes = (*notes, _NOT_READ.format(len(question.history) - read))
+        earlier = quantity(len(question.history) - read, "earlier events")
+        notes = (*notes, f"not read by the model: {earlier}")
     explanations = []
     for column, score in zip(values.T.tolist(), scores.tolist(), strict=True):
         parts = []
@@ -168,7 +186,8 @@ def _part(question: _ItemQuestion, origin: Origin, value: float) -> Part:
     if origin.place is not None:
         return question.event(origin.place, value)
     label = f"{origin.of}: {origin.name}"
-    return Part(label, value, {"feature": origin.name, "of": origin.of})
+    fields = {"label": label, "feature": origin.name, "of": origin.of}
+    return Part(label, value, fields)
 
 
 def _without_events(question: _ItemQuestion, scores: NDArray[np.float64]) -> list[Explanation]:

@@ -88,6 +88,8 @@ def advice(column: ColumnProfile, names: Sequence[str]) -> str:
         return _advice_on_words(column, negated)
     values = sorted(column.values)
     low, high = column.scale
+    if math.isinf(low) or math.isinf(high):
+        return "data.min_score=LEAST"  # a score that is too large for a number tells no scale
     known = {plain(name.split(".")[-1]) for name in names}
     numbers = {float(value) for value in values}
     if negated and numbers <= {0, 1}:

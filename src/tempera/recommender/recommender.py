@@ -38,6 +38,7 @@ from ..recommend.train.exportable_users import UserModule
 from ..recommend.train.features import Features, FeatureTowers
 from ..task.run_files import CONTEXTS, HISTORIES, ITEMS, USERS
 from ..task.world import INTERACTIONS
+from .added_counts import added_counts
 from .best_items import BestItems
 from .chosen_items import ChosenItems, chosen_items
 from .diversity import refuse_diversity
@@ -49,6 +50,7 @@ from .stored_histories import Codes, StoredHistories
 BLANK = (
     "the model knows nothing of a user without a history: items by their number of training events"
 )
+NOTHING_LEFT = "no item is left to recommend: the user has met all of them"
 _NO_CONTEXT = (
     "the model reads what a user asks in, and it is not given: name it with --context NAME=VALUE"
 )
@@ -310,8 +312,13 @@ class Recommender(RunFolder):
 
     @property
     def popularity(self) -> NDArray[np.int64]:
-        """Training events of each item, [i]."""
-        return self.items.count
+        """Training events of each item, and the events that were added since, [i]."""
+        return self.items.count.astype(np.int64) + self.added
+
+    @cached_property
+    def added(self) -> NDArray[np.int64]:
+        """Events of each item that were added after training, [i]."""
+        return added_counts(self.folder, len(self.items.table), self.fingerprint)
 
     def recommend(
         self,
@@ -447,21 +454,13 @@ class Recommender(RunFolder):
                 notes.append(BLANK)
             left = np.isfinite(scores[0])
             hits = searched.hits(scores[0][left], codes[0][left])
+        if not hits and (chosen is None or chosen.allowed.any()):
+            notes.append(NOTHING_LEFT)
         asked_at = None
         if self.stored.clock is not None and moment is not None:
             asked_at = self.stored.clock.shown(moment.now)
         taken = int(past.items.lengths[0])
         return Recommendations(hits, taken, tuple(notes), asked_at)
-
-    def _similar(
-        self, similar: Any, k: int, chosen: ChosenItems | None, diversity: float
-    ) -> Recommendations:
-        """Return the k items nearest to an item."""
-        (item,) = self.codes(self.id_texts("item", [similar]).to_pylist()).tolist()
-        if self.index.stamp is not None:
-            self.index.stamp.refuse_other(self.fingerprint, self.index.folder)
-        hits = similar_items(self.index, item, k, chosen, diversity)
-        return Recommendations(hits, 0, () if chosen is None else chosen.notes)
 
     def question(
         self, user: Any, history: Sequence[Any] | None, moment: Moment | None
@@ -476,6 +475,16 @@ class Recommender(RunFolder):
             past = self._replaced(past, history)
         served = self.with_users(names)
         return served, _position(served.users.table["id"], names), past
+
+    def _similar(
+        self, similar: Any, k: int, chosen: ChosenItems | None, diversity: float
+    ) -> Recommendations:
+        """Return the k items nearest to an item."""
+        (item,) = self.codes(self.id_texts("item", [similar]).to_pylist()).tolist()
+        if self.index.stamp is not None:
+            self.index.stamp.refuse_other(self.fingerprint, self.index.folder)
+        hits = similar_items(self.index, item, k, chosen, diversity)
+        return Recommendations(hits, 0, () if chosen is None else chosen.notes)
 
     def _replaced(self, past: PastEvents, history: Sequence[Any]) -> PastEvents:
         """Return a given history as the past of one user; the items left out by `past` stay left

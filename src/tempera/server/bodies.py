@@ -138,7 +138,7 @@ def read_body(content: bytes, kind: type[AnyBody]) -> AnyBody:
     if "\\u" in text and not _is_whole(value):
         raise invalid("the body has half a character (a lone surrogate)", 400)
     try:
-        return kind.__pydantic_validator__.validate_python(value)  # type: ignore[return-value]
+        return kind.model_validate(value)
     except ValidationError as error:
         raise invalid(line_of(error, kind)) from None
 
@@ -182,8 +182,14 @@ def line_of(error: ValidationError, kind: type[Body]) -> str:
     for part in chosen["loc"][1:]:
         if isinstance(part, int):
             name += f"[{part}]"
+        elif part in NewDocument.model_fields:  # the other parts name types
+            name += f".{part}"
     if chosen["type"] == "extra_forbidden":
-        return f"{_short(name)}: no such field; known: {', '.join(kind.model_fields)}"
+        known = kind.model_fields
+        if len(chosen["loc"]) > 1:
+            known = NewDocument.model_fields
+            name += f".{chosen['loc'][-1]}"
+        return f"{_short(name)}: no such field; known: {', '.join(known)}"
     if chosen["type"] == "missing":
         return f"{_short(name)}: missing"
     if chosen["type"] == "string_pattern_mismatch" and name != "encoding_format":

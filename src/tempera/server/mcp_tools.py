@@ -56,7 +56,8 @@ class Tools:
             body = _body(SearchBody, query=query, k=k, model=model, hybrid=hybrid)
             run = self.shelf.get(body.model, recommends=False)
             work = Search(run, body.k, None, None, hybrid and run.has_words)
-            return self._computed(run, lambda: search_json(run.name, work([query])))
+            answers = self._computed(run, lambda: work([query]))
+            return search_json(run.name, answers)
 
         return _answer(answer)
 

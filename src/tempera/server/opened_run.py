@@ -83,10 +83,12 @@ class OpenedRun:
             hits = self.run.search(UNKNOWN, k=1, exact=False)
             self.unknown_score = hits[0].score if hits else None
 
-    def warm_words(self) -> None:
-        """Open the index of words, which takes longer than the vectors."""
-        if self.has_words:
-            self.run.search(_WARM, k=1, hybrid=True, exact=False)
+    def warm_rest(self) -> None:
+        """Open the index of words, and the model's parts for explanations, which a first answer
+        need not wait for."""
+        if not self.recommends:
+            hits = self.run.search(_WARM, k=1, hybrid=self.has_words, exact=False)
+            self.run.explain(_WARM, hits, self.has_words, passages=0)
 
     def _warm_recommender(self) -> None:
         """Open the towers, the histories and the counts by a recommendation to a first user."""
@@ -106,7 +108,8 @@ class OpenedRun:
         import pyarrow.compute as pc
 
         ids = self.run.recommender.users.table["id"][:-1]  # the last is an unknown user
-        return ids.filter(pc.starts_with(ids, prefix))[:limit].to_pylist()
+        names: list[str] = ids.filter(pc.starts_with(ids, prefix))[:limit].to_pylist()
+        return names
 
     @property
     def facts(self) -> dict[str, Any]:

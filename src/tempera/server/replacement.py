@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from time import perf_counter
+from typing import TypeVar
 
 from ..errors import TemperaError
 from ..io.console import logger
 from .opened_run import OpenedRun, State, opened, state_of
+
+Change = TypeVar("Change")
 
 EVERY = 1.0  # seconds between two looks at a folder
 
@@ -42,6 +45,7 @@ class Replacement:
         self.refuse = refuse
         self.every = every
         self.refused: dict[str, State] = {}
+        self._opening = Lock()
         self._stopped = Event()
         self._thread = Thread(target=self._watch, name="tempera-watch", daemon=True)
 
@@ -55,21 +59,32 @@ class Replacement:
 
     def _watch(self) -> None:
         while not self._stopped.wait(self.every):
-            for run in list(self.runs().values()):
-                self.look(run)
+            for name in self.runs():
+                with self._opening:
+                    self.look(name)
 
-    def look(self, run: OpenedRun) -> None:
+    def changed(self, name: str, change: Callable[[Path], Change]) -> Change:
+        """Change the folder of a run, take the new run over, and return the result of the change.
+
+        Raises:
+            TemperaError: the change is impossible, and the folder is as before.
+        """
+        with self._opening:
+            run = self.runs()[name]
+            result = change(run.folder)
+            self.take(_opened_whole(run))
+        return result
+
+    def look(self, name: str) -> None:
         """Look at the folder of a run once."""
+        run = self.runs()[name]
         state = state_of(run.folder)
         # A folder that is not there is about to be swapped, or was taken away by mistake.
         if state is None or state in (run.state, self.refused.get(run.name)):
             return
         began = perf_counter()
         try:
-            new = opened(run.name, run.folder)
-            if run.has_words and new.has_words:
-                new.warm_words()
-            new.refuse_changed()
+            new = _opened_whole(run)
             if new.recommends != run.recommends:
                 logger.info(f"{run.name} was a run of another kind")
         except Exception as error:
@@ -82,6 +97,18 @@ class Replacement:
         self.refused.pop(run.name, None)
         self.take(new)
         logger.info(f"taken over: the new {run.name}, open after {perf_counter() - began:.1f} s")
+
+
+def _opened_whole(run: OpenedRun) -> OpenedRun:
+    """Return the run that is in the folder of a run now, open and warm.
+
+    Raises:
+        TemperaError: the run does not open, or is being written.
+    """
+    new = opened(run.name, run.folder)
+    new.warm_rest()
+    new.refuse_changed()
+    return new
 
 
 def _line(error: Exception) -> str:

@@ -84,6 +84,7 @@ def json_tables(
         raise ConfigError(
             f"data.columns names the columns of files without names, and {path} names its own: leave it out"
         )
+    read = _with_further if further else _table
     first = 1
     has_infinite = False
     for lines in _blocks(path, of_file):
@@ -92,7 +93,7 @@ def json_tables(
             if of_file.arrays:
                 lines = _named(lines, form.columns, path, first)
             _refuse_fatal(lines, path, first)
-            table = _with_further(lines, schema) if further else _table(lines, schema)
+            table = read(lines, schema)
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
             finite = _finite(lines)
             if finite is None:
@@ -100,8 +101,9 @@ def json_tables(
             if not has_infinite:
                 notes.append("NaN and Infinity are read as missing values")
             has_infinite = True
+            _refuse_fatal(finite, path, first)  # a line of NaN alone has become null
             try:
-                table = _table(finite, schema)
+                table = read(finite, schema)
             except pa.ArrowInvalid as other:
                 _refuse_row(path, finite, first, other, schema, remedy)
         yield table

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from ..errors import one_line
 from .arrow_types import is_text
 from .vector_files import COLUMNS
 
@@ -24,6 +25,7 @@ _DATE = pa.date32()
 _TIME_OF_DAY = pa.time64("us")
 _MOMENT = pa.timestamp("us")
 _MOMENT_OF_ZONE = pa.timestamp("us", "UTC")
+_SHOWN = 30  # names of columns in a line
 _DAY = 86_400 * 1_000_000  # microseconds
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 to 9999, counted from 1970-01-01
 # Texts that are numbers, dates and moments. Digits in front, as in 007, and more digits than a number holds are those
@@ -189,14 +191,13 @@ def columns_of(column: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
 
 
 def refuse_unreadable(column: pa.ChunkedArray) -> None:
-    """Refuse kept columns that Python cannot read, as in a damaged file.
+    """Refuse valid kept columns that Python cannot read, as in a damaged file.
 
     Raises:
         ValueError: no records, two columns of one name, or a date outside of the years 1 to 9999.
     """
     if not pa.types.is_struct(column.type):
         raise ValueError(f"{COLUMNS} is {column.type}; expected records")
-    column.validate()
     names = [field.name for field in column.type]
     for name in names:
         if names.count(name) > 1:
@@ -285,6 +286,14 @@ def as_dates(values: pa.Array) -> pa.Array:
     return values.cast(_DATE)
 
 
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names of many, and the number of the others."""
+    listed = one_line(", ".join(names[:_SHOWN]))
+    if len(names) > _SHOWN:
+        listed += f" and {len(names) - _SHOWN:,} more"
+    return listed
+
+
 def _in_words(size: int) -> str:
     """Return a number of bytes in words.
 
@@ -322,11 +331,11 @@ class FirstValues(NamedTuple):
         """
         sizes = self.sizes()
         size = _in_words(sum(sizes.values()))
-        lines = [f"kept with each document: {', '.join(sizes)} ({size}; data.keep=[] keeps none)"]
+        lines = [f"kept with each document: {_listed([*sizes])} ({size}; data.keep=[] keeps none)"]
         if self.varying:
             counts = [f"{name} ({count:,})" for name, count in self.varying.items()]
             lines.append(
-                f"documents with several values in a column, of which the first is kept: {', '.join(counts)}"
+                f"documents with several values in a column, of which the first is kept: {_listed(counts)}"
             )
         return lines
 

@@ -386,6 +386,19 @@ def _numbers(array: pa.Array) -> NDArray[Any]:
     return every[array.offset : array.offset + len(array)]
 
 
+def stored_settings(metadata: Mapping[bytes, bytes] | None) -> Settings:
+    """Return the settings in the metadata of a table that `BM25.table` returned.
+
+    Raises:
+        ValueError, LookupError, TypeError: another or a damaged table.
+
+    >>> stored_settings(Lexical(["a"]).index().table().schema.metadata)
+    Settings(k1=1.5, b=0.75, stem=False)
+    """
+    about = parsed((metadata or {})[_KEY])
+    return Settings(**{name: about[name] for name in ("k1", "b", "stem")})
+
+
 def best(scores: Floats, k: int) -> Ints:
     """Return positions of the k highest scores, best first, [q, c] -> [q, k]; -1 in place of a
     document whose score is not above 0."""

@@ -45,7 +45,8 @@ class Keeper:
     def __init__(self, named: Sequence[str] | None) -> None:
         self.named = named
         self.left_out: dict[str, str] = {}  # reason for each column that is not kept
-        self._forms: dict[str, set[str]] = {}  # ways in which the files of a column have values
+        # Ways in which the files of a column have values, of columns with any.
+        self._forms: dict[str, set[str]] = {}
         self._holders: dict[str, str] = {}  # the record of each column that is a field of metadata
 
     @property
@@ -105,7 +106,8 @@ class Keeper:
             if values is not None:
                 if block.values == "json":
                     values = as_dates(values)
-                self._forms.setdefault(name, set()).add(block.values)
+                if values.null_count < len(values):
+                    self._forms.setdefault(name, set()).add(block.values)
                 self._holders[name] = holder
                 kept[name] = values
             elif self.named is None:
@@ -113,6 +115,29 @@ class Keeper:
             else:
                 _refuse(block, name, f"holds {column.type}; only single values can be kept")
         return records(kept) if kept else None
+
+    def typed(self, table: pa.Table) -> pa.Table:
+        """Return rows of files of one form with the types of separated values, [n]."""
+        if COLUMNS not in table.column_names:
+            return table
+        columns = columns_of(table[COLUMNS])
+        for name, column in columns.items():
+            if self._forms.get(name) == {"texts"} and column.type == TEXT:
+                columns[name] = typed(column)
+        return with_records(table, columns)
+
+    def settled(self, table: pa.Table) -> pa.Table:
+        """Return all rows with the columns that are kept in the end, [n]."""
+        table = self.typed(table)
+        if COLUMNS not in table.column_names:
+            return table
+        kept = {}
+        for name, column in columns_of(table[COLUMNS]).items():
+            is_empty = name not in self._forms
+            if name in self.left_out or (is_empty and self.named is None):
+                continue
+            kept[name] = column.cast(TEXT) if pa.types.is_null(column.type) else column
+        return with_records(table, kept)
 
     def whole(
         self, block: TableBlock, with_role: Collection[str], texts: Collection[str]
@@ -129,24 +154,6 @@ class Keeper:
         if self.named is not None:
             return name in self.named
         return name not in with_role and _UNNAMED.fullmatch(name) is None
-
-    def settled(self, table: pa.Table) -> pa.Table:
-        """Return all rows with the columns that are kept in the end, in their types, [n]."""
-        if COLUMNS not in table.column_names:
-            return table
-        kept = {}
-        for name, column in columns_of(table[COLUMNS]).items():
-            if name in self.left_out:
-                continue
-            if column.null_count == len(column) and self.named is None:
-                self.left_out[name] = ""
-                continue
-            if pa.types.is_null(column.type):
-                column = column.cast(TEXT)
-            if self._forms.get(name) == {"texts"} and column.type == TEXT:
-                column = typed(column)
-            kept[name] = column
-        return with_records(table, kept)
 
 
 class _Column(NamedTuple):

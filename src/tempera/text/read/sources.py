@@ -335,6 +335,7 @@ def _pairs(
     elif roles.query_prompt:
         lines.append(_prompt_note(repr(roles.query_prompt)))
     source = replace(roles, **TABLE.options(so_far.columns))
+    pairs = replace(pairs, table=keeper.typed(pairs.table))
     return replace(pairs, dropped=dict(dropped), source=source, about="\n".join(lines))
 
 

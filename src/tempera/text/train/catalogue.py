@@ -194,6 +194,7 @@ class Catalogue:
 
         Columns belong to documents: a column whose values differ between the rows of a document, as
         the date of a question may, keeps one of them. A document that is a negative alone has none.
+        Repeated pairs are left out before, with their values.
         """
         columns = self.pairs.kept
         if columns is None:

@@ -378,7 +378,7 @@ def _cast(column: pa.ChunkedArray, name: str, path: Path) -> pa.ChunkedArray:
 def _judged(path: Path, name: str) -> Pairs:
     """Return the pairs of a split of a BEIR folder, or of a table."""
     if is_beir(path) and name in split_names(path):
-        pairs = BeirFolder(str(path), name, corpus="judged").read()[0]
+        pairs = BeirFolder(str(path), name, corpus="judged", keep=()).read()[0]
         return _by_content(pairs)
     return _pairs(Path(name))
 
