@@ -103,6 +103,10 @@ def test_what_asks_a_run_is_checked_too(tiny_run: Path, tmp_path: Path) -> None:
         (lambda: run.search("a", onnx=5), "search: onnx is a text, a path or None, not 5"),  # type: ignore[arg-type]
         (lambda: run.search("a", hybrid="yes"), "search: hybrid is True or False, not 'yes'"),  # type: ignore[arg-type]
         (lambda: run.export(5), "export: to is a text, not 5"),  # type: ignore[arg-type]
+        (
+            lambda: run.add_documents([], remove=5),
+            "add_documents: remove is a list, each a text, not 5",
+        ),  # type: ignore[arg-type]
         (lambda: run.add_items(None), "add_items: path is a text or a path, not None"),  # type: ignore[arg-type]
         (lambda: run.recommend_all(7), "recommend_all: path is a text or a path, not 7"),  # type: ignore[arg-type]
     ):

@@ -37,10 +37,13 @@ GENERATED_ANCHORS = {"options.md", "api.md"}  # mkdocs makes some of their ancho
 LONG = {"options.md", "study.md", "map.md"}  # generated
 PAGES = (
     "calibrate",
+    "choose-items",
     "evaluate-recommenders",
     "evaluation",
+    "explain",
     "index",
     "losses",
+    "new-events",
     "python",
     "recommend",
     "results/temperature",
@@ -96,9 +99,17 @@ def shared_folder(
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     later = "".join(f"{u},{draw.randrange(50)},20\n" for u in range(30, 60))
     (folder / "next_month.csv").write_text(f"user,item,time\n{later}")
+    (folder / "today.csv").write_text("user,item,time\n42,3,30\n99,181,31\n")
+    (folder / "stock.csv").write_text("item\n50\n181\n7\n")
+    years = [{"item": item, "year": 1950 + item} for item in (*range(51), 181)]
+    (folder / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in years))
     tempera.train(
         {
-            "data": {"source": "interactions", "path": str(folder / "events.jsonl")},
+            "data": {
+                "source": "interactions",
+                "path": str(folder / "events.jsonl"),
+                "items": str(folder / "items.jsonl"),
+            },
             "tower": {"kind": "features", "dimensions": 8},
             "train": {"batch_size": 32, "max_steps": 2},
         },
@@ -140,7 +151,8 @@ def test_every_page_with_python_is_run() -> None:
         for page in DOCS.rglob("*.md")
         if "```python" in page.read_text(encoding="utf-8")
     }
-    assert pages == {*PAGES, "objective"}
+    elsewhere = {"engines"}  # tests/exports/test_engines.py
+    assert pages == {*PAGES, "objective", *elsewhere}
 
 
 def test_every_preset_is_on_the_page() -> None:

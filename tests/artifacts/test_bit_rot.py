@@ -4,6 +4,7 @@ as before; `check` names the file."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -310,6 +311,20 @@ def test_blocks_of_large_vectors_are_compared_when_they_are_read(large: Path) ->
     assert all(rows.blocks.right)
     found = top(whole[:3], rows, 4)  # type: ignore[arg-type]
     np.testing.assert_array_equal(found[1], top(whole[:3], whole, 4)[1])
+
+
+def test_a_file_that_was_found_whole_is_not_compared_again_unless_it_has_changed(
+    large: Path,
+) -> None:
+    long_ago = 1_600_000_000
+    os.utime(large, (long_ago, long_ago))
+    refuse_damaged(large)
+    rows: Any = checked.mapped_rows(large)
+    assert all(rows.blocks.right) and rows.blocks.all_right
+    start = 128 + 64 * 37
+    flip(large, start)  # it has another time now
+    with pytest.raises(DataError, match=rf"checksum of its block {start // 512} differs"):
+        np.asarray(checked.mapped_rows(large))
 
 
 @pytest.mark.parametrize("row", [0, 37, 99])

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,10 +19,11 @@ import pyarrow as pa
 import pytest
 
 from tempera.corpus.index import write_index
-from tempera.errors import OutputError
-from tempera.io.atomic import MARK, new_file, staged, write_file
+from tempera.errors import DataError, OutputError
+from tempera.io import atomic
+from tempera.io.atomic import MARK, new_file, renewed, staged, write_file
 from tempera.io.documents import JsonLines, write_json
-from tempera.io.manifest import MANIFEST
+from tempera.io.manifest import MANIFEST, first_fault
 
 NEW = {"metrics.json": '{"made_by": "tempera"}', "model/weights": "1 2 3", "empty": None}
 OLD = {"metrics.json": '{"made_by": "tempera", "old": 1}', "model/old": "0", "notes.txt": "by hand"}
@@ -260,6 +262,8 @@ def failing(monkeypatch: pytest.MonkeyPatch, moment: str) -> Iterator[None]:
     """A disk that is full from one call of a function on: the first, or the one that `moment`
     counts."""
     name, _, after = moment.partition(" ")
+    if name == "rename":  # as on a disk that cannot exchange folders
+        monkeypatch.setattr(atomic, "exchange", lambda one, other: False)
     owner = {"rename": Path, "fsync": os, "mkdir": Path, "rmtree": shutil, "write_text": Path}[name]
     real, left = getattr(owner, name), [int(after or 0)]
 
@@ -327,6 +331,106 @@ def test_an_old_run_that_cannot_be_removed_harms_nothing(
     fill(run, {**NEW, "notes.txt": "2"})
     write(run, overwrite=True)
     assert holds(run) == NEW and [path.name for path in run.parent.iterdir()] == ["run"]
+
+
+# Folders that change while others read them.
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_name_always_leads_to_a_whole_run(
+    run: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
+) -> None:
+    """Before and after every call of the system that replaces a run; a disk without the exchange of
+    two folders has one moment without the run."""
+    if not exchanges:
+        monkeypatch.setattr(atomic, "exchange", lambda one, other: False)
+    seen: list[Content | None] = []
+
+    def looking(real):
+        def call(*arguments: object, **options: object) -> object:
+            seen.append(holds(run) if run.is_dir() else None)
+            result = real(*arguments, **options)
+            seen.append(holds(run) if run.is_dir() else None)
+            return result
+
+        return call
+
+    for owner, name in ((Path, "rename"), (shutil, "rmtree"), (os, "fsync"), (atomic, "exchange")):
+        monkeypatch.setattr(owner, name, looking(getattr(owner, name)))
+    write(run, overwrite=True)
+    monkeypatch.undo()
+    assert (None not in seen) == exchanges
+    states = [state for state in seen if state is not None]
+    changes = [a for a, b in pairwise(states) if a != b]
+    assert states[0] == OLD and states[-1] == NEW and len(changes) == 1
+    assert [path.name for path in run.parent.iterdir()] == ["run"]
+
+
+@pytest.fixture
+def whole(run: Path) -> Path:
+    """A run with a manifest."""
+    atomic.write_manifest(run)
+    return run
+
+
+def test_a_renewed_run_shares_what_did_not_change(whole: Path) -> None:
+    inodes = {name: (whole / name).stat().st_ino for name in OLD}
+    with renewed(whole, without=["model"]) as folder:
+        assert sorted(holds(folder)) == ["metrics.json", "notes.txt"]
+        fill(folder / "model", {"new": "1"})
+        write_file(folder / "notes.txt", b"by machine")
+        assert holds(whole) == OLD
+    assert holds(whole) == {
+        "metrics.json": OLD["metrics.json"],
+        "notes.txt": "by machine",
+        "model/new": "1",
+    }
+    assert (whole / "metrics.json").stat().st_ino == inodes["metrics.json"]
+    assert (whole / "notes.txt").stat().st_ino != inodes["notes.txt"]
+    assert first_fault(whole) is None
+    assert [path.name for path in whole.parent.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_damage_of_a_shared_file_is_found_after_it_was_renewed(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    (whole / "model" / "old").write_text("1")
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *_, **__: (_ for _ in ()).throw(OSError(1, "no")))
+        with pytest.raises(DataError, match="is damaged"), renewed(whole):
+            pass
+        assert first_fault(whole) is not None
+        return
+    with renewed(whole) as folder:
+        write_file(folder / "notes.txt", b"2")
+    assert first_fault(whole) == "model/old: its checksum differs"
+
+
+@pytest.mark.parametrize("moment", ["mkdir", *(f"fsync {i}" for i in range(6)), "rename 0"])
+def test_a_disk_that_is_full_while_a_run_is_renewed_leaves_it(
+    whole: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    def renew() -> None:
+        with renewed(whole) as folder:
+            (folder / "model" / "more").write_text("2")
+
+    with failing(monkeypatch, moment), pytest.raises(OutputError) as error:
+        renew()
+    assert str(error.value).startswith(f"cannot write {whole}: No space left on device")
+    assert holds(whole) == OLD and first_fault(whole) is None
+    assert [path.name for path in whole.parent.iterdir()] == ["run"]
+    renew()
+    assert holds(whole) == {**OLD, "model/more": "2"}
+
+
+def test_a_run_is_renewed_by_one_process_at_a_time(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(atomic, "_PATIENCE", 0.1)
+    busy = pytest.raises(OutputError, match="another process is writing")
+    with renewed(whole), busy, renewed(whole):
+        pytest.fail("the block was entered")
 
 
 @pytest.fixture

@@ -202,6 +202,21 @@ def test_histories_take_the_place_of_those_that_the_run_knows(
     assert list(lists(tmp_path / "a.parquet")["u07"]) == [hit.id for hit in alone.hits]
 
 
+def test_what_a_user_has_met_in_the_file_or_in_the_run_is_left_out(
+    runs: Callable[[str], Run], tmp_path: Path
+) -> None:
+    run = runs("ratings")
+    met = {row["item"] for row in ROWS if row["user"] == "u07"}
+    low, taken = [f"i{item:02}" for item in range(ITEMS) if f"i{item:02}" not in met][:2]
+    rows = [
+        {"user": "u07", "item": low, "time": 9000, "rating": 1},
+        {"user": "u07", "item": taken, "time": 9001, "rating": 5},
+    ]
+    run.recommend_all(tmp_path / "a.parquet", histories=pa.Table.from_pylist(rows), k=ITEMS)
+    every = {f"i{item:02}" for item in range(ITEMS)}
+    assert set(lists(tmp_path / "a.parquet")["u07"]) == every - met - {low, taken}
+
+
 def test_items_that_the_run_does_not_have_are_counted(
     runs: Callable[[str], Run], tmp_path: Path
 ) -> None:

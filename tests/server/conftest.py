@@ -49,8 +49,8 @@ def serving(*folders: Path, host: str = "127.0.0.1", **options: Any) -> Iterator
         port = listening.getsockname()[1]
         names, token = options.pop("names", ()), options.pop("token", None)
         app = Application(Shelf(folders), Guard(host, port, names, token), **options)
+        app.replacement.every = every
         listener = Listener(app, listening, started.set)
-        listener.replacement.every = every
         thread = threading.Thread(target=listener.run, daemon=True)
         thread.start()
         assert started.wait(60)
@@ -94,3 +94,29 @@ def other_run(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     options["evaluation"]["bm25"] = True
     options["train"]["seed"] = 11
     return made_once(tmp_path_factory, "other", lambda path: train(options, path))
+
+
+@pytest.fixture(scope="session")
+def kept_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has kept columns, with a calibration; look, do not touch."""
+    import json
+
+    from tests.conftest import made_once, planted, small_options
+
+    from tempera.finished.calibrate import calibrate
+    from tempera.run.train import train
+
+    def make(path: Path) -> None:
+        rows = []
+        for number, row in enumerate(planted(300, seed=3)):
+            columns = {"lang": ("de", "en")[number % 2], "year": 2000 + number % 30}
+            rows.append({**row, **columns})
+        pairs = path.with_name("kept.jsonl")
+        pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        options = small_options(pairs)
+        options["data"]["metadata"] = ["lang", "year"]
+        options["evaluation"]["bm25"] = True
+        train(options, path)
+        calibrate(path)
+
+    return made_once(tmp_path_factory, "kept", make)

@@ -216,9 +216,10 @@ def searched(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     """Return status and answer of /v1/search."""
     query = body["query"]
     model = body["model"] or "help"
+    where = body.get("where")
     if "broken" in query:
         return 500, {"error": {"message": "the model broke; see the log", "type": "server_error"}}
-    if body["where"] and "=" not in body["where"]:
+    if where and "=" not in where:
         message = f"where: {body['where']!r} is not a condition; expected such as lang = 'en'"
         return 400, {"error": {"message": message, "type": "invalid_request_error"}}
     explain = WAYS[body["hybrid"]]
@@ -226,7 +227,7 @@ def searched(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         explain = without_a_word
     hits = []
     for each in DOCUMENTS:
-        if body["where"] and f"lang = '{each['columns'].get('lang')}'" != body["where"]:
+        if where and f"lang = '{each['columns'].get('lang')}'" != where:
             continue
         explanation = explain(query, f"{each['name']}\n{each['text']}")
         probability = None
@@ -253,15 +254,19 @@ def recommended(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     if history is None:
         history = []
         notes.append(f"the run does not know user {user!r}; items come by their number of events")
+    for event in history:
+        if event not in ITEMS:
+            error = {"message": f"no item has the id {event!r}", "type": "invalid_request_error"}
+            return 400, {"error": error}
     hits = []
     for item, name in ITEMS.items():
         if item in history:
             continue
         parts = []
-        for event in history:
-            parts.append(
-                {"event": event, "label": ITEMS[event], "value": FOLLOWS.get((event, item), 0.1)}
-            )
+        for place, event in enumerate(reversed(history), 1):
+            value = FOLLOWS.get((event, item), 0.1)
+            parts.append({"event": event, "name": ITEMS[event], "place": place, "value": value})
+        parts.append({"feature": "elapsed", "of": "question", "value": 0.02})
         score = sum(part["value"] for part in parts) + 0.05
         hit = {"id": item, "name": name, "text": name, "score": score, "columns": {"stock": 3}}
         if body.get("explain"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import concurrent.futures
+import json
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,48 @@ def test_a_search_answers_as_the_run_does(served: Any, run: Run, hybrid: bool | 
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["server-timing"].startswith("app;dur=")
     hits = run.search(queries, 3, hybrid=bool(hybrid))  # as one product, as the server does
     assert answer.json() == {
         "model": run.folder.name,
         "results": [expected(each) for each in hits],
         "notes": [],
     }
+
+
+def test_a_search_by_words_alone_is_bm25(served: Any, run: Run) -> None:
+    from tempera.text.judge.hybrid import open_words
+
+    words = open_words(run.folder, run.index.documents["text"], run.fingerprint)
+    scores = words.scores(["kaban locel"])[0]
+    best = sorted(range(len(scores)), key=lambda i: (-scores[i], i))[:4]
+    body = {"query": ["kaban locel", "@@@"], "k": 4, "hybrid": "words"}
+    hits, none = served.post("/v1/search", body).json()["results"]
+    texts = run.index.documents["text"].take(best).to_pylist()
+    assert [hit["text"] for hit in hits] == texts
+    assert [hit["score"] for hit in hits] == pytest.approx([float(scores[i]) for i in best])
+    assert none == []
+
+
+@pytest.mark.parametrize("hybrid", [False, True, "words"])
+def test_explanations_are_those_of_the_run(served: Any, run: Run, hybrid: Any) -> None:
+    query = "kaban locel"
+    body = {"query": [query, "zugar"], "k": 3, "hybrid": hybrid, "explain": True}
+    hits, others = served.post("/v1/search", body).json()["results"]
+    assert len(others) == 3
+    for hit in hits:
+        explanation = hit["explanation"]
+        assert explanation["score"] == pytest.approx(hit["score"], abs=1e-5)
+        values = [part["value"] for part in explanation["parts"]]
+        assert sum(values) + explanation["rest"] == pytest.approx(explanation["score"], abs=1e-6)
+        if hybrid != "words":
+            expected = run.explain(query, hit["id"], hybrid=hybrid).json()
+            assert explanation == json.loads(json.dumps(expected))
+        else:
+            assert explanation["kind"] == "words"
+            assert {part["word"] for part in explanation["parts"]} == {"kaban", "locel"}
+    refused = served.post("/v1/search", body | {"k": 51})
+    assert refused.status_code == 422 and "explain: " in refused.text
 
 
 def test_one_query_is_answered_by_one_list_and_ten_hits(served: Any) -> None:
@@ -167,3 +204,54 @@ def test_requests_on_one_connection_may_follow_each_other(served: Any) -> None:
     with httpx.Client(base_url=served.address) as client:
         for _ in range(20):
             assert client.post("/v1/embeddings", json={"input": "kaban"}).status_code == 200
+
+
+def test_the_script_of_the_guide_runs(served: Any, run: Run, capsys: Any) -> None:
+    pytest.importorskip("openai")
+    page = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    script = page.partition("```py\n")[2].partition("```")[0]
+    assert len(script.splitlines()) <= 12
+    script = script.replace("http://127.0.0.1:8000", served.address)
+    script = script.replace('"faq"', repr(run.folder.name))
+    exec(compile(script, "serve.md", "exec"), {})
+    first, *hits = capsys.readouterr().out.splitlines()
+    assert first == "2 vectors of 16 numbers"
+    assert len(hits) == 2
+
+
+def test_columns_filters_and_probabilities(kept_run: Path, start: Any) -> None:
+    run = Run(kept_run)
+    with start(kept_run) as server:
+        (model,) = server.get("/v1/models").json()["data"]
+        assert model["columns"] == ["lang", "year"] and model["calibrated"]
+        where = "lang = 'de' and year >= 2020"
+        body = {"query": ["kaban locel"], "k": 5, "where": where}
+        (hits,) = server.post("/v1/search", body).json()["results"]
+        assert hits == expected(run.search(["kaban locel"], 5, where=where)[0])
+        assert len(hits) == 5
+        for hit in hits:
+            assert hit["columns"]["lang"] == "de" and hit["columns"]["year"] >= 2020
+            assert 0 <= hit["probability"] <= 1
+        for hybrid in (True, "words"):
+            (hits,) = server.post("/v1/search", body | {"hybrid": hybrid}).json()["results"]
+            assert hits and {hit["columns"]["lang"] for hit in hits} == {"de"}
+        threshold = 0.5
+        (every,) = server.post("/v1/search", {"query": ["kaban locel"]}).json()["results"]
+        (hits,) = server.post(
+            "/v1/search", {"query": ["kaban locel"], "threshold": threshold}
+        ).json()["results"]
+        assert hits == [hit for hit in every if hit["probability"] >= threshold]
+        for wrong in (
+            {"where": "lang = "},
+            {"where": "langs = 'de'"},
+            {"where": "(select count(*) from documents) > 0"},
+            {"where": "read_text('/etc/passwd') = ''"},
+            {"where": ""},
+            {"where": "x" * 5000},
+            {"threshold": 0.5, "hybrid": True},
+        ):
+            refused = server.post("/v1/search", {"query": "kaban", **wrong})
+            assert refused.status_code == 422, refused.text
+            message = refused.json()["error"]["message"]
+            assert "\n" not in message and str(kept_run.parent) not in message
+            assert "Traceback" not in message and "root:" not in message

@@ -222,3 +222,22 @@ def test_what_is_not_http_is_refused(served: Any, request_bytes: bytes) -> None:
     body = answer.partition(b"\r\n\r\n")[2]
     assert set(json.loads(body)["error"]) == {"message", "type"}
     assert served.get("/healthz").status_code == 200
+
+
+def test_the_page_may_run_nothing_but_its_own_files(served: Any) -> None:
+    from importlib.resources import files
+
+    page = files("tempera.server") / "page"
+    for path, name, kind in (
+        ("/", "index.html", "text/html"),
+        ("/page.js", "page.js", "text/javascript"),
+        ("/page.css", "page.css", "text/css"),
+    ):
+        answer = served.get(path)
+        assert answer.content == (page / name).read_bytes()
+        assert answer.headers["content-type"] == f"{kind}; charset=utf-8"
+        policy = answer.headers["content-security-policy"].split("; ")
+        assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
+        assert not any("unsafe" in part or "*" in part or "http" in part for part in policy)
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"

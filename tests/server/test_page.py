@@ -5,11 +5,21 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
-from tests.server.page_server import DOCUMENTS, HISTORIES, OVERRIDE, PAGE, Behaviour, page_server
+from tests.server.page_server import (
+    DOCUMENTS,
+    HISTORIES,
+    ITEMS,
+    OVERRIDE,
+    PAGE,
+    POLICY,
+    Behaviour,
+    page_server,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Locator, Page
@@ -201,6 +211,12 @@ def test_a_hit_shows_score_probability_columns_and_matches(visited: Page) -> Non
     assert song.locator("mark").all_inner_texts() == ["telly", "telly", "stuck"]
 
 
+def test_the_parts_of_a_name_are_marked_as_one(visit: Visit) -> None:
+    page = visit.open("#q=KV-822&in=help:words")
+    settled(page)
+    assert page.locator(".hit mark").all_inner_texts() == ["KV-822"]
+
+
 def test_the_whole_text_opens_and_closes(visited: Page) -> None:
     hit = column(visited, "Vectors").locator(".hit").first
     assert "doc-0" not in hit.inner_text()
@@ -292,6 +308,9 @@ def sums_up(table: Locator) -> None:
         float(text.replace("−", "-")) for text in table.locator("td.number").all_inner_texts()
     ]
     assert len(numbers) >= 2
+    box = table.bounding_box()
+    bar = table.locator("td").first.bounding_box()
+    assert box is not None and bar is not None and bar["width"] > box["width"] / 8
     assert sum(numbers[:-1]) == pytest.approx(numbers[-1], abs=0.0005 * len(numbers))
 
 
@@ -339,6 +358,7 @@ def test_a_reason_of_both_holds_weights_and_both(visited: Page) -> None:
     hit.locator("table").first.wait_for()
     assert hit.locator("table").count() == 3
     assert "0.30 × (0.541 − 0.200) / 0.160" in hit.locator("table").first.inner_text()
+    assert hit.locator("table").first.locator("tbody tr").count() == 3, "vectors, words, score"
     for position in range(3):
         sums_up(hit.locator("table").nth(position))
 
@@ -550,6 +570,8 @@ def test_long_words_break_no_layout(visit: Visit, size: Any) -> None:
     hit.get_by_role("button", name="More").click()
     assert "i" * 10_000 in hit.inner_text() and "x" * 10_000 in hit.inner_text()
     assert fits(page)
+    for part in (hit, hit.locator(".text"), hit.locator(".kept")):
+        assert part.evaluate("part => part.scrollWidth <= part.clientWidth"), "nothing is cut off"
     box = hit.bounding_box()
     assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= size["width"]
 
@@ -623,6 +645,30 @@ def test_the_colours_follow_the_system_and_the_switch(visited: Page) -> None:
     assert visited.evaluate("localStorage.length") == 0
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_axe_finds_no_barriers(
+    browser: Browser, served: tuple[str, Behaviour], size: Any, scheme: Any
+) -> None:
+    package = pytest.importorskip("axe_core_python", reason="pip install axe-core-python")
+    axe = (Path(package.__path__[0]) / "axe.min.js").read_text(encoding="utf-8")
+    # The rules are no part of the page, whose policy would refuse them.
+    context = browser.new_context(viewport=size, color_scheme=scheme, bypass_csp=True)
+    for place in ("", "#q=my+telly+is+stuck", "#q=broken", "#run=shop&user=C0037"):
+        page = context.new_page()
+        page.goto(served[0] + place)
+        page.wait_for_load_state("networkidle")
+        for hit in page.locator(".hit:visible").all()[:1]:
+            hit.get_by_role("button", name="Why").click()
+            hit.locator("table").first.wait_for()
+        page.evaluate(axe)
+        results = page.evaluate("axe.run()")
+        assert [rule["id"] for rule in results["violations"]] == [] and len(results["passes"]) > 30
+        page.close()
+    context.close()
+
+
 # ---- Recommend ----
 
 
@@ -649,8 +695,9 @@ def test_what_follows_has_its_reason(visit: Visit) -> None:
     hit.get_by_role("button", name="Why").click()
     hit.locator("table").wait_for()
     assert hit.locator("tbody th").all_inner_texts() == [
-        "plain tent",
-        "blue lamp",
+        "plain tentthe 2nd latest",
+        "blue lampthe latest",
+        "elapsedfeature of the question",
         "apart from the history",
         "score",
     ]
@@ -679,6 +726,37 @@ def test_a_history_is_edited(visit: Visit, behaviour: Behaviour) -> None:
     assert HISTORIES["C0037"] == ["A1", "A2"]
 
 
+def test_an_item_that_is_not_there_can_be_removed_again(visit: Visit) -> None:
+    page = visit.open("#run=shop&user=C0037")
+    page.locator(".hit").first.wait_for()
+    page.locator("#event").fill("no such item")
+    page.keyboard.press("Enter")
+    page.get_by_text("no item has the id").first.wait_for()
+    has(page.locator("#events li"), 3)
+    page.get_by_role("button", name="Remove no such item").click()
+    has(page.locator(".hit"), 4)
+    assert page.locator("#events .name").all_inner_texts() == ["blue lamp", "plain tent"]
+
+
+def test_back_leads_from_a_user_to_a_search(visit: Visit) -> None:
+    page = visit.open("#q=my+telly+is+stuck")
+    settled(page)
+    page.get_by_role("button", name="Recommend").first.click()
+    page.locator("#user").fill("C0038")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Remove rucksack").wait_for()
+    page.go_back()
+    page.go_back()
+    titled(page, QUERY)
+    settled(page)
+    assert titles(column(page, "Words"))[0] == "The telly song"
+    page.go_forward()
+    page.go_forward()
+    titled(page, "C0038")
+    page.get_by_role("button", name="Remove rucksack").wait_for()
+    assert page.locator("#recommend .title").first.inner_text() in ITEMS.values()
+
+
 def test_an_unknown_user_is_answered_with_a_note(visit: Visit) -> None:
     page = visit.open("#run=shop&user=<b>nobody</b>")
     page.locator(".hit").first.wait_for()
@@ -686,3 +764,31 @@ def test_an_unknown_user_is_answered_with_a_note(visit: Visit) -> None:
     assert "Nothing was taken yet." in page.locator("#events").inner_text()
     page.set_viewport_size(NARROW)  # type: ignore[arg-type]
     assert fits(page)
+
+
+# ---- The real server ----
+
+
+def test_the_page_asks_the_real_server(context: BrowserContext, start: Any, tiny_run: Path) -> None:
+    with start(tiny_run) as running:
+        visit = Visit(context, f"{running.address}/")
+        page = visit.open("#k=3")
+        page.locator("#query").fill("kaban locel the")
+        page.keyboard.press("Enter")
+        page.locator(".hit").first.wait_for()
+        settled(page)
+        for name in ("Vectors", "Words", "Both"):
+            assert 1 <= len(titles(column(page, name))) <= 3
+            hit = column(page, name).locator(".hit").first
+            hit.get_by_role("button", name="Why").click()
+            hit.locator("table").first.wait_for()
+            sums_up(hit.locator("table").first)
+            score = hit.locator(".value span").first.inner_text()
+            assert hit.locator("tr.sum .number").first.inner_text() == score
+        assert fits(page)
+        page.close()
+        assert visit.faults == []
+        answer = running.get("/")
+        policy = answer.headers["content-security-policy"]
+        for rule in POLICY.split("; "):
+            assert rule in policy

@@ -115,7 +115,7 @@ def test_requests_in_progress_are_answered_before_the_end(
             time.sleep(0.3)
             server.popen.send_signal(number)
             time.sleep(0.5)
-            with pytest.raises(OSError):  # no new connection
+            with pytest.raises(ConnectionRefusedError):  # no new connection
                 socket.create_connection(("127.0.0.1", port), timeout=5).close()
             connection.sendall(body[5:])
             answer = b""

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any, overload
 from ..arguments import refuse_other_kinds
 from ..corpus.index import Found, IndexedDocument
 from ..errors import ConfigError, DataError
+from ..explain.explanation import Explanation
 from ..io.documents import parsed
 from ..io.manifest import refuse_damaged
-from .text_search import TextSearch
+from .text_reasons import PASSAGES, TextReasons
 
 if TYPE_CHECKING:  # a run on texts imports nothing of recommenders, and the other way round
     from ..recommender.recommender import Recommendations, Recommender
 
 
-class Run(TextSearch):
+class Run(TextReasons):
     """Open the folder that `tempera train` writes.
 
     Args:
@@ -90,6 +91,7 @@ class Run(TextSearch):
         threshold: float | None = ...,
         hybrid: bool = ...,
         where: str | None = ...,
+        exact: bool = ...,
     ) -> list[Found]: ...
 
     @overload
@@ -102,6 +104,7 @@ class Run(TextSearch):
         threshold: float | None = ...,
         hybrid: bool = ...,
         where: str | None = ...,
+        exact: bool = ...,
     ) -> list[list[Found]]: ...
 
     def search(
@@ -113,6 +116,7 @@ class Run(TextSearch):
         threshold: float | None = None,
         hybrid: bool = False,
         where: str | None = None,
+        exact: bool = True,
     ) -> list[Found] | list[list[Found]]:
         """Return the k documents nearest to a query, best first, with probabilities if the model is
         calibrated; for a list of queries, the documents of each, by one product.
@@ -129,6 +133,9 @@ class Run(TextSearch):
             where: find only documents for which an expression of DuckDB over the kept columns is
                 true, such as "lang = 'de' and year >= 2024". The search stays exact; fewer than k
                 hits are found where fewer documents pass.
+            exact: compare every document. False is the way of `tempera serve`: of 20,000 documents
+                and more, only the 800 (or 8 k) nearest by the bits of their vectors, and by
+                words, are ranked; it needs FAISS. The scores are the same.
 
         Raises:
             DataError: an empty query, an index made by another model, a recommender, a threshold
@@ -143,7 +150,7 @@ class Run(TextSearch):
         """
         refuse_other_kinds(Run.search, locals())
         queries = [query] if isinstance(query, str) else query
-        every = self.search_each(queries, k, index, onnx, threshold, hybrid, where)
+        every = self.search_each(queries, k, index, onnx, threshold, hybrid, where, exact)
         return every[0] if isinstance(query, str) else every
 
     def document(self, name: str) -> IndexedDocument:
@@ -160,6 +167,66 @@ class Run(TextSearch):
         refuse_other_kinds(Run.document, locals())
         return self.index.document(name)
 
+    @overload
+    def explain(
+        self,
+        query: str,
+        document: str | IndexedDocument,
+        hybrid: bool = ...,
+        index: str | Path | None = ...,
+        passages: int = ...,
+    ) -> Explanation: ...
+
+    @overload
+    def explain(
+        self,
+        query: str,
+        document: list[str] | list[Found] | list[IndexedDocument],
+        hybrid: bool = ...,
+        index: str | Path | None = ...,
+        passages: int = ...,
+    ) -> list[Explanation]: ...
+
+    def explain(
+        self,
+        query: str,
+        document: str | IndexedDocument | list[str] | list[Found] | list[IndexedDocument],
+        hybrid: bool = False,
+        index: str | Path | None = None,
+        passages: int = PASSAGES,
+    ) -> Explanation | list[Explanation]:
+        """Return the parts of a document's score for a query, which add up to the score; for a list
+        of documents, the parts of each.
+
+        A static model is explained by pairs of words, exactly, and a hybrid search by the pairs and
+        the words of BM25. Every other model is explained by leaving out one word at a time, an
+        approximation.
+
+        Args:
+            query: text of the query.
+            document: a hit of `search`, or the id of a document, or a list of them.
+            hybrid: explain the score by words and vectors together.
+            index: the exported index of the document instead of the run's own.
+            passages: where words are left out, the number of passages that a longer document is
+                divided into; 0 leaves out words of the query alone, and embeds no document.
+
+        Raises:
+            DataError: an empty query, an unknown id, a recommender, or an approximate index without
+                the vectors that the explanation needs.
+
+        >>> run = Run("runs/first")
+        >>> hit = run.search("where is ada of bob", k=1)[0]
+        >>> explanation = run.explain("where is ada of bob", hit)
+        >>> explanation.exact, abs(explanation.rest) < 1e-6
+        (True, True)
+        >>> sorted(part.label for part in explanation.largest(2).parts)
+        ['ada ~ ada', 'bob ~ bob']
+        """
+        refuse_other_kinds(Run.explain, locals())
+        if isinstance(document, str | IndexedDocument):
+            return self.explain_each(query, [document], hybrid, index, passages)[0]
+        return self.explain_each(query, document, hybrid, index, passages)
+
     @cached_property
     def recommender(self) -> Recommender:
         """The towers of a run on interactions."""
@@ -175,6 +242,30 @@ class Run(TextSearch):
 
         refuse_elapsed(options)
         return self.recommender.recommend(user, history, **options)
+
+    def explain_item(
+        self,
+        item: Any,
+        user: Any = None,
+        history: Sequence[Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Return the parts of an item's score for a user or for a history: what each past event
+        and each feature gave; for a list of items, an explanation of each.
+
+        Args:
+            item: a hit of `recommend`, or the id of an item, or a list of them.
+            user: as for `recommend`.
+            history: as for `recommend`.
+            options: now, before, hybrid, context and index, as for `recommend`.
+
+        See `tempera.explain.item_reasons.explain_items`.
+        """
+        from ..explain.item_reasons import explain_items
+
+        if isinstance(item, list | tuple):
+            return explain_items(self.recommender, item, user, history, **options)
+        return explain_items(self.recommender, [item], user, history, **options)[0]
 
     def recommend_all(self, path: str | Path, users: Any = None, **options: Any) -> dict[str, Any]:
         """Write the best items of all users, or of some users.
@@ -205,6 +296,22 @@ class Run(TextSearch):
 
         return evaluate(self.folder, data, **options)
 
+    def add_documents(self, data: Any = None, remove: Sequence[str] = ()) -> Run:
+        """Add documents, replace those with the same id, and remove others, without training;
+        return the run.
+
+        Args:
+            data: a table with columns id and text, its path, or a list of dicts.
+            remove: ids of documents to remove.
+
+        See `tempera.artifacts.new_documents.add_documents`.
+        """
+        refuse_other_kinds(Run.add_documents, locals())
+        from .new_documents import add_documents
+
+        add_documents(self.folder, data, remove)
+        return Run(self.folder)
+
     def add_items(self, path: str | Path) -> Run:
         """Add the new items of a table by their features, and return the run.
 
@@ -214,6 +321,16 @@ class Run(TextSearch):
         from ..recommender.new_items import add_items
 
         add_items(self.folder, Path(path))
+        return Run(self.folder)
+
+    def add_events(self, data: Any) -> Run:
+        """Add new events of known and unknown users without training, and return the run.
+
+        See `tempera.recommender.new_events.add_events`.
+        """
+        from ..recommender.new_events import add_events
+
+        add_events(self.folder, Path(data) if isinstance(data, str) else data)
         return Run(self.folder)
 
     def export(

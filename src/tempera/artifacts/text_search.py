@@ -31,10 +31,21 @@ from .calibrated import FILE as CALIBRATION
 from .calibrated import Calibration, read_calibration
 
 if TYPE_CHECKING:  # a run on texts imports nothing of recommenders, and the other way round
+    from ..core.batch import Role
     from ..text.judge.lexical import BM25
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
+
+
+def encoder(model: Path, role: Role) -> Encode:
+    """Return the function of a saved model from n texts of a role to vectors, [n, D]; a transformer
+    runs on the accelerator found by torch."""
+    if is_static(model):
+        return load(model, role)
+    from ..engine.devices import named  # with torch, which a static model does not need
+
+    return load(model, role, device=named("auto"))
 
 
 class TextSearch(RunFolder):
@@ -51,12 +62,7 @@ class TextSearch(RunFolder):
         >>> Run("runs/first").encode(["where is ada of bob", "ada"]).shape
         (2, 16)
         """
-        folder = self.folder / "model"
-        if is_static(folder):
-            return load(folder)
-        from ..engine.devices import named  # with torch, which a static model does not need
-
-        return load(folder, device=named("auto"))
+        return self.opened(lambda: encoder(self.folder / "model", "query"))
 
     @cached_property
     def calibration(self) -> Calibration:
@@ -65,7 +71,7 @@ class TextSearch(RunFolder):
         Raises:
             DataError: the model has no calibration, or a damaged calibration.
         """
-        return read_calibration(self.folder / "model")
+        return self.opened(lambda: read_calibration(self.folder / "model"))
 
     def search_each(
         self,
@@ -76,8 +82,24 @@ class TextSearch(RunFolder):
         threshold: float | None = None,
         hybrid: bool = False,
         where: str | None = None,
+        exact: bool = True,
     ) -> list[list[Found]]:
         """Return the k documents nearest to each query, best first; see `Run.search`."""
+        return self.of_one_state(
+            lambda: self._search_each(queries, k, index, onnx, threshold, hybrid, where, exact)
+        )
+
+    def _search_each(
+        self,
+        queries: Sequence[str],
+        k: int,
+        index: str | Path | None,
+        onnx: str | Path | None,
+        threshold: float | None,
+        hybrid: bool,
+        where: str | None,
+        exact: bool,
+    ) -> list[list[Found]]:
         self._refuse_queries(queries)
         refuse_depth(k)
         if hybrid and threshold is not None:
@@ -101,8 +123,8 @@ class TextSearch(RunFolder):
                 "a threshold is for similarities of whole vectors, and this index has cut ones: leave one out"
             )
         if hybrid:
-            return self._by_both(searched, texts, vectors, k, maker, among)
-        every = searched.search_each(vectors, k, maker, among)
+            return self._by_both(searched, texts, vectors, k, maker, among, exact)
+        every = searched.search_each(vectors, k, maker, among, exact)
         if is_cut:
             return every
         return [self._calibrated(hits, model, threshold) for hits in every]
@@ -138,6 +160,7 @@ class TextSearch(RunFolder):
         k: int,
         maker: str,
         among: Positions | None,
+        exact: bool,
     ) -> list[list[Found]]:
         """Return the k best documents of each query by words and vectors together.
 
@@ -149,11 +172,48 @@ class TextSearch(RunFolder):
         weight: float = self._once(weight_of, self.folder)
         every: list[list[Found]] = []
         for part in blocks(len(texts), len(index.documents)):
-            by_vectors = index.scores(vectors[part], maker)
-            scores = fused(by_vectors, words.scores(texts[part]), weight)
-            best = top_of(scores, k) if among is None else best_among(scores, k, among)
+            best = None
+            if not exact and among is None:
+                best = index.fused_candidates(vectors[part], texts[part], words, weight, k, maker)
+            if best is None:
+                by_vectors = index.scores(vectors[part], maker)
+                scores = fused(by_vectors, words.scores(texts[part]), weight)
+                best = top_of(scores, k) if among is None else best_among(scores, k, among)
             for ranked, positions in zip(*best, strict=True):
                 every.append(index.hits(ranked, positions))
+        return every
+
+    def search_words(
+        self, queries: Sequence[str], k: int = 10, where: str | None = None
+    ) -> list[list[Found]]:
+        """Return the k documents nearest to each query by words alone (BM25), best first; documents
+        without a common word are left out.
+
+        Raises:
+            DataError: an empty query, or a recommender.
+            ConfigError: `where` is no filter of the kept columns.
+
+        >>> from tempera import Run
+        >>> (hits,) = Run("runs/first").search_words(["keeps"], k=1)
+        >>> "keeps" in hits[0].text
+        True
+        """
+        return self.of_one_state(lambda: self._by_words(queries, k, where))
+
+    def _by_words(self, queries: Sequence[str], k: int, where: str | None) -> list[list[Found]]:
+        self._refuse_queries(queries)
+        refuse_depth(k)
+        index = self.index
+        among = None if where is None else index.passing(where)
+        words: BM25 = self._once(self._words, index)
+        texts = [encodable(query) for query in queries]
+        every: list[list[Found]] = []
+        for part in blocks(len(texts), len(index.documents)):
+            scores = words.scores(texts[part])
+            best = top_of(scores, k) if among is None else best_among(scores, k, among)
+            for ranked, positions in zip(*best, strict=True):
+                holding = ranked > 0
+                every.append(index.hits(ranked[holding], positions[holding]))
         return every
 
     def is_unknown(self, query: str) -> bool:
@@ -201,6 +261,9 @@ class TextSearch(RunFolder):
         from ..text.judge.lexical import Lexical
 
         own = self.index
+        is_exported = any(index is each for each in self._results.values())
+        if index is not own and not is_exported:
+            raise DataError(f"{self.folder} was replaced during a search; search again")
         words = open_words(self.folder, own.documents["text"], self.fingerprint)
         if index is own:
             return words
@@ -222,8 +285,12 @@ class TextSearch(RunFolder):
         kept for later searches."""
         key = (function, argument)
         if key not in self._results:
-            self._results[key] = function(argument)
+            self._results[key] = self.opened(lambda: function(argument))
         return self._results[key]
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._latest = None
 
     def _calibrated(self, hits: list[Found], model: str, threshold: float | None) -> list[Found]:
         """Add probabilities, and leave out results below the threshold."""

@@ -16,13 +16,14 @@ import typer
 from .. import __version__
 from ..errors import TemperaError
 from ..io.signals import heard_signals
+from .adding import add_documents
 from .distilling import distill
 from .laboratory import calibrate, learn, sweep, tune
 from .models import check, evaluate, export, merge, mine
 from .planning import plan
-from .recommending import add_items, recommend
+from .recommending import add_events, add_items, recommend
 from .searching import search
-from .serving import serve
+from .serving import mcp, serve
 from .shared import Command, Configured
 from .training import train, verify
 
@@ -35,10 +36,13 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     train,
     distill,
     search,
+    add_documents,
     evaluate,
     recommend,
     add_items,
     serve,
+    mcp,
+    add_events,
     mine,
     merge,
     calibrate,

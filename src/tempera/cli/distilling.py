@@ -21,7 +21,7 @@ def distill(
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Distil a model into a static model, from texts without labels.
+    """Distil a model into a static model, by texts alone.
 
     The texts are a folder of texts, a table with a column of texts, or a BEIR folder. Options are
     as for `tempera train`, e.g. data.queries=LOG, data.test=PAIRS, tower.dimensions=128 and

@@ -182,7 +182,7 @@ def calibrate(
     split: str = "test",
     as_json: Json = False,
 ) -> None:
-    """Turn similarities into probabilities, for search --threshold.
+    """Turn similarities into probabilities, for thresholds.
 
     The probabilities are written beside the model.
 

@@ -169,7 +169,7 @@ def export(
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Export a model, vectors of the model, or the held-out queries.
+    """Export a model, its vectors, or the held-out queries.
 
     A model goes to ONNX (of a recommender, the tower of users), vectors to FAISS or Parquet, and
     queries to a BEIR folder.
@@ -296,7 +296,7 @@ def merge(
     overwrite: bool = False,
     as_json: Json = False,
 ) -> None:
-    """Merge a trained model with the model that training began with.
+    """Merge a trained model with the model it began with.
 
     The merged model keeps most of what training has gained, and loses less elsewhere.
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ..errors import TemperaError, quantity
-from .shared import Json, answer, say
+from .shared import Json, answer, ids_of, say
 
-_ID = re.compile(r'\s*(?:"((?:[^"]|"")*)"\s*|([^,\n]*))(?:[,\n]|$)')  # in quotes, or plain
 _WRITTEN = "written: {output}: {rows:,} recommendations for {users:,} users, ranked by {ranked_by}"
 
 
@@ -36,6 +34,7 @@ def recommend(
     histories: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o")] = None,
     overwrite: bool = False,
+    explain: bool = False,
     elapsed: Annotated[str | None, typer.Option(hidden=True)] = None,
     as_json: Json = False,
 ) -> None:
@@ -74,6 +73,7 @@ def recommend(
             the run need not know them.
         output: .parquet, .csv or .jsonl file to write.
         overwrite: replace the file of --output.
+        explain: show under each item the largest parts of its score; with --json, all parts.
         elapsed: the former name of --now.
     """
     if elapsed is not None:
@@ -91,11 +91,13 @@ def recommend(
         "hybrid": hybrid,
         "context": _context(context or []),
         "candidates": candidates,
-        "exclude": None if exclude is None else _ids(exclude),
+        "exclude": None if exclude is None else ids_of(exclude),
         "where": where,
         "diversity": diversity,
     }
     many = [every, users is not None, histories is not None]
+    if explain and (any(many) or similar is not None):
+        raise TemperaError("--explain is for --user or --history: leave it out")
     if any(many) or output is not None:
         for_one = [user, history, similar, index]
         if output is None or sum(many) != 1 or for_one != [None] * len(for_one):
@@ -110,16 +112,23 @@ def recommend(
         lines += [f"note: {note}" for note in facts["notes"]]
         answer(facts, as_json, lambda: say("\n".join(lines)))
         return
-    items = None if history is None else _ids(history)
+    items = None if history is None else ids_of(history)
     if items == [] and user is None and similar is None:
         raise TemperaError(
             f"--history {history!r} names no item; give ids such as --history A,B, or --user ID"
         )
-    result = Run(run).recommend(user, items, index=index, similar=similar, **options)
-    hits = [
+    opened = Run(run)
+    result = opened.recommend(user, items, index=index, similar=similar, **options)
+    explanations = []
+    if explain:
+        question = {name: options[name] for name in ("now", "before", "hybrid", "context")}
+        explanations = opened.explain_item(result.hits, user, items, index=index, **question)
+    hits: list[dict[str, Any]] = [
         {"rank": hit.rank, "score": hit.score, "id": hit.id, "name": hit.name}
         for hit in result.hits
     ]
+    for hit, explanation in zip(hits, explanations):
+        hit["explanation"] = explanation.json()
     document = {
         "user": user,
         "similar": similar,
@@ -128,7 +137,10 @@ def recommend(
         "notes": list(result.notes),
         "hits": hits,
     }
-    answer(document, as_json, lambda: say(str(result)))
+    lines = str(result).splitlines()
+    for number, explanation in enumerate(explanations):
+        lines[len(result.notes) + number] += f"\n     {explanation.line()}"
+    answer(document, as_json, lambda: say("\n".join(lines)))
 
 
 def _context(pairs: list[str]) -> dict[str, str]:
@@ -142,21 +154,6 @@ def _context(pairs: list[str]) -> dict[str, str]:
             )
         context[name] = value
     return context
-
-
-def _ids(text: str) -> list[str]:
-    """Return the ids between commas, without spaces around them; an id in double quotes keeps its
-    spaces and commas.
-
-    >>> _ids('A, "B,1", " C ""D",')
-    ['A', 'B,1', ' C "D']
-    """
-    names = []
-    for quoted, plain in _ID.findall(text):
-        name = quoted.replace('""', '"') or plain.strip()
-        if name:
-            names.append(name)
-    return names
 
 
 def add_items(run: Path, items: Path, as_json: Json = False) -> None:
@@ -176,4 +173,35 @@ def add_items(run: Path, items: Path, as_json: Json = False) -> None:
         lines.append(f"left out: {quantity(count, reason)}")
     absent = facts["columns_left_out"]
     lines += [f"left out: column {name!r}, which the run's items do not have" for name in absent]
+    answer(facts, as_json, lambda: say("\n".join(lines)))
+
+
+def add_events(run: Path, events: Path, as_json: Json = False) -> None:
+    """Add new events to a trained recommender, without training.
+
+    Users go on from their new events, what they have met is left out, and new users are known by
+    their histories.
+
+    Args:
+        run: run folder of a recommender.
+        events: table of interactions, with the columns of the interactions trained on.
+    """
+    from ..recommender.new_events import add_events as run_adding
+
+    facts = run_adding(run, events)
+    lines = [
+        f"{quantity(facts['events'], 'events')} added, of {quantity(facts['users'], 'users')}, "
+        f"{facts['new_users']:,} of whom are new"
+    ]
+    if facts["latest"] is not None:
+        lines[0] += f"; the latest is at {facts['latest']}"
+    if facts["seen_only"]:
+        lines.append(
+            f"{facts['seen_only']:,} of them are rated low or disliked, and only count as seen"
+        )
+    for reason, count in facts["left_out"].items():
+        lines.append(f"left out: {quantity(count, reason)}")
+    if facts["recounted"]:
+        lines.append("the table of counts is counted again, over old and new events")
+    lines += [f"note: {note}" for note in facts["notes"]]
     answer(facts, as_json, lambda: say("\n".join(lines)))

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _LENGTH = 100  # letters of a document in a line that is no terminal's
 _LEAST = 40  # and in a narrow terminal
-_LINKS = ("url", "link")  # columns of links, in lower case
-_SCHEMES = ("http://", "https://")
 _NOTHING = "the model knows no word of this query, so that the order of these hits says nothing"
 # Words of a query that are never marked.
 # fmt: off
@@ -43,6 +41,7 @@ def search(
     onnx: Path | None = None,
     threshold: Annotated[float | None, typer.Option(min=0, max=1)] = None,
     where: Annotated[str | None, typer.Option(metavar="EXPRESSION")] = None,
+    explain: bool = False,
     as_json: Json = False,
 ) -> None:
     """Search the documents of a run.
@@ -59,6 +58,7 @@ def search(
         threshold: lowest probability to show; see calibrate.
         where: search only documents for which this is true, an expression of DuckDB over the kept
             columns, e.g. "lang = 'de' and year >= 2024".
+        explain: show under each hit the largest parts of its score; with --json, all parts.
     """
     from ..artifacts.run_folder import Run
 
@@ -71,6 +71,9 @@ def search(
         hits = ranked
         if threshold is not None:
             hits = [hit for hit in ranked if (hit.probability or 0.0) >= threshold]
+        explanations = []
+        if explain:
+            explanations = searched.explain(text, hits, hybrid, index, passages=0)
         notes = []
         if ranked and _is_unread(searched, text, ranked, hybrid):
             notes.append(_NOTHING)
@@ -81,6 +84,8 @@ def search(
             "hits": [hit.json() for hit in hits],
             "notes": list(notes),
         }
+        for hit, explanation in zip(document["hits"], explanations):
+            hit["explanation"] = explanation.json()
         if where is not None:
             document["where"] = where
             document["passing"] = len(searched.passing(where, index))
@@ -91,7 +96,8 @@ def search(
             notes.append(
                 f"left out: {left_out} of {len(ranked)} with a probability below {threshold:g}"
             )
-        answer(document, as_json, lambda: _show(text, hits, notes, piped))  # noqa: B023  # it is called at once
+        lines = [explanation.line() for explanation in explanations]
+        answer(document, as_json, lambda: _show(text, hits, notes, piped, lines))  # noqa: B023  # it is called at once
 
 
 def _is_unread(run: Run, query: str, ranked: Sequence[Found], hybrid: bool) -> bool:
@@ -135,11 +141,18 @@ def _lines() -> Iterator[str]:
         yield line
 
 
-def _show(query: str, hits: Sequence[Found], notes: Sequence[str], with_query: bool) -> None:
-    """Print a line for each hit: rank, score, name or beginning of the text, and link or place.
+def _show(
+    query: str,
+    hits: Sequence[Found],
+    notes: Sequence[str],
+    with_query: bool,
+    reasons: Sequence[str] = (),
+) -> None:
+    """Print a line for each hit: rank, score, name or beginning of the text, and place.
 
     Args:
         with_query: print the query first.
+        reasons: a line to print under each hit; none prints no line.
     """
     from rich.text import Text
 
@@ -147,25 +160,19 @@ def _show(query: str, hits: Sequence[Found], notes: Sequence[str], with_query: b
         print(f"search: {one_line(query)}")
     terminal = console(highlight=False)
     heads = [f"{hit.rank:>2}  {hit.score:.3f}  {percent(hit.probability)}" for hit in hits]
-    places = [one_line(_place(hit)) for hit in hits]
+    places = [one_line(hit.place) for hit in hits]
     around = max((len(head) + len(place) + 2 for head, place in zip(heads, places)), default=0)
     length = max(_LEAST, terminal.width - around) if terminal.is_terminal else _LENGTH
     texts = [one_line(hit.name or " ".join(hit.preview.split()))[:length] for hit in hits]
     width = max(map(len, texts), default=0)
-    for head, text, place in zip(heads, texts, places):
+    for number, (head, text, place) in enumerate(zip(heads, texts, places)):
         gap = " " * (width - len(text) + 2)
         line = Text.assemble(head, marked(text, query), gap, (place, "dim"))
         terminal.print(line, soft_wrap=True)
+        if reasons:
+            terminal.print(Text(f"    {reasons[number]}", "dim"), soft_wrap=True)
     for note in notes:
         terminal.print(note, soft_wrap=True)
-
-
-def _place(hit: Found) -> str:
-    """Return the link of a document, from a kept column called url or link; else its place."""
-    for name, value in hit.columns.items():
-        if name.lower() in _LINKS and isinstance(value, str) and value.startswith(_SCHEMES):
-            return value
-    return hit.place
 
 
 def marked(text: str, query: str) -> Text:

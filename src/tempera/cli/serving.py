@@ -19,6 +19,7 @@ def serve(
     host: str = "127.0.0.1",
     allow_host: Annotated[list[str] | None, typer.Option(metavar="NAME")] = None,
     token_file: Path | None = None,
+    writable: bool = False,
     open_page: Annotated[bool, typer.Option("--open")] = False,
 ) -> None:
     """Serve runs over HTTP, with a page.
@@ -33,6 +34,7 @@ def serve(
         allow_host: further name of the server, such as a proxy's; may be repeated.
         token_file: file with the token that requests have to bear (default: the environment
             variable TEMPERA_TOKEN; none on this machine alone).
+        writable: let requests that bear the token add documents and remove them.
         open_page: open the page in a browser.
     """
     from ..io.require import require
@@ -41,7 +43,8 @@ def serve(
     from ..server.listening import serve as run_serving
 
     token = _token(token_file)
-    run_serving(runs, host, port, allow_host or [], token, _open_browser if open_page else None)
+    started = _open_browser if open_page else None
+    run_serving(runs, host, port, allow_host or [], token, writable, started)
 
 
 def _token(file: Path | None) -> str | None:
@@ -61,3 +64,19 @@ def _open_browser(address: str) -> None:
 
     # Some browsers only return when they are closed.
     Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+
+def mcp(runs: Annotated[list[Path], typer.Argument(metavar="RUN...")]) -> None:
+    """Serve runs to an assistant as tools (MCP).
+
+    The assistant's program starts the command and talks to it over standard input and output.
+
+    Args:
+        runs: run folders; a call names one by its folder's name, and asks the first without.
+    """
+    from ..io.require import require
+
+    require("mcp", "tempera mcp")
+    from ..server.mcp_tools import serve_tools
+
+    serve_tools(runs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Callable
 from itertools import pairwise
@@ -30,6 +31,8 @@ Output = Annotated[Path, typer.Option("--output", "-o")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on standard output instead of text.")
 ]
+
+_ID = re.compile(r'\s*(?:"((?:[^"]|"")*)"\s*|([^,\n]*))(?:[,\n]|$)')  # in quotes, or plain
 
 
 def split(arguments: list[str]) -> tuple[Path | None, list[str]]:
@@ -97,6 +100,21 @@ def refuse_absent(*models: Path | None) -> None:
     for model in models:
         if model is not None and not model.exists():
             raise DataError(f"no such folder: {model}; give that of a run or of a saved model")
+
+
+def ids_of(text: str) -> list[str]:
+    """Return the ids between commas, without spaces around them; an id in double quotes keeps its
+    spaces and commas.
+
+    >>> ids_of('A, "B,1", " C ""D",')
+    ['A', 'B,1', ' C "D']
+    """
+    names = []
+    for quoted, plain in _ID.findall(text):
+        name = quoted.replace('""', '"') or plain.strip()
+        if name:
+            names.append(name)
+    return names
 
 
 def say(text: str) -> None:

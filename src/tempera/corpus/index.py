@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,20 +26,29 @@ from ..ranking.nearest import top
 from ..ranking.small_vectors import SmallVectors
 from ..tables.kept_columns import refuse_unreadable
 from ..tables.tables import parquet_table
-from ..tables.vector_files import COLUMNS, DOCUMENT, KEY, PREVIEW, TEXT, matrix
+from ..tables.vector_files import COLUMNS, DOCUMENT, KEY, PREVIEW, TEXT, VECTOR, matrix
 from ..task.run_files import BEGINNING, GIVEN_ID
 from ..task.showcase import Searched
 from ..towers.saved import fingerprint
 from ..towers.stamp import Stamp, beside, checksum
 from . import approximate
+from .bits import LARGE, Bits, are_cheaper
+from .flat_columns import flattened, nested
 from .json_columns import json_columns
+from .nearest_by_bits import top_by_bits, top_by_both
 from .where import passing
+
+if TYPE_CHECKING:  # recommenders search an index, too, and import nothing of texts
+    from ..text.judge.lexical import BM25
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
 
 _FILTERS = 32  # expressions whose documents an index remembers, a bit for each document
 _VECTORS, _DOCUMENTS, _TABLE = "vectors.npy", "documents.arrow", "vectors.parquet"
+# Rows of a row group of Parquet. DuckDB reads row groups side by side, and needs half the time that
+# it takes for groups of a million rows.
+_ROWS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,8 @@ class Found(IndexedDocument):
 def write_index(
     folder: Path, vectors: Vectors, documents: pa.Table, stamp: Stamp | None = None
 ) -> None:
-    """Write vectors, [c, D], and the table of documents.
+    """Write vectors, [c, D], and the table of documents; for a large corpus also the bits of the
+    vectors.
 
     Args:
         documents: columns doc_id, name, place and doc; where the source has ids, given_doc_id, the
@@ -104,7 +114,10 @@ def write_index(
     if COLUMNS in documents.column_names:
         columns[COLUMNS] = documents[COLUMNS]
     if stamp is not None:
-        stamp = replace(stamp, checksum=checksum(vectors))
+        of_vectors = checksum(vectors)
+        stamp = replace(stamp, checksum=of_vectors)
+        if len(vectors) >= LARGE and stamp.normalised:
+            Bits.of(vectors).write(folder, of_vectors)
     _write_documents(folder, pa.table(columns), stamp)
 
 
@@ -132,6 +145,19 @@ def _write_documents(folder: Path, table: pa.Table, stamp: Stamp | None) -> None
         pa.ipc.new_file(file, table.schema) as writer,
     ):
         writer.write_table(table)
+
+
+def write_stamp(folder: Path, model: str) -> None:
+    """Write the documents of an index again, stamped with the fingerprint of another model that
+    gives the same vectors; an index without a stamp stays."""
+    path = folder / _DOCUMENTS
+    with pa.OSFile(str(path), "rb") as file:
+        table = pa.ipc.open_file(file).read_all()
+    stamp = Stamp.read(table.schema.metadata, folder)
+    if stamp is None:
+        return
+    path.unlink()  # it may be a link to the file of another folder
+    _write_documents(folder, table, replace(stamp, model=model))
 
 
 class Index:
@@ -190,11 +216,13 @@ class Index:
         k: int = 10,
         model: str | None = None,
         among: Positions | None = None,
+        exact: bool = True,
     ) -> list[list[Found]]:
         """Return the k documents nearest to each query vector, [q, D], best first.
 
         Args:
             among: positions of the documents to choose from, ascending; None for all.
+            exact: compare every vector; False compares candidates where `has_candidates`.
 
         Raises:
             DataError: the queries have another width, or are by another model than the index, if
@@ -203,7 +231,10 @@ class Index:
         if among is not None:
             scores, positions = self._nearest_among(queries, k, model, among)
         elif self.is_approximate:
-            scores, positions = self.vectors.top(self._fitted(queries, model), k)
+            scores, positions = self.vectors.top(self.fitted(queries, model), k)
+        elif not exact and self.has_candidates(k):
+            queries = self._finite(self.fitted(queries, model))
+            scores, positions = top_by_bits(queries, self.vectors, self.bits, k)
         else:
             scores, positions = self.nearest(queries, k, model)
         every = []
@@ -228,7 +259,7 @@ class Index:
         Raises:
             DataError: as `search` does, or the index is approximate.
         """
-        queries = self._fitted(queries, model)
+        queries = self.fitted(queries, model)
         try:
             return top(queries, _exact(self), k, without=without)
         except DataError:  # a score is NaN
@@ -239,7 +270,7 @@ class Index:
     ) -> tuple[Vectors, Positions]:
         """Return scores and positions of the k documents nearest to each query vector among some
         documents."""
-        queries = self._fitted(queries, model)
+        queries = self.fitted(queries, model)
         try:
             return top_among(queries, _exact(self), k, among)
         except DataError:  # a score is NaN
@@ -269,6 +300,47 @@ class Index:
         passes[passing(self.columns, expression)] = True
         return np.packbits(passes)
 
+    def fused_candidates(
+        self,
+        queries: Vectors,
+        texts: Sequence[str],
+        words: BM25,
+        weight: float,
+        k: int,
+        model: str | None = None,
+    ) -> tuple[NDArray[np.float64], Positions] | None:
+        """Return fused scores and positions of the k best candidates of each query by words and
+        vectors, [q, k] each; None where every document has to be compared.
+
+        Args:
+            queries: [q, D].
+            texts: of the queries, [q].
+            words: of the documents.
+            weight: of the vectors.
+
+        Raises:
+            DataError: as `search` does.
+        """
+        queries = self._finite(self.fitted(queries, model))
+        if not self.has_candidates(k):
+            return None
+        return top_by_both(queries, texts, self.vectors, self.bits, words, weight, k)
+
+    def has_candidates(self, k: int) -> bool:
+        """Return True if candidates for k documents, by the bits of the vectors, cost less than an
+        exact search: in a large corpus of unit vectors."""
+        if self.is_approximate or self.stamp is None or not self.stamp.normalised:
+            return False
+        return are_cheaper(self.vectors.shape, k)
+
+    @cached_property
+    def bits(self) -> Bits:
+        """The bits of the vectors; where the index holds none, they are computed."""
+        stored = None
+        if self.stamp is not None and self.stamp.checksum is not None:
+            stored = Bits.read(self.folder, self.stamp.checksum, self.vectors.shape)
+        return stored or Bits.of(self.vectors)
+
     def scores(self, query: Vectors, model: str | None = None) -> Vectors:
         """Return the inner product of every document with a query vector, [D] -> [c], or with
         several query vectors, [q, D] -> [q, c].
@@ -276,7 +348,7 @@ class Index:
         Raises:
             DataError: as `search` does, or the index is approximate.
         """
-        query = self._fitted(query, model)
+        query = self.fitted(query, model)
         vectors = np.asarray(_exact(self))
         products = vectors @ query if query.ndim == 1 else query @ vectors.T
         scores: Vectors = np.asarray(products, np.float32)
@@ -299,11 +371,22 @@ class Index:
         Raises:
             DataError: no document has the id.
         """
-        position = pc.index(self.documents["id"], pa.scalar(name, pa.large_string())).as_py()
-        if position < 0:
-            raise DataError(f"no document of {self.folder} has the id {name!r}")
-        (row,) = self._rows(np.array([position]))
+        (row,) = self._rows(self.positions([name]))
         return IndexedDocument(**row)
+
+    def positions(self, names: Sequence[str]) -> Positions:
+        """Return the position of the document with each id, [n].
+
+        Raises:
+            DataError: an id that no document has.
+        """
+        positions = []
+        for name in names:
+            position = pc.index(self.documents["id"], pa.scalar(name, pa.large_string())).as_py()
+            if position < 0:
+                raise DataError(f"no document of {self.folder} has the id {name!r}")
+            positions.append(position)
+        return np.array(positions, np.int64)
 
     def _rows(self, positions: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Return the id, name, place, text and columns of the documents at some positions."""
@@ -311,7 +394,7 @@ class Index:
             self.documents.drop_columns(
                 [name for name in (KEY,) if name in self.documents.column_names]
             )
-            .take(pa.array(positions))
+            .take(_as_arrow(positions))
             .to_pylist()
         )
         for row in rows:
@@ -342,6 +425,11 @@ class Index:
         positions: Positions = places.fill_null(-1).to_numpy().astype(np.int64)
         return positions
 
+    def _finite(self, queries: Vectors) -> Vectors:
+        if not np.isfinite(queries).all():
+            raise self._not_finite()
+        return queries
+
     def _not_finite(self) -> DataError:
         return DataError(f"the embeddings of {self.folder}, or of the query, are not finite")
 
@@ -362,9 +450,10 @@ class Index:
                     f"{self.folder} compares by inner product, for which no number may be left out: drop the width"
                 )
             self.stamp = replace(self.stamp, dimensions=width, checksum=None)
+        self.__dict__.pop("bits", None)
         self.vectors = SmallVectors(vectors, width)[:]
 
-    def _fitted(self, query: Vectors, model: str | None) -> Vectors:
+    def fitted(self, query: Vectors, model: str | None) -> Vectors:
         """Return query vectors, [.., D], cut to the width of the index if the index has cut vectors.
 
         Raises:
@@ -384,6 +473,12 @@ class Index:
         return query
 
 
+def _as_arrow(positions: Positions) -> pa.Array:
+    """Return positions as an Arrow array; `pa.array` would load pandas, which takes 0.2 s."""
+    positions = np.ascontiguousarray(positions, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
+
+
 def _typed(documents: pa.Table) -> pa.Table:
     """Return the documents with the columns and types of an index; only keys and kept columns may
     be missing, and the beginnings of texts may stand for the texts."""
@@ -401,8 +496,8 @@ def _typed(documents: pa.Table) -> pa.Table:
 def _read(folder: Path) -> tuple[pa.Table, Any]:
     """Return the documents and the vectors of an exact index."""
     if (folder / _TABLE).exists():
-        table = parquet_table(folder / _TABLE)
-        return table, np.asarray(matrix(table["vector"], str(folder / _TABLE)), np.float32)
+        table = nested(parquet_table(folder / _TABLE))
+        return table, np.asarray(matrix(table[VECTOR], str(folder / _TABLE)), np.float32)
     if (folder / approximate.FILE).exists():
         vectors: Any = approximate.Approximate(folder / approximate.FILE)
     else:
@@ -413,16 +508,25 @@ def _read(folder: Path) -> tuple[pa.Table, Any]:
 
 
 def write_parquet(folder: Path, index: Index) -> None:
-    """Write the documents of an exact index with a column `vector` of D floats, in the form for
-    vector databases."""
+    """Write the documents of an exact index with a column for each kept column and a column
+    `vector` of D floats, in the form for databases."""
     vectors = _exact(index)
-    column = pa.FixedSizeListArray.from_arrays(
-        pa.array(np.ascontiguousarray(vectors).ravel()), vectors.shape[1]
-    )
-    table = index.documents.append_column("vector", column)
+    values = pa.array(np.ascontiguousarray(vectors).ravel())
     stamp = index.stamp
+    documents = index.documents.replace_schema_metadata(stamp and stamp.metadata())
+    table = flattened(documents).append_column(
+        VECTOR, pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])
+    )
+    # A dictionary and ranges of the numbers of vectors would help no reader.
+    others = [name for name in table.column_names if name != VECTOR]
     folder.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(table.replace_schema_metadata(stamp and stamp.metadata()), folder / _TABLE)
+    parquet.write_table(
+        table,
+        folder / _TABLE,
+        row_group_size=_ROWS,
+        use_dictionary=others,
+        write_statistics=others,
+    )
 
 
 def write_approximate(folder: Path, index: Index, kind: str) -> float:

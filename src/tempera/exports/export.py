@@ -32,8 +32,8 @@ def export(
     metrics.json.
 
     onnx: the model with pooling and normalisation inside, compared with the saved model. faiss: the
-    corpus as an approximate index, with the share of exact neighbours among the hits. parquet: ids
-    and vectors for a vector database, of a recommender's items and users.
+    corpus as an approximate index, with the share of exact neighbours among the hits. parquet: ids,
+    kept columns and vectors for databases, of a recommender's items and users.
 
     Args:
         run: a run folder; for ONNX also a model folder.

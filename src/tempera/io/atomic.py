@@ -7,6 +7,7 @@ output is removed and old output stays.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,8 @@ from typing import Any
 from ..errors import OutputError
 from .documents import parsed, write_json
 from .lock import alone
-from .manifest import MANIFEST, Manifest
+from .manifest import MANIFEST, FileSum, Manifest, names_in, refuse_damaged
+from .swapped import exchange
 
 _PATIENCE = 30.0  # seconds that a process waits to add files, while another process adds files
 EXPORTS = "export"  # the folder for other programs, in the folder of a run or a model
@@ -74,11 +76,15 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
+def new_folder(folder: Path, known: Mapping[str, FileSum] | None = None) -> Iterator[Path]:
     """Give a folder to fill that replaces `folder` when the block ends without an error; after an
     error, the folder is removed.
 
     A manifest of all files is written last.
+
+    Args:
+        folder: the later name of the folder.
+        known: checksums of files of `folder`, for those that the block links into the new one.
 
     Raises:
         OutputError: the folder cannot be written (disk full, no permission), or somebody removed it
@@ -96,12 +102,82 @@ def new_folder(folder: Path) -> Iterator[Path]:
                 raise OutputError(
                     f"{partial} was removed while it was written; run the same command again"
                 )
-            (partial / MANIFEST).write_bytes(Manifest.of(partial).content())
+            content = _manifest(partial, folder, known or {}).content()
+            (partial / MANIFEST).unlink(missing_ok=True)  # it may be a link to an earlier manifest
+            (partial / MANIFEST).write_bytes(content)
             for path in (*partial.rglob("*"), partial):
                 _to_disk(path)
             _swap(partial, folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def _manifest(partial: Path, folder: Path, known: Mapping[str, FileSum]) -> Manifest:
+    """Return the manifest of a new folder; a file shared with the old folder keeps its known
+    checksum, by which a fault that the file had before is still found."""
+    files = {}
+    for name in names_in(partial):
+        is_shared = name in known and (folder / name).exists()
+        if is_shared and os.path.samefile(partial / name, folder / name):
+            files[name] = known[name]
+        else:
+            files[name] = FileSum.of(partial / name)
+    return Manifest(partial, files)
+
+
+@contextmanager
+def renewed(folder: Path, without: Sequence[str] = ()) -> Iterator[Path]:
+    """Give a copy of a finished folder to change, which takes the folder's place when the block
+    ends without an error; processes take turns.
+
+    The copy shares the files of the folder by hard links, where the disk has these, so that it
+    costs as much as the files that the block writes. The block may add, replace and remove files,
+    and never writes into an existing one.
+
+    Args:
+        folder: of a run.
+        without: names of files and folders that the copy leaves out, to be written by the block.
+
+    Raises:
+        OutputError: another process is writing there, or the copy cannot be written.
+        DataError: the manifest is damaged, or on a disk without links, a file.
+    """
+    folder = Path(os.path.realpath(folder))
+    with as_output_error(folder), _only_writer(folder):
+        if folder.is_mount():
+            raise OutputError(
+                f"{folder} is a mount point, which cannot be replaced whole; move the run into a folder inside it"
+            )
+        has_manifest = (folder / MANIFEST).is_file()
+        known = dict(Manifest.of_folder(folder).files) if has_manifest else {}
+        with new_folder(folder, known) as partial:
+            _link_files(folder, partial, without)
+            yield partial
+
+
+def _link_files(folder: Path, partial: Path, without: Sequence[str]) -> None:
+    """Fill a folder with the files of another one, apart from its manifest and from `without`."""
+    left_out = {MANIFEST, *without}
+    for here, folders, files in os.walk(folder):
+        inner = Path(here).relative_to(folder)
+        folders[:] = [each for each in folders if (inner / each).as_posix() not in left_out]
+        (partial / inner).mkdir(exist_ok=True)
+        for each in files:
+            name = inner / each
+            if name.as_posix() not in left_out and not each.endswith(".partial"):
+                _link(folder / name, partial / name)
+
+
+def _link(path: Path, place: Path) -> None:
+    """Link a file to a second place; where the disk has no links, copy it, once its checksum is
+    compared."""
+    try:
+        os.link(path, place, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        refuse_damaged(path)
+        shutil.copy2(path, place, follow_symlinks=False)
 
 
 def write_manifest(folder: Path) -> None:
@@ -334,6 +410,13 @@ def _replaced(place: Path) -> Path:
     return place.with_name(f"{place.name}.replaced")
 
 
+def is_between(folder: Path) -> bool:
+    """Return True at the moment in which a folder is replaced and its name leads to no folder, on a
+    disk that cannot exchange folders."""
+    place = Path(os.path.realpath(folder))
+    return not place.exists() and _replaced(place).exists()
+
+
 def _finish(new: Path, place: Path) -> None:
     """Complete the work of a process killed while replacing an old folder: put the new folder in
     its place, and remove the old folder."""
@@ -346,8 +429,17 @@ def _finish(new: Path, place: Path) -> None:
 
 
 def _swap(new: Path, place: Path) -> None:
+    """Put a new folder in the place of an old one, and remove the old one.
+
+    Where the disk can exchange folders, a reader finds one of them at every moment.
+    """
     old = _replaced(place)
     if place.exists():
+        if _exchanged(new, place):
+            with suppress(OSError):  # the next writer clears what stays
+                new.rename(old)
+            shutil.rmtree(old, ignore_errors=True)
+            return
         place.rename(old)
     try:
         new.rename(place)
@@ -359,6 +451,22 @@ def _swap(new: Path, place: Path) -> None:
             old.rename(place)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchanged(new: Path, place: Path) -> bool:
+    """Exchange two folders for good; False, with all as before, where the disk has no exchange.
+
+    Raises:
+        OSError: the exchange did not reach the disk, and was taken back.
+    """
+    if not exchange(new, place):
+        return False
+    try:
+        _to_disk(place.parent)
+    except BaseException:
+        exchange(new, place)
+        raise
+    return True
 
 
 def _to_disk(path: Path) -> None:

@@ -186,6 +186,11 @@ class Manifest:
             if not beside and not each.endswith(_FOR_PEOPLE):
                 self._refuse(each)
 
+    def is_compared(self, name: str) -> bool:
+        """Return True if this process has found a file whole, and the file has not changed since."""
+        path = self.folder / name
+        return _compared.get(str(path)) == (_state(path), self.files[name])
+
     def damaged(self, name: str, fault: str) -> DataError:
         """Return the error for a changed file."""
         return DataError(
@@ -194,11 +199,11 @@ class Manifest:
         )
 
     def _refuse(self, name: str) -> None:
+        if self.is_compared(name):
+            return
         path = self.folder / name
         expected = self.files[name]
         state = _state(path)
-        if _compared.get(str(path)) == (state, expected):
-            return
         fault = expected.fault(path)
         if fault is not None:
             raise self.damaged(name, fault)

@@ -45,14 +45,32 @@ def standardised(scores: Scores) -> Floats:
     """
     if not scores.shape[1]:
         return scores.astype(np.float64)
+    _, deviation, centred = _moments(scores)
+    scaled: Floats = np.divide(centred, deviation, out=np.zeros_like(centred), where=deviation > 0)
+    return scaled
+
+
+def mean_and_deviation(scores: Scores) -> tuple[Floats, Floats]:
+    """Return the mean and the standard deviation of each row of scores, [q, c] -> [q] each, as
+    `standardised` takes them; the deviation of equal scores is 0.
+
+    >>> mean, deviation = mean_and_deviation(np.array([[1.0, 3.0], [0.7, 0.7 + 1e-7]]))
+    >>> mean.round(3).tolist(), deviation.tolist()
+    ([2.0, 0.7], [1.0, 0.0])
+    """
+    mean, deviation, _ = _moments(scores)
+    return mean[:, 0], deviation[:, 0]
+
+
+def _moments(scores: Scores) -> tuple[Floats, Floats, Floats]:
+    """Return the mean and the deviation of each row, [q, 1] each, and the differences from the
+    mean, [q, c]; the deviation of scores that are equal up to rounding is 0."""
     most, least = scores.max(1, keepdims=True), scores.min(1, keepdims=True)
     rounding = ROUNDING * np.maximum(1, np.maximum(np.abs(most), np.abs(least)))
-    centred = scores.astype(np.float64) - scores.mean(1, keepdims=True, dtype=np.float64)
+    mean: Floats = scores.mean(1, keepdims=True, dtype=np.float64)
+    centred = scores.astype(np.float64) - mean
     deviation = np.sqrt((centred**2).mean(1, keepdims=True))
-    scaled: Floats = np.divide(
-        centred, deviation, out=np.zeros_like(centred), where=most - least > rounding
-    )
-    return scaled
+    return mean, np.where(most - least > rounding, deviation, 0.0), centred
 
 
 def reciprocal_ranks(scores: Scores) -> Floats:

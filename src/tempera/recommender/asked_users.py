@@ -29,7 +29,7 @@ from ..tables.nested import with_paths
 from ..tables.streams import stream
 from ..tables.tables import blocks
 from ..task.run_files import USERS
-from .further_events import read_further, refuse_another_unit
+from .further_events import left_out_of, read_further, refuse_another_unit
 from .known_items import ids_of
 from .recommender import Recommender
 from .stored_histories import Codes
@@ -112,9 +112,10 @@ def users_of_histories(
     assert isinstance(options, Interactions)
     options, notes = _fitting(options, histories)
     later = read_further(options, histories, recommender.integers)
-    refuse_another_unit(later, recommender)
+    refuse_another_unit(later.time, recommender)
     from_file, left_out = _past_of(later, recommender)
-    notes += [f"left out: {quantity(count, reason)}" for reason, count in later.dropped.items()]
+    for reason, count in left_out_of(later.dropped, options).items():
+        notes.append(f"left out: {quantity(count, reason)}")
     unknown_items = left_out.sum()
     if unknown_items == len(left_out):
         raise DataError(
@@ -244,8 +245,9 @@ def _past_of(later: Timeline, recommender: Recommender) -> tuple[PastEvents, NDA
     kept = code >= 0
     offsets = np.concatenate([[0], kept.cumsum()])[later.offsets]
     rows = {"items": Histories.of(code[kept], offsets)}
-    if later.time is not None and later.ordered:
-        rows["times"] = Histories.of(later.time[kept], offsets)
+    times: NDArray[Any] | None = later.time if later.ordered else None
+    if times is not None:
+        rows["times"] = Histories.of(times[kept], offsets)
     if later.target is not None:
         rows["targets"] = Histories.of(later.target[kept], offsets)
     if later.context is not None and recommender.contexts is not None:
@@ -256,8 +258,9 @@ def _past_of(later: Timeline, recommender: Recommender) -> tuple[PastEvents, NDA
         stays = aside >= 0
         offsets = np.concatenate([[0], stays.cumsum()])[later.aside.offsets]
         rows["aside"] = Histories.of(aside[stays], offsets)
-        if later.aside.time is not None and later.ordered:
-            rows["aside_times"] = Histories.of(later.aside.time[stays], offsets)
+        aside_times: NDArray[Any] | None = later.aside.time if later.ordered else None
+        if aside_times is not None:
+            rows["aside_times"] = Histories.of(aside_times[stays], offsets)
     return PastEvents(**rows), ~kept
 
 

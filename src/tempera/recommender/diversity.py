@@ -101,4 +101,5 @@ def _between_0_and_1(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     span = scores.max() - scores.min()
     if not span:
         return np.zeros(len(scores))
-    return (scores - scores.min()) / span
+    scaled: NDArray[np.float64] = (scores - scores.min()) / span
+    return scaled

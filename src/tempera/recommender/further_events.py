@@ -9,20 +9,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..recommend.judge.moments import ANOTHER_UNIT
 from ..recommend.read.division import Undivided
+from ..recommend.read.events import BELOW
 from ..recommend.read.feature_tables import texts_of
 from ..recommend.read.interactions import Interactions
 from ..recommend.read.timeline import Timeline
 from .recommender import Recommender
 
 
-def read_further(options: Interactions, data: Any, integers: Mapping[str, bool]) -> Timeline:
-    """Return the timeline of other data, read like the data of the run, with ids as texts in the
-    run's spelling."""
-    source = replace(
+def without_files(options: Interactions) -> Interactions:
+    """Return the options of a run for reading other data, as a whole."""
+    return replace(
         options,
         path=None,
         users=None,
@@ -31,6 +32,12 @@ def read_further(options: Interactions, data: Any, integers: Mapping[str, bool])
         test=None,
         split=Undivided(),
     )
+
+
+def read_further(options: Interactions, data: Any, integers: Mapping[str, bool]) -> Timeline:
+    """Return the timeline of other data, read like the data of the run, with ids as texts in the
+    run's spelling."""
+    source = without_files(options)
     is_path = isinstance(data, str | Path)
     held = replace(source, path=str(data)) if is_path else source.hand(data)
     later = held.read(whole=False)
@@ -42,18 +49,28 @@ def read_further(options: Interactions, data: Any, integers: Mapping[str, bool])
     return replace(later, user_ids=users, item_ids=items)
 
 
-def refuse_another_unit(later: Timeline, recommender: Recommender) -> None:
+def left_out_of(dropped: Mapping[str, int], options: Interactions) -> dict[str, int]:
+    """Return the counts of rows that are left out, by reason: rows of a low rating are not, if
+    their items count as seen."""
+    return {
+        reason: count
+        for reason, count in dropped.items()
+        if reason != BELOW or options.below_min_rating == "forget"
+    }
+
+
+def refuse_another_unit(times: NDArray[Any] | None, recommender: Recommender) -> None:
     """Raise DataError if the times are hundreds of times the run's times, or the reverse: a
     comparison would say nothing."""
     known = recommender.stored.times
-    if later.time is None or known is None:
+    if times is None or known is None:
         return
     earliest, latest = known
-    middle = float(np.median(later.time))
+    middle = float(np.median(times))
     if min(earliest, middle) <= 0:
         return
     if max(middle / latest, earliest / middle) > ANOTHER_UNIT:
-        here = f"{float(later.time.min()):,.0f} to {float(later.time.max()):,.0f}"
+        here = f"{float(times.min()):,.0f} to {float(times.max()):,.0f}"
         raise DataError(
             f"times are {here} here, and {earliest:,.0f} to {latest:,.0f} in the histories of "
             f"{recommender.folder}: another unit, or dates beside numbers (dates are read as "

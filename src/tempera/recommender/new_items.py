@@ -24,7 +24,7 @@ from ..recommend.train.encoders import Entities, Id
 from ..recommend.train.entity_tables import documents_of, entities, with_counts
 from ..tables.reader import is_text, reads_as
 from ..tables.tables import blocks
-from ..task.run_files import HISTORIES, ITEMS
+from ..task.run_files import ADDED, HISTORIES, ITEMS
 from ..task.showcase import Searched
 from .recommender import Recommender
 
@@ -73,6 +73,9 @@ def _write_with_new_items(run: Path, path: Path, folder: Path) -> dict[str, Any]
     tables = {ITEMS: with_counts(items), HISTORIES: recommender.stored.table}
     if recommender.counts is not None:
         tables[COUNTS] = recommender.counts.table()
+    if recommender.added.any():
+        added = np.append(recommender.added, np.zeros(len(new), np.int64))
+        tables[ADDED] = pa.table({"count": added})
     shutil.copytree(run, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("index"))
     (folder / MANIFEST).unlink(missing_ok=True)  # of the run without the new items
     write_searched(folder, Searched(vectors, documents_of(items), tower.normalised, tables))

@@ -260,7 +260,7 @@ def evaluate_events(
         raise DataError(
             f"{recommender.folder} does not know when its histories ended, which its tower's elapsed reads: train it again"
         )
-    refuse_another_unit(later, recommender)
+    refuse_another_unit(later.time, recommender)
     events = Continued.of(
         later, recommender.item_ids, recommender.stored.rows(ids), latest, config.data.split
     )
@@ -287,7 +287,7 @@ def evaluate_events(
 def _systems(recommender: Recommender, timeline: Timeline, events: Events) -> dict[str, Scores]:
     """Return the scores of each system for events."""
     index = recommender.index
-    counts = recommender.items.count.astype(np.float32)
+    counts = recommender.popularity.astype(np.float32)
     if index.stamp is not None:
         index.stamp.refuse_other(recommender.fingerprint, index.folder)
     vectors = inner(_vectors(recommender, timeline, events), index.vectors)

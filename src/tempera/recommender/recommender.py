@@ -38,6 +38,7 @@ from ..recommend.train.exportable_users import UserModule
 from ..recommend.train.features import Features, FeatureTowers
 from ..task.run_files import CONTEXTS, HISTORIES, ITEMS, USERS
 from ..task.world import INTERACTIONS
+from .added_counts import added_counts
 from .best_items import BestItems
 from .chosen_items import ChosenItems, chosen_items
 from .diversity import refuse_diversity
@@ -49,6 +50,7 @@ from .stored_histories import Codes, StoredHistories
 BLANK = (
     "the model knows nothing of a user without a history: items by their number of training events"
 )
+NOTHING_LEFT = "no item is left to recommend: the user has met all of them"
 _NO_CONTEXT = (
     "the model reads what a user asks in, and it is not given: name it with --context NAME=VALUE"
 )
@@ -310,8 +312,13 @@ class Recommender(RunFolder):
 
     @property
     def popularity(self) -> NDArray[np.int64]:
-        """Training events of each item, [i]."""
-        return self.items.count
+        """Training events of each item, and the events that were added since, [i]."""
+        return self.items.count.astype(np.int64) + self.added
+
+    @cached_property
+    def added(self) -> NDArray[np.int64]:
+        """Events of each item that were added after training, [i]."""
+        return added_counts(self.folder, len(self.items.table), self.fingerprint)
 
     def recommend(
         self,
@@ -447,11 +454,27 @@ class Recommender(RunFolder):
                 notes.append(BLANK)
             left = np.isfinite(scores[0])
             hits = searched.hits(scores[0][left], codes[0][left])
+        if not hits and (chosen is None or chosen.allowed.any()):
+            notes.append(NOTHING_LEFT)
         asked_at = None
         if self.stored.clock is not None and moment is not None:
             asked_at = self.stored.clock.shown(moment.now)
         taken = int(past.items.lengths[0])
         return Recommendations(hits, taken, tuple(notes), asked_at)
+
+    def question(
+        self, user: Any, history: Sequence[Any] | None, moment: Moment | None
+    ) -> tuple[Recommender, int | None, PastEvents]:
+        """Return a recommender with a row for a user, the row, None for an unknown user, and the
+        user's past events at a moment, or the history in place of them."""
+        names = self.id_texts("user", [] if user is None else [user])
+        past = self.past(_position(self.users.table["id"], names))
+        if moment is not None:
+            past = past.until(moment)
+        if history is not None:
+            past = self._replaced(past, history)
+        served = self.with_users(names)
+        return served, _position(served.users.table["id"], names), past
 
     def _similar(
         self, similar: Any, k: int, chosen: ChosenItems | None, diversity: float
@@ -589,6 +612,18 @@ class Recommender(RunFolder):
                 0, an event at the present moment.
             contexts: codes of the contexts of the events of each history; None is not known.
         """
+        frame = self.frame(users, histories, pauses, contexts)
+        vectors: NDArray[np.float32] = self.tower.encode(frame, "query").numpy()
+        return vectors
+
+    def frame(
+        self,
+        users: Sequence[int | None],
+        histories: Sequence[NDArray[np.integer]],
+        pauses: NDArray[np.float32] | None = None,
+        contexts: Sequence[NDArray[np.integer]] | None = None,
+    ) -> Frame:
+        """Return the columns that the users' tower reads, n rows; see `vectors`."""
         last = 0 if self.options.history is None else self.options.history.last
         history = _latest(histories, last)
         unknown = len(self.users.table) - 1
@@ -604,8 +639,7 @@ class Recommender(RunFolder):
                 contexts = [np.full(len(codes), unknown_context) for codes in histories]
             columns["contexts"] = _latest(contexts, last)
             columns["context"] = torch.full((len(users),), query)
-        vectors: NDArray[np.float32] = self.tower.encode(Frame(columns), "query").numpy()
-        return vectors
+        return Frame(columns)
 
     def export_users(self, folder: Path, probes: int = 64) -> dict[str, Any]:
         """Write the users' tower as ONNX and the items with vectors as Parquet; return facts about

@@ -9,20 +9,30 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Event
 from time import perf_counter
 from typing import Any
 from urllib.parse import parse_qs
 
-from ..errors import TemperaError
-from .bodies import EmbeddingsBody, RecommendBody, SearchBody, read_body
+from ..errors import ConfigError, OutputError, TemperaError
+from ..io.console import logger
+from .bodies import DocumentsBody, EmbeddingsBody, RecommendBody, SearchBody, read_body
 from .bounds import (
     BODIES,
     BODY,
+    CHANGES,
+    EXPLAINED,
     HITS,
     LARGE,
     PART,
+    PAUSE,
     REQUESTS,
+    SECONDS,
     SECONDS_TO_READ,
     SECONDS_TO_SEND,
 )
@@ -32,8 +42,10 @@ from .measured import CONTENT_TYPE, Measured
 from .opened_run import OpenedRun
 from .page_files import SECURITY, page_file
 from .refusals import (
+    FAULT,
     INVALID,
     NOT_FOUND,
+    PERMISSION,
     SLOW,
     Headers,
     Refused,
@@ -43,6 +55,7 @@ from .refusals import (
     message_without_paths,
     unready,
 )
+from .replacement import Replacement
 from .shelf import Shelf
 from .works import (
     Embedding,
@@ -68,6 +81,8 @@ _JSON: Headers = [
 ]
 _OTHER = "other"  # in place of the path of a request that no endpoint has
 _MOST_USERS = 100
+# Fields of a question to a recommender that its run takes as they are.
+_OPTIONS = ("k", "now", "candidates", "exclude", "where", "similar", "diversity")
 
 
 @dataclass(frozen=True)
@@ -115,11 +130,29 @@ class Application:
     Args:
         shelf: the runs.
         guard: lets requests pass.
+        writable: True if requests may add documents.
+
+    Raises:
+        ConfigError: a writable server without a token.
     """
 
-    def __init__(self, shelf: Shelf, guard: Guard) -> None:
+    def __init__(self, shelf: Shelf, guard: Guard, writable: bool = False) -> None:
+        if writable and not guard.has_token:
+            raise ConfigError(
+                "--writable lets requests change the runs, which needs a token: set TEMPERA_TOKEN, or "
+                "give --token-file FILE"
+            )
         self.shelf = shelf
         self.guard = guard
+        self.writable = writable
+        self.replacement = Replacement(
+            lambda: dict(shelf.runs),
+            self._take,
+            lambda name: self.measured.refused[name].inc(),
+        )
+        self._writers = ThreadPoolExecutor(1, "tempera-write")  # one change at a time
+        self._changes = 0  # that wait or are made
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.endpoints = {each.path: each for each in self._endpoints()}
         self.work = JointWork(lambda label, items: self.measured.observe_batch(label, items))
         self.measured = Measured(
@@ -128,11 +161,45 @@ class Application:
         self._requests = 0
         self._bytes = 0  # of bodies in memory
 
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start to compute."""
+        self._loop = loop
+        self.work.start(loop)
+
+    def ready(self, runs: dict[str, OpenedRun]) -> None:
+        """Take the runs, now open, and look from now on whether they are replaced."""
+        self.shelf.runs = runs
+        self.shelf.is_ready = True
+        self.replacement.start()
+        assert self._loop is not None
+        for run in runs.values():
+            self._loop.call_later(PAUSE, self.work.call, partial(_warm, run))
+
+    def stop(self) -> None:
+        """Stop to compute."""
+        self.work.stop()
+        self._writers.shutdown(wait=False)
+
+    def _take(self, run: OpenedRun) -> None:
+        """Take over a run in a thread of its own: requests from now on ask the new one."""
+        assert self._loop is not None
+        taken = Event()
+
+        def swap() -> None:
+            self.shelf.runs[run.name] = run
+            self.measured.replaced[run.name].inc()
+            taken.set()
+
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(swap)
+            taken.wait(SECONDS)  # the next look has to see the new run
+
     def _endpoints(self) -> list[Endpoint]:
         return [
             Endpoint("/v1/search", post=self.search),
             Endpoint("/v1/embeddings", post=self.embeddings),
             Endpoint("/v1/recommend", post=self.recommend),
+            Endpoint("/v1/documents", post=self.documents),
             Endpoint("/v1/models", get=self.models),
             Endpoint("/v1/users", get=self.users),
             Endpoint("/healthz", get=self.healthz, is_open=True, any_host=True),
@@ -158,7 +225,11 @@ class Application:
             answer = self._refusal(_fault(error))
         finally:
             self._requests -= 1
-        headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
+        headers = [
+            *answer.headers,
+            (b"content-length", b"%d" % len(answer.body)),
+            (b"server-timing", b"app;dur=%.1f" % (1000 * (perf_counter() - began))),
+        ]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         if len(answer.body) <= LARGE or scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": answer.body})
@@ -288,10 +359,7 @@ class Application:
         try:
             return await self.work.submit(work, items)
         except TemperaError as error:
-            message = message_without_paths(error, run.folder)
-            if message is None:
-                raise
-            raise invalid(message) from None
+            raise _refusal(run, error) from None
 
     async def search(self, content: bytes) -> Answer:
         """Answer with the hits of each query."""
@@ -300,14 +368,18 @@ class Application:
         queries = [body.query] if isinstance(body.query, str) else body.query
         if len(queries) * body.k > HITS:
             raise invalid(f"k: times the number of queries it may be {HITS:,} at most")
-        hybrid = bool(body.hybrid)
-        if body.where is not None or body.explain:
-            raise invalid("where, explain: not yet")
+        hybrid = body.hybrid or False
+        if hybrid and not run.has_words:
+            raise invalid(f"hybrid: {run.name} has no index of words (evaluation.bm25 writes it)")
+        if body.where is not None and not run.columns:
+            raise invalid(f"where: {run.name} has kept no columns")
         if body.threshold is not None and not run.is_calibrated:
             raise invalid(
                 f"threshold: {run.name} is not calibrated, so its hits have no probability"
             )
-        work = Search(run, body.k, body.threshold, body.where, hybrid)
+        if body.explain and len(queries) * body.k > EXPLAINED:
+            raise invalid(f"explain: k times the number of queries is {EXPLAINED} at most")
+        work = Search(run, body.k, body.threshold, body.where, hybrid, body.explain)
         answers = await self._done(run, work, queries)
         return Answer(search_json(run.name, answers), _JSON)
 
@@ -330,12 +402,37 @@ class Application:
         """Answer with items for a user."""
         body = read_body(content, RecommendBody)
         run = self.shelf.get(body.model, recommends=True)
-        if body.user is None and body.history is None:
-            raise invalid("user: missing; give a user, a history, or both")
-        history = None if body.history is None else tuple(body.history)
-        question = Question(body.user, history, body.k, body.now)
+        if body.user is None and body.history is None and body.similar is None:
+            raise invalid("user: missing; give a user, a history, or both, or a similar item")
+        options = {name: value for name in _OPTIONS if (value := getattr(body, name)) is not None}
+        if body.explain and (body.k > EXPLAINED or body.similar is not None):
+            raise invalid(f"explain: for a user or a history, with k of {EXPLAINED} at most")
+        question = Question(body.user, body.history, options, body.explain)
         (answer,) = await self._done(run, Recommending(run), [question])
         return Answer(recommendations_json(run.name, answer), _JSON)
+
+    async def documents(self, content: bytes) -> Answer:
+        """Add documents to a run, and remove others; the answer follows when they are found."""
+        if not self.writable:
+            raise Refused(403, PERMISSION, "this server changes nothing: start it with --writable")
+        body = read_body(content, DocumentsBody)
+        run = self.shelf.get(body.model, recommends=False)
+        if not body.documents and not body.remove:
+            raise invalid("documents: missing; give documents to add, or ids to remove")
+        if self._changes >= CHANGES:
+            raise busy("other documents are being added: try again in a second")
+        rows = [row.model_dump(exclude_unset=True) for row in body.documents]
+        change = partial(_add_documents, rows, body.remove)
+        self._changes += 1
+        try:
+            facts = await asyncio.get_running_loop().run_in_executor(
+                self._writers, self.replacement.changed, run.name, change
+            )
+        except TemperaError as error:
+            raise _refusal(run, error) from None
+        finally:
+            self._changes -= 1
+        return json_answer({"model": run.name, **facts})
 
     async def models(self, _: bytes) -> Answer:
         """Answer with the runs."""
@@ -378,6 +475,35 @@ class Application:
         from .openapi import document
 
         return json_answer(await self.work.call(document))
+
+
+def _warm(run: OpenedRun) -> None:
+    """Open the rest of a run; a fault comes up again with the first request that meets it."""
+    try:
+        run.warm_rest()
+    except Exception as error:
+        logger.error(f"{run.name}: {error}")
+
+
+def _add_documents(rows: list[dict[str, Any]], remove: list[str], folder: Path) -> dict[str, Any]:
+    """Add documents to the run in a folder, and return the facts of it."""
+    from ..artifacts.new_documents import add_documents
+
+    facts = add_documents(folder, rows or None, remove)
+    names = ("added", "replaced", "removed", "documents")
+    notes = [f"column {name} is not kept by the run" for name in facts["columns_left_out"]]
+    return {name: facts[name] for name in names} | {"notes": notes}
+
+
+def _refusal(run: OpenedRun, error: TemperaError) -> Exception:
+    """Return the refusal of a request that a run cannot answer, or the error itself if its message
+    names a file."""
+    message = message_without_paths(error, run.folder)
+    if message is None:
+        return error
+    if isinstance(error, OutputError):
+        return Refused(507, FAULT, message)
+    return invalid(message)
 
 
 def page_of(name: str) -> Callable[[bytes], Awaitable[Answer]]:

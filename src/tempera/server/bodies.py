@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
+from ..corpus.where import LONGEST
 from ..errors import one_line
 from .bounds import DOCUMENTS, IDS, LETTERS, RESULTS, TEXTS
 from .refusals import invalid
@@ -16,13 +17,14 @@ _LONGEST_NAME = 60  # letters of a field's name that a message repeats
 # With a letter or a sign, and without the character NUL.
 Text = Annotated[str, StringConstraints(max_length=LETTERS, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")]
 ItemId = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00]*$")]
+Condition = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST)]
 Model = Annotated[str, StringConstraints(max_length=255)]
 
 
 class Body(BaseModel):
     """A JSON object with known fields, each of its own type."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class SearchBody(Body):
@@ -36,14 +38,11 @@ class SearchBody(Body):
     threshold: float | None = Field(
         None, ge=0, le=1, description="Least probability of a hit, if the run is calibrated."
     )
-    where: str | None = Field(
-        None,
-        min_length=1,
-        max_length=LETTERS,
-        description="Condition on the kept columns, such as `lang = 'de' and year >= 2024`.",
+    where: Condition | None = Field(
+        None, description="Condition on the kept columns, such as `lang = 'de' and year >= 2024`."
     )
-    hybrid: bool | None = Field(
-        None, description="Rank by words and vectors together (default: by vectors)."
+    hybrid: bool | Literal["words"] | None = Field(
+        None, description="Rank by words and vectors together, or by `words` alone."
     )
     model: Model | None = Field(None, description="Name of the run (default: the first).")
     explain: bool = Field(False, description="Add to each hit where its score comes from.")
@@ -75,6 +74,21 @@ class RecommendBody(Body):
     k: int = Field(10, ge=1, le=RESULTS, description="Number of items.")
     now: int | float | str | None = Field(
         None, description="Moment of the question, as the data have times."
+    )
+    candidates: Annotated[list[ItemId | int], Field(min_length=1, max_length=IDS)] | None = Field(
+        None, description="Ids of the only items to rank."
+    )
+    exclude: Annotated[list[ItemId | int], Field(max_length=IDS)] | None = Field(
+        None, description="Ids of items to leave out."
+    )
+    where: Condition | None = Field(
+        None, description="Condition on the items' columns, such as `genre = 'Drama'`."
+    )
+    similar: ItemId | int | None = Field(
+        None, description="Id of an item, for the nearest items in place of a user's."
+    )
+    diversity: float = Field(
+        0.0, ge=0, le=1, description="From 0, the best items, to 1, the items least alike."
     )
     model: Model | None = Field(None, description="Name of the run (default: the first).")
     explain: bool = Field(False, description="Add to each item where its score comes from.")
@@ -124,9 +138,9 @@ def read_body(content: bytes, kind: type[AnyBody]) -> AnyBody:
     if "\\u" in text and not _is_whole(value):
         raise invalid("the body has half a character (a lone surrogate)", 400)
     try:
-        return kind.__pydantic_validator__.validate_python(value)  # type: ignore[return-value]
+        return kind.model_validate(value)
     except ValidationError as error:
-        raise invalid(_line(error, kind)) from None
+        raise invalid(line_of(error, kind)) from None
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -156,7 +170,7 @@ def _refuse_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(object_pairs_hook=_distinct, parse_constant=_refuse_constant)
 
 
-def _line(error: ValidationError, kind: type[Body]) -> str:
+def line_of(error: ValidationError, kind: type[Body]) -> str:
     """Return the line for a body that does not fit, with the name of the field."""
     errors = error.errors(include_url=False, include_input=False)
     # Of a field with several types, each type has an error; the deepest is that of the type meant.
@@ -168,8 +182,14 @@ def _line(error: ValidationError, kind: type[Body]) -> str:
     for part in chosen["loc"][1:]:
         if isinstance(part, int):
             name += f"[{part}]"
+        elif part in NewDocument.model_fields:  # the other parts name types
+            name += f".{part}"
     if chosen["type"] == "extra_forbidden":
-        return f"{_short(name)}: no such field; known: {', '.join(kind.model_fields)}"
+        known = kind.model_fields
+        if len(chosen["loc"]) > 1:
+            known = NewDocument.model_fields
+            name += f".{chosen['loc'][-1]}"
+        return f"{_short(name)}: no such field; known: {', '.join(known)}"
     if chosen["type"] == "missing":
         return f"{_short(name)}: missing"
     if chosen["type"] == "string_pattern_mismatch" and name != "encoding_format":

@@ -50,7 +50,7 @@ def past_items(recommender: Recommender, user: Any, history: Any, now: Any) -> l
     """Return the latest items that a question to a recommender is answered by, each with id and
     name: those of the history given, or those known of the user at the moment."""
     if history is not None:
-        codes = recommender.codes(recommender.id_texts("item", history).to_pylist())
+        codes: Any = recommender.codes(recommender.id_texts("item", history).to_pylist())
     else:
         (name,) = recommender.id_texts("user", [user]).to_pylist()
         position = pc.index(recommender.users.table["id"], name).as_py()

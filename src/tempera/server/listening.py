@@ -23,7 +23,7 @@ from .bounds import SECONDS, SECONDS_IDLE
 from .connections import Connection
 from .guard import Guard, in_address, is_loopback
 from .opened_run import OpenedRun
-from .replacement import Replacement, open_all
+from .replacement import open_all
 from .shelf import Shelf
 
 _SPARE = 5  # seconds for the last answers to be sent
@@ -43,7 +43,7 @@ class Listener(uvicorn.Server):
     ) -> None:
         super().__init__(
             uvicorn.Config(
-                app,  # type: ignore[arg-type]
+                app,
                 http=Connection,
                 ws="none",
                 lifespan="off",
@@ -61,7 +61,6 @@ class Listener(uvicorn.Server):
         self.when_started = started
         self.failure: BaseException | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.replacement = Replacement(lambda: dict(app.shelf.runs), self._take, self._refuse)
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve; return after the last answer.
@@ -77,7 +76,7 @@ class Listener(uvicorn.Server):
         """Listen, and open the runs meanwhile."""
         await super().startup(sockets)
         self.loop = asyncio.get_running_loop()
-        self.application.work.start(self.loop)
+        self.application.start(self.loop)
         Thread(target=self._open, name="tempera-open", daemon=True).start()
 
     def _open(self) -> None:
@@ -95,34 +94,16 @@ class Listener(uvicorn.Server):
         self.should_exit = True
 
     def _ready(self, runs: dict[str, OpenedRun]) -> None:
-        shelf = self.application.shelf
-        shelf.runs = runs
-        shelf.is_ready = True
-        self.replacement.start()
-        for run in runs.values():
-            self.application.work.call(run.warm_words)
+        self.application.ready(runs)
         if self.when_started is not None:
             self.when_started()
-
-    def _take(self, run: OpenedRun) -> None:
-        """Take over a run, in the loop, between two requests."""
-        assert self.loop is not None
-
-        def swap() -> None:
-            self.application.shelf.runs[run.name] = run
-            self.application.measured.replaced[run.name].inc()
-
-        self.loop.call_soon_threadsafe(swap)
-
-    def _refuse(self, name: str) -> None:
-        self.application.measured.refused[name].inc()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Take no new requests, answer those in progress, and end."""
         self.application.shelf.is_stopping = True
-        self.replacement.stop()
+        self.application.replacement.stop()
         await super().shutdown(sockets)
-        self.application.work.stop()
+        self.application.stop()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -174,6 +155,7 @@ def serve(
     port: int = 8000,
     names: Sequence[str] = (),
     token: str | None = None,
+    writable: bool = False,
     started: Callable[[str], None] | None = None,
 ) -> None:
     """Serve runs until a signal comes; see `tempera serve`.
@@ -184,6 +166,7 @@ def serve(
         port: 0 for any free port.
         names: further names of the server.
         token: that requests have to bear.
+        writable: True if requests may add documents.
         started: is called with the server's address when all runs are open.
 
     Raises:
@@ -196,7 +179,7 @@ def serve(
         guard = Guard(host, number, names, token)
         address = f"http://{in_address(host)}:{number}"
         logging.getLogger("uvicorn").setLevel(logging.ERROR)
-        app = Application(shelf, guard)
+        app = Application(shelf, guard, writable)
 
         def ready() -> None:
             runs = ", ".join(_described(run) for run in shelf.runs.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
@@ -10,7 +11,7 @@ from typing import Any, Literal
 from fastapi import FastAPI
 from pydantic import BaseModel, Field
 
-from .bodies import Body, EmbeddingsBody, RecommendBody, SearchBody
+from .bodies import Body, DocumentsBody, EmbeddingsBody, RecommendBody, SearchBody
 
 
 class HitAnswer(BaseModel):
@@ -61,6 +62,17 @@ class ItemsAnswer(BaseModel):
     results: list[ItemAnswer]
     notes: list[str] = Field(examples=[[]])
     history: list[PastItem]
+
+
+class DocumentsAnswer(BaseModel):
+    """The documents added, replaced and removed, and the number of all."""
+
+    model: str = Field(examples=["faq"])
+    added: int = Field(examples=[1])
+    replaced: int = Field(examples=[0])
+    removed: int = Field(examples=[1])
+    documents: int = Field(examples=[12_000])
+    notes: list[str] = Field(examples=[[]])
 
 
 class OneEmbedding(BaseModel):
@@ -135,7 +147,8 @@ class ErrorAnswer(BaseModel):
 
 
 # Path, method, body, answer, and examples of the body.
-_POSTS: tuple[tuple[str, type[Body], type[BaseModel], list[dict[str, Any]]], ...] = (
+Post = tuple[str, type[Body], type[BaseModel], list[dict[str, Any]]]
+_POSTS: tuple[Post, ...] = (
     (
         "/v1/search",
         SearchBody,
@@ -158,6 +171,19 @@ _POSTS: tuple[tuple[str, type[Body], type[BaseModel], list[dict[str, Any]]], ...
         [{"user": "196", "k": 5}, {"history": ["50", "181"], "k": 5}],
     ),
 )
+_WRITES: Post = (
+    "/v1/documents",
+    DocumentsBody,
+    DocumentsAnswer,
+    [
+        {
+            "documents": [
+                {"id": "faq-13", "text": "Ask an administrator.", "columns": {"lang": "en"}}
+            ],
+            "remove": ["faq-2"],
+        }
+    ],
+)
 _GETS: tuple[tuple[str, str, type[BaseModel]], ...] = (
     ("/v1/models", "The runs of the server.", ServedModels),
     ("/v1/users", "Users of a recommender whose ids begin with `prefix`.", KnownUsers),
@@ -179,7 +205,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 def document() -> Mapping[str, Any]:
     """Return the documentation of all endpoints."""
     app = FastAPI(title="Tempera", version=version("tempera"), description="Finished runs, served.")
-    for path, body, answer, examples in _POSTS:
+    for path, body, answer, examples in (*_POSTS, _WRITES):
         _add_post(app, path, body, answer, examples)
     for path, about, answer in _GETS:
         more = {"parameters": _PARAMETERS} if path == "/v1/users" else None
@@ -198,7 +224,10 @@ def document() -> Mapping[str, Any]:
             openapi_extra=more,
             operation_id=path.strip("/").replace("/", "_"),
         )
-    documented = app.openapi()
+    with warnings.catch_warnings():
+        # Bodies are built when they are first used, and pydantic warns of FastAPI's alias for one.
+        warnings.simplefilter("ignore")
+        documented = app.openapi()
     for operations in documented["paths"].values():
         for operation in operations.values():
             operation["responses"].pop("422", None)  # one of the 4XX, in their form

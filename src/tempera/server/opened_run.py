@@ -8,9 +8,9 @@ from typing import Any
 
 from ..artifacts.run_folder import Run
 from ..errors import DataError
-from ..io.manifest import refuse_damaged
 from ..task.run_files import WORDS
 from ..towers.saved import is_static
+from ..towers.word_ids import UNKNOWN
 
 # The state of a folder: name, inode, time and size of each file.
 State = tuple[tuple[str, int, int, int], ...]
@@ -74,19 +74,17 @@ class OpenedRun:
         """Open the model, the vectors and the calibration, and search once."""
         self.is_static = is_static(self.folder / "model")
         self.has_words = (self.folder / WORDS).is_file()
-        hits = self.run.search(_WARM, k=1)
+        hits = self.run.search(_WARM, k=1, exact=False)
         self.is_calibrated = bool(hits) and hits[0].probability is not None
         self.width = self.run.encode([_WARM]).shape[1]
         if self.is_static:
-            from ..towers.word_ids import UNKNOWN
-
-            hits = self.run.search(UNKNOWN, k=1)
+            hits = self.run.search(UNKNOWN, k=1, exact=False)
             self.unknown_score = hits[0].score if hits else None
 
-    def warm_words(self) -> None:
-        """Open the index of words, which takes longer than the vectors."""
-        if self.has_words:
-            self.run.search(_WARM, k=1, hybrid=True)
+    def warm_rest(self) -> None:
+        """Open the index of words, for which a first answer by vectors need not wait."""
+        if not self.recommends and self.has_words:
+            self.run.search(_WARM, k=1, hybrid=True, exact=False)
 
     def _warm_recommender(self) -> None:
         """Open the towers, the histories and the counts by a recommendation to a first user."""
@@ -106,7 +104,8 @@ class OpenedRun:
         import pyarrow.compute as pc
 
         ids = self.run.recommender.users.table["id"][:-1]  # the last is an unknown user
-        return ids.filter(pc.starts_with(ids, prefix))[:limit].to_pylist()
+        names: list[str] = ids.filter(pc.starts_with(ids, prefix))[:limit].to_pylist()
+        return names
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -127,13 +126,3 @@ class OpenedRun:
         """Raise DataError if a file was replaced while the run was being opened."""
         if self.state is None or state_of(self.folder) != self.state:
             raise DataError(f"{self.folder} is being written")
-
-
-def opened(name: str, folder: Path) -> OpenedRun:
-    """Return a run of which every file is as its manifest says, open and warm.
-
-    Raises:
-        TemperaError: the run does not open, or is damaged.
-    """
-    refuse_damaged(folder)
-    return OpenedRun(name, folder)

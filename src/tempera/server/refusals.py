@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -82,8 +83,11 @@ def message_without_paths(error: TemperaError, folder: Path) -> str | None:
     """
     message = str(error)
     name = one_line(folder.name)
-    for known in (str(folder.resolve()), str(folder.absolute()), str(folder)):
-        message = message.replace(one_line(known), name)
+    for known in (os.path.realpath(folder), str(folder.absolute()), str(folder)):
+        place = one_line(known)
+        # A document that is not there is looked for in the folder of the index.
+        message = message.replace(f"of {place}{os.sep}index ", f"of {name} ")
+        message = message.replace(place, name)
     names_file = f"{name}/" in message or f"{name}\\" in message
     if names_file or _PATH.search(message):
         return None

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from time import perf_counter
+from typing import TypeVar
 
 from ..errors import TemperaError
 from ..io.console import logger
-from .opened_run import OpenedRun, State, opened, state_of
+from ..io.manifest import refuse_damaged
+from .opened_run import OpenedRun, State, state_of
+
+Change = TypeVar("Change")
 
 EVERY = 1.0  # seconds between two looks at a folder
 
@@ -42,6 +46,7 @@ class Replacement:
         self.refuse = refuse
         self.every = every
         self.refused: dict[str, State] = {}
+        self._opening = Lock()
         self._stopped = Event()
         self._thread = Thread(target=self._watch, name="tempera-watch", daemon=True)
 
@@ -55,21 +60,32 @@ class Replacement:
 
     def _watch(self) -> None:
         while not self._stopped.wait(self.every):
-            for run in list(self.runs().values()):
-                self.look(run)
+            for name in self.runs():
+                with self._opening:
+                    self.look(name)
 
-    def look(self, run: OpenedRun) -> None:
+    def changed(self, name: str, change: Callable[[Path], Change]) -> Change:
+        """Change the folder of a run, take the new run over, and return the result of the change.
+
+        Raises:
+            TemperaError: the change is impossible, and the folder is as before.
+        """
+        with self._opening:
+            run = self.runs()[name]
+            result = change(run.folder)
+            self.take(_opened_whole(run))
+        return result
+
+    def look(self, name: str) -> None:
         """Look at the folder of a run once."""
+        run = self.runs()[name]
         state = state_of(run.folder)
         # A folder that is not there is about to be swapped, or was taken away by mistake.
         if state is None or state in (run.state, self.refused.get(run.name)):
             return
         began = perf_counter()
         try:
-            new = opened(run.name, run.folder)
-            if run.has_words and new.has_words:
-                new.warm_words()
-            new.refuse_changed()
+            new = _opened_whole(run)
             if new.recommends != run.recommends:
                 logger.info(f"{run.name} was a run of another kind")
         except Exception as error:
@@ -84,6 +100,20 @@ class Replacement:
         logger.info(f"taken over: the new {run.name}, open after {perf_counter() - began:.1f} s")
 
 
+def _opened_whole(run: OpenedRun) -> OpenedRun:
+    """Return the run that is in the folder of a run now, open and warm, with every file as its
+    manifest says.
+
+    Raises:
+        TemperaError: the run does not open, or is being written.
+    """
+    refuse_damaged(run.folder)
+    new = OpenedRun(run.name, run.folder)
+    new.warm_rest()
+    new.refuse_changed()
+    return new
+
+
 def _line(error: Exception) -> str:
     if isinstance(error, TemperaError):
         return str(error)
@@ -91,9 +121,10 @@ def _line(error: Exception) -> str:
 
 
 def open_all(folders: dict[str, Path]) -> dict[str, OpenedRun]:
-    """Return all runs, open and warm.
+    """Return all runs, open and warm. A large file is compared with its manifest block by block, on
+    the first reading of each, and not as a whole, which would take longer than a first answer.
 
     Raises:
         TemperaError: a run does not open.
     """
-    return {name: opened(name, folder) for name, folder in folders.items()}
+    return {name: OpenedRun(name, folder) for name, folder in folders.items()}

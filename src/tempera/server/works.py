@@ -6,9 +6,9 @@ Letters in shapes: n texts, D width.
 from __future__ import annotations
 
 from binascii import b2a_base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import orjson
@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from ..corpus.index import Found
 from .opened_run import OpenedRun
 
-if TYPE_CHECKING:  # it loads torch
+if TYPE_CHECKING:  # they take time to load
+    from ..explain.explanation import Explanation
     from ..recommender.recommender import Recommendations
 
 Vectors = NDArray[np.float32]
-# Items, and the history that they follow from.
-Answered = tuple["Recommendations", list[dict[str, str]]]
 
 # Letters of all texts up to which a static model is asked in the loop of the server: another
 # thread would take longer to wake than they take to embed.
@@ -53,32 +52,65 @@ class Embedding:
         return [vectors[places[text]] for text in texts]
 
 
+class QueryAnswer(NamedTuple):
+    """The hits of a query, with an explanation of each if it was asked for.
+
+    Args:
+        is_unread: True if the model knows no word of the query.
+    """
+
+    hits: list[Found]
+    is_unread: bool
+    explanations: list[Explanation] | None
+
+
 @dataclass(frozen=True)
 class Search:
-    """Search for queries; the answer to each query is its hits, and True if the model knows no word
-    of it."""
+    """Search for queries; the answer to each query is `QueryAnswer`."""
 
     run: OpenedRun
     k: int
     threshold: float | None
     where: str | None
-    hybrid: bool
+    hybrid: bool | Literal["words"]
+    explain: bool = False
     most = 64
     label = "search"
 
     def is_light(self, queries: Sequence[str]) -> bool:
         """Return True if the documents are few and the model is static."""
-        few = len(queries) <= _FEW_QUERIES and self.where is None
+        few = len(queries) <= _FEW_QUERIES and self.where is None and not self.explain
         numbers = self.run.documents * (8 if self.hybrid else 1)
         return self.run.is_static and few and numbers * self.run.width <= _FEW_NUMBERS
 
-    def __call__(self, queries: Sequence[str]) -> list[tuple[list[Found], bool]]:
+    def __call__(self, queries: Sequence[str]) -> list[QueryAnswer]:
         distinct = list(dict.fromkeys(queries))
-        every = self.run.run.search(distinct, self.k, threshold=self.threshold, hybrid=self.hybrid)
+        every = self._hits(distinct)
         answers = {}
         for query, hits in zip(distinct, every, strict=True):
-            answers[query] = hits, self._is_unread(query, hits)
+            explanations = self._explanations(query, hits) if self.explain else None
+            answers[query] = QueryAnswer(hits, self._is_unread(query, hits), explanations)
         return [answers[query] for query in queries]
+
+    def _hits(self, queries: list[str]) -> list[list[Found]]:
+        """Return the hits of each query."""
+        run = self.run.run
+        if self.hybrid == "words":
+            return run.search_words(queries, self.k, self.where)
+        return run.search(
+            queries,
+            self.k,
+            threshold=self.threshold,
+            hybrid=self.hybrid,
+            where=self.where,
+            exact=False,
+        )
+
+    def _explanations(self, query: str, hits: list[Found]) -> list[Explanation]:
+        """Return where the score of each hit comes from."""
+        if self.hybrid == "words":
+            return self.run.run.explain_words(query, hits)
+        return self.run.run.explain(query, hits, self.hybrid, passages=0)
 
     def _is_unread(self, query: str, hits: Sequence[Found]) -> bool:
         """Return True if the model knows no word of a query: all scores are 0, or the query has
@@ -95,17 +127,31 @@ class Search:
 
 @dataclass(frozen=True)
 class Question:
-    """A question to a recommender."""
+    """A question to a recommender, by a user, a history, or both, or by an item.
+
+    Args:
+        options: of `Recommender.recommend`.
+        explain: True to explain the score of each item.
+    """
 
     user: Any
-    history: tuple[Any, ...] | None
-    k: int
-    now: Any
+    history: list[Any] | None
+    options: Mapping[str, Any]
+    explain: bool = False
+
+
+class ItemsAnswered(NamedTuple):
+    """The items for a question, the history that they follow from, and an explanation of each item
+    if it was asked for."""
+
+    items: Recommendations
+    history: list[dict[str, str]]
+    explanations: list[Explanation] | None
 
 
 @dataclass(frozen=True)
 class Recommending:
-    """Recommend items; the answer to each question is items and a history, or an error."""
+    """Recommend items; the answer to each question is `ItemsAnswered`, or an error."""
 
     run: OpenedRun
     most = 8
@@ -118,20 +164,26 @@ class Recommending:
     def __call__(self, questions: Sequence[Question]) -> list[Any]:
         answers: list[Any] = []
         for question in questions:
-            history = None if question.history is None else list(question.history)
             try:
-                answers.append(self._answer(question, history))
+                answers.append(self._answer(question))
             except Exception as error:  # an answer, so that the other questions get theirs
                 answers.append(error)
         return answers
 
-    def _answer(self, question: Question, history: list[Any] | None) -> Answered:
+    def _answer(self, question: Question) -> ItemsAnswered:
         """Return the items for a question, and the history that they follow from."""
         from .held_histories import past_items  # with torch, which texts do not need
 
         run = self.run.run
-        items = run.recommend(question.user, history, k=question.k, now=question.now)
-        return items, past_items(run.recommender, question.user, history, question.now)
+        items = run.recommend(question.user, question.history, **question.options)
+        if question.options.get("similar") is not None:
+            return ItemsAnswered(items, [], None)
+        now = question.options.get("now")
+        history = past_items(run.recommender, question.user, question.history, now)
+        explanations = None
+        if question.explain:
+            explanations = run.explain_item(items.hits, question.user, question.history, now=now)
+        return ItemsAnswered(items, history, explanations)
 
 
 Work = Embedding | Search | Recommending
@@ -153,7 +205,7 @@ def embeddings_json(name: str, vectors: Sequence[Vectors], as_base64: bool, word
     for index, vector in enumerate(vectors):
         shown: Any = vector
         if as_base64:
-            shown = b2a_base64(vector.astype("<f4", copy=False), newline=False).decode()
+            shown = b2a_base64(np.ascontiguousarray(vector, "<f4").data, newline=False).decode()
         data.append({"object": "embedding", "index": index, "embedding": shown})
     return orjson.dumps(
         {
@@ -166,15 +218,25 @@ def embeddings_json(name: str, vectors: Sequence[Vectors], as_base64: bool, word
     )
 
 
-def search_json(name: str, answers: Sequence[tuple[list[Found], bool]]) -> bytes:
+def search_json(name: str, answers: Sequence[QueryAnswer]) -> bytes:
     """Return the answer to a request for hits."""
     results = []
     notes = []
-    for number, (hits, is_unread) in enumerate(answers, 1):
-        results.append([_hit(hit) for hit in hits])
-        if is_unread:
+    for number, answer in enumerate(answers, 1):
+        results.append(_explained([_hit(hit) for hit in answer.hits], answer.explanations))
+        if answer.is_unread:
             notes.append(NOTHING.format(number))
     return as_json({"model": name, "results": results, "notes": notes})
+
+
+def _explained(
+    hits: list[dict[str, Any]], explanations: Sequence[Explanation] | None
+) -> list[dict[str, Any]]:
+    """Return hits with their explanations, if there are any."""
+    if explanations is not None:
+        for hit, explanation in zip(hits, explanations, strict=True):
+            hit["explanation"] = explanation.json()
+    return hits
 
 
 def _hit(hit: Found) -> dict[str, Any]:
@@ -189,11 +251,10 @@ def _hit(hit: Found) -> dict[str, Any]:
     }
 
 
-def recommendations_json(name: str, answer: Answered) -> bytes:
+def recommendations_json(name: str, answer: ItemsAnswered) -> bytes:
     """Return the answer to a question to a recommender."""
-    items, history = answer
     results = []
-    for hit in items.hits:
+    for hit in answer.items.hits:
         results.append(
             {
                 "id": hit.id,
@@ -203,10 +264,18 @@ def recommendations_json(name: str, answer: Answered) -> bytes:
                 "columns": hit.columns,
             }
         )
-    notes = list(items.notes)
-    return as_json({"model": name, "results": results, "notes": notes, "history": history})
+    return as_json(
+        {
+            "model": name,
+            "results": _explained(results, answer.explanations),
+            "notes": list(answer.items.notes),
+            "history": answer.history,
+        }
+    )
 
 
 def as_json(answer: Any) -> bytes:
     """Return an answer as JSON; columns may hold dates, and numbers beyond 64 bits, as texts."""
-    return orjson.dumps(answer, default=str, option=orjson.OPT_NON_STR_KEYS)
+    return orjson.dumps(
+        answer, default=str, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+    )

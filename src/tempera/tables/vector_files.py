@@ -31,6 +31,7 @@ PREVIEW = "preview"  # column of the first 400 letters of a text, in place of `t
 COLUMNS = "columns"  # column of the further columns kept from the data, a struct
 # column of the ids by which a run has told documents apart, beside the ids that the user gave them
 KEY = "key"
+VECTOR = "vector"  # column of the vectors in the Parquet table of an index
 _COLUMNS = RoleTable(
     {
         "id": ("id", "_id", "doc_id", "docid"),
@@ -110,9 +111,17 @@ def _file(path: Path) -> VectorFile:
 def _parquet(path: Path) -> VectorFile:
     table = parquet_table(path)
     options = SimpleNamespace(id=None, vector=None, metadata=("*",))
-    names = _COLUMNS.columns(options, table.column_names, str(path))
-    vectors = matrix(table[names["vector"][0]], str(path))
-    ids = _texts(table[names["id"][0]])
+    names: Mapping[str, tuple[str, ...]] = {"id": ("id",), "vector": (VECTOR,)}
+    # A kept column of an index may have a usual name of an id or a vector, too.
+    if {*DOCUMENT, VECTOR} <= {*table.column_names}:
+        id_column = "id"
+        vector_column = VECTOR
+    else:
+        names = _COLUMNS.columns(options, table.column_names, str(path))
+        id_column = names["id"][0]
+        vector_column = names["vector"][0]
+    vectors = matrix(table[vector_column], str(path))
+    ids = _texts(table[id_column])
     return VectorFile(vectors, ids, table.schema.metadata, keys=_keys(table))
 
 

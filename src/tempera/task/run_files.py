@@ -6,6 +6,7 @@ USERS = "model/users.parquet"
 ITEMS = "model/items.parquet"
 HISTORIES = "histories.parquet"
 CONTEXTS = "model/contexts.parquet"
+ADDED = "added_events.parquet"  # number of events of each item that were added after training
 WORDS = "words.parquet"  # the index of the documents' words
 BEGINNING = 400  # letters of a text in a preview
 GIVEN_ID = "given_doc_id"  # column of the documents' ids as the source has them

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..errors import ConfigError, DataError
 from ..io.atomic import EXPORTS
 from ..io.console import quietly
-from ..io.documents import read_json, write_json
+from ..io.documents import parsed, read_json, write_json
 from ..io.manifest import MANIFEST, refuse_damaged
 from ..io.require import require
 from ..io.texts import encodable
@@ -215,9 +215,13 @@ def static_parts(folder: Path) -> StaticParts | None:
     return StaticParts(tokenizer, table[:, : truncation(folder)])
 
 
-def read_static(folder: Path) -> StaticParts:
+def read_static(folder: Path, is_mapped: bool = False) -> StaticParts:
     """Return the tokenizer and the table, [v, D], of a static embedding, from the folder of the
     module.
+
+    Args:
+        is_mapped: map a table in single precision into memory, instead of reading it: it is opened
+            at once, and several processes share it, but it cannot be changed.
 
     Raises:
         DataError: a damaged file, or fewer rows than tokens.
@@ -229,7 +233,10 @@ def read_static(folder: Path) -> StaticParts:
     try:
         with without_panics():
             tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        table = _read_table(folder / "model.safetensors")
+        path = folder / "model.safetensors"
+        table = _mapped_table(path) if is_mapped else None
+        if table is None:
+            table = _read_table(path)
     except Exception as error:  # tokenizers raises no narrower one
         raise DataError(f"{folder} is not a readable static embedding: {error}") from None
     size = tokenizer.get_vocab_size()
@@ -257,6 +264,24 @@ def _read_table(path: Path) -> NDArray[np.float32]:
     return table
 
 
+def _mapped_table(path: Path) -> NDArray[np.float32] | None:
+    """Return the vectors of tokens in a file, [v, D], mapped into memory; None if they are not
+    stored as they are."""
+    from safetensors import safe_open
+
+    name = "embedding.weight"
+    with safe_open(path, framework="numpy") as file:  # refuses a damaged file
+        names = list(file.keys())
+        if name not in names or file.get_slice(name).get_dtype() != "F32":
+            return None
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        about = parsed(file.read(size))[name]
+    start, _ = about["data_offsets"]
+    table = np.memmap(path, "<f4", "r", 8 + size + start, tuple(about["shape"]))
+    return np.asarray(table)  # indexed faster than its own class
+
+
 def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
     """Return the tensors of a file; bf16 becomes single precision, because numpy has no bf16."""
     from safetensors import deserialize, safe_open
@@ -276,7 +301,7 @@ def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _static_encoder(folder: Path, width: int | None) -> Encode:
-    tokenizer, table = read_static(folder)
+    tokenizer, table = read_static(folder, is_mapped=True)
     table = table[:, :width]
     read = reader(tokenizer)
 

@@ -76,7 +76,7 @@ def reader(tokenizer: Tokenizer) -> Read:
         encodings = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return _rows_of_lists([encoding.ids for encoding in encodings])
 
-    settings = parsed(tokenizer.to_str())
+    settings = _settings(tokenizer)
     if not _reads_by_words(settings):
         return read_whole
     most = None
@@ -98,6 +98,28 @@ def reader(tokenizer: Tokenizer) -> Read:
         return bool(letters.pre_tokenize_str(word))
 
     return _ByWords(read_whole, most, words_of, has_letters, [token["content"] for token in added])
+
+
+def _settings(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the settings of a tokenizer for reading texts, without its large vocabulary."""
+    added = tokenizer.get_added_tokens_decoder().values()
+    return {
+        "normalizer": _settings_of(tokenizer.normalizer),
+        "pre_tokenizer": _settings_of(tokenizer.pre_tokenizer),
+        "truncation": tokenizer.truncation,
+        "padding": tokenizer.padding,
+        "added_tokens": [
+            {"content": token.content, "normalized": token.normalized} for token in added
+        ],
+    }
+
+
+def _settings_of(part: Any) -> dict[str, Any] | None:
+    """Return the settings of a part of a tokenizer."""
+    if part is None:
+        return None
+    settings: dict[str, Any] = parsed(part.__getstate__())
+    return settings
 
 
 def splitter(pattern: str) -> pre_tokenizers.Split:
@@ -330,7 +352,7 @@ def _reads_by_words(settings: dict[str, Any]) -> bool:
     if not split or settings["padding"] is not None:
         return False
     cut = settings["truncation"]
-    if cut is not None and cut["direction"] != "Right":
+    if cut is not None and cut["direction"] != "right":
         return False
     if any(" " in token["content"] for token in settings["added_tokens"]):
         return False

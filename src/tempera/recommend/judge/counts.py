@@ -66,12 +66,18 @@ class Counting:
         """
         if weight is None:
             weight = self.fusion.weight
-        counted = np.zeros(vectors.shape, np.float32)
-        counted[:, : self.fitted.weights.shape[0]] = np.sqrt(self.fitted.scores(histories))
+        counted = self.counted(histories, vectors.shape[1])
         together = fused(vectors, counted, weight)
         uncounted = ~counted.any(1)
         together[uncounted] = standardised(vectors[uncounted])
         return together.astype(np.float32)
+
+    def counted(self, histories: Histories, items: int) -> Floats:
+        """Return the square roots of the baseline's scores, [r, c]; 0 for items newer than the
+        table."""
+        counted = np.zeros((len(histories), items), np.float32)
+        counted[:, : self.fitted.weights.shape[0]] = np.sqrt(self.fitted.scores(histories))
+        return counted
 
     @property
     def ranks(self) -> str:

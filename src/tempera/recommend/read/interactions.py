@@ -341,6 +341,43 @@ def _timeline(
 
 
 @dataclass(frozen=True)
+class EventRows:
+    """Hold the events of a table in the order of the rows.
+
+    Args:
+        table: columns user, item and, where there are any, time, position, within, aside, target,
+            and the context of the events.
+        anonymous: True if users are rows of the table.
+        drops: True if a row with the same user, item, time and position as an earlier row is left
+            out.
+        dropped: counts of rows left out, by reason.
+    """
+
+    table: pa.Table
+    anonymous: bool
+    drops: bool
+    dropped: Mapping[str, int]
+
+
+def read_rows(options: Interactions, data: Any = None) -> EventRows:
+    """Return the events of a further table, before they are put in order.
+
+    Args:
+        data: an object to read in place of the path of the options.
+
+    Raises:
+        DataError: unreadable or unusable data, with file, row and column.
+    """
+    where = options.path or "data"
+    dropped: Counter[str] = Counter()
+    rows = stream(data) if options.path is None else blocks(Path(options.path), options.form)
+    read = _read_events(rows, options, None, where, dropped)
+    _refuse_absent_columns(read.events, where)
+    events, drops = _told_apart(with_targets(read.events, options.targets), read, options)
+    return EventRows(events, read.sessions.anonymous, drops, dropped)
+
+
+@dataclass(frozen=True)
 class _ReadEvents:
     """The events of all files in the order of the rows, with the columns read."""
 
@@ -444,11 +481,7 @@ def _usable_events(
         named = {"data.targets": options.targets or (), "data.dislikes": disliked}
         refuse_unknown_behaviours(events, named, where)
     events = usable_aside(events, dropped, whole)
-    for name, column in zip(events.column_names, events.columns):
-        if column.null_count and not name.startswith(in_context("")):
-            raise DataError(
-                f"{where}: only some of the files have a column for data.{name}: add it to the others"
-            )
+    _refuse_absent_columns(events, where)
     if not len(events):
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
         raise DataError(f"{where}: no interactions are left: {reasons}")
@@ -457,6 +490,30 @@ def _usable_events(
             f"{where}: column {columns['weight']!r} is 0 in every row: give other weights"
         )
     return events
+
+
+def _refuse_absent_columns(events: pa.Table, where: str) -> None:
+    """Refuse files of which only some have a column of a role."""
+    for name, column in zip(events.column_names, events.columns):
+        if column.null_count and not name.startswith(in_context("")):
+            raise DataError(
+                f"{where}: only some of the files have a column for data.{name}: add it to the others"
+            )
+
+
+def _told_apart(
+    events: pa.Table, read: _ReadEvents, options: Interactions
+) -> tuple[pa.Table, bool]:
+    """Return the events with the columns by which rows are told apart, and True if a row like an
+    earlier row is left out."""
+    columns = read.role_options()
+    told_apart = _has_order(columns)
+    if read.sessions.placed:
+        # Places within rows order the items of one row, but do not tell rows apart.
+        told_apart = "time" in columns
+        names = ["within" if name == "position" else name for name in events.column_names]
+        events = events.rename_columns(names)
+    return events, options.repeated == "drop" or (options.repeated == "auto" and told_apart)
 
 
 def _arranged(
@@ -475,13 +532,7 @@ def _arranged(
     events, contexts = with_contexts(with_targets(events, options.targets))
     ordered = _is_ordered(options, columns)
     _refuse_strict_time(options, ordered, columns)
-    told_apart = _has_order(columns)
-    if read.sessions.placed:
-        # Places within rows order the items of one row, but do not tell rows apart.
-        told_apart = "time" in columns
-        names = ["within" if name == "position" else name for name in events.column_names]
-        events = events.rename_columns(names)
-    drops = options.repeated == "drop" or (options.repeated == "auto" and told_apart)
+    events, drops = _told_apart(events, read, options)
     dated = "time" in columns and pa.types.is_timestamp(events["time"].type)
     timeline = timeline_of(events, folder, drops, ordered, options.strict_time)
     source = replace(options, **columns, ordered=ordered)

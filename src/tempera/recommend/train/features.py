@@ -142,7 +142,12 @@ class Features:
 
 
 class FeatureTowers(Encoder):
-    """The tower of each role over frames with the columns user and history, or item."""
+    """The tower of each role over frames with the columns user and history, or item.
+
+    Attributes:
+        lasting: features of the users, in the order of their encoders.
+        momentary: features of the context in which a user asks, in the order of their encoders.
+    """
 
     padded = False
 
@@ -177,6 +182,8 @@ class FeatureTowers(Encoder):
         self.doc = ItemTower(of_items, layers([width, *options.doc_layers, width], options.dropout))
         moment = _context_sum(momentary, contexts, width, tables)
         self.query = UserTower(past, of_users, moment, width, options)
+        self.lasting = lasting
+        self.momentary = momentary
         self.normalised = True
         self.width = width
 

@@ -14,7 +14,7 @@ const SHORT_TITLE = 60; // letters of a text that stands as a title
 const SHORT_VALUE = 120;
 const SHOWN_COLUMNS = 4; // kept columns of a hit that is not opened
 const SHOWN_PARTS = 8; // parts of an explanation, the largest first
-const SHOWN_EVENTS = 12; // of a history, the latest first
+const SHOWN_EVENTS = { wide: 12, narrow: 4 }; // of a history, the latest first
 const LONGEST_WAIT = 30; // seconds before a busy server is asked again
 
 const at = (id) => document.getElementById(id);
@@ -35,26 +35,33 @@ const state = {
 let models = [];
 let token = ""; // in memory alone
 let columns = []; // columns of hits on the page
+let made = 0; // number of columns made, for their ids
 let current = 0; // number of the column that narrow screens show
-
 
 // ---- Elements and foreign texts ----
 
-/** An element with attributes (functions listen to events), and children that are nodes or texts. */
+/** An element with attributes (functions listen to events) and children (nodes or texts). */
 function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
+  const node = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
-    if (typeof value === "function") made.addEventListener(key, value);
-    else if (value === true) made.setAttribute(key, "");
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, value);
+    if (typeof value === "function") node.addEventListener(key, value);
+    else if (value === true) node.setAttribute(key, "");
+    else if (value !== false && value !== null && value !== undefined)
+      node.setAttribute(key, value);
   }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+/** A button that does something. */
+function button(label, click, attributes = {}) {
+  return element("button", { type: "button", click, ...attributes }, label);
 }
 
 // Characters that hide or reorder others: controls, directions, zero widths, tags, lone surrogates.
 const ODD = new RegExp(
-  "[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u061c\\u115f\\u1160\\u180e\\u200b-\\u200f\\u2028-\\u202e" +
+  "[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u061c\\u115f\\u1160\\u180e" +
+    "\\u200b-\\u200f\\u2028-\\u202e" +
     "\\u2060-\\u206f\\u3164\\ufeff\\uffa0\\ufff9-\\ufffb\\u{e0000}-\\u{e0fff}\\ud800-\\udfff]",
   "gu",
 );
@@ -92,9 +99,11 @@ function beginning(text, letters) {
 // A word as BM25 has it: letters or digits, split where the case changes.
 const WORD = /\p{N}+|\p{Lu}+(?!\p{Ll})|\p{Lu}?[\p{Ll}\p{Lo}\p{Lm}\p{M}]+|\p{Lu}+/gu;
 const COMMON = new Set(
-  ("a an and are as at be but by can could did do does for from had has have how i if in into is it its me " +
-    "my no not of on or our so that the their there they this to was we what when where which who why will " +
-    "with would you your").split(" "),
+  (
+    "a an and are as at be but by can could did do does for from had has have how i if in into " +
+    "is it its me my no not of on or our so that the their there they this to was we what when " +
+    "where which who why will with would you your"
+  ).split(" "),
 );
 
 /** A word without one of the usual English endings. */
@@ -115,19 +124,37 @@ function weightsOf(query) {
 function marked(weights) {
   return (text) => {
     const nodes = [];
-    let start = 0;
-    for (const match of weights.size ? text.matchAll(WORD) : []) {
-      const weight = weights.get(stem(match[0]));
-      if (!weight) continue;
-      nodes.push(...plain(text.slice(start, match.index)));
-      const mark = element("mark", { class: weight < 1 ? "heat" : null }, match[0]);
-      mark.style.setProperty("--heat", weight);
-      nodes.push(mark);
-      start = match.index + match[0].length;
+    let end = 0;
+    for (const place of weighted(text, weights)) {
+      const mark = element(
+        "mark",
+        { class: place.weight < 1 ? "heat" : null },
+        text.slice(place.start, place.end),
+      );
+      mark.style.setProperty("--heat", place.weight);
+      nodes.push(...plain(text.slice(end, place.start)), mark);
+      end = place.end;
     }
-    nodes.push(...plain(text.slice(start)));
+    nodes.push(...plain(text.slice(end)));
     return nodes;
   };
+}
+
+/** The places of a text's words with a weight; the parts of a name such as KV-822 are one place. */
+function weighted(text, weights) {
+  const places = [];
+  for (const match of weights.size ? text.matchAll(WORD) : []) {
+    const weight = weights.get(stem(match[0]));
+    if (!weight) continue;
+    const last = places.at(-1);
+    if (last && /^[-_./]?$/.test(text.slice(last.end, match.index))) {
+      last.end = match.index + match[0].length;
+      last.weight = Math.max(last.weight, weight);
+    } else {
+      places.push({ start: match.index, end: match.index + match[0].length, weight });
+    }
+  }
+  return places;
 }
 
 /** A value of a column: a link if it is an address of the web, else text. */
@@ -137,7 +164,11 @@ function shownValue(value, letters) {
   if (address === null) return visible(beginning(text, letters));
   const rest = decoded(`${address.pathname}${address.search}${address.hash}`);
   const options = { href: address.href, target: "_blank", rel: "noopener noreferrer nofollow" };
-  return element("a", options, visible(beginning(address.host + (rest === "/" ? "" : rest), letters)));
+  return element(
+    "a",
+    options,
+    visible(beginning(address.host + (rest === "/" ? "" : rest), letters)),
+  );
 }
 
 function decoded(path) {
@@ -148,7 +179,7 @@ function decoded(path) {
   }
 }
 
-/** The address that a text is, or null; an address with a user's name in it pretends another host. */
+/** The address that a text is, or null, also for one that a user's name makes look like another. */
 function linkOf(text) {
   if (!/^https?:\/\/\S+$/i.test(text) || !URL.canParse(text)) return null;
   const address = new URL(text);
@@ -166,10 +197,33 @@ function count(amount, one, many) {
   return `${amount.toLocaleString("en")} ${amount === 1 ? one : many}`;
 }
 
+function capital(text) {
+  return `${text.slice(0, 1).toUpperCase()}${text.slice(1)}`;
+}
+
+/** A number of an order, such as 2nd. */
+function ordinal(place) {
+  const endings = { one: "st", two: "nd", few: "rd", other: "th" };
+  return `${place}${endings[new Intl.PluralRules("en", { type: "ordinal" }).select(place)]}`;
+}
+
 function percent(share) {
   if (share > 0 && share < 0.01) return "< 1 %";
   if (share > 0.99 && share < 1) return "> 99 %";
   return `${Math.round(share * 100)} %`;
+}
+
+/** A drawing of shapes, each with its attributes. */
+function drawing(box, shapes) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", box);
+  svg.setAttribute("aria-hidden", "true");
+  for (const [name, attributes] of shapes) {
+    const shape = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) shape.setAttribute(key, value);
+    svg.append(shape);
+  }
+  return svg;
 }
 
 /** Say something to those who do not see the page. */
@@ -182,7 +236,6 @@ function show(id, text) {
   at(id).replaceChildren(...(text ? [visible(text)] : []));
 }
 
-
 // ---- The server ----
 
 /** A refusal, as one line for the reader. */
@@ -190,7 +243,12 @@ class Trouble extends Error {}
 
 /** The answer to a request, and the milliseconds it took here and in the server. */
 async function ask(path, body, signal, isAgain = false) {
-  const options = { signal, headers: { Accept: "application/json" }, cache: "no-store", redirect: "error" };
+  const options = {
+    signal,
+    headers: { Accept: "application/json" },
+    cache: "no-store",
+    redirect: "error",
+  };
   if (token) options.headers.Authorization = `Bearer ${token}`;
   if (body !== undefined) {
     options.method = "POST";
@@ -217,7 +275,9 @@ async function ask(path, body, signal, isAgain = false) {
     throw new Trouble(token ? "The server does not know this token." : "");
   }
   if (!response.ok || answer === null) {
-    throw new Trouble(answer?.error?.message ?? `The server answered with status ${response.status}.`);
+    throw new Trouble(
+      answer?.error?.message ?? `The server answered with status ${response.status}.`,
+    );
   }
   const timing = /dur=([\d.]+)/.exec(response.headers.get("Server-Timing") ?? "");
   return { answer, milliseconds, inServer: timing ? Number(timing[1]) : null };
@@ -236,12 +296,12 @@ async function pause(seconds, signal) {
   }).finally(() => show("waiting", ""));
 }
 
-
 // ---- The address ----
 
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1));
-  state.world = given.has("user") || given.has("history") || given.has("run") ? "recommend" : "search";
+  state.world =
+    given.has("user") || given.has("history") || given.has("run") ? "recommend" : "search";
   if (!given.size && !textModels().length) state.world = "recommend";
   state.query = given.get("q") ?? "";
   state.columns = given.getAll("in");
@@ -250,7 +310,9 @@ function readAddress() {
   state.threshold = Math.min(Math.max(Number(given.get("from")) || 0, 0), 100);
   state.user = given.get("user") ?? "";
   state.run = given.get("run") ?? "";
-  state.history = given.has("history") ? given.getAll("history").filter((item) => item !== "") : null;
+  state.history = given.has("history")
+    ? given.getAll("history").filter((item) => item !== "")
+    : null;
 }
 
 function writeAddress(isNew) {
@@ -273,7 +335,6 @@ function writeAddress(isNew) {
   else history.replaceState(null, "", hash);
 }
 
-
 // ---- A column of hits ----
 
 /**
@@ -283,7 +344,8 @@ function writeAddress(isNew) {
  * `request()`, which gives the path and the body to ask with.
  */
 function makeColumn(place) {
-  const titleId = `title-${place.key}`;
+  made += 1;
+  const titleId = `title-${made}`;
   const took = element("span", { class: "took" });
   const legend = element("span", { class: "legend" });
   const header = element(
@@ -296,8 +358,12 @@ function makeColumn(place) {
   const notes = element("div");
   const list = element("ol", { class: "hits", "aria-labelledby": titleId });
   const leftOut = element("p", { class: "left-out", hidden: true });
-  const section = element("section", { class: "column", "aria-labelledby": titleId }, header, notes, list, leftOut);
-  return { ...place, section, notes, list, leftOut, took, legend, titleId, asked: "", pending: null, hits: [], reasons: null, control: null };
+  const attributes = { class: "column", "aria-labelledby": titleId };
+  const section = element("section", attributes, header, notes, list, leftOut);
+  const nodes = { section, notes, list, leftOut, took, legend };
+  // The request that is or was asked, the hits of its answer, and their reasons.
+  const asking = { asked: "", control: null, pending: null, hits: [], reasons: null, trouble: "" };
+  return { ...place, ...nodes, ...asking };
 }
 
 /** Show the hits of a column; ask for them if they are not there, nor on their way. */
@@ -316,7 +382,8 @@ async function askHits(column, path, body) {
   column.section.setAttribute("aria-busy", "true");
   if (!column.hits.length) {
     column.notes.replaceChildren();
-    column.list.replaceChildren(...[1, 2, 3].map(() => element("li", { class: "waiting-hit", "aria-hidden": "true" })));
+    const waiting = () => element("li", { class: "waiting-hit", "aria-hidden": "true" });
+    column.list.replaceChildren(waiting(), waiting(), waiting());
   }
   try {
     const { answer, milliseconds, inServer } = await ask(path, body, column.control.signal);
@@ -324,9 +391,11 @@ async function askHits(column, path, body) {
     column.reasons = null;
     column.trouble = "";
     const found = hitsOf(column, answer);
-    column.legend.textContent = found.some((hit) => typeof hit.probability === "number") ? "score, probability" : "score";
-    column.took.textContent = `${milliseconds < 10 ? milliseconds.toFixed(1) : Math.round(milliseconds)} ms`;
-    if (inServer !== null) column.took.title = `seen from here; ${inServer.toFixed(1)} ms in the server`;
+    const isCalibrated = found.some((hit) => typeof hit.probability === "number");
+    column.legend.textContent = isCalibrated ? "score, probability" : "score";
+    column.took.textContent = `${milliseconds.toFixed(milliseconds < 10 ? 1 : 0)} ms`;
+    if (inServer !== null)
+      column.took.title = `seen from here; ${inServer.toFixed(1)} ms in the server`;
     column.notes.replaceChildren(...notesOf(answer));
     drawHits(column, found);
   } catch (error) {
@@ -337,9 +406,12 @@ async function askHits(column, path, body) {
     column.hits = [];
     column.list.replaceChildren();
     column.leftOut.hidden = true;
-    const line = error instanceof Trouble ? error.message : `The answer cannot be shown: ${error.message}`;
+    const line =
+      error instanceof Trouble ? error.message : `The answer cannot be shown: ${error.message}`;
     column.trouble = line;
-    column.notes.replaceChildren(...(line ? [element("p", { class: "trouble" }, visible(line))] : []));
+    column.notes.replaceChildren(
+      ...(line ? [element("p", { class: "trouble" }, visible(line))] : []),
+    );
     say(line);
   }
   column.section.removeAttribute("aria-busy");
@@ -357,9 +429,14 @@ function notesOf(answer) {
 }
 
 function drawHits(column, found) {
-  const largest = Math.max(...found.map((hit) => Math.abs(hit.score)).filter(Number.isFinite), 1e-12);
+  const largest = Math.max(
+    ...found.map((hit) => Math.abs(hit.score)).filter(Number.isFinite),
+    1e-12,
+  );
   const weights = column.query ? weightsOf(column.query()) : new Map();
-  column.hits = found.map((data, position) => makeHit(column, data, position + 1, largest, weights));
+  column.hits = found.map((data, position) =>
+    makeHit(column, data, position + 1, largest, weights),
+  );
   let reason = column.isByWords ? "No document shares a word with the query." : "No hits.";
   if (state.where) reason = "Nothing passes the filter.";
   const nothing = element("li", { class: "nothing" }, reason);
@@ -371,11 +448,13 @@ function titleAndText(data) {
   const text = String(data.text ?? "").trim();
   const name = String(data.name ?? "").trim();
   if (name && name !== text) {
-    const isRepeated = text.startsWith(name);
-    return { title: name, text: isRepeated ? text.slice(name.length).replace(/^[\s.:]+/, "") : text, isPlain: false };
+    const rest = text.startsWith(name) ? text.slice(name.length) : "";
+    const isRepeated = /^[.:]?\s*\n|^[.:]\s/.test(rest); // a heading above the text
+    return { title: name, text: isRepeated ? rest.replace(/^[\s.:]+/, "") : text, isPlain: false };
   }
   const end = text.indexOf("\n");
-  if (end > 0 && end <= SHORT_NAME) return { title: text.slice(0, end), text: text.slice(end).trim(), isPlain: false };
+  if (end > 0 && end <= SHORT_NAME)
+    return { title: text.slice(0, end), text: text.slice(end).trim(), isPlain: false };
   return { title: text || String(data.id), text: "", isPlain: text.length > SHORT_TITLE };
 }
 
@@ -388,22 +467,49 @@ function makeHit(column, data, rank, largest, weights) {
   hit.also = element("span", { class: "also" });
   hit.reason = element("div", { class: "reason", hidden: true });
   hit.place = element("span", { class: "place" });
-  hit.more = element("button", { type: "button", "aria-expanded": "false", click: () => toggleWhole(hit) }, "More");
-  hit.why = element("button", { type: "button", "aria-expanded": "false", click: () => toggleReason(hit) }, "Why");
+  hit.more = button("More", () => toggleWhole(hit), { "aria-expanded": "false" });
+  hit.why = button("Why", () => toggleReason(hit), { "aria-expanded": "false" });
   const isCalibrated = typeof data.probability === "number";
-  const value = element("span", { class: "value" }, element("span", { title: "score" }, number(data.score)));
-  if (isCalibrated) value.append(element("b", { title: "probability of being an answer" }, percent(data.probability)));
+  const value = element(
+    "span",
+    { class: "value" },
+    element("span", { title: "score" }, number(data.score)),
+  );
+  if (isCalibrated)
+    value.append(
+      element("b", { title: "probability of being an answer" }, percent(data.probability)),
+    );
   const share = element("span");
   share.style.setProperty("--share", Math.max(data.score, 0) / largest || 0);
   const bar = element("div", { class: "bar", "aria-hidden": "true" }, share);
   const actions = element("span", { class: "do" }, hit.more, column.take?.(data), hit.why);
+  const light = () => lightTwins(hit, true);
+  const dim = () => lightTwins(hit, false);
   hit.node = element(
     "li",
-    { class: "hit", tabindex: "-1", mouseenter: () => lightTwins(hit, true), mouseleave: () => lightTwins(hit, false),
-      focusin: () => lightTwins(hit, true), focusout: () => lightTwins(hit, false) },
-    element("div", { class: "head" }, element("span", { class: "rank" }, String(rank)), hit.heading, value),
-    bar, hit.body, hit.kept,
-    element("div", { class: "foot" }, hit.place, hit.also, actions),
+    {
+      class: "hit",
+      tabindex: "-1",
+      mouseenter: light,
+      focusin: light,
+      mouseleave: dim,
+      focusout: dim,
+    },
+    element(
+      "div",
+      { class: "head" },
+      element("span", { class: "rank" }, String(rank)),
+      hit.heading,
+      value,
+    ),
+    bar,
+    hit.body,
+    element(
+      "div",
+      { class: text ? "below-text" : "below-text brief" },
+      hit.kept,
+      element("div", { class: "foot" }, hit.place, hit.also, actions),
+    ),
     hit.reason,
   );
   drawTexts(hit);
@@ -417,7 +523,9 @@ function drawTexts(hit) {
   const short = hit.isPlain ? SHORT_TEXT : SHORT_NAME;
   hit.heading.replaceChildren(visible(isWhole ? hit.title : beginning(hit.title, short), mark));
   hit.body.replaceChildren(visible(isWhole ? hit.text : beginning(hit.text, SHORT_TEXT), mark));
-  const values = Object.entries(data.columns ?? {}).filter(([, value]) => value !== null && value !== "");
+  const values = Object.entries(data.columns ?? {}).filter(
+    ([, value]) => value !== null && value !== "",
+  );
   const rows = values.map(([name, value], position) =>
     element(
       "div",
@@ -426,7 +534,8 @@ function drawTexts(hit) {
       element("dd", {}, shownValue(value, isWhole ? Infinity : SHORT_VALUE)),
     ),
   );
-  if (isWhole) rows.push(element("div", {}, element("dt", {}, "id"), element("dd", {}, visible(data.id))));
+  if (isWhole)
+    rows.push(element("div", {}, element("dt", {}, "id"), element("dd", {}, visible(data.id))));
   hit.kept.hidden = !rows.length;
   hit.kept.replaceChildren(...rows);
   const place = data.place || (hit.column.showsIds ? data.id : "");
@@ -443,7 +552,6 @@ function toggleWhole(hit) {
   drawTexts(hit);
 }
 
-
 // ---- One document in several columns ----
 
 /** Show in each hit the ranks that its document has in the other columns. */
@@ -459,7 +567,9 @@ function linkTwins() {
   for (const hits of places.values()) {
     for (const hit of hits) {
       hit.twins = hits.filter((other) => other !== hit);
-      const chips = hit.twins.map((twin) => element("span", {}, `${twin.column.short} ${twin.rank}`));
+      const chips = hit.twins.map((twin) =>
+        element("span", {}, `${twin.column.short} ${twin.rank}`),
+      );
       if (!chips.length && others) chips.push(element("span", {}, "only here"));
       hit.also.replaceChildren(...chips);
     }
@@ -485,21 +595,23 @@ function applyThreshold() {
       if (hit.node.hidden) hidden += 1;
     }
     column.leftOut.hidden = !hidden;
-    column.leftOut.textContent = `${count(hidden, "hit", "hits")} below ${state.threshold} % left out`;
+    const hits = count(hidden, "hit", "hits");
+    column.leftOut.textContent = `${hits} below ${state.threshold} % left out`;
   }
-  const calibrated = models.filter((model) => model.calibrated).map((model) => `${model.id}:vectors`);
+  const calibrated = models
+    .filter((model) => model.calibrated)
+    .map((model) => `${model.id}:vectors`);
   at("threshold-setting").hidden = !chosenColumns().some((key) => calibrated.includes(key));
   at("threshold").value = state.threshold;
   at("threshold-value").textContent = `${state.threshold} %`;
 }
-
 
 // ---- Reasons ----
 
 const KINDS = {
   tokens: ["Words of the query and of the text", "what each pair of words adds to the score"],
   words: ["Words that are in both", "rare words count more, repeated ones a little more"],
-  fused: ["Vectors and words together", "weight × (score − mean of all documents) / standard deviation"],
+  fused: ["Two scores together", "weight × (score − mean of all documents) / standard deviation"],
   events: ["What was taken before", "what each past item adds to the score"],
   leave_one_out: ["Without each word", "how much lower the score would be"],
 };
@@ -514,7 +626,8 @@ async function toggleReason(hit) {
     drawTexts(hit);
     return;
   }
-  if (!hit.reason.childElementCount) hit.reason.append(element("p", { class: "subtitle" }, "Asking why …"));
+  if (!hit.reason.childElementCount)
+    hit.reason.append(element("p", { class: "subtitle" }, "Asking why …"));
   const { column } = hit;
   try {
     column.reasons ??= reasonsOf(column);
@@ -530,7 +643,9 @@ async function toggleReason(hit) {
   } catch (error) {
     column.reasons = null;
     if (error.name === "AbortError") return;
-    hit.reason.replaceChildren(element("p", { class: "trouble", role: "alert" }, visible(error.message)));
+    hit.reason.replaceChildren(
+      element("p", { class: "trouble", role: "alert" }, visible(error.message)),
+    );
   }
 }
 
@@ -560,7 +675,7 @@ function heatOf(explanation, query) {
   return weights;
 }
 
-/** The parts of a reason; of a fused score, its systems, each standardised over the corpus and weighted. */
+/** The parts of a reason; of a fused score, its systems, standardised over all documents. */
 function partsOf(explanation) {
   if (!explanation.explanations) return explanation.parts ?? [];
   return explanation.explanations.map((half) => {
@@ -569,19 +684,25 @@ function partsOf(explanation) {
   });
 }
 
-/** An explanation as nodes: a table of its parts that ends with their sum, and those of its parts. */
+/** An explanation as nodes: a table of parts that ends with their sum, and those of its parts. */
 function drawReason(explanation, title = null) {
-  const [heading, subtitle] = KINDS[explanation.kind] ?? ["Parts of the score", ""];
-  const nodes = [element("h4", {}, title ?? heading), element("p", { class: "subtitle" }, title ? heading : subtitle)];
+  let [heading, subtitle] = KINDS[explanation.kind] ?? ["Parts of the score", ""];
+  if (explanation.explanations) {
+    const systems = explanation.explanations.map((half) => half.system).join(" and ");
+    heading = `${capital(systems)} together`;
+  }
+  const below = title ? heading : subtitle;
+  const nodes = [element("h4", {}, title ?? heading), element("p", { class: "subtitle" }, below)];
   if (explanation.exact === false) {
-    nodes.push(element("p", { class: "approximate" }, "An approximation: these parts do not cause the score exactly."));
+    const text = "An approximation: these parts do not cause the score exactly.";
+    nodes.push(element("p", { class: "approximate" }, text));
   }
   if (!explanation.explanations) nodes.push(...notesOf(explanation));
   nodes.push(partTable(explanation));
   for (const part of partsOf(explanation)) {
     if (part.explanation) {
-      const name = `${String(part.label)[0].toUpperCase()}${String(part.label).slice(1)}`;
-      nodes.push(element("div", { class: "part" }, ...drawReason(part.explanation, name)));
+      const inner = drawReason(part.explanation, capital(part.label));
+      nodes.push(element("div", { class: "part" }, ...inner));
     }
   }
   return nodes;
@@ -590,28 +711,47 @@ function drawReason(explanation, title = null) {
 function partTable(explanation, isWhole = false) {
   const every = partsOf(explanation);
   const parts = explanation.kind === "fused" ? [...every] : every.filter((part) => part.value);
-  if (explanation.kind !== "fused") parts.sort((one, other) => Math.abs(other.value) - Math.abs(one.value));
+  if (explanation.kind !== "fused")
+    parts.sort((one, other) => Math.abs(other.value) - Math.abs(one.value));
   const shown = isWhole ? parts : parts.slice(0, SHOWN_PARTS);
   const further = parts.slice(shown.length);
   const values = shown.map((part) => part.value);
   const low = Math.min(0, ...values);
   const range = Math.max(0, ...values) - low || 1;
   const rows = shown.map((part) => partRow(partLabel(part), part.value, low, range));
-  const table = element("table", { class: explanation.kind === "fused" ? "fused" : null }, element("caption", { class: "unseen" }, "Parts of the score"),
-    element("colgroup", {}, element("col", { class: "label" }), element("col"), element("col", { class: "number" })));
+  const widths = ["label", "", "number"].map((kind) => element("col", { class: kind }));
+  const table = element(
+    "table",
+    { class: `by-${explanation.kind}` },
+    element("caption", { class: "unseen" }, "Parts of the score"),
+    element("colgroup", {}, ...widths),
+  );
   if (further.length) {
-    const open = element("button", { type: "button", class: "link", click: () => table.replaceWith(partTable(explanation, true)) },
-      count(further.length, "smaller part", "smaller parts"));
-    rows.push(partRow(open, further.reduce((sum, part) => sum + part.value, 0), null, 1, "rest"));
+    const label = count(further.length, "smaller part", "smaller parts");
+    const open = button(label, () => table.replaceWith(partTable(explanation, true)), {
+      class: "link",
+    });
+    rows.push(
+      partRow(
+        open,
+        further.reduce((sum, part) => sum + part.value, 0),
+        null,
+        1,
+        "rest",
+      ),
+    );
   }
   const rest = explanation.score - parts.reduce((sum, part) => sum + part.value, 0);
-  if (Math.abs(rest) >= 5e-6) rows.push(partRow(REST[explanation.kind] ?? "everything else", rest, null, 1, "rest"));
+  if (Math.abs(rest) >= 5e-6)
+    rows.push(partRow(REST[explanation.kind] ?? "everything else", rest, null, 1, "rest"));
   rows.push(partRow("score", explanation.score, null, 1, "sum"));
   table.append(element("tbody", {}, ...rows));
   const absent = explanation.kind === "words" ? every.filter((part) => !part.value) : [];
   if (!absent.length) return table;
   const names = absent.map((part) => part.word).join(", ");
-  return element("div", {}, table, element("p", { class: "subtitle" }, "Not in this document: ", visible(beginning(names, SHORT_TEXT))));
+  const named = visible(beginning(names, SHORT_TEXT));
+  const line = element("p", { class: "subtitle" }, "Not in this document: ", named);
+  return element("div", {}, table, line);
 }
 
 const REST = { events: "apart from the history", leave_one_out: "not by one word alone" };
@@ -622,13 +762,21 @@ function partLabel(part) {
     const arrow = element("span", { class: "to" }, "→");
     return element("span", {}, visible(tokens[0]), arrow, visible(tokens[1]));
   }
-  const label = visible(beginning(tokens[0] ?? part.label ?? part.name ?? part.word ?? part.event ?? "", SHORT_VALUE));
+  const names = [tokens[0], part.label, part.word, part.name || part.event, part.feature];
+  const name = names.find((each) => each !== undefined) ?? "";
+  const label = visible(beginning(name, SHORT_VALUE));
   let detail = "";
   if (part.explanation) {
-    const above = `(${number(part.explanation.score)} − ${number(part.mean)}) / ${number(part.deviation)}`;
-    detail = `${number(part.weight, 2)} × ${part.deviation ? above : "0, as all scores are equal"}`;
-  } else if (part.documents !== undefined) detail = `in ${count(part.documents, "document", "documents")}`;
+    const sign = part.mean < 0 ? "+" : "−";
+    const difference = `(${number(part.explanation.score)} ${sign} ${number(Math.abs(part.mean))})`;
+    const standard = `${difference} / ${number(part.deviation)}`;
+    detail = `${number(part.weight, 2)} × ${part.deviation ? standard : "0 (equal scores)"}`;
+  } else if (part.documents !== undefined)
+    detail = `in ${count(part.documents, "document", "documents")}`;
   else if (part.side === "document") detail = "in the text";
+  else if (part.place === 1) detail = "the latest";
+  else if (part.place !== undefined) detail = `the ${ordinal(part.place)} latest`;
+  else if (part.of !== undefined) detail = `feature of the ${part.of}`;
   return element("span", {}, label, detail ? element("small", {}, detail) : null);
 }
 
@@ -640,9 +788,15 @@ function partRow(label, value, low, range, kind = null) {
     bar.style.setProperty("--size", Math.abs(value) / range);
     cell.append(element("div", { class: value < 0 ? "balance negative" : "balance" }, bar));
   }
-  return element("tr", { class: kind }, element("th", { scope: "row" }, label), cell, element("td", { class: "number" }, number(value)));
+  const name = element("th", { scope: "row" }, label);
+  return element(
+    "tr",
+    { class: kind },
+    name,
+    cell,
+    element("td", { class: "number" }, number(value)),
+  );
 }
-
 
 // ---- Search ----
 
@@ -667,11 +821,20 @@ function drawWays() {
   const isAlone = textModels().length === 1;
   const groups = textModels().map((model) => {
     const boxes = waysOf(model).map((way) => {
-      const box = element("input", { type: "checkbox", value: `${model.id}:${way}`, change: changeWays });
+      const box = element("input", {
+        type: "checkbox",
+        value: `${model.id}:${way}`,
+        change: changeWays,
+      });
       box.checked = chosen.includes(box.value);
       return element("label", { class: "way" }, box, WAYS[way].title);
     });
-    return element("fieldset", {}, element("legend", {}, isAlone ? "Compare" : visible(model.id)), ...boxes);
+    return element(
+      "fieldset",
+      {},
+      element("legend", {}, isAlone ? "Compare" : visible(model.id)),
+      ...boxes,
+    );
   });
   at("ways").replaceChildren(...groups);
 }
@@ -698,9 +861,14 @@ function columnOf(key, isAlone) {
     query: () => state.query,
     request: () => [
       "v1/search",
-      { query: state.query, k: state.k, where: state.where || null, hybrid: way.hybrid, model, threshold: null, explain: false },
+      { query: state.query, k: state.k, hybrid: way.hybrid, model, ...filter() },
     ],
   });
+}
+
+/** The filter as part of a request, if there is one. */
+function filter() {
+  return state.where ? { where: state.where } : {};
 }
 
 /** Ask for every chosen column, and show them side by side. */
@@ -717,12 +885,12 @@ async function search() {
   const chosen = chosenColumns();
   const isAlone = new Set(chosen.map((key) => key.slice(0, key.lastIndexOf(":")))).size === 1;
   const before = new Map(columns.map((column) => [`${column.key} ${column.of}`, column]));
-  const made = chosen.map((key) => {
+  const next = chosen.map((key) => {
     const fresh = columnOf(key, isAlone);
     return before.get(`${key} ${fresh.of}`) ?? fresh;
   });
-  columns.filter((column) => !made.includes(column)).forEach((column) => column.control?.abort());
-  columns = made;
+  columns.filter((column) => !next.includes(column)).forEach((column) => column.control?.abort());
+  columns = next;
   current = Math.min(current, columns.length - 1);
   at("columns").replaceChildren(...columns.map((column) => column.section));
   drawTabs();
@@ -765,21 +933,16 @@ function explained() {
     ],
   };
   const sentences = {
-    vectors: "The trained model compares meanings: it finds an answer that shares no word with the query.",
+    vectors:
+      "The trained model compares meanings: it finds an answer that shares no word with the query.",
     words: "BM25 compares words: it finds names, numbers and rare terms as they are written.",
     both: "The scores of vectors and words are added, with the weight that the run chose.",
   };
   const shown = textModels().some((model) => model.hybrid) ? Object.keys(sentences) : ["vectors"];
   const cards = shown.map((way) => {
-    const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    picture.setAttribute("viewBox", "0 0 44 28");
-    picture.setAttribute("aria-hidden", "true");
-    for (const [name, attributes] of pictures[way]) {
-      const shape = document.createElementNS("http://www.w3.org/2000/svg", name);
-      for (const [key, value] of Object.entries(attributes)) shape.setAttribute(key, value);
-      picture.append(shape);
-    }
-    return element("section", {}, picture, element("h2", {}, WAYS[way].title), element("p", {}, sentences[way]));
+    const picture = drawing("0 0 44 28", pictures[way]);
+    const title = element("h2", {}, WAYS[way].title);
+    return element("section", {}, picture, title, element("p", {}, sentences[way]));
   });
   return element("div", { class: "ways-explained" }, ...cards);
 }
@@ -790,16 +953,20 @@ function drawTabs() {
   at("tabs").hidden = !hasTabs;
   at("columns").classList.toggle("tabbed", hasTabs);
   const tabs = columns.map((column, position) => {
-    const name = column.of ? element("span", {}, visible(beginning(column.of, 20)), ` · ${column.title}`) : column.title;
+    const name = column.of
+      ? element("span", {}, visible(beginning(column.of, 20)), ` · ${column.title}`)
+      : column.title;
     const isCurrent = position === current;
     column.section.id = `panel-${position}`;
     column.section.classList.toggle("current", isCurrent);
     if (hasTabs) column.section.setAttribute("role", "tabpanel");
     else column.section.removeAttribute("role");
-    return element("button", {
-      type: "button", role: "tab", "aria-selected": String(isCurrent), "aria-controls": `panel-${position}`,
-      tabindex: isCurrent ? "0" : "-1", click: () => changeTab(position),
-    }, name);
+    return button(name, () => changeTab(position), {
+      role: "tab",
+      "aria-selected": String(isCurrent),
+      "aria-controls": column.section.id,
+      tabindex: isCurrent ? "0" : "-1",
+    });
   });
   at("tabs").replaceChildren(...tabs);
 }
@@ -823,14 +990,15 @@ function drawFilter(details, input, names, model) {
       input.setRangeText(written, input.selectionStart, input.selectionEnd, "end");
       input.focus();
     };
-    return element("button", { type: "button", click: write }, visible(beginning(name, 60)));
+    return button(visible(beginning(name, 60)), write);
   });
   names.replaceChildren(...(kept.length ? ["Columns: ", ...buttons] : []));
 }
 
 function drawSearch() {
   const documents = textModels()[0].documents;
-  at("search-title").textContent = documents ? `Search ${count(documents, "document", "documents")}` : "Search";
+  const title = documents ? `Search ${count(documents, "document", "documents")}` : "Search";
+  at("search-title").textContent = title;
   at("query").value = state.query;
   choose(at("depth"), state.k);
   drawWays();
@@ -845,7 +1013,6 @@ function choose(selector, value) {
   }
   selector.value = String(value);
 }
-
 
 // ---- Recommend ----
 
@@ -865,7 +1032,11 @@ let suggesting = null; // the request for them
 async function suggest() {
   suggesting?.abort();
   suggesting = new AbortController();
-  const given = new URLSearchParams({ prefix: at("user").value, limit: 8, model: recommenderOf().id });
+  const given = new URLSearchParams({
+    prefix: at("user").value,
+    limit: 8,
+    model: recommenderOf().id,
+  });
   try {
     const { answer } = await ask(`v1/users?${given}`, undefined, suggesting.signal);
     const users = answer.users ?? answer.data ?? [];
@@ -884,10 +1055,17 @@ function drawSuggestions(isOpen) {
   const rows = suggestions.map((user, position) =>
     element(
       "li",
-      { role: "option", id: `user-${position}`, "aria-selected": String(position === active),
-        mousedown: (event) => event.preventDefault(), click: () => takeUser(user.id) },
+      {
+        role: "option",
+        id: `user-${position}`,
+        "aria-selected": String(position === active),
+        mousedown: (event) => event.preventDefault(),
+        click: () => takeUser(user.id),
+      },
       visible(beginning(user.id, SHORT_VALUE)),
-      user.events === undefined ? null : element("small", {}, count(user.events, "event", "events")),
+      user.events === undefined
+        ? null
+        : element("small", {}, count(user.events, "event", "events")),
     ),
   );
   list.replaceChildren(...rows);
@@ -922,26 +1100,35 @@ async function recommend() {
     return;
   }
   document.title = `${beginning(state.user || "a history", 60)} · Tempera`;
-  const column = columns[0] ?? makeColumn({
+  const column = columns[0]?.key === "items" ? columns[0] : columnOfItems();
+  columns = [column];
+  at("following").replaceChildren(column.section);
+  await fill(column);
+  if (columns[0] !== column) return;
+  const edited = (state.history ?? []).map((id) => ({ id }));
+  drawHistory(column.trouble ? edited : (column.answer?.history ?? []));
+  if (!column.trouble) say(`${count(column.hits.length, "item", "items")} recommended`);
+}
+
+function columnOfItems() {
+  return makeColumn({
     key: "items",
     title: "What follows",
     subtitle: "the best next items first",
     of: "",
     short: "",
     showsIds: true,
-    take: (data) => element("button", { type: "button", "aria-label": `Add ${beginning(data.name || data.id, 60)} to the history`, click: () => editHistory([...pastIds(), data.id]) }, "Take"),
+    take: (data) => {
+      const name = beginning(data.name || data.id, 60);
+      const add = () => editHistory([...pastIds(), data.id]);
+      return button("Take", add, { "aria-label": `Add ${name} to the history` });
+    },
     request: () => ["v1/recommend", recommendation()],
   });
-  columns = [column];
-  at("following").replaceChildren(column.section);
-  await fill(column);
-  if (columns[0] !== column) return;
-  drawHistory(column.answer?.history ?? []);
-  say(`${count(column.hits.length, "item", "items")} recommended`);
 }
 
 function recommendation() {
-  const body = { k: state.k, where: state.where || null, model: recommenderOf().id, explain: false };
+  const body = { k: state.k, model: recommenderOf().id, ...filter() };
   if (state.history === null) body.user = state.user;
   else body.history = state.history;
   return body;
@@ -966,31 +1153,37 @@ function drawHistory(items, isWhole = false) {
       "li",
       {},
       element("span", { class: "name" }, visible(beginning(name, SHORT_NAME))),
-      item.name && item.name !== String(item.id) ? element("small", {}, visible(beginning(item.id, 40))) : null,
-      element("button", { type: "button", "aria-label": `Remove ${beginning(name, 60)}`, click: remove }, "✕"),
+      item.name && item.name !== String(item.id)
+        ? element("small", {}, visible(beginning(item.id, 40)))
+        : null,
+      button("✕", remove, { "aria-label": `Remove ${beginning(name, 60)}` }),
     );
   });
   rows.reverse();
-  const shown = isWhole ? rows : rows.slice(0, SHOWN_EVENTS);
+  const most = narrow.matches ? SHOWN_EVENTS.narrow : SHOWN_EVENTS.wide;
+  const shown = isWhole ? rows : rows.slice(0, most);
   if (shown.length < rows.length) {
-    const open = element("button", { type: "button", click: () => drawHistory(items, true) }, `All ${rows.length}`);
-    shown.push(element("li", {}, element("span", { class: "name" }, `${rows.length - shown.length} earlier items`), open));
+    const open = button(`All ${rows.length}`, () => drawHistory(items, true));
+    const earlier = `${rows.length - shown.length} earlier items`;
+    shown.push(element("li", {}, element("span", { class: "name" }, earlier), open));
   }
-  at("events").replaceChildren(...(rows.length ? shown : [element("li", { class: "nothing" }, "Nothing was taken yet.")]));
+  if (!rows.length) shown.push(element("li", { class: "nothing" }, "Nothing was taken yet."));
+  at("events").replaceChildren(...shown);
 }
 
 function drawRecommend() {
   const model = recommenderOf();
-  at("recommend-title").textContent = model.documents ? `Recommend from ${count(model.documents, "item", "items")}` : "Recommend";
+  const items = model.documents ? ` from ${count(model.documents, "item", "items")}` : "";
+  at("recommend-title").textContent = `Recommend${items}`;
   at("user").value = state.user;
   choose(at("items"), state.k);
   at("run-setting").hidden = recommenders().length < 2;
-  at("run").replaceChildren(...recommenders().map((each) => element("option", { value: each.id }, beginning(each.id, 60))));
+  const runs = recommenders().map(({ id }) => element("option", { value: id }, beginning(id, 60)));
+  at("run").replaceChildren(...runs);
   at("run").value = model.id;
   drawFilter(at("item-filter"), at("item-where"), at("item-column-names"), model);
   recommend();
 }
-
 
 // ---- Keys ----
 
@@ -1060,7 +1253,8 @@ const KEYS = {
 };
 
 function pressed(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || at("keys").open) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || at("keys").open)
+    return;
   const target = event.target;
   if (target.closest("[role=tab]") && /^Arrow(Left|Right)$/.test(event.key)) {
     event.preventDefault();
@@ -1105,7 +1299,6 @@ function pressedInUsers(event) {
   }
 }
 
-
 // ---- Theme ----
 
 const THEMES = { "": "as the system", light: "light", dark: "dark" };
@@ -1114,17 +1307,9 @@ const THEMES = { "": "as the system", light: "light", dark: "dark" };
 function setTheme(theme) {
   if (theme) document.documentElement.dataset.theme = theme;
   else delete document.documentElement.dataset.theme;
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("viewBox", "0 0 18 18");
-  svg.setAttribute("aria-hidden", "true");
-  const circle = document.createElementNS("http://www.w3.org/2000/svg", "circle");
-  for (const [key, value] of Object.entries({ cx: 9, cy: 9, r: 6 })) circle.setAttribute(key, value);
-  if (theme === "dark") circle.setAttribute("class", "half");
-  const half = document.createElementNS("http://www.w3.org/2000/svg", "path");
-  half.setAttribute("d", "M9 3a6 6 0 0 1 0 12z");
-  half.setAttribute("class", "half");
-  svg.append(circle, ...(theme === "" ? [half] : []));
-  at("theme").replaceChildren(svg);
+  const shapes = [["circle", { cx: 9, cy: 9, r: 6, class: theme === "dark" ? "full" : "empty" }]];
+  if (!theme) shapes.push(["path", { d: "M9 3a6 6 0 0 1 0 12z", class: "full" }]);
+  at("theme").replaceChildren(drawing("0 0 18 18", shapes));
   at("theme").setAttribute("aria-label", `Colours: ${THEMES[theme]}`);
   at("theme").title = `Colours: ${THEMES[theme]}`;
   try {
@@ -1144,7 +1329,6 @@ function keptTheme() {
   }
 }
 
-
 // ---- Start ----
 
 function draw() {
@@ -1152,9 +1336,9 @@ function draw() {
   at("worlds").hidden = !worlds;
   if (state.world === "recommend" && !recommenders().length) state.world = "search";
   if (state.world === "search" && !textModels().length) state.world = "recommend";
-  for (const button of at("worlds").children) {
-    if (button.dataset.world === state.world) button.setAttribute("aria-current", "page");
-    else button.removeAttribute("aria-current");
+  for (const tab of at("worlds").children) {
+    if (tab.dataset.world === state.world) tab.setAttribute("aria-current", "page");
+    else tab.removeAttribute("aria-current");
   }
   at("search").hidden = state.world !== "search";
   at("recommend").hidden = state.world !== "recommend";
@@ -1196,7 +1380,7 @@ function submit(event) {
     else {
       drawSuggestions(false);
       writeAddress(true);
-      recommend();
+      drawRecommend();
     }
   }
 }
@@ -1204,7 +1388,9 @@ function submit(event) {
 function listen() {
   at("ask").addEventListener("submit", submit);
   at("whom").addEventListener("submit", submit);
-  for (const id of ["depth", "items", "run", "where", "item-where"]) at(id).addEventListener("change", () => submit());
+  for (const id of ["depth", "items", "run", "where", "item-where"]) {
+    at(id).addEventListener("change", () => submit());
+  }
   at("threshold").addEventListener("input", () => {
     state.threshold = Number(at("threshold").value);
     applyThreshold();
@@ -1220,9 +1406,9 @@ function listen() {
     at("token").value = "";
     start();
   });
-  for (const button of at("worlds").children) {
-    button.addEventListener("click", () => {
-      state.world = button.dataset.world;
+  for (const tab of at("worlds").children) {
+    tab.addEventListener("click", () => {
+      state.world = tab.dataset.world;
       state.where = "";
       columns = [];
       writeAddress(true);
@@ -1247,7 +1433,8 @@ function listen() {
   at("show-keys").addEventListener("click", KEYS["?"]);
   at("theme").addEventListener("click", () => {
     const order = Object.keys(THEMES);
-    setTheme(order[(order.indexOf(document.documentElement.dataset.theme ?? "") + 1) % order.length]);
+    const place = order.indexOf(document.documentElement.dataset.theme ?? "");
+    setTheme(order[(place + 1) % order.length]);
   });
   document.addEventListener("keydown", pressed);
   narrow.addEventListener("change", drawTabs);

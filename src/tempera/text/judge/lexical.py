@@ -39,7 +39,7 @@ _ASCII = "".join(chr(i) if chr(i).isalnum() else " " for i in range(128))
 _CASE_CHANGE = re.compile(CASE_CHANGE)
 _WORD = re.compile(r"[^\W\d_]+|\d+")
 # Scripts without spaces between words: Thai and Lao, Burmese, Khmer, Japanese and Chinese.
-_UNSPACED = re.compile(
+UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
 )
 _GRID: dict[str, tuple[Any, ...]] = {
@@ -107,7 +107,7 @@ def _words(run: str) -> list[str]:
     if run.isascii():
         return _WORD.findall(run)
     _, pattern = _marked()
-    spaced = _UNSPACED.sub(lambda part: f" {' '.join(_neighbours(part[0]))} ", run)
+    spaced = UNSPACED.sub(lambda part: f" {' '.join(_neighbours(part[0]))} ", run)
     every = list[str]()
     for part in spaced.split():
         every += pattern.findall(part)
@@ -278,7 +278,7 @@ class BM25:
     settings: Settings
     number: dict[str, int]  # of each word
     offsets: Ints  # [v + 1]
-    docs: Ints  # [m]
+    docs: NDArray[np.int32] | Ints  # [m]
     parts: Floats  # [m]
     size: int  # documents
 
@@ -325,7 +325,7 @@ class BM25:
                 i = self.number.get(term)
                 if i is not None:
                     part = slice(self.offsets[i], self.offsets[i + 1])
-                    row[self.docs[part]] += self.parts[part]
+                    np.add.at(row, self.docs[part], self.parts[part])
         return scores
 
     def rank(self, queries: Sequence[str], k: int) -> Ints:
@@ -365,15 +365,38 @@ class BM25:
         table.validate(full=True)
         docs = table["docs"].combine_chunks()
         parts = table["scores"].combine_chunks()
-        offsets = docs.offsets.to_numpy().astype(np.int64)
-        positions = docs.values.to_numpy().astype(np.int64)
-        values = parts.values.to_numpy()
-        if not np.array_equal(offsets, parts.offsets.to_numpy()) or values.dtype != np.float32:
+        offsets = _numbers(docs.offsets).astype(np.int64)
+        positions = _numbers(docs.values)
+        values = _numbers(parts.values)
+        if not np.array_equal(offsets, _numbers(parts.offsets)) or values.dtype != np.float32:
             raise ValueError("its documents and scores do not belong together")
-        if not (np.isfinite(values).all() and ((positions >= 0) & (positions < size)).all()):
+        least, most = positions.min(initial=0), positions.max(initial=0)
+        if not np.isfinite(values).all() or least < 0 or most > max(0, size - 1):
             raise ValueError("it names documents or scores that cannot be")
         number = {word: i for i, word in enumerate(table["word"].to_pylist())}
         return cls(Settings(**about), number, offsets, positions, values, size)
+
+
+def _numbers(array: pa.Array) -> NDArray[Any]:
+    """Return the numbers of an Arrow array without a copy; `to_numpy` would load pandas, which
+    takes 0.2 s."""
+    if array.null_count:
+        raise ValueError("it has empty cells")
+    every = np.frombuffer(array.buffers()[1], array.type.to_pandas_dtype())
+    return every[array.offset : array.offset + len(array)]
+
+
+def stored_settings(metadata: Mapping[bytes, bytes] | None) -> Settings:
+    """Return the settings in the metadata of a table that `BM25.table` returned.
+
+    Raises:
+        ValueError, LookupError, TypeError: another or a damaged table.
+
+    >>> stored_settings(Lexical(["a"]).index().table().schema.metadata)
+    Settings(k1=1.5, b=0.75, stem=False)
+    """
+    about = parsed((metadata or {})[_KEY])
+    return Settings(**{name: about[name] for name in ("k1", "b", "stem")})
 
 
 def best(scores: Floats, k: int) -> Ints:
