@@ -115,6 +115,7 @@ def test_what_asks_a_run_is_checked_too(tiny_run: Path, tmp_path: Path) -> None:
     asked = dict.fromkeys(inspect.signature(Recommender.recommend).parameters) | {
         "k": 5,
         "exclude_seen": True,
+        "diversity": 0.0,
     }
     refuse_other_kinds(Recommender.recommend, asked)
     with pytest.raises(ConfigError, match="recommend: index is a text, a path or None, not 5"):

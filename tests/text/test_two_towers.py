@@ -430,7 +430,7 @@ def test_too_few_validation_queries_keep_the_untrained_queries(
         },
         tmp_path / "b",
     )
-    assert asked.document["steps"] == 3
+    assert asked.results["steps"] == 3
 
 
 def test_training_that_does_not_help_keeps_the_untrained_queries(
