@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _LENGTH = 100  # letters of a document in a line that is no terminal's
 _LEAST = 40  # and in a narrow terminal
+_LINKS = ("url", "link")  # columns of links, in lower case
+_SCHEMES = ("http://", "https://")
 _NOTHING = "the model knows no word of this query, so that the order of these hits says nothing"
 # Words of a query that are never marked.
 # fmt: off
@@ -148,7 +150,7 @@ def _show(
     with_query: bool,
     reasons: Sequence[str] = (),
 ) -> None:
-    """Print a line for each hit: rank, score, name or beginning of the text, and place.
+    """Print a line for each hit: rank, score, name or beginning of the text, and link or place.
 
     Args:
         with_query: print the query first.
@@ -160,7 +162,7 @@ def _show(
         print(f"search: {one_line(query)}")
     terminal = console(highlight=False)
     heads = [f"{hit.rank:>2}  {hit.score:.3f}  {percent(hit.probability)}" for hit in hits]
-    places = [one_line(hit.place) for hit in hits]
+    places = [one_line(_place(hit)) for hit in hits]
     around = max((len(head) + len(place) + 2 for head, place in zip(heads, places)), default=0)
     length = max(_LEAST, terminal.width - around) if terminal.is_terminal else _LENGTH
     texts = [one_line(hit.name or " ".join(hit.preview.split()))[:length] for hit in hits]
@@ -173,6 +175,14 @@ def _show(
             terminal.print(Text(f"    {reasons[number]}", "dim"), soft_wrap=True)
     for note in notes:
         terminal.print(note, soft_wrap=True)
+
+
+def _place(hit: Found) -> str:
+    """Return the link of a document, from a kept column called url or link; else its place."""
+    for name, value in hit.columns.items():
+        if name.lower() in _LINKS and isinstance(value, str) and value.startswith(_SCHEMES):
+            return value
+    return hit.place
 
 
 def marked(text: str, query: str) -> Text:
