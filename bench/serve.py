@@ -455,7 +455,7 @@ def cold(made: Made, rounds: int) -> tuple[dict[str, Any], list[Aim]]:
         began = time.perf_counter()
         server = Server(command, port, {})
         try:
-            server.wait(request, pause=0.005)
+            server.wait(request, pause=0.02)
             seconds.append(time.perf_counter() - began)
             times = server.process.cpu_times()
             cpu.append(times.user + times.system)

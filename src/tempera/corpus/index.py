@@ -382,7 +382,7 @@ class Index:
         """
         positions = []
         for name in names:
-            position = pc.index(self.documents["id"], pa.scalar(name, pa.large_string())).as_py()
+            position = pc.index(self.documents["id"], _as_scalar(name)).as_py()
             if position < 0:
                 raise DataError(f"no document of {self.folder} has the id {name!r}")
             positions.append(position)
@@ -477,6 +477,14 @@ def _as_arrow(positions: Positions) -> pa.Array:
     """Return positions as an Arrow array; `pa.array` would load pandas, which takes 0.2 s."""
     positions = np.ascontiguousarray(positions, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(positions), [None, pa.py_buffer(positions)])
+
+
+def _as_scalar(text: str) -> pa.Scalar:
+    """Return a text as a scalar of Arrow; `pa.scalar` would load pandas."""
+    letters = text.encode("utf-8", "surrogatepass")
+    ends = np.array([0, len(letters)], np.int64)
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(letters)]
+    return pa.Array.from_buffers(pa.large_string(), 1, buffers)[0]
 
 
 def _typed(documents: pa.Table) -> pa.Table:
