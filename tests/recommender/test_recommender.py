@@ -27,6 +27,7 @@ from tempera.artifacts.run_folder import Run
 from tempera.core.frame import Events, Frame
 from tempera.corpus.index import Index
 from tempera.errors import DataError, OutputError
+from tempera.io import atomic
 from tempera.io.atomic import staged
 from tempera.options import yaml_options as configuration
 from tempera.options.build import build
@@ -753,11 +754,14 @@ def test_texts_that_are_integers_of_the_run_are_no_new_items(data: Path, tmp_pat
     ]
 
 
-def test_items_are_read_by_one_process_at_a_time(titled: Path, tmp_path: Path) -> None:
+def test_items_are_read_by_one_process_at_a_time(
+    titled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(atomic, "_PATIENCE", 0.1)
     run = tmp_path / "run"
     shutil.copytree(titled, run)
     with staged(run, overwrite=True) as folder:
-        with pytest.raises(OutputError, match="another process is writing there"):
+        with pytest.raises(OutputError, match="another process is writing to"):
             Run(run).add_items(tmp_path / "nothing.parquet")  # is not read yet
         shutil.copytree(run, folder, dirs_exist_ok=True)
     before = len(Recommender(run).items.table)

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from ..corpus.index import write_stamp
 from ..errors import DataError, quantity
-from ..io.atomic import staged
-from ..io.linked import linked_copy
-from ..io.manifest import MANIFEST, refuse_not_whole
+from ..io.atomic import renewed
+from ..io.manifest import refuse_not_whole
 from ..options.build import config_of_run
 from ..recommend.judge.counts import COUNTS
 from ..recommend.judge.full_catalogue import Histories
@@ -121,8 +120,8 @@ def add_events(run: Path, data: Any) -> dict[str, Any]:
         OutputError: the run cannot be written.
     """
     Recommender(run)  # refuses another folder before anything is written beside it
-    refuse_not_whole(run)  # the copy of a damaged file would have a right checksum
-    with staged(run, overwrite=True) as folder:
+    refuse_not_whole(run)
+    with renewed(run) as folder:
         return _write_with_new_events(run, data, folder)
 
 
@@ -157,7 +156,7 @@ def _write_with_new_events(run: Path, data: Any, folder: Path) -> dict[str, Any]
     }
     if counting is not None:
         tables[COUNTS] = (again or counting).table()
-    _write(run, folder, changed, tables)
+    _write(folder, changed, tables)
     clock = recommender.stored.clock
     if clock is None:
         notes.append(_UNTIMED)
@@ -501,17 +500,15 @@ def _latest(past: PastEvents) -> float:
     return number
 
 
-def _write(
-    run: Path, folder: Path, changed: Mapping[str, Entities], tables: Mapping[str, pa.Table]
-) -> None:
-    """Write a run with other tables; every other file is the run's own.
+def _write(folder: Path, changed: Mapping[str, Entities], tables: Mapping[str, pa.Table]) -> None:
+    """Replace tables in the copy of a run.
 
     Args:
         changed: tables beside the weights, by name, which give the model another fingerprint.
         tables: tables that name the fingerprint, by name.
     """
-    written = [MANIFEST, *changed, *tables]
-    linked_copy(run, folder, without=written)
+    for name in (*changed, *tables):
+        (folder / name).unlink(missing_ok=True)  # a link is the file of the run, too
     for name, known in changed.items():
         parquet.write_table(with_counts(known), folder / name, write_page_checksum=True)
     model = fingerprint(folder / "model")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from ..core.frame import Frame
 from ..corpus.index import write_searched
 from ..errors import DataError
 from ..forms.event_roles import USUAL
-from ..io.atomic import staged
-from ..io.manifest import MANIFEST, refuse_not_whole
+from ..io.atomic import renewed
+from ..io.manifest import refuse_not_whole
 from ..options.build import options_of_run
 from ..recommend.judge.counts import COUNTS
 from ..recommend.read.feature_tables import KEY, by_id
@@ -27,6 +26,9 @@ from ..tables.tables import blocks
 from ..task.run_files import ADDED, HISTORIES, ITEMS
 from ..task.showcase import Searched
 from .recommender import Recommender
+
+# What is written anew: the index, and the tables with the items or their number.
+_WRITTEN = ("index", ITEMS, HISTORIES, COUNTS, ADDED)
 
 
 def add_items(run: Path, path: Path) -> dict[str, Any]:
@@ -51,8 +53,8 @@ def add_items(run: Path, path: Path) -> dict[str, Any]:
         OutputError: the run cannot be written.
     """
     Recommender(run)  # refuses another folder before anything is written beside it
-    refuse_not_whole(run)  # the copy of a damaged file would have a right checksum
-    with staged(run, overwrite=True) as folder:
+    refuse_not_whole(run)
+    with renewed(run, without=_WRITTEN) as folder:
         return _write_with_new_items(run, path, folder)
 
 
@@ -76,8 +78,6 @@ def _write_with_new_items(run: Path, path: Path, folder: Path) -> dict[str, Any]
     if recommender.added.any():
         added = np.append(recommender.added, np.zeros(len(new), np.int64))
         tables[ADDED] = pa.table({"count": added})
-    shutil.copytree(run, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("index"))
-    (folder / MANIFEST).unlink(missing_ok=True)  # of the run without the new items
     write_searched(folder, Searched(vectors, documents_of(items), tower.normalised, tables))
     return {
         "run": str(run),
