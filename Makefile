@@ -34,12 +34,12 @@ test-long: setup
 test-all: setup
 	$(PYTEST) -m ""
 
-# The long campaigns: every reader with 100,000 inputs by chance and as many that coverage guides, kills at any moment. Figures go to bench/results/soak.json.
+# The long campaigns: every reader with 100,000 inputs by chance and as many that coverage guides, kills at any moment, a server under more load than it can take. Figures go to bench/results/soak.json.
 soak: setup
 	$(BIN)/python tests/fuzz/soak.py
 	$(BIN)/pip install --quiet --disable-pip-version-check atheris
 	$(BIN)/python tests/fuzz/guided.py
-	$(BIN)/pytest -m slow tests/run/test_resume.py tests/experiments
+	$(BIN)/pytest -m slow tests/run/test_resume.py tests/experiments tests/server
 
 check: setup
 	$(BIN)/ruff check --no-cache .

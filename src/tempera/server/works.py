@@ -97,7 +97,7 @@ class Search:
         run = self.run.run
         if self.hybrid == "words":
             return run.search_words(queries, self.k, self.where)
-        return run.search(
+        return run.search_each(
             queries,
             self.k,
             threshold=self.threshold,
