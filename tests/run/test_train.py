@@ -530,7 +530,7 @@ def test_searches_that_ask_nothing(tiny_run: Path) -> None:
             DataError, match=f"k is {other!r}; expected a whole number of at least 1"
         ):
             Run(tiny_run).search("kaban", other)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="the query is 5; expected a str"):
+    with pytest.raises(ConfigError, match="search: query is a text or a list, not 5"):
         Run(tiny_run).search(5)  # type: ignore[arg-type]
     assert len(Run(tiny_run).search("\udcff kaban", 2)) == 2
 

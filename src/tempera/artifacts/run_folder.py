@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ..arguments import refuse_other_kinds
 from ..corpus.index import Found, IndexedDocument
+from ..corpus.layout import refuse_depth
 from ..errors import ConfigError, DataError
 from ..explain.explanation import Explanation
 from ..io.documents import parsed
@@ -148,6 +149,7 @@ class Run(TextReasons):
         >>> second[0].score <= 1.001
         True
         """
+        refuse_depth(k)
         refuse_other_kinds(Run.search, locals())
         queries = [query] if isinstance(query, str) else query
         every = self.search_each(queries, k, index, onnx, threshold, hybrid, where, exact)

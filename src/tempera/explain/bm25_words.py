@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..text.judge.lexical import BM25, stemmer, words
 from .explanation import Explanation, Part
+
+if TYPE_CHECKING:  # recommenders are explained, too, and import nothing of texts
+    from ..text.judge.lexical import BM25
 
 
 def explain_words(index: BM25, query: str, position: int, document: str) -> Explanation:
@@ -29,6 +31,8 @@ def explain_words(index: BM25, query: str, position: int, document: str) -> Expl
     >>> [(part.label, round(part.value, 3)) for part in explanation.parts]
     [('cat', 0.277), ('the', 0.0)]
     """
+    from ..text.judge.lexical import words
+
     times_in_query = Counter(words(query))
     spelled = list(times_in_query)
     terms = _terms(spelled, index)
@@ -60,6 +64,8 @@ def _terms(spelled: Sequence[str], index: BM25) -> list[str]:
     """Return words as the index has them: stemmed if the index is."""
     if not index.settings.stem:
         return list(spelled)
+    from ..text.judge.lexical import stemmer
+
     stems: list[str] = stemmer().stemWords(spelled)
     return stems
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..io.texts import encodable
-from ..text.judge.lexical import UNSPACED
+from ..io.texts import UNSPACED, encodable
 from ..towers.static_steps import StaticSteps, UnitLength
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..text.judge.lexical import UNSPACED
+from ..io.texts import UNSPACED
 from .explanation import Explanation, Part
 
 Vectors = NDArray[np.float32]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import overload
 
@@ -9,6 +10,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+# Scripts without spaces between words: Thai and Lao, Burmese, Khmer, Japanese and Chinese.
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
 _BLOCK = 1 << 16  # texts in memory at once, where all texts are read in order
 
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from ...io.console import progress_bar
 from ...io.documents import parsed
 from ...io.flat import spread
+from ...io.texts import UNSPACED
 from ...ranking.metrics import Relevant, evaluate
 from ...ranking.nearest import blocks, top_of
 from ...towers.word_ids import CASE_CHANGE
@@ -38,10 +39,6 @@ Floats = NDArray[np.float32]
 _ASCII = "".join(chr(i) if chr(i).isalnum() else " " for i in range(128))
 _CASE_CHANGE = re.compile(CASE_CHANGE)
 _WORD = re.compile(r"[^\W\d_]+|\d+")
-# Scripts without spaces between words: Thai and Lao, Burmese, Khmer, Japanese and Chinese.
-UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+"
-)
 _GRID: dict[str, tuple[Any, ...]] = {
     "b": (0.4, 0.75, 0.9, 1.0),
     "k1": (0.9, 1.5, 2.5, 4.0),
