@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+from tempera.artifacts.document_rows import read_documents
 from tempera.artifacts.new_documents import add_documents
 from tempera.artifacts.run_folder import Run
 from tempera.corpus.index import Index, write_index
@@ -268,6 +269,17 @@ def test_the_columns_of_the_training_data_are_the_usual_ones(
     keys = Run(run).index.keys.to_pylist()
     add_documents(run, [{"text": "other", "doc_id": "T0", "body": "the body"}])
     assert rows_of(run)[0]["text"] == "doc: the body" and Run(run).index.keys.to_pylist() == keys
+
+
+def test_the_keys_of_dicts_come_before_the_columns_of_the_training_data(run: Path) -> None:
+    """A kept column may have the name that the run's data had for the text or the id."""
+    documents = Run(run).index.documents
+    rows = [{"id": "X", "text": "hello", "url": "http://z"}]
+    for options in ({"doc_id": "url"}, {"doc": "url"}):
+        (row,) = read_documents(rows, documents, options).table.to_pylist()
+        assert (row["id"], row["text"]) == ("X", "hello")
+    (row,) = read_documents([{"reply": "hello"}], documents, {"doc": "reply"}).table.to_pylist()
+    assert row["text"] == "hello"
 
 
 def test_titles_stand_before_texts_where_they_do_in_the_run(tmp_path: Path) -> None:

@@ -341,3 +341,14 @@ def test_what_cannot_be_explained_is_said_in_one_line(run: Path) -> None:
         opened.explain("kaban", "nothing")
     with pytest.raises(DataError, match="the query is empty"):
         opened.explain(" ", opened.search("kaban", 1)[0])
+
+
+def test_the_largest_pairs_alone_leave_the_others_in_the_rest(tiny_run: Path) -> None:
+    run = Run(tiny_run)
+    query = "kaban locel where is the"
+    hits = run.search(query, 3)
+    every = run.explain_each(query, hits)
+    for whole, short in zip(every, run.explain_each(query, hits, most=2), strict=True):
+        assert len(whole.parts) > 2 and short.parts == whole.parts[:2] and short.exact
+        left_out = sum(part.value for part in whole.parts[2:])
+        assert abs(short.rest - whole.rest - left_out) < WITHIN

@@ -391,6 +391,29 @@ def test_a_renewed_run_shares_what_did_not_change(whole: Path) -> None:
     assert [path.name for path in whole.parent.iterdir()] == ["run"]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="modes and links of POSIX")
+def test_a_renewed_run_keeps_its_modes_and_inner_links(whole: Path) -> None:
+    (whole / "inner").mkdir()
+    (whole / "inner" / "file").write_text("a")
+    (whole / "inner").chmod(0o750)
+    (whole / "alias").symlink_to("inner")
+    whole.chmod(0o700)
+    with renewed(whole) as folder:
+        (folder / "more").write_text("b")
+    assert whole.stat().st_mode & 0o777 == 0o700
+    assert (whole / "inner").stat().st_mode & 0o777 == 0o750
+    assert os.readlink(whole / "alias") == "inner" and (whole / "alias" / "file").read_text() == "a"
+
+
+def test_a_folder_of_somebody_else_is_not_removed_by_a_renewal(whole: Path) -> None:
+    other = whole.with_name(f"{whole.name}.replaced")
+    other.mkdir()
+    (other / "mine.txt").write_text("mine")
+    with pytest.raises(OutputError, match="is none of Tempera"), renewed(whole):
+        pytest.fail("the block was entered")
+    assert (other / "mine.txt").read_text() == "mine"
+
+
 @pytest.mark.parametrize("links", [True, False])
 def test_damage_of_a_shared_file_is_found_after_it_was_renewed(
     whole: Path, monkeypatch: pytest.MonkeyPatch, links: bool

@@ -57,7 +57,7 @@ def read_documents(data: Any, documents: pa.Table, options: Mapping[str, Any]) -
     where = str(data) if isinstance(data, str | Path) else "data"
     table, places = _rows(data, where)
     fields = {field.name: field for field in _kept_fields(documents)}
-    roles = _roles(table.column_names, options, fields, where)
+    roles = _roles(table.column_names, options, fields, where, isinstance(data, list | tuple))
     texts = _texts(table, roles, options, where)
     ids, have_ids = _ids(table, roles, where)
     contents = content_ids(texts)
@@ -145,13 +145,27 @@ def _without_records(table: pa.Table) -> pa.Table:
 
 
 def _roles(
-    names: Sequence[str], options: Mapping[str, Any], kept: Mapping[str, Any], where: str
+    names: Sequence[str],
+    options: Mapping[str, Any],
+    kept: Mapping[str, Any],
+    where: str,
+    are_keys: bool = False,
 ) -> dict[str, str]:
     """Return the column of each role: as the run's data have it, else of a usual name.
+
+    Args:
+        names: of the columns.
+        options: of the run's data.
+        kept: names of the run's kept columns.
+        where: source of the rows, for messages.
+        are_keys: True if the names are the keys of dicts: a program that gives both "id" and "text"
+            means these, whatever the columns of the run's data.
 
     Raises:
         DataError: no column of texts.
     """
+    if are_keys and {"id", "text"} <= set(names):
+        options = {**options, "doc": "text", "doc_id": "id"}
     chosen: dict[str, tuple[Any, ...]] = {
         "text": (options.get("doc"), options.get("text"), "text", *DOC_NAMES),
         "id": (options.get("doc_id"), *_IDS),

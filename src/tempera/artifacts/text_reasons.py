@@ -83,10 +83,20 @@ class TextReasons(TextSearch):
         hybrid: bool = False,
         index: str | Path | None = None,
         passages: int = PASSAGES,
+        most: int | None = None,
     ) -> list[Explanation]:
-        """Return the explanation of the score of each document for a query; see `Run.explain`."""
+        """Return the explanation of the score of each document for a query; see `Run.explain`.
+
+        Args:
+            query: a text.
+            documents: ids of documents, or hits.
+            hybrid: explain the score of words and vectors together.
+            index: an exported index that was searched.
+            passages: largest number of passages of a document to leave out.
+            most: number of pairs of words, the largest; the others are in the rest. None is all.
+        """
         return self.of_one_state(
-            lambda: self._explain_each(query, documents, hybrid, index, passages)
+            lambda: self._explain_each(query, documents, hybrid, index, passages, most)
         )
 
     def _explain_each(
@@ -96,13 +106,14 @@ class TextReasons(TextSearch):
         hybrid: bool,
         index: str | Path | None,
         passages: int,
+        most: int | None,
     ) -> list[Explanation]:
         self._refuse_queries([query])
         if passages < 0:
             raise DataError(f"passages is {passages}; expected at least 0")
         searched: Index = self.index if index is None else self._once(Index, Path(index))
         question = self._question(encodable(query), documents, searched)
-        by_vectors = self._by_vectors(question, passages)
+        by_vectors = self._by_vectors(question, passages, most)
         if not hybrid:
             return by_vectors
         return self._by_both_systems(question, by_vectors)
@@ -140,7 +151,9 @@ class TextReasons(TextSearch):
             scores = products.sum(1).tolist()  # each the same, whatever the other documents
         return _TextQuestion(query, vector, index, maker, positions, texts, scores)
 
-    def _by_vectors(self, question: _TextQuestion, passages: int) -> list[Explanation]:
+    def _by_vectors(
+        self, question: _TextQuestion, passages: int, most: int | None
+    ) -> list[Explanation]:
         """Return the explanations of similarities: exact if the model is linear for one of the
         sides."""
         folder = self.folder / "model"
@@ -155,11 +168,11 @@ class TextReasons(TextSearch):
         explanations = []
         if of_documents is None:
             for vector, score in zip(question.vectors, question.scores, strict=True):
-                explanations.append(explain_pairs(query, vector, score))
+                explanations.append(explain_pairs(query, vector, score, most))
             return explanations
         for text, score in zip(question.texts, question.scores, strict=True):
             document = terms(of_documents, text).cut(width)
-            explanations.append(explain_pairs(query, document, score))
+            explanations.append(explain_pairs(query, document, score, most))
         return explanations
 
     def _without_words(self, question: _TextQuestion, passages: int) -> list[Explanation]:

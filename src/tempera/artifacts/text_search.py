@@ -284,9 +284,10 @@ class TextSearch(RunFolder):
         """Return the result of a function, called by the first search in need of the result and
         kept for later searches."""
         key = (function, argument)
-        if key not in self._results:
-            self._results[key] = self.opened(lambda: function(argument))
-        return self._results[key]
+        results = self._results  # another thread may forget them meanwhile
+        if key not in results:
+            results[key] = self.opened(lambda: function(argument))
+        return results[key]
 
     def _forget(self) -> None:
         super()._forget()

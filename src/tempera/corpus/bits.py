@@ -108,9 +108,10 @@ class Bits:
         Args:
             checksum: of the vectors.
         """
-        from safetensors.numpy import save_file
+        from safetensors.numpy import save
 
-        save_file(asdict(self), folder / FILE, {_CHECKSUM: checksum})
+        # The library's own writer does not say that a disk is full as other files do.
+        (folder / FILE).write_bytes(save(asdict(self), {_CHECKSUM: checksum}))
 
     @classmethod
     def read(cls, folder: Path, checksum: str, shape: tuple[int, int]) -> Bits | None:

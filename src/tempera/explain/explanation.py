@@ -18,6 +18,11 @@ _IN_LINE = 5  # parts in a line below a hit
 _ROUNDING = 1e-5
 
 
+def is_rounding(missed: float, score: float) -> bool:
+    """Return True if the parts of a score miss no more of the score than rounding does."""
+    return abs(missed) <= _ROUNDING * max(1.0, abs(score))
+
+
 @dataclass(frozen=True)
 class Part:
     """A part of a score.
@@ -124,11 +129,6 @@ class Explanation:
     def rest(self) -> float:
         """The score without the parts."""
         return self.score - math.fsum(part.value for part in self.parts)
-
-    @property
-    def misses(self) -> bool:
-        """True if the parts leave out more of the score than rounding does."""
-        return abs(self.rest) > _ROUNDING * max(1.0, abs(self.score))
 
     def largest(self, count: int) -> Explanation:
         """Return the explanation with the largest parts alone, of its halves, too; the values of

@@ -5,10 +5,12 @@ Letters in shapes: m words of the query, n words of the document, D width.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
-from .explanation import Explanation, Part
+from .explanation import Explanation, Part, is_rounding
 from .static_words import Rows, TextWord, WordRows
 
 Vector = NDArray[np.float32]
@@ -20,7 +22,7 @@ OTHER_TEXT = (
 
 
 def explain_pairs(
-    query: WordRows | Vector, document: WordRows | Vector, score: float
+    query: WordRows | Vector, document: WordRows | Vector, score: float, most: int | None = None
 ) -> Explanation:
     """Return the inner product of two vectors by pairs of words.
 
@@ -31,11 +33,13 @@ def explain_pairs(
         query: terms of the vector, or the vector, [D].
         document: terms of the vector, or the vector, [D].
         score: of the document in the search.
+        most: number of parts, the largest; the others are in the rest. None is all, of which two
+            long texts have a hundred thousand.
     """
     left, query_words = _side(query)
     right, document_words = _side(document)
     values = left @ right.T  # [m, n]
-    order = np.argsort(-np.abs(values), axis=None, kind="stable")
+    order = np.argsort(-np.abs(values), axis=None, kind="stable")[:most]
     of_query, of_document = np.unravel_index(order, values.shape)
     largest_first = values.ravel()[order].tolist()
     parts = []
@@ -52,9 +56,9 @@ def explain_pairs(
         words["query_words"] = [word.json() for word in query_words]
     if document_words is not None:
         words["document_words"] = [word.json() for word in document_words]
-    explanation = Explanation("tokens", True, score, tuple(parts), words=words)
-    if not explanation.misses:
-        return explanation
+    missed = score - math.fsum(values.ravel().tolist())
+    if is_rounding(missed, score):
+        return Explanation("tokens", True, score, tuple(parts), words=words)
     return Explanation("tokens", False, score, tuple(parts), (OTHER_TEXT,), words)
 
 

@@ -148,6 +148,7 @@ def renewed(folder: Path, without: Sequence[str] = ()) -> Iterator[Path]:
             raise OutputError(
                 f"{folder} is a mount point, which cannot be replaced whole; move the run into a folder inside it"
             )
+        _refuse_foreign(folder)
         has_manifest = (folder / MANIFEST).is_file()
         known = dict(Manifest.of_folder(folder).files) if has_manifest else {}
         with new_folder(folder, known) as partial:
@@ -162,7 +163,9 @@ def _link_files(folder: Path, partial: Path, without: Sequence[str]) -> None:
         inner = Path(here).relative_to(folder)
         folders[:] = [each for each in folders if (inner / each).as_posix() not in left_out]
         (partial / inner).mkdir(exist_ok=True)
-        for each in files:
+        shutil.copymode(here, partial / inner)
+        links = [each for each in folders if os.path.islink(os.path.join(here, each))]
+        for each in (*files, *links):
             name = inner / each
             if name.as_posix() not in left_out and not each.endswith(".partial"):
                 _link(folder / name, partial / name)
@@ -259,11 +262,7 @@ def staged(
         refuse_inside_run(output)
         _refuse(output, overwrite, read, unfinished)
         with alone(_lock(output), busy):
-            old = _replaced(output)
-            if old.exists() and not _is_ours(old):
-                raise OutputError(
-                    f"{old}, where an earlier result would wait, is none of Tempera: move it, or give another folder"
-                )
+            _refuse_foreign(output)
             _finish(partial, output)
             # Another process may have finished in between.
             _refuse(output, overwrite, read, unfinished)
@@ -408,6 +407,16 @@ def _lock(place: Path) -> Path:
 
 def _replaced(place: Path) -> Path:
     return place.with_name(f"{place.name}.replaced")
+
+
+def _refuse_foreign(place: Path) -> None:
+    """Raise OutputError for a folder of somebody else where an earlier result would wait, which
+    would be removed."""
+    old = _replaced(place)
+    if old.exists() and not _is_ours(old):
+        raise OutputError(
+            f"{old}, where an earlier result would wait, is none of Tempera: move it, or give another folder"
+        )
 
 
 def is_between(folder: Path) -> bool:
