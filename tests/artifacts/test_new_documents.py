@@ -610,3 +610,21 @@ def test_parts_of_two_states_never_meet(run: Path, monkeypatch: pytest.MonkeyPat
             assert answers(opened) == expected["razu"]
         assert len(times) > 1
         change(run, "tovi")
+
+
+def test_a_run_finds_what_was_added_to_it(run: Path) -> None:
+    opened = Run(run)
+    opened.search("kaban")
+    added = opened.add_documents([{"id": "new", "text": "kaban unheard of"}])
+    assert added is opened and opened.document("new").text == "kaban unheard of"
+
+
+def test_an_older_export_is_noted(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    opened = Run(run)
+    opened.export("parquet")
+    folder = run / "export" / "parquet"
+    opened.search("kaban", index=folder)
+    assert not caplog.records
+    opened.add_documents([{"id": "new", "text": "kaban unheard of"}])
+    opened.search("kaban", index=folder)
+    assert "export again" in caplog.text

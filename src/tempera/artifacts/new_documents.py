@@ -293,6 +293,6 @@ def _not_learned(run: Path) -> list[str]:
     exports = run / EXPORTS
     if exports.is_dir() and any(exports.iterdir()):
         sentences.append(
-            f"{exports} holds the documents of before: export again (tempera export {shown})"
+            f"{exports} holds the documents of before: export again (tempera export {shown} --to FORMAT --overwrite)"
         )
     return sentences

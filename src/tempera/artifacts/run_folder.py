@@ -300,7 +300,7 @@ class Run(TextReasons):
 
     def add_documents(self, data: Any = None, remove: Sequence[str] = ()) -> Run:
         """Add documents, replace those with the same id, and remove others, without training;
-        return the run.
+        return the run, which finds them, too.
 
         Args:
             data: a table with columns id and text, its path, or a list of dicts.
@@ -312,7 +312,8 @@ class Run(TextReasons):
         from .new_documents import add_documents
 
         add_documents(self.folder, data, remove)
-        return Run(self.folder)
+        self._forget()
+        return self
 
     def add_items(self, path: str | Path) -> Run:
         """Add the new items of a table by their features, and return the run.

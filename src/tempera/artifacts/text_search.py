@@ -62,6 +62,7 @@ class TextSearch(RunFolder):
         >>> Run("runs/first").encode(["where is ada of bob", "ada"]).shape
         (2, 16)
         """
+        self._refuse_recommender()
         return self.opened(lambda: encoder(self.folder / "model", "query"))
 
     @cached_property
@@ -136,21 +137,39 @@ class TextSearch(RunFolder):
 
     def _searched(self, index: str | Path | None) -> Index:
         """Return an exported index, or the run's own."""
-        searched: Index = self.index if index is None else self._once(Index, Path(index))
+        if index is None:
+            return self.index
+        searched: Index = self._once(Index, Path(index))
+        self._once(self._note_older, searched)
         return searched
+
+    def _note_older(self, index: Index) -> None:
+        """Log a note on an export of the run that holds other documents than the run does now."""
+        own = self.index.stamp
+        other = index.stamp
+        if own is None or other is None or own.model != other.model or other.checksum is None:
+            return
+        if other.checksum != own.checksum:
+            logger.warning(
+                f"{index.folder} holds other documents than {self.folder} does now: export again to find all of them"
+            )
 
     def _refuse_queries(self, queries: Sequence[str]) -> None:
         """Raise DataError for a recommender, or for queries without words."""
-        if self.recommends:
-            raise DataError(
-                f"{self.folder} is a recommender and has no texts to search in: "
-                f"tempera recommend {quote(str(self.folder))} --user ID"
-            )
+        self._refuse_recommender()
         for query in queries:
             if not isinstance(query, str):
                 raise DataError(f"the query is {query!r}; expected a str")
             if not query.strip():
                 raise DataError("the query is empty; give words to search for")
+
+    def _refuse_recommender(self) -> None:
+        """Raise DataError for a recommender."""
+        if self.recommends:
+            raise DataError(
+                f"{self.folder} is a recommender and has no texts to search in: "
+                f"tempera recommend {quote(str(self.folder))} --user ID"
+            )
 
     def _by_both(
         self,

@@ -288,7 +288,7 @@ class Index:
         if self.is_approximate:
             raise DataError(
                 f"{self.folder} is approximate, and a filter (where) needs an exact index: search the run's own, "
-                "or an export without --kind"
+                "or an export by --to parquet"
             )
         bits = self._passes(expression)
         positions: Positions = np.flatnonzero(np.unpackbits(bits, count=len(self.documents)))
