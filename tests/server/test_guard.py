@@ -182,11 +182,11 @@ def test_a_fault_is_a_number_in_the_log(
     def broken(*_: Any, **__: Any) -> None:
         raise DataError(f"{run.folder}/index/vectors.npy is damaged")
 
-    monkeypatch.setattr(run, "search", broken)
+    monkeypatch.setattr(run, "search_each", broken)
     message = refused(served.post("/v1/search", QUERY), 500, "internal error")
     number = message.split()[2].rstrip(":")
     assert any(number in line and "vectors.npy" in line for line in caplog.messages)
-    monkeypatch.setattr(run, "search", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(run, "search_each", lambda *_, **__: 1 / 0)
     refused(served.post("/v1/search", QUERY), 500, "internal error")
     monkeypatch.undo()
     assert served.post("/v1/search", QUERY).status_code == 200
