@@ -77,9 +77,7 @@ def test_the_end_of_a_body_and_the_next_request_in_one_part(served: Any) -> None
         assert one_answer(connection)[0] == 200
 
 
-def test_a_body_after_its_answer_has_to_end(
-    served: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_body_after_its_answer_has_to_end(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from tempera.server import connections
 
     monkeypatch.setattr(connections, "SECONDS_TO_SEND", 0.3)
@@ -112,7 +110,9 @@ def test_a_request_for_http_2_is_answered_in_http_1(served: Any, is_split: bool)
                 connection.sendall(first + QUERY)
             status, body = one_answer(connection)
             assert status == 200 and len(json.loads(body)["results"][0]) == 1
-        connection.sendall(GET.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"))
+        connection.sendall(
+            GET.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+        )
         assert one_answer(connection)[0] == 200
 
 

@@ -27,6 +27,7 @@ from .bounds import (
     BODY,
     CHANGES,
     EXPLAINED,
+    EXPLAINED_LETTERS,
     HITS,
     LARGE,
     PART,
@@ -380,8 +381,12 @@ class Application:
             raise invalid(
                 f"threshold: {run.name} is not calibrated, so its hits have no probability"
             )
+        if body.threshold is not None and hybrid:
+            raise invalid("threshold: it is for similarities, and a hybrid search has none")
         if body.explain and len(queries) * body.k > EXPLAINED:
             raise invalid(f"explain: k times the number of queries is {EXPLAINED} at most")
+        if body.explain and max(map(len, queries)) > EXPLAINED_LETTERS:
+            raise invalid(f"explain: a query has {EXPLAINED_LETTERS:,} letters at most")
         work = Search(run, body.k, body.threshold, body.where, hybrid, body.explain)
         answers = await self._done(run, work, queries)
         return Answer(search_json(run.name, answers), _JSON)
@@ -449,7 +454,8 @@ class Application:
         name = query_fields.get("model", [None])[0]
         run = self.shelf.get(name, recommends=True)
         limit = query_fields.get("limit", ["20"])[0]
-        if not limit.isdecimal() or not 1 <= int(limit) <= _MOST_USERS:
+        is_short = len(limit) <= 9  # Python reads no number with thousands of digits
+        if not (is_short and limit.isdecimal() and 1 <= int(limit) <= _MOST_USERS):
             raise invalid(f"limit: expected a whole number from 1 to {_MOST_USERS}")
         prefix = query_fields.get("prefix", [""])[0]
         names = await self.work.call(lambda: run.users(prefix, int(limit)))
