@@ -83,8 +83,34 @@ def test_explanations_are_those_of_the_run(served: Any, run: Run, hybrid: Any) -
         else:
             assert explanation["kind"] == "words"
             assert {part["word"] for part in explanation["parts"]} == {"kaban", "locel"}
-    refused = served.post("/v1/search", body | {"k": 51})
-    assert refused.status_code == 422 and "explain: " in refused.text
+    for wrong in ({"k": 51}, {"query": "k" * 2001}):
+        refused = served.post("/v1/search", body | wrong)
+        assert refused.status_code == 422 and "explain: " in refused.text
+
+
+def test_an_explanation_has_its_largest_parts_alone(
+    served: Any, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tempera.server import works
+
+    monkeypatch.setattr(works, "PARTS", 5)
+    query = "kaban locel zugar"
+    body = {"query": query, "k": 1, "hybrid": True, "explain": True}
+    ((hit,),) = served.post("/v1/search", body).json()["results"]
+    explanation = hit["explanation"]
+    whole = run.explain(query, hit["id"], hybrid=True)
+    assert len(explanation["parts"]) == 5 < len(whole.parts)
+    assert explanation == json.loads(json.dumps(whole.largest(5).json()))
+    assert all(len(half["explanation"]["parts"]) <= 5 for half in explanation["explanations"])
+
+
+def test_long_queries_leave_the_loop(run: Run, served: Any) -> None:
+    from tempera.server.works import Search
+
+    opened = served.app.shelf.get(None)
+    search = Search(opened, 1, None, None, False)
+    assert search.is_light(["kaban"] * 16)
+    assert not search.is_light(["k" * 21_000])
 
 
 def test_one_query_is_answered_by_one_list_and_ten_hits(served: Any) -> None:
@@ -246,9 +272,11 @@ def test_columns_filters_and_probabilities(kept_run: Path, start: Any) -> None:
             {"where": "langs = 'de'"},
             {"where": "(select count(*) from documents) > 0"},
             {"where": "read_text('/etc/passwd') = ''"},
+            {"where": "lang == '/docs/x' and and"},
             {"where": ""},
             {"where": "x" * 5000},
             {"threshold": 0.5, "hybrid": True},
+            {"threshold": 0.5, "hybrid": "words"},
         ):
             refused = server.post("/v1/search", {"query": "kaban", **wrong})
             assert refused.status_code == 422, refused.text

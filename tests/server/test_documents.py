@@ -154,3 +154,8 @@ def test_writers_wait_for_each_other(writable: Any) -> None:
     body = {"query": "walrus", "k": 9, "hybrid": "words"}
     hits = writable.post("/v1/search", body).json()["results"][0]
     assert sorted(hit["id"] for hit in hits) == ["w0", "w1", "w2", "w3"]
+
+
+def test_an_id_that_looks_like_a_path_is_named(writable: Any) -> None:
+    answer = writable.post("/v1/documents", {"remove": ["/docs/x"]})
+    refused(answer, 422, "/docs/x")

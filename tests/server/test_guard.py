@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tempera.errors import ConfigError, DataError
+from tempera.errors import ConfigError, DataError, OutputError
 from tempera.server.guard import Guard
 from tempera.server.refusals import TYPES, message_without_paths
 
@@ -56,6 +56,8 @@ def test_a_page_of_another_site_is_refused(served: Any) -> None:
         "http://evil.example",
         "null",
         "http://127.0.0.1:1",
+        "http://localhost",  # another application, on port 80
+        "https://127.0.0.1",
         f"ftp://127.0.0.1:{served.port}",
     ):
         answer = served.post("/v1/search", QUERY, headers={"origin": origin})
@@ -68,6 +70,21 @@ def test_a_further_name_is_answered(tiny_run: Path, start: Any) -> None:
         headers = {"host": "search.example", "origin": "https://search.example"}
         assert server.post("/v1/search", QUERY, headers=headers).status_code == 200
         refused(server.get("/v1/models", headers={"host": "other.example"}), 403)
+
+
+def test_an_origin_leaves_out_the_usual_port_alone() -> None:
+    from tempera.server.refusals import Refused
+
+    usual = Guard("127.0.0.1", 80)
+    usual.refuse_host({b"host": b"localhost", b"origin": b"http://localhost"})
+    allowed = Guard("127.0.0.1", 8000, ["localhost"])
+    allowed.refuse_host({b"host": b"localhost", b"origin": b"http://localhost"})
+    other = Guard("127.0.0.1", 8000)
+    other.refuse_host({b"host": b"localhost"})
+    other.refuse_host({b"host": b"localhost:8000", b"origin": b"http://localhost:8000"})
+    for guard, origin in ((usual, b"https://localhost"), (other, b"http://localhost")):
+        with pytest.raises(Refused, match="another site"):
+            guard.refuse_host({b"host": b"localhost", b"origin": origin})
 
 
 def test_a_post_has_to_be_json(served: Any) -> None:
@@ -147,10 +164,16 @@ def test_an_error_names_no_path(tmp_path: Path) -> None:
     ) == (f"{name} is a recommender: tempera recommend '{name}'")
     for path in (
         f"{folder}/index is damaged",
-        "see /etc/passwd",
-        "in C:\\Users\\ada",
-        "'~/x'",
+        f"{folder}.partial is being written",
+        f"'{folder}2/index' is damaged",
+        f"see {folder.parent}/other",
+        f"see file://{folder.parent}/other",
         f"{folder.parent}",
+        f"see {Path.cwd()}/config.yaml",
+        f"{Path.home()}/data.csv is missing",
+        f"{folder.parent / f'.{name}.lock'} is held",
+        f".{name}.lock is held",
+        f"{name}.replaced is in the way",
     ):
         assert message_without_paths(DataError(path), folder) is None
     relative = Path("runs/first")
@@ -158,6 +181,26 @@ def test_an_error_names_no_path(tmp_path: Path) -> None:
         message_without_paths(DataError("runs/first has no item 7"), relative)
         == "first has no item 7"
     )
+
+
+def test_an_error_of_writing_names_no_file(tmp_path: Path) -> None:
+    folder = tmp_path / "faq"
+    for file in ("faq.partial/index/vectors.npy", "faq/index/vectors.npy", "faq.partial/"):
+        error = OutputError(f"cannot write {folder}: No space left on device ({tmp_path}/{file})")
+        message = message_without_paths(error, folder)
+        assert message == "cannot write faq: No space left on device", file
+
+
+def test_a_text_of_a_client_is_no_path(tmp_path: Path) -> None:
+    for line in (
+        "where: expected a value after 'and' in \"url == '/docs/x' and and\"",
+        "no document has the id '/docs/x'",
+        "no document has the id '/faq/x'",
+        "no document has the id 'C:\\\\docs'",
+        "no document has the id '~/x'",
+        "no user '/'",
+    ):
+        assert message_without_paths(DataError(line), tmp_path / "faq") == line
 
 
 def test_paths_and_methods(served: Any) -> None:
@@ -182,11 +225,11 @@ def test_a_fault_is_a_number_in_the_log(
     def broken(*_: Any, **__: Any) -> None:
         raise DataError(f"{run.folder}/index/vectors.npy is damaged")
 
-    monkeypatch.setattr(run, "search", broken)
+    monkeypatch.setattr(run, "search_each", broken)
     message = refused(served.post("/v1/search", QUERY), 500, "internal error")
     number = message.split()[2].rstrip(":")
     assert any(number in line and "vectors.npy" in line for line in caplog.messages)
-    monkeypatch.setattr(run, "search", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(run, "search_each", lambda *_, **__: 1 / 0)
     refused(served.post("/v1/search", QUERY), 500, "internal error")
     monkeypatch.undo()
     assert served.post("/v1/search", QUERY).status_code == 200

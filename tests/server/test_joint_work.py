@@ -202,3 +202,25 @@ def test_many_requests_from_many_tasks() -> None:
     began = time.monotonic()
     joint(story)
     assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("light", [False, True])
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, StopIteration])
+def test_a_computation_that_would_end_the_thread_is_a_fault(
+    light: bool, kind: type[BaseException]
+) -> None:
+    class Ending(Upper):
+        def __call__(self, items: Sequence[str]) -> list[str]:
+            raise kind("the end")
+
+    def ending() -> None:
+        raise kind("the end")
+
+    async def story(work: JointWork) -> None:
+        with pytest.raises(RuntimeError, match=f"{kind.__name__}: the end"):
+            await work.submit(Ending(light=light), ["a"])
+        with pytest.raises(RuntimeError, match=f"{kind.__name__}: the end"):
+            await work.call(ending)
+        assert await work.submit(Upper(), ["a"]) == ["A"]
+
+    joint(story)

@@ -252,3 +252,42 @@ def test_a_slow_client_is_let_go(served: Any, monkeypatch: pytest.MonkeyPatch) -
     answer = slowly(served, whole, b"GET /healthz HT", pause=0.1)
     assert answer.startswith(b"HTTP/1.1 200 ") and b"HTTP/1.1 408 " in answer
     assert served.app._requests == 0
+
+
+def test_headers_without_their_body_are_answered(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tempera.server import application
+
+    monkeypatch.setattr(application, "SECONDS_TO_SEND", 0.3)
+    head = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    answer = slowly(served, head + b"Content-Length: 20\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 408 ") and b"connection: close" in answer.lower()
+    assert served.app._requests == 0 and served.app._bytes == 0
+
+
+def test_a_body_that_finds_no_room_is_refused(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tempera.server import application
+
+    monkeypatch.setattr(application, "BODIES", 100_000)
+
+    def parts() -> Any:
+        for _ in range(10):
+            yield b" " * 50_000
+
+    answer = served.client.post("/v1/search", content=parts(), headers=JSON)
+    assert answer.status_code == 429 and answer.headers["retry-after"] == "1"
+    assert served.app._bytes == 0
+    assert served.post("/v1/search", {"query": "kaban"}).status_code == 200
+
+
+def test_a_repeated_name_is_found_soon() -> None:
+    from tempera.server.bodies import SearchBody, read_body
+    from tempera.server.refusals import Refused
+
+    names = [f'"n{number}": 1' for number in range(50_000)]
+    content = ("{" + ", ".join([*names, names[-1]]) + "}").encode()
+    began = time.process_time()
+    with pytest.raises(Refused, match="n49999 stands twice"):
+        read_body(content, SearchBody)
+    assert time.process_time() - began < 5

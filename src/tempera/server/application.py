@@ -27,6 +27,7 @@ from .bounds import (
     BODY,
     CHANGES,
     EXPLAINED,
+    EXPLAINED_LETTERS,
     HITS,
     LARGE,
     PART,
@@ -301,13 +302,8 @@ class Application:
         if self.shelf.is_stopping:
             raise unready("the server is stopping")
         if self._requests > REQUESTS or self._bytes > BODIES:
-            raise busy("the server has more to do than it can: try again in a second")
-        message = await receive()
-        content: bytes = message.get("body", b"")
-        if message.get("more_body", False):
-            content = await self._rest(content, receive)
-        elif message["type"] == "http.disconnect":
-            raise invalid("the client has gone", 400)
+            raise _full()
+        content = await self._read(receive)
         if len(content) > BODY:
             raise _too_large()
         self._bytes += len(content)
@@ -316,15 +312,15 @@ class Application:
         finally:
             self._bytes -= len(content)
 
-    async def _rest(self, first: bytes, receive: Receive) -> bytes:
-        """Return the whole body of a request that arrives in parts.
+    async def _read(self, receive: Receive) -> bytes:
+        """Return the whole body of a request.
 
         Raises:
-            Refused: the body is too large, or arrives too slowly.
+            Refused: the body arrives too slowly, or there is no room for it.
         """
-        parts = [first]
-        size = len(first)
-        self._bytes += size
+        parts: list[bytes] = []
+        size = 0  # of the parts
+        has_room = True
         try:
             async with asyncio.timeout(SECONDS_TO_SEND):
                 has_more = True
@@ -333,12 +329,18 @@ class Application:
                     if message["type"] == "http.disconnect":
                         raise invalid("the client has gone", 400)
                     has_more = message.get("more_body", False)
-                    if size > BODY:
-                        continue  # read to its end, since few clients read an answer before that
+                    # What is not kept is read to its end: few clients read an answer before that.
+                    if size > BODY or not has_room:
+                        continue
                     part = message.get("body", b"")
                     parts.append(part)
                     size += len(part)
                     self._bytes += len(part)
+                    if self._bytes > BODIES:
+                        has_room = False
+                        parts.clear()
+                        self._bytes -= size
+                        size = 0
         except TimeoutError:
             raise Refused(
                 408,
@@ -348,7 +350,9 @@ class Application:
             ) from None
         finally:
             self._bytes -= size
-        return b"".join(parts)
+        if not has_room:
+            raise _full()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _done(self, run: OpenedRun, work: Work, items: Any) -> list[Any]:
         """Return the answer to each item.
@@ -377,8 +381,12 @@ class Application:
             raise invalid(
                 f"threshold: {run.name} is not calibrated, so its hits have no probability"
             )
+        if body.threshold is not None and hybrid:
+            raise invalid("threshold: it is for similarities, and a hybrid search has none")
         if body.explain and len(queries) * body.k > EXPLAINED:
             raise invalid(f"explain: k times the number of queries is {EXPLAINED} at most")
+        if body.explain and max(map(len, queries)) > EXPLAINED_LETTERS:
+            raise invalid(f"explain: a query has {EXPLAINED_LETTERS:,} letters at most")
         work = Search(run, body.k, body.threshold, body.where, hybrid, body.explain)
         answers = await self._done(run, work, queries)
         return Answer(search_json(run.name, answers), _JSON)
@@ -446,7 +454,8 @@ class Application:
         name = query_fields.get("model", [None])[0]
         run = self.shelf.get(name, recommends=True)
         limit = query_fields.get("limit", ["20"])[0]
-        if not limit.isdecimal() or not 1 <= int(limit) <= _MOST_USERS:
+        is_short = len(limit) <= 9  # Python reads no number with thousands of digits
+        if not (is_short and limit.isdecimal() and 1 <= int(limit) <= _MOST_USERS):
             raise invalid(f"limit: expected a whole number from 1 to {_MOST_USERS}")
         prefix = query_fields.get("prefix", [""])[0]
         names = await self.work.call(lambda: run.users(prefix, int(limit)))
@@ -517,6 +526,10 @@ def page_of(name: str) -> Callable[[bytes], Awaitable[Answer]]:
         return Answer(content, [(b"content-type", kind), *SECURITY])
 
     return answer
+
+
+def _full() -> Refused:
+    return busy("the server has more to do than it can: try again in a second")
 
 
 def _too_large() -> Refused:

@@ -147,9 +147,11 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object; raises ValueError for a name that stands twice."""
     value = dict(pairs)
     if len(value) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{_short(twice)} stands twice")
+        seen = set[str]()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"{_short(name)} stands twice")
+            seen.add(name)
     return value
 
 

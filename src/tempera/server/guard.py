@@ -14,6 +14,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 # Addresses that stand for all addresses of a machine.
 _EVERY = ("0.0.0.0", "::")
 _LEAST = 16  # letters of a token
+# Ports that an origin leaves out.
+_USUAL = {80: "http", 443: "https"}
 _JSON = b"application/json"
 
 
@@ -73,17 +75,20 @@ class Guard:
         self._token = None if token is None else f"Bearer {token}".encode()
         self._any_address = host in _EVERY
         self._hosts = set[bytes]()
+        self._origins = set[bytes]()
         for name in (*LOOPBACK, in_address(host)):
             self._allow(name, port)
+            # Without the port, it is the origin of another application of this machine.
+            self._origins |= _origins_of(f"{name}:{port}")
+            if port in _USUAL:
+                self._origins.add(f"{_USUAL[port]}://{name}".encode())
         for name in names:
             if not name or "/" in name or "@" in name or not name.isascii():
                 raise ConfigError(
                     f"--allow-host {name!r} is no host; give a name such as search.example.org"
                 )
             self._allow(name.lower(), port)
-        self._origins = set[bytes]()
-        for known in self._hosts:
-            self._origins |= {b"http://" + known, b"https://" + known}
+            self._origins |= _origins_of(name.lower()) | _origins_of(f"{name.lower()}:{port}")
 
     def _allow(self, name: str, port: int) -> None:
         """Add a host as a client names it; without a port, it stands for the usual ports, too."""
@@ -139,6 +144,11 @@ class Guard:
                 "give the server's token in the header: Authorization: Bearer TOKEN",
                 [(b"www-authenticate", b"Bearer")],
             )
+
+
+def _origins_of(name: str) -> set[bytes]:
+    """Return the origins of the pages of a host."""
+    return {f"http://{name}".encode(), f"https://{name}".encode()}
 
 
 def refuse_other_content(headers: Mapping[bytes, bytes]) -> None:

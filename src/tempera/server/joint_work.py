@@ -110,7 +110,7 @@ class JointWork:
             try:
                 result, error = function(), None
             except BaseException as caught:
-                result, error = None, caught
+                result, error = None, _as_fault(caught)
             loop.call_soon_threadsafe(_settle, future, result, error)
 
         self._handed.put(run)
@@ -243,8 +243,20 @@ def _answers(work: Work, items: list[Any]) -> Sequence[Any] | Exception:
     """Return the answer to each item, or the error of all."""
     try:
         return work(items)
-    except Exception as error:
+    except BaseException as error:
+        return _as_fault(error)
+
+
+def _as_fault(error: BaseException) -> Exception:
+    """Return an error that a future can take and that ends no thread.
+
+    The other kinds, such as SystemExit, are wrapped.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
+    wrapped = RuntimeError(f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -23,8 +24,9 @@ TYPES = (INVALID, AUTHENTICATION, PERMISSION, NOT_FOUND, BUSY, SLOW, FAULT)
 
 Headers = list[tuple[bytes, bytes]]
 
-# A path from the root of a disk, on Unix or on Windows, at the beginning of a word.
-_PATH = re.compile(r"(?:^|[\s'\"(=:])(?:/|~/|[A-Za-z]:\\|\\\\)[^\s/\\]")
+# What stands before and after the name of a folder, if it is not part of a longer name.
+_BEFORE = r"(?<![\w/\\.~-])"
+_AFTER = r"(?![\w-]|\.\w)"
 
 
 class Refused(Exception):
@@ -74,21 +76,45 @@ def message_without_paths(error: TemperaError, folder: Path) -> str | None:
     """Return the message of an error about a run, with the name of the run in place of its folder;
     None if the message names a file, which is nobody's business but the server's.
 
+    A text that a client has sent may look like a path. So only folders that the server knows count:
+    the run's, those above it, the one the server works in, and the user's own.
+
     >>> from ..errors import DataError
     >>> folder = Path("/srv/runs/faq")
     >>> message_without_paths(DataError("/srv/runs/faq is a recommender"), folder)
     'faq is a recommender'
     >>> message_without_paths(DataError("/srv/runs/faq/index/vectors.npy is damaged"), folder)
     >>> message_without_paths(DataError("/srv/runs/other is no run"), folder)
+    >>> message_without_paths(DataError("no document has the id '/docs/x'"), folder)
+    "no document has the id '/docs/x'"
     """
     message = str(error)
     name = one_line(folder.name)
-    for known in (os.path.realpath(folder), str(folder.absolute()), str(folder)):
-        place = one_line(known)
+    places = [os.path.realpath(folder), str(folder.absolute()), str(folder)]
+    for known in places:
+        place = re.escape(one_line(known))
+        # An error of writing ends with the file that was written.
+        files = rf" \({_BEFORE}{place}(?:\.partial|\.replaced)?[/\\][^()]*\)"
+        message = re.sub(files, "", message)
         # A document that is not there is looked for in the folder of the index.
-        message = message.replace(f"of {place}{os.sep}index ", f"of {name} ")
-        message = message.replace(place, name)
-    names_file = f"{name}/" in message or f"{name}\\" in message
-    if names_file or _PATH.search(message):
+        message = re.sub(rf"of {place}[/\\]index ", lambda _: f"of {name} ", message)
+        if re.search(rf"{_BEFORE}{place}[/\\]", message):
+            return None
+        message = re.sub(rf"{_BEFORE}{place}{_AFTER}", lambda _: name, message)
+    escaped = re.escape(name)
+    if re.search(rf"{_BEFORE}(?:{escaped}\.(?:partial|replaced)|\.{escaped}\.lock)\b", message):
         return None
+    for above in _above(places):
+        if re.search(rf"(?<![\w.~-]){re.escape(above)}{_AFTER}", message):
+            return None
     return message
+
+
+def _above(places: list[str]) -> set[str]:
+    """Return the folders above some places, the one the server works in, and the user's own, as a
+    message shows them; not the root, which stands in any text."""
+    known = [parent for place in places for parent in Path(place).parents]
+    known.append(Path(os.path.expanduser("~")))
+    with suppress(OSError):  # the folder is gone
+        known.append(Path.cwd())
+    return {one_line(str(each)) for each in known if each.name and each.is_absolute()}

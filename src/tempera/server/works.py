@@ -15,6 +15,7 @@ import orjson
 from numpy.typing import NDArray
 
 from ..corpus.index import Found
+from .bounds import PARTS
 from .opened_run import OpenedRun
 
 if TYPE_CHECKING:  # they take time to load
@@ -78,8 +79,9 @@ class Search:
     label = "search"
 
     def is_light(self, queries: Sequence[str]) -> bool:
-        """Return True if the documents are few and the model is static."""
+        """Return True if the documents and the letters are few and the model is static."""
         few = len(queries) <= _FEW_QUERIES and self.where is None and not self.explain
+        few = few and sum(map(len, queries)) <= _FEW_LETTERS
         numbers = self.run.documents * (8 if self.hybrid else 1)
         return self.run.is_static and few and numbers * self.run.width <= _FEW_NUMBERS
 
@@ -232,10 +234,10 @@ def search_json(name: str, answers: Sequence[QueryAnswer]) -> bytes:
 def _explained(
     hits: list[dict[str, Any]], explanations: Sequence[Explanation] | None
 ) -> list[dict[str, Any]]:
-    """Return hits with their explanations, if there are any."""
+    """Return hits with the largest parts of their explanations, if there are any."""
     if explanations is not None:
         for hit, explanation in zip(hits, explanations, strict=True):
-            hit["explanation"] = explanation.json()
+            hit["explanation"] = explanation.largest(PARTS).json()
     return hits
 
 
