@@ -93,6 +93,7 @@ class OpenedRun:
         recommender = self.run.recommender
         hold_histories(recommender)
         self.has_words = recommender.counts is not None
+        self.columns = recommender.items.table.column_names  # of a filter (where)
         users = recommender.users.table["id"]
         if len(users) > 1:
             recommender.recommend(users[0].as_py(), k=1)

@@ -112,7 +112,7 @@ class Search:
         """Return where the score of each hit comes from."""
         if self.hybrid == "words":
             return self.run.run.explain_words(query, hits)
-        return self.run.run.explain(query, hits, self.hybrid, passages=0)
+        return self.run.run.explain_each(query, hits, self.hybrid, passages=0, most=PARTS)
 
     def _is_unread(self, query: str, hits: Sequence[Found]) -> bool:
         """Return True if the model knows no word of a query: all scores are 0, or the query has
