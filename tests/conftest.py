@@ -29,6 +29,8 @@ from filelock import FileLock
 # loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tests run side by side, one on each core
+# No test needs the hub, and without a network each name of a model would be tried for seconds.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 if os.environ.get("TEMPERA_TESTS") != "gpu":
     os.environ.setdefault(
         "TRITON_INTERPRET", "1"
