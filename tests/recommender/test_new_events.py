@@ -331,7 +331,7 @@ def test_what_is_left_out_is_counted(copied: Runs, tmp_path: Path, tempera: Any)
     assert printed.code == 2 and "no event is new" in printed.err and printed.err.count("\n") == 1
     csv.write_csv(table([{**late, "time": latest + 1}], "ratings"), tmp_path / "again.csv")
     printed = tempera("add-events", run, tmp_path / "again.csv")
-    assert printed.out.startswith("1 event added, of 1 user, 0 of whom are new")
+    assert printed.out.startswith("1 event added, of 1 user (0 new)")
     assert "not learned: the weights" in printed.out
 
 

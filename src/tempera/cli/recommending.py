@@ -190,8 +190,8 @@ def add_events(run: Path, events: Path, as_json: Json = False) -> None:
 
     facts = run_adding(run, events)
     lines = [
-        f"{quantity(facts['events'], 'events')} added, of {quantity(facts['users'], 'users')}, "
-        f"{facts['new_users']:,} of whom are new"
+        f"{quantity(facts['events'], 'events')} added, of {quantity(facts['users'], 'users')} "
+        f"({facts['new_users']:,} new)"
     ]
     if facts["latest"] is not None:
         lines[0] += f"; the latest is at {facts['latest']}"
