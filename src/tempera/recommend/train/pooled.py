@@ -257,7 +257,8 @@ class Transforming(nn.Module):
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
         """Map [e + 1, D] to [n, D]."""
         states = [self._read(x, group) for group in sequences.groups]
-        return self.norm(sequences.of_groups(states))
+        normed: Tensor = self.norm(sequences.of_groups(states))
+        return normed
 
     def _read(self, events: Tensor, group: AlikeLengths) -> Tensor:
         """Return the states that the rows of a group look back from, [n, D]; the last layer
