@@ -321,9 +321,8 @@ def test_what_cannot_be_built_is_told(options: dict[str, Any], message: str) -> 
 def test_batches_are_larger_where_users_are_bags() -> None:
     assert Features().schedule(10**6) == (1024, 6.0) and Features().suited(False).schedule(
         10**6
-    ) == (2048, 12.0)
-    assert Features().suited(False).schedule(9_000) == (64, 12.0)
-    assert Features().schedule(9_000) == (64, 6.0)
+    ) == (2048, 6.0)
+    assert Features().suited(False).schedule(9_000) == Features().schedule(9_000) == (64, 6.0)
 
 
 def test_a_feature_may_be_called_as_the_count_of_training_events(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ TOWERS: dict[str, dict[str, Any]] = {
 _BAG = {
     "tower.query_layers": [],
     TEMPERATURE: 0.1,
-    LEARNING_RATE: 0.005,
+    LEARNING_RATE: 0.01,
     "tower.dimensions": 64,
 }
 # The towers without features for interactions without an order.

@@ -126,15 +126,13 @@ class Features:
         """Return the default batch size and number of epochs for a number of events.
 
         An epoch has about 125 batches of 64 to 1,024 events, or up to 2,048 where users are bags.
-        There are 6 epochs for up to a million events, and 2 for many; 12 and 3 where users
-        are bags.
+        There are 6 epochs for up to a million events, and 2 for many.
         A text tower that is not static trains slowly: batches of up to 2,048 events and 4 epochs.
         """
         if not all(isinstance(reader, Static) for reader in self.readers):
             return max(2, min(2048, pairs)), 4.0
-        if self.is_bag:
-            return batch_of(pairs, 125, 64, 2048), epochs_of(pairs, 12_000_000, 3, 12)
-        return batch_of(pairs, 125, 64, 1024), epochs_of(pairs, 6_000_000, 2, 6)
+        largest = 2048 if self.is_bag else 1024
+        return batch_of(pairs, 125, 64, largest), epochs_of(pairs, 6_000_000, 2, 6)
 
     def build(
         self, users: Entities, items: Entities, contexts: Entities | None = None
