@@ -86,6 +86,7 @@ _READ = (
     pa.types.is_date,
     pa.types.is_timestamp,
 )
+_MOST_STEPS = 3_000  # of a run, of which the rounds take a part
 _SHARING = 5  # least mean number of entities that share a value of a category
 
 
@@ -123,7 +124,7 @@ def race_of(
             features["tower.query"] = of_users
         rounds.append(Round(6, [Setting({}), Setting(features, "features")], keep=2))
     rounds.append(Round(4))
-    return Race({}, rounds, known[next(iter(known))])
+    return Race({}, rounds, known[next(iter(known))], most_steps=_MOST_STEPS)
 
 
 def features_of(entities: Entities) -> list[dict[str, Any]]:
