@@ -44,12 +44,12 @@ def tree(root: Path, files: dict[str, str | bytes]) -> Path:
     return root
 
 
-def parsed_here(share: Sequence[File], kinds: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def parsed_here(share: Sequence[File], kinds: Sequence[str], most: int) -> Iterator[pa.RecordBatch]:
     """Yield what a worker process sends, without its process, which takes longer to start than to
     parse."""
     names, rows = "\0".join(part for file in share for part in file), io.BytesIO()
     with warnings.catch_warnings():
-        python_rows.work(io.BytesIO(names.encode("utf-8", "surrogateescape")), rows, kinds)
+        python_rows.work(io.BytesIO(names.encode("utf-8", "surrogateescape")), rows, kinds, most)
     gc.enable()
     yield from pa.ipc.open_stream(rows.getvalue())
 

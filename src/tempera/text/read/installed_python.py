@@ -111,23 +111,27 @@ class InstalledPython:
         return pairs, _is_function_of(asked_roots, pairs, roots)
 
     def _rows(self, files: Sequence[File], roots: Sequence[Path]) -> pa.Table:
-        """Return the rows of all kinds from files, in the order of roots and places."""
+        """Return the rows of all kinds from files, in no order, with the rank of their root."""
         kinds = [kind for kind in KINDS if self.roots or kind != "unasked"]
-        table = _parse_all(files, self.workers or os.cpu_count() or 1, kinds)
-        # Workers finish in any order; the sorted rows are the same on every run.
+        workers = self.workers or os.cpu_count() or 1
+        table = _parse_all(files, workers, kinds, self.max_characters)
         names = pa.array([str(root) for root in roots], pa.large_string())
-        table = table.append_column("rank", pc.index_in(table["root"], names))
-        table = table.sort_by([(name, "ascending") for name in ("rank", "place", "kind", "query")])
-        docs = pc.utf8_slice_codeunits(table["doc"], 0, self.max_characters)
-        return table.set_column(SCHEMA.get_field_index("doc"), "doc", docs)
+        return table.append_column("rank", pc.index_in(table["root"], names))
 
 
 def _pairs_of_kind(table: pa.Table, kind: str, most: int | None = None) -> Pairs:
-    """Return the rows of a kind as pairs; of more than `most` rows, `most` are drawn."""
-    rows = table.filter(pc.equal(table["kind"], kind))
+    """Return the rows of a kind as pairs, in the order of roots and places; of more than `most`
+    rows, `most` are drawn."""
+    chosen = np.flatnonzero(pc.equal(table["kind"], kind).to_numpy())
+    # Workers finish in any order; the sorted rows are the same on every run.
+    keys = table.select(["rank", "place", "query"]).take(pa.array(chosen))
+    order = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names])
+    chosen = chosen[order.to_numpy()]
     if most is not None:
-        drawn = np.random.default_rng(0).permutation(len(rows))[:most]
-        rows = rows.take(pa.array(np.sort(drawn)))
+        drawn = np.random.default_rng(0).permutation(len(chosen))[:most]
+        chosen = chosen[np.sort(drawn)]
+    # The texts are copied once: they are most of the memory.
+    rows = table.select(["query", "doc", "name", "place"]).take(pa.array(chosen))
     return Pairs.of(rows["query"], rows["doc"], rows["name"], rows["place"])
 
 
@@ -178,7 +182,9 @@ def python_files(root: Path, others: Sequence[Path] = ()) -> Iterator[Path]:
                     yield Path(path)
 
 
-def _parse_all(files: Sequence[File], workers: int, kinds: Sequence[str]) -> pa.Table:
+def _parse_all(
+    files: Sequence[File], workers: int, kinds: Sequence[str], most_characters: int
+) -> pa.Table:
     """Parse files in worker processes, largest first, and gather the rows of some kinds."""
     by_size = sorted(files, key=lambda file: -os.stat(file[1]).st_size)
     workers = max(1, min(workers, len(files) // BATCH))
@@ -186,7 +192,7 @@ def _parse_all(files: Sequence[File], workers: int, kinds: Sequence[str]) -> pa.
 
         def ask(share: Sequence[File]) -> list[pa.RecordBatch]:
             parts = []
-            for batch in _worker(share, kinds):
+            for batch in _worker(share, kinds, most_characters):
                 parts.append(batch)
                 bar.update(min(BATCH, len(files) - bar.n))
             return parts
@@ -197,10 +203,13 @@ def _parse_all(files: Sequence[File], workers: int, kinds: Sequence[str]) -> pa.
     return pa.Table.from_batches([batch for batches in shares for batch in batches], SCHEMA)
 
 
-def _worker(share: Sequence[File], kinds: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _worker(
+    share: Sequence[File], kinds: Sequence[str], most_characters: int
+) -> Iterator[pa.RecordBatch]:
     """Yield rows as a worker process sends them."""
     # -P: nothing in the current folder can pose as a module.
-    command = [sys.executable, "-P", "-m", python_rows.__name__, *kinds]
+    module = python_rows.__name__
+    command = [sys.executable, "-P", "-m", module, str(most_characters), *kinds]
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
     names = "\0".join(f"{root}\0{path}" for root, path in share)

@@ -40,9 +40,9 @@ UNREAD = "unread"  # the kind of a row that stands for a file that cannot be rea
 _MAYBE_DOCSTRING = re.compile(r":[ \t]*(?:#[^\n]*)?\s*\n\s*[rRuU]?[\"']")
 
 
-def work(stdin: BinaryIO, stdout: BinaryIO, kinds: Sequence[str]) -> None:
+def work(stdin: BinaryIO, stdout: BinaryIO, kinds: Sequence[str], most_characters: int) -> None:
     """Parse the files named on standard input, as one worker, and write a batch of rows for every
-    `BATCH` files."""
+    `BATCH` files; longer documents are cut to `most_characters`."""
     warnings.simplefilter("ignore")  # invalid escapes in other people's files
     gc.disable()  # syntax trees hold no cycles, and the collector took a third of the time
     parts = stdin.read().decode("utf-8", "surrogateescape").split("\0")
@@ -52,9 +52,9 @@ def work(stdin: BinaryIO, stdout: BinaryIO, kinds: Sequence[str]) -> None:
             rows: list[Row] = []
             for root, path in files[start : start + BATCH]:
                 rows += _rows_of_file(root, path, kinds)
-            arrays = []
-            for position in range(len(_COLUMNS)):
-                arrays.append(_column([row[position] for row in rows]))
+            columns = dict(zip(_COLUMNS, zip(*rows), strict=False))
+            columns["doc"] = [doc[:most_characters] for doc in columns.get("doc", ())]
+            arrays = [_column(columns.get(name, ())) for name in _COLUMNS]
             stream.write_batch(pa.record_batch(arrays, schema=SCHEMA))
 
 
@@ -100,4 +100,4 @@ def _rows_of_file(root: str, path: str, kinds: Sequence[str]) -> list[Row]:
 if __name__ == "__main__":
     # Ctrl-C ends a worker without a word; its parent reports.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    work(sys.stdin.buffer, sys.stdout.buffer, sys.argv[1:])
+    work(sys.stdin.buffer, sys.stdout.buffer, sys.argv[2:], int(sys.argv[1]))
