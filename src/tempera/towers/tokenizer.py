@@ -118,7 +118,7 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str], progress: str | None = 
         ThreadPoolExecutor(_THREADS) as pool,
     ):
         for ids, counts in pool.map(read_block, range(0, len(texts), _BLOCK)):
-            values.append(ids)
+            values.append(ids.astype(np.int32))
             lengths.append(counts)
     if not lengths:
         return Ragged.of([])

@@ -52,7 +52,7 @@ def work(stdin: BinaryIO, stdout: BinaryIO, kinds: Sequence[str], most_character
             rows: list[Row] = []
             for root, path in files[start : start + BATCH]:
                 rows += _rows_of_file(root, path, kinds)
-            columns = dict(zip(_COLUMNS, zip(*rows), strict=False))
+            columns: dict[str, Sequence[str]] = dict(zip(_COLUMNS, zip(*rows), strict=False))
             columns["doc"] = [doc[:most_characters] for doc in columns.get("doc", ())]
             arrays = [_column(columns.get(name, ())) for name in _COLUMNS]
             stream.write_batch(pa.record_batch(arrays, schema=SCHEMA))
