@@ -25,6 +25,8 @@ from tempera.options import yaml_options as configuration
 from tempera.options.build import build
 from tempera.run.alarms import named
 from tempera.run.train import train
+from tempera.text.read.installed_python import InstalledPython
+from tempera.text.read.pairs import Pairs
 from tempera.text.retrieval import TextTask
 from tempera.text.train.made_rows import MadeRows, SourceRows, Spans, cut
 
@@ -241,7 +243,7 @@ def test_functions_without_a_docstring_stand_beside_pairs_of_code(tmp_path: Path
     )
     plain, whole = data.batch(rows, 0), data.batch(rows, 0, SourceRows.until - 0.01)
     assert len(data.batch(rows, 0, SourceRows.until)) == len(plain) and 8 < len(whole) <= 8 + 32
-    ids = task.data.texts.split.pairs.made.ids("doc")  # type: ignore[union-attr]
+    ids = made_by_source(source).ids("doc")
     assert set(whole.doc.ids[len(plain) :].tolist()) <= set(ids.tolist())
     assert len(set(whole.doc.ids.tolist())) == len(
         whole
@@ -330,6 +332,13 @@ def code(folder: Path, count: int = 60) -> Path:
     return folder
 
 
+def made_by_source(folder: Path) -> Pairs:
+    """The rows that a folder of Python files makes."""
+    pairs, _ = InstalledPython((str(folder),), workers=1).read()
+    assert pairs.made is not None
+    return pairs.made
+
+
 @pytest.mark.usefixtures("many")
 def test_queries_that_are_held_out_ask_for_no_made_row(tmp_path: Path) -> None:
     source = code(tmp_path / "src")
@@ -343,11 +352,12 @@ def test_queries_that_are_held_out_ask_for_no_made_row(tmp_path: Path) -> None:
     )
     (source / "z.py").write_text("def a():\n    'Read me.'\n\n" + copies)
     data = read(plain, tmp_path / "b").data
-    assert data.texts.made is not None and data.texts.split.pairs.made is not None
+    assert data.texts.made is not None
+    assert data.texts.split.pairs.made is None  # its texts are freed: the run needs their tokens
     asked = data.texts.split.pairs.ids("query")[
         [*data.texts.split.test, *data.texts.split.validation]
     ]
-    assert set(asked.tolist()) & set(data.texts.split.pairs.made.ids("query").tolist())
+    assert set(asked.tolist()) & set(made_by_source(source).ids("query").tolist())
     assert not set(asked.tolist()) & set(data.texts.made.query_ids.tolist())
 
 
