@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..io.documents import parsed
 from ..io.flat import Ints, places
+from ..io.later import compute as pc
 
 if TYPE_CHECKING:  # it takes time to load
     from tokenizers import Tokenizer, pre_tokenizers
