@@ -144,7 +144,7 @@ class SourceRows:
     docs: Ragged
     query_ids: Tensor
     doc_ids: Tensor
-    until = 0.4
+    until = 0.28
     most = 2 * _MOST
     about = "the name or the comments of a function without a docstring ask for its code"
 
