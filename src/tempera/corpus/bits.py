@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from ..io.console import logger
 from ..io.manifest import refuse_damaged
+from ..ranking.fusion import Moments
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -98,9 +99,7 @@ class Bits:
     def moments(self, queries: Vectors) -> tuple[Doubles, Doubles]:
         """Return the mean and the standard deviation of the inner products of each query, [q, D],
         with all documents, [q] each."""
-        precise = queries.astype(np.float64)
-        variance = np.einsum("qd,qd->q", precise @ self.covariance, precise)
-        return precise @ self.mean, np.sqrt(np.maximum(variance, 0))
+        return Moments(self.mean, self.covariance)(queries)
 
     def write(self, folder: Path, checksum: str) -> None:
         """Write the bits beside the vectors of an index.
