@@ -91,6 +91,7 @@ class HeldOutQueries:
         self.sample: Sample | None = None  # of the corpus, for looks
         self.bias: dict[str, float] = {}  # of scores on the sample
         self.first = self  # the run whose validation has chosen settings
+        self.earlier: HeldOutQueries | None = None  # of the run that this run trains again
 
     def afford(self, config: Config) -> None:
         """Choose the number of documents ranked during training, and of evaluations, by the steps
@@ -120,6 +121,7 @@ class HeldOutQueries:
         """Take over the settings chosen by another run on validation, since the present run may
         train on validation."""
         self.first = other.first
+        self.earlier = other
 
     @cached_property
     def words(self) -> BM25 | None:
@@ -217,9 +219,12 @@ class HeldOutQueries:
         return self.data.remembered(questions.query_of[questions.rows], "query")
 
     def vectors(self) -> NDArray[np.float32]:
-        """Return the vectors of the searched documents; documents just ranked by the same weights
-        are not embedded again."""
-        return self.data.remembered(self.texts.catalogue.searched)
+        """Return the vectors of the searched documents, after all evaluations; documents just
+        ranked by the same weights are not embedded again."""
+        if self.earlier is not None:
+            self.earlier.data.known.forget()
+        data = self.data
+        return data.known.handed_over(self.texts.catalogue.searched, "doc", data.vectors)
 
     def baselines(self, trained: Verdict) -> dict[str, SystemScores]:
         """Rank the test by the teacher if the run has a teacher; and with evaluation.bm25 by BM25,
@@ -266,7 +271,7 @@ class HeldOutQueries:
             if len(suited):
                 rows = suited
         chosen = np.random.default_rng(self.seed).permutation(len(rows))[:TUNING_QUERIES]
-        lexical = Lexical(split.pairs.texts("doc", split.corpus))
+        lexical = Lexical(split.pairs.view("doc", split.corpus))
         if len(chosen):
             tuning = self._questions(rows[chosen])
             lexical.tune(tuning.queries, tuning.relevant)
@@ -295,7 +300,7 @@ class HeldOutQueries:
             return None
         if np.array_equal(np.sort(ranked), catalogue.searched):
             return self.words.ordered(np.searchsorted(catalogue.searched, ranked))
-        return Lexical(catalogue.docs.take(catalogue.searched)).index(self.words.settings)
+        return Lexical(catalogue.docs.chosen(catalogue.searched)).index(self.words.settings)
 
     def about(self, trained: Verdict | None) -> dict[str, Any]:
         """Return the facts of the evaluation for metrics.json: the digest of the held-out texts,

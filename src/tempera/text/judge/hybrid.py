@@ -105,9 +105,11 @@ def rank_by_both(
     by_words = np.empty((len(texts), min(depth, len(docs))), np.int64)
     fused = np.empty((len(texts), len(weights), depth), np.int64)
     is_proven = deviation > _FLAT
+    scores = np.empty(len(docs), np.float32)  # by words, of a query at a time
     with progress_bar("ranking by words and vectors", len(texts), "query") as bar:
         for i, text in enumerate(texts):
-            scores = words.scores([text])[0]  # [c]
+            scores.fill(0)
+            words.add(scores, text)
             values, best_by_words = top_of(scores[None], near.shape[1])
             by_words[i] = np.where(values > 0, best_by_words, -1)[0, :depth]
             candidates = union(near[i], best_by_words[0])  # [m]

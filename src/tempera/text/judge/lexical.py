@@ -29,7 +29,7 @@ from ...io.console import progress_bar
 from ...io.documents import parsed
 from ...io.texts import UNSPACED
 from ...ranking.metrics import Relevant, evaluate
-from ...ranking.nearest import blocks, top_of
+from ...ranking.nearest import top_above_zero, top_of
 from ...towers.word_ids import CASE_CHANGE
 
 Ints = NDArray[np.int64]
@@ -375,21 +375,31 @@ class BM25:
         """Return the score of every document, [q, c]; 0 for documents without a common word."""
         scores = np.zeros((len(queries), self.size), np.float32)
         for row, query in zip(scores, queries, strict=True):
-            terms = words(query)
-            if self.settings.stem:
-                terms = stemmer().stemWords(terms)
-            for term in terms:
-                i = self.number.get(term)
-                if i is not None:
-                    part = slice(self.offsets[i], self.offsets[i + 1])
-                    np.add.at(row, self.docs[part], self.parts[part])
+            self.add(row, query)
         return scores
+
+    def add(self, scores: Floats, query: str) -> None:
+        """Add the scores of a query to numbers of all documents, [c]."""
+        terms = words(query)
+        if self.settings.stem:
+            terms = stemmer().stemWords(terms)
+        for term in terms:
+            i = self.number.get(term)
+            if i is not None:
+                part = slice(self.offsets[i], self.offsets[i + 1])
+                np.add.at(scores, self.docs[part], self.parts[part])
 
     def rank(self, queries: Sequence[str], k: int) -> Ints:
         """Return positions of the k best documents, best first, [q, k], or [q, c] if k is larger
         than c; documents without a common word are -1."""
-        parts = [best(self.scores(queries[part]), k) for part in blocks(len(queries), self.size)]
-        return np.concatenate(parts or [np.zeros((0, min(k, self.size)), np.int64)])
+        ranked = np.full((len(queries), min(k, self.size)), -1)
+        scores = np.empty(self.size, np.float32)  # of a query at a time, in the cache
+        for row, query in zip(ranked, queries, strict=True):
+            scores.fill(0)
+            self.add(scores, query)
+            found = top_above_zero(scores, k)
+            row[: len(found)] = found
+        return ranked
 
     def table(self) -> pa.Table:
         """Return the index as a table with a row for each word, and the settings in its

@@ -24,6 +24,7 @@ from ..read.pairs import Rows
 
 Floats = NDArray[np.float32]
 
+_COLUMNS = 32  # numbers of all vectors that are moved at once
 _AT_ONCE = 1 << 16  # texts that are embedded at once: the memory beside the vectors
 
 
@@ -99,6 +100,30 @@ class KnownVectors:
         for start in range(_AT_ONCE, len(new), _AT_ONCE):
             part = new[start : start + _AT_ONCE]
             vectors[part] = embedded(part)
+        return vectors
+
+    def handed_over(self, rows: Rows, role: Role, embed: Callable[[Rows, Role], Floats]) -> Floats:
+        """Return the vectors of distinct texts, [n, D], and forget all vectors.
+
+        Known vectors of the same texts in another order are moved in their place: the vectors of a
+        large corpus may be most of the memory.
+        """
+        self._forget_old()
+        numbers = self._numbers[role][rows]
+        for held, vectors in self.blocks:
+            if len(held) != len(numbers):
+                continue
+            place = np.full(sum(map(len, self.features.values())), -1)
+            place[held] = np.arange(len(held))
+            order = place[numbers]
+            if (order >= 0).all() and (np.bincount(order) == 1).all():
+                for start in range(0, vectors.shape[1], _COLUMNS):
+                    part = slice(start, start + _COLUMNS)
+                    vectors[:, part] = vectors[order, part]
+                self.forget()
+                return vectors
+        vectors = self(rows, role, embed)
+        self.forget()
         return vectors
 
     def kept(self, features: Ragged, role: Role, embed: Callable[[Ragged], Floats]) -> Floats:
