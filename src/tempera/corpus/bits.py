@@ -64,15 +64,8 @@ class Bits:
     def of(cls, vectors: Vectors) -> Bits:
         """Return the bits of vectors, [c, D], which are read block by block."""
         count, width = vectors.shape
-        total = np.zeros(width)
-        for part in _parts(count):
-            total += vectors[part].sum(0, dtype=np.float64)
-        mean = total / max(1, count)
-        products = np.zeros((width, width))
-        for part in _parts(count):
-            centred = vectors[part] - mean.astype(np.float32)
-            products += centred.T @ centred
-        covariance = products / max(1, count)
+        moments = Moments.of(vectors)
+        mean, covariance = moments.mean, moments.covariance
         levels = _levels(width)
         deviations = np.outer(_quantiles(levels), np.sqrt(covariance.diagonal()))
         thresholds = (mean + deviations).astype(np.float32)

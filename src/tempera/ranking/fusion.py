@@ -85,10 +85,10 @@ def standardised_at(scores: Scores, positions: Ints) -> Floats:
     most = float(scores.max())
     if most - float(scores.min()) <= ROUNDING * max(1, most):
         return np.zeros(len(positions))
-    precise = scores.astype(np.float64)
-    mean = precise.mean()
-    deviation = np.sqrt(precise @ precise / len(precise) - mean**2)
-    chosen: Floats = (precise[positions] - mean) / deviation
+    mean = scores.mean(dtype=np.float64)
+    centred = scores - scores.dtype.type(mean)  # in the precision of the scores: half of the time
+    deviation = np.sqrt(float(centred @ centred) / len(centred))
+    chosen: Floats = (scores[positions].astype(np.float64) - mean) / deviation
     return chosen
 
 

@@ -38,6 +38,8 @@ def refuse_not_finite(embeddings: NDArray[np.floating], of: str, why: str = _DIV
         ...
     tempera.errors.DataError: the embeddings of queries are not finite (1 of 2, the first is row 1): the model has ...
     """
+    if np.isfinite(embeddings.sum(1)).all():  # in a quarter of the time
+        return
     wrong = ~np.isfinite(embeddings).all(1)
     if wrong.any():
         raise DataError(

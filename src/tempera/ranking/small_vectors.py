@@ -113,7 +113,8 @@ def by_precision(
         some = np.sort(np.random.default_rng(seed).permutation(some)[:count])
         relevant = relevant.of_queries(some)
         if near is not None:
-            chosen = np.unique(np.concatenate([near[some].ravel(), relevant.doc]))
+            near = near[some, : 2 * depth_of(metrics)]
+            chosen = np.unique(np.concatenate([near.ravel(), relevant.doc]))
             docs = docs[chosen]
             relevant = replace(relevant, doc=np.searchsorted(chosen, relevant.doc))
     rows = []

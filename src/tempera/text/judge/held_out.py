@@ -39,7 +39,7 @@ BY_TEXT = "held_out_by_text"  # in metrics.json: True, since texts are held out 
 TUNING_QUERIES = 500  # of training for BM25, and of validation for its weight beside the tower
 _SHARE = 1 / 8  # cost of all evaluations during training, of the cost of the training
 _FREE = 1e11  # multiplications of these evaluations that are always allowed, seconds of a CPU
-_COMPARED = 3e8  # comparisons of these evaluations that are always allowed, seconds of a CPU
+_COMPARED = 1.5e8  # comparisons of these evaluations that are always allowed, seconds of a CPU
 _CELLS = 100_000_000  # scores of the queries that draw a sample; at least so many queries:
 _FEWEST = 100
 
@@ -394,8 +394,8 @@ def _affordable(config: Config, data: TrainingPairs) -> tuple[int | None, int]:
 def _ranked_at_little_cost(
     config: Config, texts: TextData, compared: int
 ) -> tuple[int | None, int]:
-    """Return the same as `_affordable` for a tower whose vectors are looked up: a comparison of two
-    vectors in an evaluation costs as much as in training.
+    """Return the same as `_affordable` for a tower whose vectors are looked up: the cost is the
+    comparison of vectors, and choosing the best of them costs as much again.
 
     Args:
         compared: pairs of a query and a document that the training compares.
@@ -406,7 +406,7 @@ def _ranked_at_little_cost(
         held = texts.split.test
     queries = len(np.unique(texts.catalogue.query_of[held]))
     least = 2 * len(np.unique(texts.catalogue.doc_of[held]))
-    most = max(_SHARE * compared, _COMPARED)
+    most = max(_SHARE / 2 * compared, _COMPARED)
     size = max(least, int(most / (evaluations + 1) / max(1, queries)))
     return (None if size >= len(texts.ranked) else size), evaluations
 

@@ -30,7 +30,7 @@ from .lexical import BM25, Floats, Ints, Lexical, OtherStems, best, stemming
 
 _ROOM = 4  # arrays of scores that are in memory together
 _SMALL = 10_000  # documents up to which it takes no longer to compare all of them
-CANDIDATES = 400  # documents nearest to a query, and the same number by words
+CANDIDATES = 256  # documents nearest to a query, and the same number by words
 _FLAT = 1e-4  # deviation of inner products below which their rounding would show
 _NONE = np.zeros(0, np.int64)  # no documents are left out
 

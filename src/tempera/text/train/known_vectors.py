@@ -24,7 +24,7 @@ from ..read.pairs import Rows
 
 Floats = NDArray[np.float32]
 
-_COLUMNS = 32  # numbers of all vectors that are moved at once
+_COLUMNS = 64  # numbers of all vectors that are moved at once
 _AT_ONCE = 1 << 16  # texts that are embedded at once: the memory beside the vectors
 
 
@@ -99,7 +99,10 @@ class KnownVectors:
         vectors[new[:_AT_ONCE]] = first
         for start in range(_AT_ONCE, len(new), _AT_ONCE):
             part = new[start : start + _AT_ONCE]
-            vectors[part] = embedded(part)
+            if len(new) == len(rows):  # a slice is written in half of the time
+                vectors[start : start + _AT_ONCE] = embedded(part)
+            else:
+                vectors[part] = embedded(part)
         return vectors
 
     def handed_over(self, rows: Rows, role: Role, embed: Callable[[Rows, Role], Floats]) -> Floats:
