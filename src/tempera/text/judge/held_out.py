@@ -226,12 +226,12 @@ class HeldOutQueries:
         data = self.data
         return data.known.handed_over(self.texts.catalogue.searched, "doc", data.vectors)
 
-    def baselines(self, trained: Verdict) -> dict[str, SystemScores]:
+    def baselines(self, trained: Verdict | None) -> dict[str, SystemScores]:
         """Rank the test by the teacher if the run has a teacher; and with evaluation.bm25 by BM25,
         and by the tower and BM25 together.
 
         Args:
-            trained: the verdict on the present tower.
+            trained: the verdict on the present tower; None compares it anew.
         """
         test, metrics = self.questions["test"], self.options.metrics
         systems: dict[str, SystemScores] = {}
@@ -250,7 +250,7 @@ class HeldOutQueries:
             index,
             [self.fusion.weight],
             depth_of(metrics),
-            trained.nearest,
+            None if trained is None else trained.nearest,
         )
         systems["bm25"] = Ranking.of(ranked.words, test.relevant, metrics)
         systems[FUSED] = Ranking.of(ranked.fused[0], test.relevant, metrics)
@@ -328,7 +328,8 @@ class HeldOutQueries:
         # Fewer and coarser numbers are those of unit vectors: inner products need the lengths.
         has_queries = self.options.queries != 0 and len(self.questions["test"].rows)
         if has_queries and self.data.tower.normalised:
-            about["precisions"] = self._precisions(trained and trained.nearest)
+            near = None if trained is None else trained.nearest
+            about["precisions"] = self._precisions(near)
         return about
 
     def learned_by(self, run: Path) -> int | None:

@@ -125,7 +125,7 @@ def rank_by_both(
             bar.update()
     rows = np.flatnonzero(~is_proven)
     if len(rows):
-        chosen = [texts[i] for i in rows]
+        chosen = [texts[i] for i in rows.tolist()]
         again = _compared_with_all(queries[rows], docs, chosen, words, weights, depth)
         for j, ranked in enumerate(again.fused):
             fused[rows, j] = ranked

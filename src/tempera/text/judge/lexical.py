@@ -397,8 +397,8 @@ class BM25:
         for row, query in zip(ranked, queries, strict=True):
             scores.fill(0)
             self.add(scores, query)
-            found = top_above_zero(scores, k)
-            row[: len(found)] = found
+            places = top_above_zero(scores, k)
+            row[: len(places)] = places
         return ranked
 
     def table(self) -> pa.Table:
