@@ -158,20 +158,24 @@ class HeldOutQueries:
 
     def _draw_sample(self, size: int) -> None:
         """Draw the documents that looks rank: relevant documents, documents that the present tower
-        confuses with the relevant documents of some queries, and random documents. The bias of the
-        sample is measured on the same queries."""
+        confuses with the relevant documents of some queries, and random documents. Where some
+        queries are left, the bias of the sample is measured on other queries than these."""
         metrics = self.options.metrics
         questions = self.questions["validation"]
         relevant = questions.relevant
         docs = self.data.corpus
         count = max(_FEWEST, _CELLS // len(docs))
-        some = np.random.default_rng(self.seed).permutation(len(questions.rows))[:count]
-        queries = self._queries(questions)[some]
-        near = nearest_docs(queries, docs, depth_of(metrics))
+        order = np.random.default_rng(self.seed).permutation(len(questions.rows))
+        some, others = order[:count], order[count : 2 * count]
+        if not len(others):
+            others = some
+        queries = self._queries(questions)
+        near = nearest_docs(queries[some], docs, depth_of(metrics))
         self.sample = sample_corpus(relevant, len(docs), size, near, seed=self.seed)
-        whole = Ranking.of(near, relevant.of_queries(some), metrics)
-        of_some = self.sample.relevant.of_queries(some)
-        small = Ranking.by_vectors(queries, docs[self.sample.docs], of_some, metrics)
+        ranked = nearest_docs(queries[others], docs, depth_of(metrics))
+        whole = Ranking.of(ranked, relevant.of_queries(others), metrics)
+        of_others = self.sample.relevant.of_queries(others)
+        small = Ranking.by_vectors(queries[others], docs[self.sample.docs], of_others, metrics)
         self.bias = small.bias(whole)
 
     def judge(self, part: Part = "test", whole: bool = True) -> Verdict:
@@ -226,7 +230,7 @@ class HeldOutQueries:
         data = self.data
         return data.known.handed_over(self.texts.catalogue.searched, "doc", data.vectors)
 
-    def baselines(self, trained: Verdict | None) -> dict[str, SystemScores]:
+    def baselines(self, trained: Verdict | None = None) -> dict[str, SystemScores]:
         """Rank the test by the teacher if the run has a teacher; and with evaluation.bm25 by BM25,
         and by the tower and BM25 together.
 
@@ -302,7 +306,7 @@ class HeldOutQueries:
             return self.words.ordered(np.searchsorted(catalogue.searched, ranked))
         return Lexical(catalogue.docs.chosen(catalogue.searched)).index(self.words.settings)
 
-    def about(self, trained: Verdict | None) -> dict[str, Any]:
+    def about(self, trained: Verdict | None = None) -> dict[str, Any]:
         """Return the facts of the evaluation for metrics.json: the digest of the held-out texts,
         the settings of BM25 and its weight, the bias of the sample, the metrics of smaller
         vectors.
