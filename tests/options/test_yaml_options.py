@@ -144,9 +144,9 @@ def test_values_that_yaml_cannot_make(refusal, content: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["\n\n\n\x85    ", "b\n\n  \n c", " \u2028 a", "é😀\x00\x07~", "- a"]
+    "text", ["\n\n\n\x85    ", "b\n\n  \n c", " \u2028 a", "é😀\x00\x07~", "- a", "\ud800"]
 )
-def test_odd_spaces_are_written_as_they_are(text: str) -> None:
+def test_odd_letters_are_written_as_they_are(text: str) -> None:
     values = {"x": text, "y": [text]}
     assert parse(dump(values)) == values
 

@@ -51,9 +51,13 @@ class _Dumper(_Writer):  # type: ignore[misc]
     """
 
 
+class _OwnDumper(yaml.SafeDumper):
+    """Writes lone surrogates, too, which libyaml refuses."""
+
+
 _Loader.yaml_implicit_resolvers = {}
 for _name, (_pattern, _first) in _SCALARS.items():
-    for _kind in (_Loader, _Dumper):
+    for _kind in (_Loader, _Dumper, _OwnDumper):
         _kind.add_implicit_resolver(
             f"tag:yaml.org,2002:{_name}", re.compile(f"(?:{_pattern})\\Z"), _first
         )
@@ -115,10 +119,7 @@ def of(
 
 def dump(values: Mapping[str, Any]) -> str:
     """Return options as YAML, in the order of declaration."""
-    text: str = yaml.dump(
-        dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100
-    )
-    return text
+    return _written(dict(values), width=100)
 
 
 def parse(text: str) -> Any:
@@ -139,15 +140,19 @@ def inline(value: Any) -> str:
     >>> inline({"mixed_precision": "no", "widths": [32, 64]})
     "{mixed_precision: 'no', widths: [32, 64]}"
     """
-    text: str = yaml.dump(
-        value,
-        Dumper=_Dumper,
-        sort_keys=False,
-        allow_unicode=True,
-        default_flow_style=True,
-        width=1 << 20,
-    )
+    text = _written(value, default_flow_style=True, width=1 << 20)
     return text.removesuffix("...\n").strip()
+
+
+def _written(value: Any, **style: Any) -> str:
+    """Return a value as YAML, in the order of declaration."""
+    style = {**style, "sort_keys": False, "allow_unicode": True}
+    text: str
+    try:
+        text = yaml.dump(value, Dumper=_Dumper, **style)
+    except UnicodeEncodeError:
+        text = yaml.dump(value, Dumper=_OwnDumper, **style)
+    return text
 
 
 def is_yaml(path: Path) -> bool:
