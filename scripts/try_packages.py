@@ -40,7 +40,10 @@ CORE = (
 )
 TRIALS = {
     "core": (),
-    "pictures": ("tempera calibrate runs/pairs", "test -f runs/pairs/model/calibration.svg"),
+    "pictures": (
+        "tempera calibrate runs/pairs pairs.csv",
+        "test -f runs/pairs/model/calibration.svg",
+    ),
     "text": (
         readme_lines.TRANSFORMER,
         f"tempera train pairs.csv {SMALL} tower.kind=pretrained tower.model=tiny/model "

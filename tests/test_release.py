@@ -92,6 +92,34 @@ def test_workflows_name_what_exists() -> None:
             assert known, f"{path.name}: make {target}"
 
 
+def test_pages_for_assistants_name_what_exists() -> None:
+    import typer.main
+
+    from tempera.cli import EVERYWHERE, app
+    from tempera.options import known
+
+    every: Any = vars(typer.main.get_command(app))["commands"]
+    options = {option.name for group in known.groups() for option in group.options}
+    for name in ("SKILL.md", "llms.txt"):
+        page = text_of(name)
+        for line in re.findall(r"tempera ([a-z-]+[^`\n]*)", page):
+            command, *words = line.split()
+            if command not in every:
+                continue  # a sentence about Tempera
+            flags = {flag for field in every[command].params for flag in field.opts}
+            for word in words:
+                if word.startswith("--"):
+                    assert word in flags | {*EVERYWHERE, "--help"}, f"{name}: tempera {line}"
+        for named in re.findall(r"`tempera ([a-z-]+)", page):
+            assert named in every, f"{name}: tempera {named}"
+        for dotted in re.findall(r"\b((?:data|tower|objective|train|evaluation)(?:\.\w+)+)", page):
+            assert dotted.rpartition(".")[2] in options, f"{name}: {dotted}"
+        for target in re.findall(r"\]\(([^)]+)\)", page):
+            assert (ROOT / target).is_file(), f"{name}: {target}"
+        for path in re.findall(r"\b(?:docs|tests)/[\w./-]+\w", page):
+            assert (ROOT / path).is_file(), f"{name}: {path}"
+
+
 def test_lines_of_a_page_that_a_reader_types() -> None:
     lines = script("scripts/readme_lines.py")
     page = (
