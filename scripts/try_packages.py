@@ -28,10 +28,9 @@ ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 SMALL = "recipe=none tower.dimensions=16 train.max_steps=20 evaluation.queries=20"
 TRAIN = f"tempera train pairs.csv {SMALL} --overwrite"
-# What each extra has to do; `core` comes first and in every environment.
+# What the core has to do, and what each extra has to do after a training.
 CORE = (
     "tempera --version",
-    TRAIN,
     'tempera search runs/pairs "how do I reset my password?"',
     "tempera evaluate runs/pairs pairs.csv",
     f"tempera train events.csv {SMALL} --overwrite",
@@ -39,7 +38,7 @@ CORE = (
     "tempera check runs/pairs",
 )
 TRIALS = {
-    "core": (),
+    "core": CORE,
     "pictures": (
         "tempera calibrate runs/pairs pairs.csv",
         "test -f runs/pairs/model/calibration.svg",
@@ -152,7 +151,7 @@ def tried(name: str, packages: list[str], python: str, uv: str | None) -> Trial:
             work = Path(folder) / "work"
             work.mkdir()
             readme_lines.write_data(work)
-            for line in (*CORE, *TRIALS.get(name, ())):
+            for line in (TRAIN, *TRIALS.get(name, CORE)):
                 run(line, interpreter, work)
         run_seconds = time.monotonic() - begin
     return Trial(name, version, size, count, install_seconds, run_seconds)
