@@ -60,7 +60,11 @@ TRIALS = {
         "echo 'objective.temperature: 0.02:0.2:log' > space.yaml",
         f"tempera tune pairs.csv {SMALL} --space space.yaml --trials 2 --output tuned",
     ),
-    "duckdb": ('tempera search runs/pairs password --where "id is not null"',),
+    "duckdb": (
+        "sed 's/$/,en/; 1s/en$/language/' pairs.csv > kept.csv",
+        f"tempera train kept.csv {SMALL} --output kept",
+        "tempera search kept password --where \"language = 'en'\"",
+    ),
     "serve": ("tempera serve runs/pairs",),
     "mcp": ("python -c 'import tempera.server.mcp_tools'", "tempera mcp --help"),
 }
