@@ -77,7 +77,7 @@ def write_data(folder: Path) -> None:
             (folder / "texts" / f"{action}_{topic}.txt").write_text(text, encoding="utf-8")
     for name in ("pairs.csv", "faq.csv"):
         with (folder / name).open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([["question", "answer"], *rows])
+            csv.writer(file, lineterminator="\n").writerows([["question", "answer"], *rows])
     with (folder / "events.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(["user", "item", "time"])
