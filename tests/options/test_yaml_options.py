@@ -143,6 +143,18 @@ def test_values_that_yaml_cannot_make(refusal, content: str) -> None:
     assert refusal(content).startswith("{file} is not YAML: ")
 
 
+@pytest.mark.parametrize(
+    "text", ["\n\n\n\x85    ", "b\n\n  \n c", " \u2028 a", "é😀\x00\x07~", "- a"]
+)
+def test_odd_spaces_are_written_as_they_are(text: str) -> None:
+    values = {"x": text, "y": [text]}
+    assert parse(dump(values)) == values
+
+
+def test_deep_brackets_end_in_one_line(refusal) -> None:
+    assert "is not YAML" in refusal("[" * 1_000_000)
+
+
 def test_tabs_are_named(refusal) -> None:
     assert r"'\t'" in refusal("train:\n\tseed: 1\n")
 

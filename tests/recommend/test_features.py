@@ -285,8 +285,9 @@ def test_the_learning_rate_is_that_of_the_most_delicate_part() -> None:
     from tempera.towers.pretrained import Pretrained
     from tempera.towers.static import Static
 
-    assert Features().learning_rate == 2e-3
-    assert Features(doc=(Id(), Text("title", Static()))).learning_rate == 2e-3
+    assert Features().learning_rate == 4e-3
+    static = Features(doc=(Id(), Text("title", Static())))
+    assert static.learning_rate == min(4e-3, Static().learning_rate)
     assert (
         Features(doc=(Id(), Text("title", Pretrained("m")))).learning_rate
         == Pretrained("m").learning_rate
@@ -318,10 +319,10 @@ def test_what_cannot_be_built_is_told(options: dict[str, Any], message: str) -> 
 
 
 def test_batches_are_larger_where_users_are_bags() -> None:
-    assert Features().schedule(10**6) == (1024, 12.0) and Features().suited(False).schedule(
+    assert Features().schedule(10**6) == (1024, 6.0) and Features().suited(False).schedule(
         10**6
-    ) == (2048, 12.0)
-    assert Features().suited(False).schedule(9_000) == Features().schedule(9_000) == (64, 12.0)
+    ) == (2048, 6.0)
+    assert Features().suited(False).schedule(9_000) == Features().schedule(9_000) == (64, 6.0)
 
 
 def test_a_feature_may_be_called_as_the_count_of_training_events(tmp_path: Path) -> None:

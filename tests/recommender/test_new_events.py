@@ -21,6 +21,7 @@ import pytest
 
 from tempera.artifacts.run_folder import Run
 from tempera.errors import DataError, OutputError
+from tempera.io import atomic
 from tempera.io.atomic import staged
 from tempera.io.manifest import first_fault
 from tempera.recommend.judge.baselines import BASELINES, Observed
@@ -336,8 +337,9 @@ def test_what_is_left_out_is_counted(copied: Runs, tmp_path: Path, tempera: Any)
 
 
 def test_what_cannot_be_added_is_one_line(
-    copied: Runs, tmp_path: Path, tiny_run: Path, tempera: Any
+    copied: Runs, tmp_path: Path, tiny_run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(atomic, "_PATIENCE", 0.2)  # with another process that adds
     run = copied("ratings")
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     late = {"user": "u03", "item": "i04", "time": 1 << 20, "rating": 5}

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -129,6 +130,15 @@ def titled(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     given["objective"] = {"temperature": 1.0, "similarity": "dot"}
     given["evaluation"] = {"metrics": ["hit@3"], "baselines": True}
     return train(given, tmp_path_factory.mktemp("runs") / "titled").folder
+
+
+def test_a_configuration_is_read_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Run(run)
+    opened.recommend("u1")
+    read = Mock(side_effect=AssertionError("read again"))
+    monkeypatch.setattr("tempera.recommender.recommender.options_of_run", read)
+    assert opened.recommend("u2").hits
+    assert opened.recommend(history=["i03"], exclude=["i00"]).hits
 
 
 def by_hand(run: Path, history: list[str]) -> dict[str, float]:

@@ -3,7 +3,6 @@ what it cannot plan."""
 
 from __future__ import annotations
 
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from tempera.core import tiles
 from tempera.engine import fused, training_options
 from tempera.engine.fused import Fused
 from tempera.errors import ConfigError
-from tempera.options.yaml_options import of
+from tempera.options.yaml_options import Options, of
 from tempera.paper.cost import META, Ledger, Operation, Stage
 from tempera.paper.machines import MACHINES, Machine
 from tempera.paper.stages import LOSS, counting, loss_on_paper, objective_on_paper
@@ -62,30 +61,43 @@ def test_a_plan_counts_every_stage_and_grows_with_the_devices(pairs: Path) -> No
     )
 
 
-def test_a_pretrained_tower_has_a_larger_batch_on_an_accelerator(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Options:
+    """750 pairs, and a saved model of one layer to begin with."""
+    folder = tmp_path_factory.mktemp("pretrained")
     rows = [f"query {i},document {i} of {i % 7} words" for i in range(750)]
-    (tmp_path / "pairs.csv").write_text("\n".join(["query,doc", *rows]), encoding="utf-8")
+    (folder / "pairs.csv").write_text("\n".join(["query,doc", *rows]), encoding="utf-8")
     Transformer(layers=1, width=16, heads=2, vocabulary=80, max_length=12).build(rows).save(
-        tmp_path / "model"
+        folder / "model"
     )
-    options = of(
-        {
-            "data": {"path": str(tmp_path / "pairs.csv")},
-            "tower": {"kind": "pretrained", "model": str(tmp_path / "model")},
-        }
-    )
-    options = of(options.values, ["train.mixed_precision=no"])
+    tower = {"kind": "pretrained", "model": str(folder / "model")}
+    return of({"data": {"path": str(folder / "pairs.csv")}, "tower": tower})
+
+
+def test_a_pretrained_tower_has_a_larger_batch_on_an_accelerator(pretrained: Options) -> None:
+    options = of(pretrained.values, ["train.mixed_precision=no"])
     assert [planned(options, device=name)["pairs"] for name in ("cpu", "h100")] == [15, 31]
     assert planned(of(options.values, ["train.batch_size=16"]), device="h100")["pairs"] == 15
+
+
+@pytest.mark.parametrize(
+    ("device", "half"),
+    [
+        ("cpu", "no"),
+        ("h100", "bf16"),
+        pytest.param("cpu", "bf16", marks=pytest.mark.long),
+        pytest.param("h100", "no", marks=pytest.mark.long),
+    ],
+)
+def test_adapters_have_few_weights_to_optimise(pretrained: Options, device: str, half: str) -> None:
     pytest.importorskip("peft")
     held = "weights and optimiser"
-    for device, half in product(("cpu", "h100"), ("no", "bf16")):
-        settings = ["train.batch_size=16", f"train.mixed_precision={half}"]
-        whole, adapters = (
-            planned(of(options.values, [*settings, *more]), device=device)["memory"]
-            for more in ([], ["tower.lora={rank: 1}"])
-        )
-        assert whole[held] / 4 < adapters[held] < whole[held] / 2
+    settings = ["train.batch_size=16", f"train.mixed_precision={half}"]
+    whole, adapters = (
+        planned(of(pretrained.values, [*settings, *more]), device=device)["memory"]
+        for more in ([], ["tower.lora={rank: 1}"])
+    )
+    assert whole[held] / 4 < adapters[held] < whole[held] / 2
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.server.test_guard import TOKEN
+from tests.test_imports import UNNEEDED, loaded
 
 LINE = re.compile(r"serving (.*) at (http://\S+)$")
 
@@ -76,14 +77,9 @@ def test_a_static_run_is_served_without_torch(tiny_run: Path) -> None:
         code, err = server.ended()
     assert code == 0
     lines = [*server.lines, *err.splitlines()]
-    seen = {
-        line.rsplit("|", 1)[1].strip().split(".")[0]
-        for line in lines
-        if line.startswith("import time:")
-    }
+    seen = loaded("\n".join(lines))
     assert {"numpy", "tokenizers", "uvicorn"} <= seen
-    heavy = {"torch", "transformers", "sentence_transformers", "scipy", "faiss", "fastapi"}
-    assert sorted(seen & (heavy | {"matplotlib"})) == []
+    assert sorted(seen & {*UNNEEDED, "fastapi"}) == []
 
 
 @pytest.mark.long

@@ -17,9 +17,10 @@ import pyarrow as pa
 import pytest
 
 from tempera.errors import DataError
-from tempera.text.read import installed_python
-from tempera.text.read.installed_python import File, InstalledPython, installed_roots, python_files
+from tempera.text.read import installed_python, python_rows
+from tempera.text.read.installed_python import InstalledPython, installed_roots, python_files
 from tempera.text.read.pairs import Pairs
+from tempera.text.read.python_rows import File
 from tempera.text.read.python_source import PythonSource
 
 
@@ -43,12 +44,12 @@ def tree(root: Path, files: dict[str, str | bytes]) -> Path:
     return root
 
 
-def parsed_here(share: Sequence[File], kinds: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def parsed_here(share: Sequence[File], kinds: Sequence[str], most: int) -> Iterator[pa.RecordBatch]:
     """Yield what a worker process sends, without its process, which takes longer to start than to
     parse."""
     names, rows = "\0".join(part for file in share for part in file), io.BytesIO()
     with warnings.catch_warnings():
-        installed_python._work(io.BytesIO(names.encode("utf-8", "surrogateescape")), rows, kinds)
+        python_rows.work(io.BytesIO(names.encode("utf-8", "surrogateescape")), rows, kinds, most)
     gc.enable()
     yield from pa.ipc.open_stream(rows.getvalue())
 
@@ -231,6 +232,32 @@ def test_only_newlines_end_a_line(space: str) -> None:
 def test_every_kind_of_newline(newline: str) -> None:
     source = 'x = 1\ndef f():\n    """Text."""\n    return 1\n'.replace("\n", newline)
     assert list(PythonSource(source).pairs()) == [("f", "Text.", "def f():\n    return 1", 2)]
+
+
+def test_a_long_string_that_is_no_docstring_takes_no_time() -> None:
+    """It took a time that doubled with each letter: years for 60."""
+    long = "a" * 10_000
+    source = f"""
+    def f():
+        "{long}".format(1)
+    def g():
+        ("{long}" "{long}", 1)
+    def h():
+        "H."
+        return 1
+    """
+    assert [row[1] for row in found(source)] == ["H."]
+
+
+def test_a_bracket_keeps_lines_of_any_indent_in_a_block() -> None:
+    block = 'def f():\n    "F."\n    x = {\n1: (2,\n[3]),\n}\n    return x'
+    code = block.replace('    "F."\n', "")
+    assert [row[2] for row in PythonSource(f"{block}\n\n\nx = f()\n").pairs()] == [code]
+
+
+def test_blank_lines_of_spaces_are_empty() -> None:
+    source = 'class A:\n    def f():\n        "F."\n        x = 1\n   \n\t\n            \n        return x\n'
+    assert one(source)[2] == "def f():\n    x = 1\n\n\n\n    return x"
 
 
 # What is found in folders.

@@ -17,6 +17,7 @@ import yaml
 from tempera.arithmetic.ragged import Ragged
 from tempera.core.batch import Batch, divide
 from tempera.core.definition import defined_losses
+from tempera.engine import loop
 from tempera.engine.faults import Fault
 from tempera.errors import ConfigError
 from tempera.experiments.record import Record
@@ -25,6 +26,8 @@ from tempera.options import yaml_options as configuration
 from tempera.options.build import build
 from tempera.run.alarms import named
 from tempera.run.train import train
+from tempera.text.read.installed_python import InstalledPython
+from tempera.text.read.pairs import Pairs
 from tempera.text.retrieval import TextTask
 from tempera.text.train.made_rows import MadeRows, SourceRows, Spans, cut
 
@@ -82,7 +85,7 @@ def test_a_span_and_the_rest_are_the_document(length: int) -> None:
     assert len(starts) > 1  # not all of them are beginnings, nor ends
 
 
-def test_made_rows_stand_behind_the_pairs_of_the_first_steps_and_the_loss_is_the_defined_one(
+def test_made_rows_stand_beside_the_pairs_of_the_first_steps_and_the_loss_is_the_defined_one(
     tmp_path: Path,
 ) -> None:
     given = options(long_pairs(tmp_path))
@@ -91,27 +94,24 @@ def test_made_rows_stand_behind_the_pairs_of_the_first_steps_and_the_loss_is_the
     assert data.made.beside == 4 and data.made.count == 64
     numbers, used = data.made.kind.ids.tolist(), list[int]()
     for number, rows in enumerate(data.sampler(0, 4)):
-        plain, whole = data.batch(rows, number), data.batch(rows, number, Spans.until - 0.01)
-        assert len(data.batch(rows, number, Spans.until)) == len(plain) == len(rows) < len(whole)
-        for role in ("query", "doc"):
-            side, longer = getattr(plain, role), getattr(whole, role)
-            assert torch.equal(longer.ids[: len(rows)], side.ids)
-            assert torch.equal(longer.rows[: len(rows)].values, side.rows.values)
-        assert len(set(whole.query.ids.tolist())) == len(
-            whole
-        )  # a made row asks what no other row asks
-        assert len(set(whole.doc.ids.tolist())) == len(whole)  # and is of no document of the batch
-        for i in range(len(rows), len(whole)):
-            at = numbers.index(int(whole.doc.ids[i]))
+        plain = data.batch(rows, number)
+        assert data.batch_beside(plain, number, Spans.until) is None
+        beside = data.batch_beside(plain, number, Spans.until - 0.01)
+        assert len(plain) == len(rows) and 0 < len(beside) <= 64
+        # A made row asks what no other row asks, and is of a document of its own.
+        assert len(set(beside.query.ids.tolist())) == len(beside)
+        assert len(set(beside.doc.ids.tolist())) == len(beside)
+        for i in range(len(beside)):
+            at = numbers.index(int(beside.doc.ids[i]))
             doc = data.texts.docs[at : at + 1].values.tolist()
-            own = [side.rows[i : i + 1].values.tolist() for side in (whole.query, whole.doc)]
+            own = [side.rows[i : i + 1].values.tolist() for side in (beside.query, beside.doc)]
             assert sorted(own[0] + own[1]) == sorted(doc)
-        used += whole.doc.ids[len(rows) :].tolist()
+        used += beside.doc.ids.tolist()
         with torch.no_grad():
-            embedded: Batch[Any] = whole.of(
-                {r: tower.of(r)(side.rows) for r, side in whole.sides().items()}
+            embedded: Batch[Any] = beside.of(
+                {r: tower.of(r)(side.rows) for r, side in beside.sides().items()}
             )
-            embedded = replace(embedded, known=whole.known)
+            embedded = replace(embedded, known=beside.known)
             losses = made.objective(embedded)
         assert losses.tolist() == pytest.approx(defined_losses(made.base, embedded), rel=1e-9)
     held = set(task.data.texts.split.pairs.ids("doc")[task.data.texts.split.test].tolist())
@@ -121,11 +121,8 @@ def test_made_rows_stand_behind_the_pairs_of_the_first_steps_and_the_loss_is_the
 def test_processes_divide_one_batch_and_a_number_makes_the_same_rows(tmp_path: Path) -> None:
     data = read(options(long_pairs(tmp_path)), tmp_path).data
     (rows,) = data.sampler(1, 2)
-    whole, again, other = (
-        data.batch(rows, 1, 0.0),
-        data.batch(rows, 1, 0.0),
-        data.batch(rows, 2, 0.0),
-    )
+    pairs = data.batch(rows, 1)
+    whole, again, other = (data.batch_beside(pairs, number, 0.0) for number in (1, 1, 2))
     assert torch.equal(whole.query.rows.values, again.query.rows.values)
     assert whole.query.ids.tolist() != other.query.ids.tolist()
     parts = [divide(whole, part, 3) for part in range(3)]
@@ -239,13 +236,13 @@ def test_functions_without_a_docstring_stand_beside_pairs_of_code(tmp_path: Path
     assert (
         data.made.beside == 4 and data.made.count == 32 and "ask for its code" in data.made.note()
     )
-    plain, whole = data.batch(rows, 0), data.batch(rows, 0, SourceRows.until - 0.01)
-    assert len(data.batch(rows, 0, SourceRows.until)) == len(plain) and 8 < len(whole) <= 8 + 32
-    ids = task.data.texts.split.pairs.made.ids("doc")  # type: ignore[union-attr]
-    assert set(whole.doc.ids[len(plain) :].tolist()) <= set(ids.tolist())
-    assert len(set(whole.doc.ids.tolist())) == len(
-        whole
-    )  # name and comments of one function never meet
+    plain = data.batch(rows, 0)
+    beside = data.batch_beside(plain, 0, SourceRows.until - 0.01)
+    assert data.batch_beside(plain, 0, SourceRows.until) is None and 0 < len(beside) <= 32
+    ids = made_by_source(source).ids("doc")
+    assert set(beside.doc.ids.tolist()) <= set(ids.tolist())
+    # Name and comments of one function never meet.
+    assert len(set(beside.doc.ids.tolist())) == len(beside)
     searched = task.showcase.searched()
     assert not set(ids.tolist()) & set(
         searched.documents["doc_id"].to_pylist()
@@ -265,12 +262,12 @@ def test_functions_without_a_docstring_stand_beside_pairs_of_code(tmp_path: Path
 def test_a_fault_names_pairs_alone(tmp_path: Path) -> None:
     data = read(options(long_pairs(tmp_path)), tmp_path).data
     (rows,) = data.sampler(0, 1)
-    fault = Fault(1, "loss", ((1, len(rows), len(rows) + 3),), "")
+    fault = Fault(1, "loss", ((1,), (0, 3)), "")
     assert named(fault, data, 1) == f"{data.called(rows[[1]])[0]}, rows made of documents"
-    assert (
-        named(Fault(1, "loss", (tuple(range(len(rows) + 5)),), ""), data, 1)
-        == "all rows of batch 0"
-    )
+    assert named(Fault(1, "loss", ((), (0,)), ""), data, 1) == "rows made of documents"
+    assert named(Fault(1, "loss", ((), ()), ""), data, 1) == ""
+    whole = tuple(range(len(rows)))
+    assert named(Fault(1, "loss", (whole, (0,)), ""), data, 1) == "all rows of batch 0"
 
 
 @pytest.mark.parametrize(
@@ -300,7 +297,7 @@ def test_runs_with_other_parts_take_made_rows_or_leave_them(
     )
 
 
-def test_a_made_row_weighs_as_the_mean_pair(tmp_path: Path) -> None:
+def test_made_rows_weigh_alike_beside_weighted_pairs(tmp_path: Path) -> None:
     path = long_pairs(tmp_path)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     path.write_text(
@@ -310,11 +307,9 @@ def test_a_made_row_weighs_as_the_mean_pair(tmp_path: Path) -> None:
     )
     data = read(options(path), tmp_path).data
     (rows_of,) = data.sampler(0, 1)
-    batch = data.batch(rows_of, 0, 0.0)
-    mean = float(batch.weight[: len(rows_of)].mean())
-    assert batch.weight[len(rows_of) :].tolist() == pytest.approx(
-        [mean] * (len(batch) - len(rows_of))
-    )
+    batch = data.batch(rows_of, 0)
+    assert batch.weight is not None
+    assert data.batch_beside(batch, 0, 0.0).weight is None
 
 
 def code(folder: Path, count: int = 60) -> Path:
@@ -330,6 +325,13 @@ def code(folder: Path, count: int = 60) -> Path:
     return folder
 
 
+def made_by_source(folder: Path) -> Pairs:
+    """The rows that a folder of Python files makes."""
+    pairs, _ = InstalledPython((str(folder),), workers=1).read()
+    assert pairs.made is not None
+    return pairs.made
+
+
 @pytest.mark.usefixtures("many")
 def test_queries_that_are_held_out_ask_for_no_made_row(tmp_path: Path) -> None:
     source = code(tmp_path / "src")
@@ -343,11 +345,12 @@ def test_queries_that_are_held_out_ask_for_no_made_row(tmp_path: Path) -> None:
     )
     (source / "z.py").write_text("def a():\n    'Read me.'\n\n" + copies)
     data = read(plain, tmp_path / "b").data
-    assert data.texts.made is not None and data.texts.split.pairs.made is not None
+    assert data.texts.made is not None
+    assert data.texts.split.pairs.made is None  # its texts are freed: the run needs their tokens
     asked = data.texts.split.pairs.ids("query")[
         [*data.texts.split.test, *data.texts.split.validation]
     ]
-    assert set(asked.tolist()) & set(data.texts.split.pairs.made.ids("query").tolist())
+    assert set(asked.tolist()) & set(made_by_source(source).ids("query").tolist())
     assert not set(asked.tolist()) & set(data.texts.made.query_ids.tolist())
 
 
@@ -385,22 +388,28 @@ def test_training_takes_made_rows_in_its_first_steps_alone(
 
     def counted(self: MadeRows, pairs: Any, number: int, progress: float) -> Any:
         batch = inner(self, pairs, number, progress)
-        if progress < 1 and not (
-            sizes and number < len(sizes)
-        ):  # the plan looks at the first batch, too
-            sizes.append(len(batch) - len(pairs))
+        if number == len(sizes):  # the plan looks at the first batch, too
+            sizes.append(0 if batch is None else len(batch))
         return batch
 
     monkeypatch.setattr(MadeRows, "batch", counted)
+    learned, add = list[int](), loop.add_gradients
+
+    def counting(towers: Any, objective: Any, batch: Batch[Any], *rest: Any) -> Any:
+        learned.append(len(batch))
+        return add(towers, objective, batch, *rest)
+
+    monkeypatch.setattr(loop, "add_gradients", counting)
     train(options(long_pairs(tmp_path), max_steps=20, save_steps=100), tmp_path / "run")
     assert len(sizes) == 20 and all(sizes[:3]) and not any(sizes[3:])  # 15 % of 20 steps
+    assert learned[1:6:2] == sizes[:3] and len(learned) == 20 + 3
 
 
 def test_spans_of_a_document_differ_from_batch_to_batch(tmp_path: Path) -> None:
     data, spans = read(options(long_pairs(tmp_path)), tmp_path).data, dict[int, list[list[int]]]()
     for number, rows in enumerate(data.sampler(0, 6)):
-        batch = data.batch(rows, number, 0.0)
-        for i in range(len(rows), len(batch)):
+        batch = data.batch_beside(data.batch(rows, number), number, 0.0)
+        for i in range(len(batch)):
             spans.setdefault(int(batch.doc.ids[i]), []).append(
                 batch.query.rows[i : i + 1].values.tolist()
             )

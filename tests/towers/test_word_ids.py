@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -159,6 +160,20 @@ def test_ids_of_words_are_those_of_texts(made: object, monkeypatch: pytest.Monke
     assert start == len(texts)
 
 
+@pytest.mark.parametrize("made", [_sparse, _bert, _bytes])
+def test_a_column_and_its_slices_are_read_like_lists(made: Any) -> None:
+    draw = random.Random(1)
+    texts = ["", *(" ".join(draw.choices(WORDS, k=draw.randint(0, 9))) for _ in range(90)), ""]
+    tokenizer = made()
+    expected = [each.ids for each in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    read: Any = reader_of_rows(tokenizer)
+    column = pa.array(texts, pa.large_string())
+    for start, stop in ((0, 92), (0, 0), (0, 1), (7, 60), (91, 92)):
+        ids, lengths = read(column.slice(start, stop - start))
+        rows = np.split(ids, lengths.cumsum())[: stop - start]
+        assert [row.tolist() for row in rows] == expected[start:stop]
+
+
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_ids, "_MOST_PARTS", 3)
     read: Any = reader_of_rows(_sparse())
@@ -175,19 +190,13 @@ def test_parts_that_are_long_are_read_and_not_remembered(
     long, short = "的日期" * 40, "的日期" * 30
     texts = [f"the {long} of", short, "the date", f"{long} {short}"]
     expected = [each.ids for each in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-    remembered, unknown = set[str](), word_ids._unknown
-
-    def noted(rows: Any, known: Any) -> set[str]:
-        new = unknown(rows, known)
-        remembered.update(new)
-        return new
-
-    monkeypatch.setattr(word_ids, "_unknown", noted)
-    read = reader(tokenizer)
-    for _ in range(2):
-        assert read(texts) == expected
-    assert short in remembered
-    assert long not in remembered
+    read: Any = reader_of_rows(tokenizer)
+    for few in (50, 1):  # texts that are split by their letters, and not by their bytes
+        monkeypatch.setattr(word_ids, "_FEW_TEXTS", few)
+        ids, lengths = read(texts)
+        assert [row.tolist() for row in np.split(ids, lengths.cumsum()[:-1])] == expected
+        assert short in read.known.parts
+        assert long not in read.known.parts
 
 
 def test_a_text_that_is_refused_leaves_nothing_behind() -> None:

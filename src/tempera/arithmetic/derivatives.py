@@ -1,8 +1,8 @@
-"""Functions with a gradient written by hand, and without a second derivative."""
+"""Gradients written by hand: of functions without a second derivative, and on the way to leaves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -38,3 +38,34 @@ def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
         return fails(*bound)
 
     return once
+
+
+def backward(outputs: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    """Add the gradients of leaves, given the gradients of outputs, as `torch.autograd.backward`
+    does.
+
+    torch compares the shapes of given gradients by its symbolic shapes, whose import takes 0.4 s
+    and 34 MiB. The gradient of a scalar is not given.
+
+    >>> leaf = torch.ones(2, requires_grad=True)
+    >>> backward([3 * leaf], [torch.tensor([1.0, 2.0])])
+    >>> leaf.grad.tolist()
+    [3.0, 6.0]
+    """
+    if not outputs:
+        return
+    with torch.enable_grad():
+        _Gradients.apply(tuple(gradients), *outputs).backward()  # type: ignore[no-untyped-call]
+
+
+class _Gradients(torch.autograd.Function):
+    """A scalar whose gradient is that of its outputs."""
+
+    @staticmethod
+    def forward(ctx: Any, gradients: tuple[Tensor, ...], *outputs: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return outputs[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        return (None, *ctx.gradients)

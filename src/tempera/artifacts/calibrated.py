@@ -22,13 +22,13 @@ from ..io.manifest import refuse_damaged
 from ..ranking.calibration import BASE, Bin, FittedMap, Judgement, Scored, Threshold, bins, doubt
 from ..ranking.compare import Difference
 from ..ranking.probability import Isotonic, Logistic, Map
+from ..task.run_files import CALIBRATION
 from ..towers.saved import MODEL
 from .pictures import GREY, LINES, can_draw, canvas, saved
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FILE = "calibration.json"
 _MAPS: dict[str, type[Map]] = {"logistic": Logistic, "isotonic": Isotonic}
 _COLORS = dict(zip(_MAPS, LINES, strict=False))
 
@@ -77,7 +77,7 @@ class Calibration:
         """Raise DataError unless the calibration is of the model with this fingerprint."""
         if model != self.model:
             raise DataError(
-                f"{place / FILE} is of another model ({self.model[:12]}; this one is {model[:12]}): "
+                f"{place / CALIBRATION} is of another model ({self.model[:12]}; this one is {model[:12]}): "
                 "run tempera calibrate again"
             )
 
@@ -128,7 +128,7 @@ def read_calibration(folder: Path) -> Calibration:
     Raises:
         DataError: there is none, or it is not readable.
     """
-    path = folder / FILE
+    path = folder / CALIBRATION
     refuse_damaged(path)
     try:
         document: dict[str, Any] = read_json(path)
@@ -172,7 +172,7 @@ def write_calibration(folder: Path, calibration: Calibration, picture: Mapping[s
     """Write calibration.json and pictures beside a model, each whole or not at all."""
     text = json.dumps(calibration.json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     parts = {f"calibration.{end}": content for end, content in picture.items()}
-    parts[FILE] = text.encode()
+    parts[CALIBRATION] = text.encode()
     with adding(folder, list(parts)):
         for name, content in parts.items():
             write_file(folder / name, content)

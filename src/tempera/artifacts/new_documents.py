@@ -26,11 +26,10 @@ from ..io.manifest import refuse_damaged
 from ..options.yaml_options import load
 from ..ranking.nearest import refuse_not_finite
 from ..tables.vector_files import COLUMNS, KEY, PREVIEW, TEXT
-from ..task.run_files import GIVEN_ID, WORDS
+from ..task.run_files import CALIBRATION, GIVEN_ID, WORDS
 from ..text.judge.lexical import Lexical, stored_settings
 from ..towers.saved import EVALUATED, KEPT, MODEL
 from ..towers.stamp import Stamp, beside, refuse_foreign
-from .calibrated import FILE as CALIBRATION
 from .document_rows import NewDocuments, read_documents
 from .text_search import encoder
 

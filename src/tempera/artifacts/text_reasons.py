@@ -16,20 +16,15 @@ from numpy.typing import NDArray
 
 from ..corpus.index import Found, Index, IndexedDocument
 from ..errors import DataError
-from ..explain.bm25_words import explain_words
-from ..explain.explanation import Explanation, Half
-from ..explain.fused_parts import explain_fused
-from ..explain.static_words import terms
-from ..explain.without_words import Embed, WithoutWords, explain_without
-from ..explain.word_pairs import explain_pairs
 from ..io.texts import encodable
-from ..ranking.fusion import fused, mean_and_deviation
 from ..towers.saved import KEPT, load
-from ..towers.static_steps import StaticSteps
 from .text_search import TextSearch
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # they take time to load, and most searches explain nothing
+    from ..explain.explanation import Explanation
+    from ..explain.without_words import Embed
     from ..text.judge.lexical import BM25
+    from ..towers.static_steps import StaticSteps
 
 Vectors = NDArray[np.float32]
 
@@ -128,6 +123,8 @@ class TextReasons(TextSearch):
         >>> abs(explanation.score - hits[0].score) < 1e-6
         True
         """
+        from ..explain.bm25_words import explain_words
+
         words: BM25 = self._once(self._words, self.index)
         positions = self.index.positions([hit.id for hit in hits])
         explanations = []
@@ -156,6 +153,9 @@ class TextReasons(TextSearch):
     ) -> list[Explanation]:
         """Return the explanations of similarities: exact if the model is linear for one of the
         sides."""
+        from ..explain.static_words import terms
+        from ..explain.word_pairs import explain_pairs
+
         folder = self.folder / "model"
         of_queries: StaticSteps | None = self._once(_query_steps, folder)
         of_documents: StaticSteps | None = self._once(_document_steps, folder)
@@ -177,6 +177,8 @@ class TextReasons(TextSearch):
 
     def _without_words(self, question: _TextQuestion, passages: int) -> list[Explanation]:
         """Return explanations by leaving out words of the query, and passages of the documents."""
+        from ..explain.without_words import WithoutWords, explain_without
+
         folder = self.folder / "model"
         in_query = WithoutWords(question.query, partial(_fitted, question, self.encode))
         embed: Embed | None = None
@@ -196,6 +198,10 @@ class TextReasons(TextSearch):
         self, question: _TextQuestion, by_vectors: Sequence[Explanation]
     ) -> list[Explanation]:
         """Return the explanations of the scores of words and vectors together."""
+        from ..explain.bm25_words import explain_words
+        from ..explain.explanation import Half
+        from ..explain.fused_parts import explain_fused
+        from ..ranking.fusion import fused, mean_and_deviation
         from ..text.judge.hybrid import weight_of
 
         words: BM25 = self._once(self._words, question.index)
@@ -236,11 +242,15 @@ def _scores_of_hits(documents: Sequence[str | IndexedDocument]) -> list[float]:
 
 
 def _query_steps(folder: Path) -> StaticSteps | None:
+    from ..towers.static_steps import StaticSteps
+
     return StaticSteps.read(folder, "query")
 
 
 def _document_steps(folder: Path) -> StaticSteps | None:
     """Return the steps of a model for documents; None for a model that embeds queries alone."""
+    from ..towers.static_steps import StaticSteps
+
     if (folder / KEPT).is_file():
         return None
     return StaticSteps.read(folder, "doc")

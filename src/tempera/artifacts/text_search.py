@@ -18,21 +18,19 @@ from numpy.typing import NDArray
 from ..corpus.index import Found, Index
 from ..corpus.layout import RunFolder, refuse_depth
 from ..errors import DataError
-from ..exports.onnx_model import OnnxModel
 from ..io.console import logger
 from ..io.texts import encodable
 from ..ranking.filtered import best_among
-from ..ranking.fusion import fused
 from ..ranking.nearest import blocks, top_of
+from ..task.run_files import CALIBRATION
 from ..towers.saved import Encode, is_static, load
 from ..towers.stamp import Kept
 from ..towers.word_ids import UNKNOWN
-from .calibrated import FILE as CALIBRATION
-from .calibrated import Calibration, read_calibration
 
 if TYPE_CHECKING:  # a run on texts imports nothing of recommenders, and the other way round
     from ..core.batch import Role
     from ..text.judge.lexical import BM25
+    from .calibrated import Calibration
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
@@ -72,6 +70,8 @@ class TextSearch(RunFolder):
         Raises:
             DataError: the model has no calibration, or a damaged calibration.
         """
+        from .calibrated import read_calibration
+
         return self.opened(lambda: read_calibration(self.folder / "model"))
 
     def search_each(
@@ -114,6 +114,8 @@ class TextSearch(RunFolder):
             vectors = self._embed(texts)
             model = self.fingerprint
         else:
+            from ..exports.onnx_model import OnnxModel
+
             exported = self._once(OnnxModel, Path(onnx))
             vectors = exported.encode(texts)
             model = exported.fingerprint
@@ -185,6 +187,7 @@ class TextSearch(RunFolder):
 
         A filter changes no score: scores are standardised over all documents.
         """
+        from ..ranking.fusion import fused
         from ..text.judge.hybrid import weight_of
 
         words: BM25 = self._once(self._words, index)

@@ -8,13 +8,14 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, NoReturn
 
 import typer
 
 from .. import __version__
 from ..errors import TemperaError
+from ..io.console import bar_class
 from ..io.signals import heard_signals
 from .adding import add_documents
 from .distilling import distill
@@ -27,11 +28,6 @@ from .serving import mcp, serve
 from .shared import Command, Configured
 from .training import train, verify
 
-app = typer.Typer(
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-)
 COMMANDS: tuple[Callable[..., None], ...] = (
     train,
     distill,
@@ -54,10 +50,6 @@ COMMANDS: tuple[Callable[..., None], ...] = (
     plan,
     verify,
 )
-for command in COMMANDS:
-    name = command.__name__.replace("_", "-")
-    kind = Configured if command is train else Command
-    app.command(name, cls=kind)(command)
 # Former names of commands, and of their options, which are refused with the present one.
 RENAMED = {
     "eval": "evaluate",
@@ -74,9 +66,7 @@ class Lines(logging.Handler):
     """Print messages as plain lines on standard error, above the progress bars."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        from tqdm import tqdm
-
-        tqdm.write(self.format(record), file=sys.stderr)
+        bar_class().write(self.format(record), file=sys.stderr)
 
 
 def print_version(wanted: bool) -> None:
@@ -86,7 +76,6 @@ def print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def common(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Show the result, warnings and errors only.")
@@ -118,6 +107,27 @@ def common(
         os.environ["TQDM_DISABLE"] = "1"
 
 
+def application(commands: Iterable[Callable[..., None]]) -> typer.Typer:
+    """Return the command line with some commands."""
+    whole = typer.Typer(
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    )
+    whole.callback()(common)
+    for command in commands:
+        kind = Configured if command is train else Command
+        whole.command(_name(command), cls=kind)(command)
+    return whole
+
+
+def _name(command: Callable[..., None]) -> str:
+    return command.__name__.replace("_", "-")
+
+
+app = application(COMMANDS)
+
+
 def main() -> None:
     """Run a command; a mistake of the user is one line on standard error and exit code 2."""
     # Spinning threads slow a shared machine down by up to 20x; this has to be set before torch is
@@ -136,7 +146,11 @@ def main() -> None:
     for number in heard_signals():
         signal.signal(number, stop)
     try:
-        code = app(_arguments(sys.argv[1:]) or ["--help"], standalone_mode=False)
+        arguments = _arguments(sys.argv[1:]) or ["--help"]
+        # Reading the options of all commands takes longer than some searches.
+        alone = [command for command in COMMANDS if _name(command) == _command(arguments)]
+        whole = application(alone) if alone else app
+        code = whole(arguments, standalone_mode=False)
     except typer.Exit as end:
         code = end.exit_code
     except (Exception, SystemExit) as error:

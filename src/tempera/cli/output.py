@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
@@ -18,6 +20,7 @@ if TYPE_CHECKING:  # it takes time to load
     from ..ranking.fusion import Fusion
 
 _WIDEST = 1000  # letters of a line of a table
+_OF_TERMINALS = {"FORCE_COLOR", "TTY_COMPATIBLE"}  # variables that rich looks at
 _LONG_PATH = 40  # letters of a path that heads a column
 _USED = 3  # first counts of a task: its queries, documents and judgements
 
@@ -164,6 +167,12 @@ def _show(table: Any) -> None:
     plain = console()
     needed = Measurement.get(plain, plain.options.update(max_width=_WIDEST), table).maximum
     console(width=max(plain.width, needed)).print(table)
+
+
+def has_styles() -> bool:
+    """Return False if `console` would print plain text: standard output is no terminal, and no
+    variable of the environment says otherwise."""
+    return sys.stdout.isatty() or not _OF_TERMINALS.isdisjoint(os.environ)
 
 
 def console(**options: Any) -> Console:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import one_line
-from .output import console
+from .output import console, has_styles
 from .shared import Json, answer
 
 if TYPE_CHECKING:
@@ -156,16 +156,26 @@ def _show(
         with_query: print the query first.
         reasons: a line to print under each hit; none prints no line.
     """
-    from rich.text import Text
-
     if with_query:
         print(f"search: {one_line(query)}")
-    terminal = console(highlight=False)
     heads = [f"{hit.rank:>2}  {hit.score:.3f}  {percent(hit.probability)}" for hit in hits]
     places = [one_line(_place(hit)) for hit in hits]
+    if not has_styles():  # and without a library of styles, which takes time to load
+        texts = _texts(hits, _LENGTH)
+        width = max(map(len, texts), default=0)
+        for number, (head, text, place) in enumerate(zip(heads, texts, places)):
+            print(f"{head}{text:<{width}}  {place}")
+            if reasons:
+                print(f"    {reasons[number]}")
+        for note in notes:
+            print(note)
+        return
+    from rich.text import Text
+
+    terminal = console(highlight=False)
     around = max((len(head) + len(place) + 2 for head, place in zip(heads, places)), default=0)
     length = max(_LEAST, terminal.width - around) if terminal.is_terminal else _LENGTH
-    texts = [one_line(hit.name or " ".join(hit.preview.split()))[:length] for hit in hits]
+    texts = _texts(hits, length)
     width = max(map(len, texts), default=0)
     for number, (head, text, place) in enumerate(zip(heads, texts, places)):
         gap = " " * (width - len(text) + 2)
@@ -175,6 +185,11 @@ def _show(
             terminal.print(Text(f"    {reasons[number]}", "dim"), soft_wrap=True)
     for note in notes:
         terminal.print(note, soft_wrap=True)
+
+
+def _texts(hits: Sequence[Found], length: int) -> list[str]:
+    """Return the name of each hit, or the beginning of its text, up to a length."""
+    return [one_line(hit.name or " ".join(hit.preview.split()))[:length] for hit in hits]
 
 
 def _place(hit: Found) -> str:

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ..arithmetic.abilities import placed, sent
-from ..arithmetic.derivatives import differentiable_once
+from ..arithmetic.derivatives import backward, differentiable_once
 from ..errors import ConfigError, DataError, article, is_whole, refuse_other, refuse_unknown
 from . import pools as P
 from .batch import Batch, Role, as_batch, kind_of
@@ -188,7 +188,7 @@ class Objective(nn.Module):
                     grad = self.similarity.pullback(side, vectors[role], grads.vectors[role])
                     reached.append(side)
                     pulled.append(grad)
-        torch.autograd.backward(reached, pulled)
+        backward(reached, pulled)
         if scale.requires_grad:
             self.temperature.receive(grads.scale)
         return losses

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from ..errors import ConfigError, DataError
 from ..io.require import require
 from ..ranking.nearest import top
-from ..ranking.small_vectors import CANDIDATES
 
 Vectors = NDArray[np.float32]
 
@@ -126,6 +125,8 @@ class Approximate:
         The number is no attribute of the index, which other threads search at the same time.
         """
         if hasattr(self.index, "k_factor"):
+            from ..ranking.small_vectors import CANDIDATES
+
             candidates = min(max(4 * k, CANDIDATES), self.index.ntotal)
             return _faiss().IndexRefineSearchParameters(k_factor=max(1.0, candidates / max(1, k)))
         if hasattr(self.index, "hnsw"):

@@ -13,22 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..io.checked import mapped_rows
+from ..io.later import compute as pc
+from ..io.later import parquet
 from ..io.manifest import is_recorded, refuse_damaged
 from ..io.untrusted import refuse_unsafe
 from ..ranking.filtered import top_among
 from ..ranking.nearest import top
-from ..ranking.small_vectors import SmallVectors
-from ..tables.kept_columns import refuse_unreadable
-from ..tables.tables import parquet_table
 from ..tables.vector_files import COLUMNS, DOCUMENT, KEY, PREVIEW, TEXT, VECTOR, matrix
 from ..task.run_files import BEGINNING, GIVEN_ID
-from ..task.showcase import Searched
 from ..towers.saved import fingerprint
 from ..towers.stamp import Stamp, beside, checksum
 from . import approximate
@@ -39,11 +35,14 @@ from .nearest_by_bits import top_by_bits, top_by_both
 from .where import passing
 
 if TYPE_CHECKING:  # recommenders search an index, too, and import nothing of texts
+    from ..task.showcase import Searched
     from ..text.judge.lexical import BM25
 
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
 
+# Rows that are read one by one sooner than the functions of Arrow load.
+_FEW_ROWS = 100
 _FILTERS = 32  # expressions whose documents an index remembers, a bit for each document
 _VECTORS, _DOCUMENTS, _TABLE = "vectors.npy", "documents.arrow", "vectors.parquet"
 # Rows of a row group of Parquet. DuckDB reads row groups side by side, and needs half the time that
@@ -390,13 +389,16 @@ class Index:
 
     def _rows(self, positions: NDArray[np.int64]) -> list[dict[str, Any]]:
         """Return the id, name, place, text and columns of the documents at some positions."""
-        rows: list[dict[str, Any]] = (
-            self.documents.drop_columns(
-                [name for name in (KEY,) if name in self.documents.column_names]
-            )
-            .take(_as_arrow(positions))
-            .to_pylist()
-        )
+        documents = self.documents
+        if KEY in documents.column_names:
+            documents = documents.drop_columns([KEY])
+        rows: list[dict[str, Any]]
+        if len(positions) <= _FEW_ROWS:
+            rows = []
+            for position in positions.tolist():
+                rows += documents.slice(position, 1).to_pylist()
+        else:
+            rows = documents.take(_as_arrow(positions)).to_pylist()
         for row in rows:
             row[COLUMNS] = row.get(COLUMNS) or {}
         return rows
@@ -450,6 +452,8 @@ class Index:
                     f"{self.folder} compares by inner product, for which no number may be left out: drop the width"
                 )
             self.stamp = replace(self.stamp, dimensions=width, checksum=None)
+        from ..ranking.small_vectors import SmallVectors
+
         self.__dict__.pop("bits", None)
         self.vectors = SmallVectors(vectors, width)[:]
 
@@ -464,6 +468,8 @@ class Index:
         if model is not None and self.stamp is not None:
             self.stamp.refuse_other(model, self.folder)
             if width == self.stamp.dimensions < have:
+                from ..ranking.small_vectors import SmallVectors
+
                 cut = SmallVectors(query.reshape(-1, have), width)[:]
                 return cut.reshape(*query.shape[:-1], width)
         if have != width:
@@ -490,20 +496,30 @@ def _as_scalar(text: str) -> pa.Scalar:
 def _typed(documents: pa.Table) -> pa.Table:
     """Return the documents with the columns and types of an index; only keys and kept columns may
     be missing, and the beginnings of texts may stand for the texts."""
-    columns = {name: documents[name].cast(pa.large_string()) for name in DOCUMENT}
+    columns = {name: _cast(documents[name], pa.large_string()) for name in DOCUMENT}
     text = TEXT if TEXT in documents.column_names else PREVIEW
-    columns[TEXT] = documents[text].cast(pa.large_string())
+    columns[TEXT] = _cast(documents[text], pa.large_string())
     if KEY in documents.column_names:
-        columns[KEY] = documents[KEY].cast(pa.int64())
+        columns[KEY] = _cast(documents[KEY], pa.int64())
     if COLUMNS in documents.column_names:
+        from ..tables.kept_columns import refuse_unreadable
+
         refuse_unreadable(documents[COLUMNS])
         columns[COLUMNS] = documents[COLUMNS]
     return pa.table(columns)
 
 
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Return a column in a type; a column that has the type already needs no function of Arrow,
+    which would take time to load."""
+    return column if column.type == kind else column.cast(kind)
+
+
 def _read(folder: Path) -> tuple[pa.Table, Any]:
     """Return the documents and the vectors of an exact index."""
     if (folder / _TABLE).exists():
+        from ..tables.tables import parquet_table
+
         table = nested(parquet_table(folder / _TABLE))
         return table, np.asarray(matrix(table[VECTOR], str(folder / _TABLE)), np.float32)
     if (folder / approximate.FILE).exists():

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, did_you_mean, one_line
 from ..io.documents import parsed
+from ..io.later import compute as pc
 from ..io.require import require
 
 LONGEST = 4_000  # letters of an expression

@@ -29,6 +29,7 @@ from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
 from ..arithmetic.abilities import free_bytes, seeded
+from ..arithmetic.derivatives import backward
 from ..arithmetic.products import choose_onednn, onednn_pays
 from ..core.advice import refuse_batch_statistics
 from ..core.batch import Batch, Role
@@ -109,7 +110,7 @@ class Embedded:
             with self.cache.replaying, torch.enable_grad(), self.cache.autocast():
                 graph = micro.embed(self.cache.device)
         if graph.requires_grad:
-            torch.autograd.backward([graph], [micro.grads(graph.device).to(graph.dtype)])
+            backward([graph], [micro.grads(graph.device).to(graph.dtype)])
             merge(micro.work.parameters)
         return graph.requires_grad
 

@@ -45,7 +45,7 @@ class Training:
         made_rows: number of rows beside each pair of texts, in the first steps, made of documents:
             a random span of a text's tokens asks for the remaining tokens (15 % of the steps,
             batches of at most 2,048 rows), or the name or the comments of a Python function without
-            a docstring ask for the code (40 %, 4,096). "auto" is 4 for a static tower on more than
+            a docstring ask for the code (28 %, 4,096). "auto" is 4 for a static tower on more than
             20,000 pairs of Python files, or on 1,000 pairs or more whose median document has at
             least 64 tokens; else 0.
         max_pairs: largest number of training pairs of texts, drawn by `evaluation.seed` after the

@@ -137,20 +137,19 @@ def _weights(pool: nn.Module, events: Events) -> Tensor:
     sequences = Sequences(events)
 
     def pooled(x: Tensor) -> Tensor:
-        """Map the events, the latest first, [l], to the pools, [P]."""
+        """Map the events, the latest last, [l], to the pools, [P]."""
         if isinstance(exact, Others):
             pools: Tensor = exact(x[:, None], torch.arange(count), events, None)[0]
         else:
-            pools = exact(x[None, :, None], sequences)[0]
+            no_event = x.new_zeros(1)
+            pools = exact(torch.cat([x, no_event])[:, None], sequences)[0]
         return pools
 
     with torch.enable_grad():
         ones = torch.ones(count, dtype=torch.float64)
         jacobian: Any = torch.autograd.functional.jacobian
         weights: Tensor = jacobian(pooled, ones)  # [P, l]
-    if isinstance(exact, Others):  # without an order
-        return weights
-    return weights.flip(1)
+    return weights
 
 
 def _network_at(network: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor, bool]:

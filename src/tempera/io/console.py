@@ -12,14 +12,23 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
+if TYPE_CHECKING:  # it takes time to load
+    from tqdm import tqdm
 
 logger = logging.getLogger("tempera")
 logger.addHandler(logging.NullHandler())
-# The lock is made now: a signal while tqdm makes it within `write` would end in an AttributeError.
-tqdm.get_lock()  # type: ignore[no-untyped-call]
+
+
+def bar_class() -> type[tqdm[Any]]:
+    """Return the class of progress bars, which also writes lines above them."""
+    from tqdm import tqdm
+
+    # The lock is made first: a signal while tqdm makes it within `write` would end in an
+    # AttributeError.
+    tqdm.get_lock()  # type: ignore[no-untyped-call]
+    return tqdm
 
 
 def progress_bar(
@@ -43,7 +52,7 @@ def progress_bar(
     ['a', 'b', 'c']
     """
     disable = None if label and not os.environ.get("TQDM_DISABLE") else True
-    return tqdm(iterable, label, total, initial=initial, unit=unit, disable=disable)
+    return bar_class()(iterable, label, total, initial=initial, unit=unit, disable=disable)
 
 
 def aligned(lines: Sequence[Sequence[str]], justify: Callable[[str, int], str] = str.rjust) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
 
-_BLOCK = 1 << 16  # texts whose forms are in memory at once
+_BLOCK = 1 << 14  # texts whose forms or strings are in memory at once
 # White space that is not one space between words, in a text of ASCII. Vertical tabs and separators
 # are white space of Python's `str.split`, but not of the library that searches here.
 _UNEVEN = r"^ | $|  |[\t-\r\x1c-\x1f]"
@@ -33,8 +33,14 @@ def content_id(text: str) -> int:
 def content_ids(texts: Iterable[str] | pa.Array | pa.ChunkedArray) -> Ids:
     """Return the id of every text, [n]."""
     if isinstance(texts, pa.Array | pa.ChunkedArray):
-        texts = texts.to_pylist()
+        texts = _one_by_one(texts)
     return _hashes(" ".join(text.split()) for text in texts)
+
+
+def _one_by_one(texts: pa.Array | pa.ChunkedArray) -> Iterator[str]:
+    """Yield the texts of a column, of which few are Python's strings at a time."""
+    for start in range(0, len(texts), _BLOCK):
+        yield from texts.slice(start, _BLOCK).to_pylist()
 
 
 def form(text: str) -> str:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from ..errors import OutputError
 from .console import logger
 
@@ -35,6 +33,8 @@ def alone(path: Path, busy: str, seconds: float = 0.0, patient: bool = False) ->
         ...
     tempera.errors.OutputError: another process is writing
     """
+    from filelock import FileLock, Timeout  # it takes time to load
+
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and (path.is_dir() or path.stat().st_size):
         raise OutputError(

@@ -24,7 +24,7 @@ MANIFEST = "tempera-manifest.json"
 FORMAT = 1
 WHOLE = 64 << 20  # bytes of the largest file with one checksum
 BLOCK = 4 << 20  # bytes with a checksum of their own in a larger file
-_PART = 1 << 18  # bytes read at once, which stay in the processor's cache
+PART = 1 << 18  # bytes read at once, which stay in the processor's cache
 _FOR_PEOPLE = (".md", ".html", ".svg", ".png")  # of no influence on any answer
 # Of no influence on a model's vectors either; the readers of these files compare them.
 _BESIDE_MODELS = ("calibration.", "trained.npy")
@@ -81,7 +81,7 @@ def _sum(file: Any, size: int) -> str:
     """Return the checksum of the next bytes of a file."""
     digest = xxhash.xxh3_64()
     while size:
-        part = file.read(min(_PART, size))
+        part = file.read(min(PART, size))
         if not part:
             break
         digest.update(part)

@@ -61,21 +61,43 @@ class Texts(Sequence[str]):
 
     def take(self, which: NDArray[np.int64]) -> list[str]:
         """Return the texts at some positions."""
+        texts: list[str] = self.column(which).to_pylist()
+        return texts
+
+    def column(self, which: NDArray[np.int64]) -> pa.LargeStringArray:
+        """Return the texts at some positions as an Arrow column, which takes a tenth of the memory
+        of Python's strings.
+
+        >>> Texts(pa.chunked_array([["a", "b"], ["c"]])).column(np.array([2, 0])).to_pylist()
+        ['c', 'a']
+        """
         rows = which if self.rows is None else self.rows[which]
         chunk_of_row = np.searchsorted(self.starts, rows, side="right") - 1
         order = np.argsort(chunk_of_row, kind="stable")
         ends = np.flatnonzero(np.diff(chunk_of_row[order])) + 1
-        taken: list[str] = []
+        taken = [pa.nulls(0, pa.large_string())]
         for part in np.split(order, ends):  # the rows of one chunk
             if len(part):
                 chunk = chunk_of_row[part[0]]
                 rows_of_chunk = pa.array(rows[part] - self.starts[chunk])
-                taken += self.chunks[chunk].take(rows_of_chunk).to_pylist()
+                taken.append(self.chunks[chunk].take(rows_of_chunk).cast(pa.large_string()))
+        texts = pa.concat_arrays(taken)
         if np.array_equal(order, np.arange(len(order))):
-            return taken
-        texts = [""] * len(taken)
-        for position, text in zip(order.tolist(), taken, strict=True):
-            texts[position] = text
+            return texts
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        return texts.take(pa.array(place))
+
+    def chosen(self, which: NDArray[np.int64]) -> Texts:
+        """Return the texts at some positions, without reading them.
+
+        >>> Texts(pa.chunked_array([["a", "b", "c"]])).chosen(np.array([2, 0]))[:]
+        ['c', 'a']
+        """
+        texts = Texts.__new__(Texts)
+        texts.chunks = self.chunks
+        texts.starts = self.starts
+        texts.rows = self._rows()[which]
         return texts
 
     def cat(self, other: Texts) -> Texts:

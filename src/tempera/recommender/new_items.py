@@ -16,7 +16,6 @@ from ..errors import DataError
 from ..forms.event_roles import USUAL
 from ..io.atomic import renewed
 from ..io.manifest import refuse_not_whole
-from ..options.build import options_of_run
 from ..recommend.judge.counts import COUNTS
 from ..recommend.read.feature_tables import KEY, by_id
 from ..recommend.train.encoders import Entities, Id
@@ -99,8 +98,7 @@ def _read_new(
             f"{recommender.folder} knows items only by their ids, which say nothing of new items: train with "
             "tower.doc of texts, categories or numbers"
         )
-    column = options_of_run(recommender.folder).values.get("data", {}).get("item") or "item"
-    table = by_id(blocks(path), "item", column, USUAL["item"])
+    table = by_id(blocks(path), "item", recommender.item_column, USUAL["item"])
     for feature in features:
         if feature.column not in table.column_names:
             columns = ", ".join(name for name in table.column_names if name != KEY)

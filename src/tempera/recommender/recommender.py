@@ -305,6 +305,13 @@ class Recommender(RunFolder):
         """The items of the run by their ids."""
         return KnownItems(self.folder, self.items.table, self.integers["item"])
 
+    @cached_property
+    def item_column(self) -> str:
+        """Name of the column of items in the run's data; its configuration is read once, since
+        reading takes ten times as long as recommending."""
+        options = options_of_run(self.folder).values.get("data", {})
+        return options.get("item") or "item"
+
     @property
     def item_ids(self) -> pa.ChunkedArray:
         """Ids of the items as texts, [i]."""
@@ -584,8 +591,7 @@ class Recommender(RunFolder):
             DataError: an id unknown to the run, no known candidate, or a condition that does not fit
                 the columns of the items.
         """
-        column = options_of_run(self.folder).values.get("data", {}).get("item") or "item"
-        return chosen_items(self.known_items, candidates, exclude, where, column)
+        return chosen_items(self.known_items, candidates, exclude, where, self.item_column)
 
     def vectors_of(
         self, users: Sequence[int | None], past: PastEvents, moment: Moment | None

@@ -293,14 +293,13 @@ def named(fault: Fault, data: Data, together: int) -> str:
         together: batches of a step.
     """
     places = []
-    for number, rows in enumerate(fault.rows, (fault.step - 1) * together):
+    for number, rows in enumerate(fault.rows[:together], (fault.step - 1) * together):
         (batch,) = data.sampler(number, number + 1)
-        own = [row for row in rows if row < len(batch)]
-        if len(own) == len(batch):
+        if len(rows) == len(batch):
             return f"all rows of batch {number}"
-        places += data.called(batch[torch.tensor(own, dtype=torch.int64)])
-        if len(own) < len(rows):
-            places.append("rows made of documents")
+        places += data.called(batch[torch.tensor(rows, dtype=torch.int64)])
+    if any(fault.rows[together:]):  # of the batches beside those of the pairs
+        places.append("rows made of documents")
     text = ", ".join(places[:SHOWN])
     if len(places) > SHOWN:
         text += f" and {len(places) - SHOWN:,} more rows"

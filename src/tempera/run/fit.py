@@ -244,11 +244,17 @@ class _Course:
         self.gather(everyone=self.options.refit != "none")
 
     def batches(self, rows: Iterator[tuple[int, Tensor]]) -> Iterator[Batch[Any]]:
-        """Yield this process's part of numbered batches."""
+        """Yield this process's part of numbered batches, and then of the batches beside them."""
         last = self.steps * self.options.gradient_accumulation_steps
+        beside = []
         for number, chosen in rows:
-            batch = self.data.batch(chosen, number, number / last)
+            batch = self.data.batch(chosen, number)
+            made = self.data.batch_beside(batch, number, number / last)
+            if made is not None:
+                beside.append(made)
             yield divide(batch, self.group.rank, self.group.size)
+        for made in beside:
+            yield divide(made, self.group.rank, self.group.size)
 
     def end(self) -> float:
         """Bring the best weights back and say which weights are saved; return the seconds of

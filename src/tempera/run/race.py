@@ -38,9 +38,6 @@ from .time_limit import short_run, step_seconds
 # The scores of a setting after some steps, and their CPU seconds.
 Known = dict[str, tuple[Floats, float]]
 LEAST_STEPS = 16  # of a run, for a sixth of the run to tell anything
-# Of a run, of which a part tells settings apart: on more data the settings differ by more than
-# chance sooner.
-MOST_STEPS = 6_000
 _RACE = "race"  # the name of its scores among the notes of a run
 _MEASURED = 3  # steps of a setting that tell its time
 _SHARE = 0.02  # largest share of a setting's steps that may be spent on telling its time
@@ -109,7 +106,7 @@ def choose_by_race(
     if not record and group.main:
         with prepared.phases("race"):
             progress = RaceProgress.of(prepared, checkpoints)
-            tried, winner = run_race(prepared, race, min(steps, MOST_STEPS), progress)
+            tried, winner = run_race(prepared, race, min(steps, race.most_steps), progress)
         record["metric"] = main_metric(config.evaluation.metrics)
         record["tried"] = [asdict(each) for each in tried]
         record["chosen"] = winner.values

@@ -15,6 +15,7 @@ from ..errors import OutputError, TemperaError
 from ..forms.data_form import source_of
 from ..io.atomic import staged
 from ..io.documents import JsonLines
+from ..io.freed import give_back
 from ..options import yaml_options as configuration
 from ..options.build import Config, build
 from ..options.yaml_options import Options
@@ -67,11 +68,13 @@ class RunUnderWay:
     def take(self, stages: Sequence[Callable[[RunUnderWay], None]]) -> None:
         """Take the stages in their order.
 
-        The training is kept if a later stage fails, unless the disk takes nothing.
+        The training is kept if a later stage fails, unless the disk takes nothing. Memory that a
+        stage has freed is given back to the system.
         """
         for stage in stages:
             try:
                 stage(self)
+                give_back()
             except BaseException as error:
                 alone = self.devices.group.size == 1
                 full = isinstance(error, OSError | OutputError)

@@ -8,8 +8,9 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
+
+from ..io.later import compute as pc
 
 _UUID_BYTES = 16
 _EXACT_DIGITS = 18  # decimal digits that an integer of 64 bits holds at least

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import one_line
+from ..io.later import compute as pc
 from .arrow_types import is_text
 from .vector_files import COLUMNS
 

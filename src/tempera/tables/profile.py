@@ -13,8 +13,8 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from ..io.later import compute as pc
 from .arrow_types import decoded, is_list, is_text
 from .dates import date_forms, epoch_unit
 

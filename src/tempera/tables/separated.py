@@ -14,9 +14,9 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..errors import ConfigError, DataError, quantity
+from ..io.later import compute as pc
 from .encodings import REMEDY, SAVE, Chunks, encoding_of, opened, opened_as_utf8
 from .json_tables import BLOCK
 from .known_files import known_file

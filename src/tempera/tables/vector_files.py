@@ -13,17 +13,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..io.checked import mapped_rows
 from ..io.documents import read_lines
+from ..io.later import compute as pc
 from ..io.manifest import is_recorded, refuse_damaged
 from ..io.require import require
 from ..io.untrusted import refuse_unsafe
-from .columns import RoleTable
-from .tables import parquet_table
 
 DOCUMENT = ("id", "name", "place")  # columns of the documents in every table of an index
 TEXT = "text"  # column of the whole texts
@@ -32,13 +30,10 @@ COLUMNS = "columns"  # column of the further columns kept from the data, a struc
 # column of the ids by which a run has told documents apart, beside the ids that the user gave them
 KEY = "key"
 VECTOR = "vector"  # column of the vectors in the Parquet table of an index
-_COLUMNS = RoleTable(
-    {
-        "id": ("id", "_id", "doc_id", "docid"),
-        "vector": ("vector", "embedding", "vectors", "embeddings"),
-    },
-    ("id", "vector"),
-)
+_USUAL_NAMES = {
+    "id": ("id", "_id", "doc_id", "docid"),
+    "vector": ("vector", "embedding", "vectors", "embeddings"),
+}
 
 
 @dataclass(frozen=True)
@@ -109,6 +104,10 @@ def _file(path: Path) -> VectorFile:
 
 
 def _parquet(path: Path) -> VectorFile:
+    # They take time to load, and a search reads no table of this kind.
+    from .columns import RoleTable
+    from .tables import parquet_table
+
     table = parquet_table(path)
     options = SimpleNamespace(id=None, vector=None, metadata=("*",))
     names: Mapping[str, tuple[str, ...]] = {"id": ("id",), "vector": (VECTOR,)}
@@ -117,7 +116,8 @@ def _parquet(path: Path) -> VectorFile:
         id_column = "id"
         vector_column = VECTOR
     else:
-        names = _COLUMNS.columns(options, table.column_names, str(path))
+        usual = RoleTable(_USUAL_NAMES, ("id", "vector"))
+        names = usual.columns(options, table.column_names, str(path))
         id_column = names["id"][0]
         vector_column = names["vector"][0]
     vectors = matrix(table[vector_column], str(path))

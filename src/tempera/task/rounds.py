@@ -113,12 +113,15 @@ class Race:
         factors: the factor by which a trial multiplies the value of an option, such as half the
             width at twice the learning rate; a smaller model costs less, and ranks the settings
             alike. `among` drops all factors if the user has set an option with a factor.
+        most_steps: of the run, of which each round takes a part: on more data the settings differ
+            by more than chance sooner.
     """
 
     start: Values
     rounds: Sequence[Round] = ()
     unproven: Values | None = None
     factors: Mapping[str, float] = field(default_factory=dict)
+    most_steps: int = 6_000
 
     def among(self, free: Collection[str]) -> Race:
         """Return the race for the free options alone; variations with equal values become one
@@ -127,7 +130,8 @@ class Race:
         >>> Race({}, [Round(6, [Setting({"a": 1, "b": 1}), Setting({"a": 2, "b": 1})])]).among(["b"]).settings()
         [Setting(values={'b': 1}, name='')]
         """
-        return Race(
+        return replace(
+            self,
             start=_only(self.start, free),
             rounds=[_round_among(each, free) for each in self.rounds],
             unproven=None if self.unproven is None else _only(self.unproven, free),

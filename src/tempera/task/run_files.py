@@ -8,5 +8,6 @@ HISTORIES = "histories.parquet"
 CONTEXTS = "model/contexts.parquet"
 ADDED = "added_events.parquet"  # number of events of each item that were added after training
 WORDS = "words.parquet"  # the index of the documents' words
+CALIBRATION = "calibration.json"  # beside a model
 BEGINNING = 400  # letters of a text in a preview
 GIVEN_ID = "given_doc_id"  # column of the documents' ids as the source has them

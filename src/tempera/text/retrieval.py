@@ -75,6 +75,8 @@ class TextTask:
                 "remove one of them"
             )
         pairs, candidates = config.data.read(cache)
+        made_pairs = pairs.made
+        pairs = replace(pairs, made=None)  # the run needs the tokens of made rows alone
         split = hold_out(pairs, candidates, config.evaluation, config.train.max_pairs)
         catalogue = Catalogue.of(pairs, split.withheld)
         config = config.settled(len(split.train), config.train.large_pays)
@@ -100,8 +102,8 @@ class TextTask:
             )
             docs = _documents(tower, catalogue, cache / "tokens.1")
             made = None
-            if pairs.made is not None and takes_source(config, len(split.train)):
-                made = _source_rows(tower, pairs.made.without(split.held_texts), cache)
+            if made_pairs is not None and takes_source(config, len(split.train)):
+                made = _source_rows(tower, made_pairs.without(split.held_texts), cache)
         texts = TextData(split, catalogue, queries, docs, made)
         task = cls(config, texts, sampler, tower, store)
         if tower.normalised != saved_by_cosine:

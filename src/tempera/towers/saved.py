@@ -14,7 +14,7 @@ from ..errors import ConfigError, DataError
 from ..io.atomic import EXPORTS
 from ..io.console import quietly
 from ..io.documents import parsed, read_json, write_json
-from ..io.manifest import MANIFEST, refuse_damaged
+from ..io.manifest import MANIFEST, PART, refuse_damaged
 from ..io.require import require
 from ..io.texts import encodable
 from ..io.untrusted import inside, refuse_unsafe, without_panics
@@ -515,6 +515,6 @@ def fingerprint(folder: Path) -> str:
             continue
         digest.update(f"{name}\0{path.stat().st_size}\0".encode())
         with path.open("rb") as file:
-            while block := file.read(1 << 22):
-                digest.update(block)
+            while part := file.read(PART):
+                digest.update(part)
     return digest.hexdigest()

@@ -107,8 +107,8 @@ class Static:
         return batch_size, epochs
 
     def race(self, pairs: int, tokens: float) -> Race:
-        """Return a race of three learning rates, each for a sixth of the steps, then of
-        temperatures at the best rate for a third of the steps.
+        """Return a race of three learning rates, then of temperatures at the best rate, each for a
+        sixth of the steps.
 
         The temperatures are 0.05 and 0.1; if 0.05 is shown to be better, 0.035 is tried too, and
         0.14 if 0.1 is. Many long texts train at 0.04, and try the highest rate only if the middle
@@ -148,7 +148,7 @@ class Static:
             outer = over(TEMPERATURE, _OUTER_TEMPERATURES)
             rounds = [
                 Round(6, over(LEARNING_RATE, rates)),
-                Round(3, over(TEMPERATURE, _TEMPERATURES), beyond=outer),
+                Round(6, over(TEMPERATURE, _TEMPERATURES), beyond=outer),
             ]
         unchosen = {LEARNING_RATE: lowest}
         if self.teacher is None and (are_short or pairs * tokens <= _FEW_TOKENS):

@@ -93,6 +93,8 @@ class Baseline(Protocol):
     def fit(self, events: Observed) -> FittedBaseline:
         """Learn from the training events."""
 
+    def __hash__(self) -> int: ...
+
 
 @dataclass(frozen=True)
 class Popular:

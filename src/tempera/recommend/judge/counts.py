@@ -20,7 +20,7 @@ from scipy import sparse
 from ...errors import DataError
 from ...io.documents import parsed
 from ...io.manifest import refuse_damaged
-from ...ranking.fusion import Fusion, fused, standard_error, standardised
+from ...ranking.fusion import Fusion, standard_error, standardised
 from ...tables.tables import parquet_table
 from ...towers.stamp import refuse_foreign
 from .baselines import Floats, ItemToItem
@@ -66,11 +66,13 @@ class Counting:
         """
         if weight is None:
             weight = self.fusion.weight
+        return self.comparable(vectors, histories).fused(weight)
+
+    def comparable(self, vectors: Floats, histories: Histories) -> ComparableScores:
+        """Return scores of vectors, [r, c], and of counts, standardised for each query."""
         counted = self.counted(histories, vectors.shape[1])
-        together = fused(vectors, counted, weight)
-        uncounted = ~counted.any(1)
-        together[uncounted] = standardised(vectors[uncounted])
-        return together.astype(np.float32)
+        has_counts: NDArray[np.bool_] = np.any(counted, axis=1)
+        return ComparableScores(standardised(vectors), standardised(counted), has_counts)
 
     def counted(self, histories: Histories, items: int) -> Floats:
         """Return the square roots of the baseline's scores, [r, c]; 0 for items newer than the
@@ -140,6 +142,32 @@ class Counting:
         fitted = ItemToItem(counts, about["last"], float(about["decay"]))
         fusion = Fusion(float(about["weight"]), int(about["queries"]))
         return cls(str(about["system"]), fitted, fusion, bool(about["served"]))
+
+
+@dataclass(frozen=True)
+class ComparableScores:
+    """Scores of vectors and of counts, standardised for each query.
+
+    Args:
+        vectors: [r, c].
+        counted: [r, c].
+        has_counts: True for a query with counts, [r].
+    """
+
+    vectors: NDArray[np.float64]
+    counted: NDArray[np.float64]
+    has_counts: NDArray[np.bool_]
+
+    def fused(self, weight: float) -> Floats:
+        """Return the weighted mean of both scores, [r, c]; the vectors alone for a query without
+        counts.
+
+        Args:
+            weight: of the vectors.
+        """
+        together = weight * self.vectors + (1 - weight) * self.counted
+        together[~self.has_counts] = self.vectors[~self.has_counts]
+        return together.astype(np.float32)
 
 
 def open_counts(run: Path, items: int, model: str) -> Counting | None:

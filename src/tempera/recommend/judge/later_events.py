@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,8 @@ from ..train.withheld import Withheld
 from .baselines import BASELINES, COUNTING, UNORDERED, Baseline, Observed, by_history, grid, tuned
 from .cold import ColdItems, Means
 from .counts import Counting
-from .full_catalogue import Histories, Scores, inner
-from .judgement import Recommended
+from .full_catalogue import Histories, Scores, inner, query_blocks
+from .judgement import DEPTH, Recommended
 from .leads import TRAINED, UNTRAINED, protocols_of, winner
 from .popularity import Popularity
 
@@ -270,6 +271,7 @@ class LaterEvents:
         events = self._choosing(observed.items)
         histories = self.events.histories(events)
 
+        @cache  # the best settings so far are among the candidates of each option
         def score(each: Baseline) -> float:
             scores = by_history(each.fit(observed), histories)
             return float(self._metric(scores, events).mean())
@@ -286,11 +288,12 @@ class LaterEvents:
         events = self._choosing(len(self.events.timeline.item_ids))
         vectors = self._vector_scores(events)
         histories = self.events.histories(events)
-        metric = {}
-        for weight in WEIGHTS:
-            scores = counting.by_history(vectors, histories, weight)
-            metric[weight] = self._metric(scores, events)
-        return counting.chosen(metric)
+        metric: dict[float, list[NDArray[np.float64]]] = {weight: [] for weight in WEIGHTS}
+        for rows in query_blocks(len(events), len(self.events.timeline.item_ids)):
+            comparable = counting.comparable(vectors(rows), histories[rows])
+            for weight, parts in metric.items():
+                parts.append(self._metric_of_block(comparable.fused(weight), events[rows]))
+        return counting.chosen({weight: np.concatenate(parts) for weight, parts in metric.items()})
 
     def _vector_scores(self, events: Events) -> Scores:
         """Return the scores of all items by the towers' vectors."""
@@ -303,7 +306,14 @@ class LaterEvents:
 
     def _metric(self, scores: Scores, events: Events) -> NDArray[np.float64]:
         """Return the main metric of each event, [q]."""
-        return self._reached(scores, events).per_query[main_metric(self.options.metrics)]
+        name = main_metric(self.options.metrics)
+        counts = self.events.items.count
+        reached = judge_events(scores, events, self.events.timeline, counts, [name], depth=0)
+        return reached.per_query[name]
+
+    def _metric_of_block(self, scores: NDArray[np.float32], events: Events) -> NDArray[np.float64]:
+        """Return the main metric of each event of a block, [q], from the scores of the events."""
+        return self._metric(lambda rows: scores[rows], events)
 
     def about(self) -> dict[str, Any]:
         """Return every protocol of every system, by tier and history length, and the metrics on
@@ -363,6 +373,7 @@ def judge_events(
     timeline: Timeline,
     counts: NDArray[np.int64],
     metrics: Sequence[str],
+    depth: int = DEPTH,
 ) -> Recommended:
     """Evaluate scores of all items for events of a timeline.
 
@@ -370,6 +381,7 @@ def judge_events(
 
     Args:
         counts: training events of each item.
+        depth: of the lists; 0 for no lists.
     """
     items, starts, stops = timeline.taken(events)
     seen = Histories(items, starts, stops)
@@ -385,6 +397,7 @@ def judge_events(
         Popularity(counts),
         metrics,
         users=timeline.user_of(events),
+        k=depth,
         query=None if timeline.part is None else query,
         aside=aside_of(timeline, events),
     )

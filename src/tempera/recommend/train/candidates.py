@@ -33,7 +33,7 @@ TOWERS: dict[str, dict[str, Any]] = {
         "tower.query_layers": [],
         TEMPERATURE: 0.1,
         "train.sampled": 1024,
-        LEARNING_RATE: 0.003,
+        LEARNING_RATE: 0.006,
     },
     "windows": {**_ID_ALONE, "tower.history": {"pools": WINDOWS}, "tower.dropout": 0.1},
     "transformer": {
@@ -41,13 +41,13 @@ TOWERS: dict[str, dict[str, Any]] = {
         "tower.history": {
             "pools": [{"transformer": {"last": 20, "layers": 1, "heads": 2, "dropout": 0.3}}]
         },
-        LEARNING_RATE: 0.001,
+        LEARNING_RATE: 0.002,
     },
 }
 _BAG = {
     "tower.query_layers": [],
     TEMPERATURE: 0.1,
-    LEARNING_RATE: 0.005,
+    LEARNING_RATE: 0.01,
     "tower.dimensions": 64,
 }
 # The towers without features for interactions without an order.
@@ -64,7 +64,6 @@ _PARTS = (
     "tower.doc_layers",
 )
 _LOSS = ("objective.preset", "objective.similarity")
-_LOOKS = ("train.evaluations", "train.patience")
 _WITH_PARTS = (*_PARTS, "tower.dimensions", "tower.dropout", LEARNING_RATE, "train.sampled")
 # Options without a value of the user: `Open(value, raced, beside)`.
 OPEN = {
@@ -74,8 +73,8 @@ OPEN = {
     "objective.masks": Open(["same_id", "known_positives"], False, _LOSS),
     "evaluation.baselines": Open(True, False),
     "evaluation.validation": Open(5000, False),
-    "train.evaluations": Open(10, False, _LOOKS),
-    "train.patience": Open(3, False, _LOOKS),
+    # Looks by time are noisy: with an end after looks without a gain, Grocery trained too little.
+    "train.evaluations": Open(5, False, ("train.patience",)),
     "train.refit": Open("auto", False, _PARTS),
 }
 # Types of columns that a feature reads, beside texts and lists of texts or of whole numbers.
@@ -87,6 +86,7 @@ _READ = (
     pa.types.is_date,
     pa.types.is_timestamp,
 )
+_MOST_STEPS = 3_000  # of a run, of which the rounds take a part
 _SHARING = 5  # least mean number of entities that share a value of a category
 
 
@@ -124,7 +124,7 @@ def race_of(
             features["tower.query"] = of_users
         rounds.append(Round(6, [Setting({}), Setting(features, "features")], keep=2))
     rounds.append(Round(4))
-    return Race({}, rounds, known[next(iter(known))])
+    return Race({}, rounds, known[next(iter(known))], most_steps=_MOST_STEPS)
 
 
 def features_of(entities: Entities) -> list[dict[str, Any]]:

@@ -116,8 +116,8 @@ class Features:
 
     @property
     def learning_rate(self) -> float:
-        """Default learning rate: 2e-3, or less if a text tower needs less."""
-        rate = 2e-3
+        """Default learning rate: 4e-3, or less if a text tower needs less."""
+        rate = 4e-3
         for tower in self.readers:
             rate = min(rate, tower.learning_rate)
         return rate
@@ -126,13 +126,13 @@ class Features:
         """Return the default batch size and number of epochs for a number of events.
 
         An epoch has about 125 batches of 64 to 1,024 events, or up to 2,048 where users are bags.
-        There are 12 epochs for up to a million events, and 3 for many.
+        There are 6 epochs for up to a million events, and 2 for many.
         A text tower that is not static trains slowly: batches of up to 2,048 events and 4 epochs.
         """
         if not all(isinstance(reader, Static) for reader in self.readers):
             return max(2, min(2048, pairs)), 4.0
         largest = 2048 if self.is_bag else 1024
-        return batch_of(pairs, 125, 64, largest), epochs_of(pairs, 12_000_000, 3, 12)
+        return batch_of(pairs, 125, 64, largest), epochs_of(pairs, 6_000_000, 2, 6)
 
     def build(
         self, users: Entities, items: Entities, contexts: Entities | None = None

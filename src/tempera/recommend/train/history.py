@@ -1,6 +1,6 @@
 """Histories of users as vectors: several ways to look back, side by side.
 
-Letters in shapes: n rows, s sequences, L events of the longest, P pools, D width.
+Letters in shapes: n rows, e events, P pools, D width.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -121,10 +122,11 @@ class Past(nn.Module):
                 [pool(self.drop(vectors), which, events, own) for pool in self.pools]
             )
         sequences = Sequences(events)
-        x = _vectors_at(sequences.places, events, self.items)
+        x = _vectors_of(events, self.items)
         if self.happened is not None and contexts is not None:
-            x = x + _vectors_at(sequences.places, contexts, self.happened)
-        x = self.drop(x)  # [s, L, D]
+            x = x + _vectors_of(contexts, self.happened)
+        # The last vector stands for no event.
+        x = F.pad(self.drop(x), (0, 0, 0, 1))  # [e + 1, D]
         pooled = _side_by_side([pool(x, sequences) for pool in self.pools])
         return pooled.masked_fill((sequences.seen == 0)[:, None], 0)
 
@@ -136,16 +138,10 @@ def _side_by_side(pooled: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(pooled), 1)
 
 
-def _vectors_at(places: Tensor, events: Events, vectors_of: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return vectors of the events at some places, [s, L, D], each distinct code embedded once; 0
-    at the place -1."""
+def _vectors_of(events: Events, vectors_of: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the vectors of the events, [e, D], each distinct code embedded once."""
     codes, which = _distinct(events)
-    vectors = vectors_of(codes)
-    width = vectors.shape[1]
-    # The last vector stands for no event.
-    vectors = torch.cat([vectors, vectors.new_zeros(1, width)])
-    which = torch.cat([which, which.new_full((1,), len(codes))])
-    return vectors.index_select(0, which[places].flatten()).view(*places.shape, width)
+    return vectors_of(codes).index_select(0, which)
 
 
 def _distinct(events: Events) -> tuple[Tensor, Tensor]:

@@ -1,8 +1,8 @@
 """Ways to look back on a history, as modules: each maps the vectors of sequences' events to a
 vector for each row.
 
-Letters in shapes: n rows, s sequences, L events of the longest, E places that rows look back from,
-    D width.
+Letters in shapes: n rows, e events, s sequences, L events of the longest, E places that rows look
+    back from, D width. The last vector of [e + 1, D] stands for no event.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from ...arithmetic.abilities import placed, sent
 from ...arithmetic.ragged import spread
 from ...core.frame import Events
 from .pooling import Ages, Attention, BagOfOthers, Causal, Gru, Max, Mean, Pooling
-from .sequences import Sequences
-
-_SHORT = 4  # places: shorter sequences of a transformer are padded to these
+from .sequences import AlikeLengths, Sequences, vectors_at
 
 
 class Means(nn.Module):
@@ -32,10 +30,12 @@ class Means(nn.Module):
         self.means = means
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """Map [s, L, D] to [n, P D]."""
-        band = self._band(sequences.depth, x.shape[1], x)  # [E P, L]
-        sums = torch.matmul(band, x).view(len(x), sequences.depth, len(self.means), -1)
-        return (sequences.rows(sums) / self._mass(sequences.seen, x)).flatten(1)
+        """Map [e + 1, D] to [n, P D]."""
+        pooled = []
+        for group in sequences.groups:
+            band = self._band(group.depth, group.places.shape[1], x)  # [E P, L]
+            pooled.append(_banded(band, group, x, len(self.means)))
+        return (sequences.of_groups(pooled) / self._mass(sequences.seen, x)).flatten(1)
 
     def _band(self, depth: int, longest: int, like: Tensor) -> Tensor:
         """Return the weight of each event for each place that rows look back from, [E P, L]."""
@@ -59,6 +59,24 @@ class Means(nn.Module):
         return torch.where(decay < 1, geometric, counts)[:, :, None]
 
 
+def _banded(band: Tensor, group: AlikeLengths, x: Tensor, pools: int) -> Tensor:
+    """Return sums of a group's events, weighted by how far a row looks back: [n, P, D] of the
+    group's rows.
+
+    Args:
+        band: weights of the places for each place that rows look back from, and each of P pools,
+            [E P, L].
+        x: [e + 1, D].
+    """
+    count = len(group.places)
+    # One product for all sequences, in place of a small one for each.
+    read = vectors_at(group.places.T, x).flatten(1)  # [L, s D]
+    sums = torch.mm(band, read).view(-1, x.shape[1])  # [E P s, D]
+    pool = torch.arange(pools, device=x.device)
+    at = (group.back[:, None] * pools + pool) * count + group.of[:, None]  # [n, P]
+    return sums.index_select(0, at.flatten()).view(*at.shape, -1)
+
+
 class Largest(nn.Module):
     """The largest of each number among the latest events."""
 
@@ -67,7 +85,8 @@ class Largest(nn.Module):
         self.last = last
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """Map [s, L, D] to [n, D]."""
+        """Map [e + 1, D] to [n, D]."""
+        x = sequences.padded(x)
         lowest = torch.finfo(x.dtype).min
         depth = sequences.depth
         known = x.masked_fill((sequences.places < 0)[:, :, None], lowest)
@@ -89,7 +108,8 @@ class Attending(nn.Module):
         self.age = nn.Parameter(torch.zeros(last))
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """Map [s, L, D] to [n, D]."""
+        """Map [e + 1, D] to [n, D]."""
+        x = sequences.padded(x)
         last = len(self.age)
         place = torch.arange(x.shape[1], device=x.device)
         age = place - place[: sequences.depth, None]  # [E, L]
@@ -111,14 +131,17 @@ class Ageing(nn.Module):
         self.age = nn.Parameter(math.log(decay) * torch.arange(last))
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """Map [s, L, D] to [n, D]."""
-        place = torch.arange(x.shape[1], device=x.device)
-        age = place - place[: sequences.depth, None]  # [E, L]
+        """Map [e + 1, D] to [n, D]."""
         last = len(self.age)
-        inside = (age >= 0) & (age < last)
-        weights = self.age.exp()[age.clamp(0, last - 1)] * inside  # [E, L]
+        pooled = []
+        for group in sequences.groups:
+            place = torch.arange(group.places.shape[1], device=x.device)
+            age = place - place[: group.depth, None]  # [E, L]
+            inside = (age >= 0) & (age < last)
+            weights = self.age.exp()[age.clamp(0, last - 1)] * inside  # [E, L]
+            pooled.append(_banded(weights, group, x, 1)[:, 0])
         mass = self.age.exp().cumsum(0)[sequences.seen.clamp(1, last) - 1]  # [n]
-        return sequences.rows(torch.bmm(weights.expand(len(x), -1, -1), x)) / mass[:, None]
+        return sequences.of_groups(pooled) / mass[:, None]
 
 
 class Others(nn.Module):
@@ -169,7 +192,8 @@ class Recurrent(nn.Module):
         self.unit = nn.GRU(width, width, batch_first=True)
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """Map [s, L, D] to [n, D]."""
+        """Map [e + 1, D] to [n, D]."""
+        x = sequences.padded(x)
         lengths = (sequences.places >= 0).sum(1)
         forward = x.flip(1)
         # Each sequence begins at place 0: the places before its first event are moved to the end.
@@ -196,15 +220,25 @@ class CausalLayer(nn.Module):
         )
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor, wanted: Tensor | None = None) -> Tensor:
+        """Map the states at all places, [s, L, D], to the next states, [s, L, D]; or to the states
+        at some of the places alone, [n, D].
+
+        Args:
+            bias: added to the logits of attention, [s, heads, L, L].
+            wanted: places among the s L of all sequences, [n].
+        """
         s, length, width = x.shape
         mixed = self.mix(self.before(x)).view(s, length, 3, self.heads, -1)
         q, k, v = mixed.transpose(1, 3).unbind(2)  # [s, heads, L, D / heads] each
         # Written out, because torch's kernels differ with and without a graph, and a replay must
         # repeat every bit.
         logits = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1) + bias  # [s, heads, L, L]
-        attended = self.drop(logits.softmax(-1)) @ v
-        x = x + self.drop(self.out(attended.transpose(1, 2).reshape(s, length, width)))
+        attended = (self.drop(logits.softmax(-1)) @ v).transpose(1, 2).reshape(s, length, width)
+        if wanted is not None:
+            attended = attended.flatten(0, 1).index_select(0, wanted)
+            x = x.flatten(0, 1).index_select(0, wanted)
+        x = x + self.drop(self.out(attended))
         fed: Tensor = x + self.drop(self.feed(self.between(x)))
         return fed
 
@@ -221,40 +255,28 @@ class Transforming(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor, sequences: Sequences) -> Tensor:
-        """Map [s, L, D] to [n, D]; sequences of similar length are read together, so that few
-        places are empty."""
-        longest = x.shape[1]
-        known = sequences.places >= 0
-        sizes = 2 ** sequences.lengths.clamp_min(_SHORT).log2().ceil().long()
-        groups = []
-        states = []
-        for size in torch.unique(sizes).tolist():
-            group = (sizes == size).nonzero()[:, 0]
-            groups.append(group)
-            of = sent(group, x.device)
-            places = min(size, longest)
-            read = self._read(
-                x[:, :places].index_select(0, of), known[:, :places].index_select(0, of)
-            )
-            states.append(F.pad(read, (0, 0, 0, longest - places)))
-        order = sent(torch.cat(groups).argsort(), x.device)
-        return sequences.rows(self.norm(torch.cat(states).index_select(0, order)))
+        """Map [e + 1, D] to [n, D]."""
+        states = [self._read(x, group) for group in sequences.groups]
+        normed: Tensor = self.norm(sequences.of_groups(states))
+        return normed
 
-    def _read(self, x: Tensor, known: Tensor) -> Tensor:
-        """Return the states at all places of some sequences, [s, L, D].
-
-        Args:
-            known: True for the places that hold an event, [s, L].
-        """
+    def _read(self, events: Tensor, group: AlikeLengths) -> Tensor:
+        """Return the states that the rows of a group look back from, [n, D]; the last layer
+        computes no others."""
+        x = vectors_at(group.places, events)  # [s, L, D]
+        known = group.places >= 0
         place = torch.arange(x.shape[1], device=x.device)
         age = place - place[:, None]  # [L, L] of an event, as seen from each place
         bias = self.age[:, age.clamp(0, self.age.shape[1] - 1)]  # [heads, L, L]
         visible = known[:, None] | torch.eye(x.shape[1], dtype=torch.bool, device=x.device)
         bias = bias.masked_fill(~((age >= 0) & visible)[:, None], -torch.inf)  # [s, heads, L, L]
+        bias = bias.to(x.dtype)
+        wanted = group.of * x.shape[1] + group.back
         x = self.drop(x)
-        for block in self.blocks:
-            x = block(x, bias.to(x.dtype))
-        return x
+        for block in self.blocks[:-1]:
+            x = block(x, bias)
+        states: Tensor = self.blocks[-1](x, bias, wanted)
+        return states
 
 
 def module_of(pool: Pooling, width: int) -> nn.Module:

@@ -1,10 +1,12 @@
 """Histories shared by rows: histories from the same start are one sequence, read once.
 
-Letters in shapes: n rows, s sequences, L events of the longest, E places to look back from.
+Letters in shapes: n rows, s sequences, L events of the longest, E places to look back from, D
+    width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +19,7 @@ from ...core.frame import Events
 # events between two rows of a sequence: sequences are padded to the places of the deepest, so that
 # a larger gap costs more than a second reading
 _APART = 16
+_SHORT = 4  # places: shorter sequences are padded to these
 
 
 @dataclass(frozen=True)
@@ -87,10 +90,49 @@ class Sequences:
         at = ends[:, None] - 1 - torch.arange(self._longest)
         return sent(torch.where(at >= starts[:, None], at, -1), self.events.start.device)
 
+    def padded(self, x: Tensor) -> Tensor:
+        """Return the vectors at the places of all sequences, [s, L, D], from the vectors of the
+        events, [e + 1, D], of which the last is of no event."""
+        return vectors_at(self.places, x)
+
     def rows(self, values: Tensor) -> Tensor:
         """Return the values of each row, [n, ...], from the values of every place to look back
         from, [s, E, ...]."""
         return values.flatten(0, 1).index_select(0, self.of * values.shape[1] + self.back)
+
+    @cached_property
+    def groups(self) -> list[AlikeLengths]:
+        """Sequences of similar length, so that few places are empty."""
+        sizes = 2 ** self.lengths.clamp_min(_SHORT).log2().ceil().long()
+        device = self.events.start.device
+        starts, ends, of = self._shared
+        within = torch.empty_like(sizes)  # the place of each sequence in its group
+        groups = []
+        for size in torch.unique(sizes).tolist():
+            chosen = (sizes == size).nonzero()[:, 0]
+            within[chosen] = torch.arange(len(chosen))
+            rows = (sizes[of] == size).nonzero()[:, 0]
+            length = min(size, self._longest)
+            at = ends[chosen][:, None] - 1 - torch.arange(length)
+            places = torch.where(at >= starts[chosen][:, None], at, -1)
+            back = self._back[rows].clamp_max(length - 1)
+            groups.append(
+                AlikeLengths(
+                    rows=sent(rows, device),
+                    of=sent(within[of[rows]], device),
+                    back=sent(back, device),
+                    places=sent(places, device),
+                    depth=int(back.max()) + 1,
+                )
+            )
+        return groups
+
+    def of_groups(self, values: Sequence[Tensor]) -> Tensor:
+        """Return the values of all rows, [n, ...], from the values of each group's rows."""
+        if len(values) == 1:
+            return values[0]
+        order = torch.cat([group.rows for group in self.groups]).argsort()
+        return torch.cat(list(values)).index_select(0, order)
 
     @cached_property
     def allowed(self) -> Tensor:
@@ -103,3 +145,31 @@ class Sequences:
     def depth(self) -> int:
         """Number E of places to look back from."""
         return int(self._back.max()) + 1
+
+
+@dataclass(frozen=True)
+class AlikeLengths:
+    """Sequences of similar length, with the rows that read them.
+
+    Letters in shapes: n rows of the group, s its sequences, L places of the longest.
+
+    Args:
+        rows: [n] among all rows.
+        of: [n] the sequence of each row, among the group's.
+        back: [n] the place that each row looks back from.
+        places: [s, L] the event at each place, counted from the end; -1 before the sequence begins.
+        depth: number E of places to look back from.
+    """
+
+    rows: Tensor
+    of: Tensor
+    back: Tensor
+    places: Tensor
+    depth: int
+
+
+def vectors_at(places: Tensor, x: Tensor) -> Tensor:
+    """Return the vectors of the events at some places, [..., D], from the vectors of the events,
+    [e + 1, D], of which the last is of no event, at the place -1."""
+    at = places.remainder(len(x))
+    return x.index_select(0, at.flatten()).view(*places.shape, -1)

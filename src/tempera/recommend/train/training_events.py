@@ -181,10 +181,13 @@ class TrainingEvents:
             )
         return Disliked(known, self.events.timeline.source.negatives, seed)
 
-    def batch(self, rows: Tensor, number: int, progress: float = 1.0) -> Batch[Frame]:
-        """Return the batch of chosen events, with the items drawn for batch `number` in addition;
-        batches of events do not depend on the progress of the run."""
+    def batch(self, rows: Tensor, number: int) -> Batch[Frame]:
+        """Return the batch of chosen events, with the items drawn for batch `number` in
+        addition."""
         return self.visits.batch(rows, number)
+
+    def batch_beside(self, batch: Batch[Frame], number: int, progress: float) -> None:
+        """Return None: no events are made."""
 
     def content(self) -> Iterable[Tensor]:
         """Yield the training data as tensors, for the checksum of a run.

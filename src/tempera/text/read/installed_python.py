@@ -3,30 +3,21 @@
 Files are read as texts and never imported. The query is a docstring's first paragraph; the document
 is the signature and body of the function or class without docstrings. Training begins with rows
 made of functions without a docstring: the name, or the comments, ask for the code. In folders named
-by a user, functions without a docstring are searched, too. Worker processes share the parsing; run
-as a module, this file is a worker: the worker reads paths from standard input and writes an Arrow
-stream to standard output.
+by a user, functions without a docstring are searched, too. Worker processes share the parsing.
 """
 
 from __future__ import annotations
 
-import ast
-import gc
 import os
-import re
-import signal
 import subprocess
 import sys
 import sysconfig
-import tokenize
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -35,29 +26,15 @@ from numpy.typing import NDArray
 
 from ...errors import DataError, quantity
 from ...io.console import progress_bar
-from ...io.texts import encodable
 from ...tables.tables import visible_files
+from . import python_rows
 from .pairs import RANKED, TRAIN, Pairs
 from .parts import joined
-from .python_source import PythonSource
+from .python_rows import BATCH, KINDS, SCHEMA, UNREAD, File
 from .text_files import unread
 
-File = tuple[str, str]  # the root and the path
-
-# A docstring stands first after a colon; files without one are not read further.
-_MAYBE_DOCSTRING = re.compile(r":[ \t]*(?:#[^\n]*)?\s*\n\s*[rRuU]?[\"']")
-_TEXTS = ("query", "doc", "name", "place", "root")
-_SCHEMA = pa.schema([*((name, pa.large_string()) for name in _TEXTS), ("kind", pa.string())])
-# Kinds of rows.
-_KINDS = {
-    "pairs": PythonSource.pairs,
-    "made": PythonSource.made,
-    "unasked": PythonSource.unasked,
-}
-_UNREAD = "unread"  # the kind of a row that stands for a file that cannot be read
 _CANNOT = "Python files that cannot be read"
 _UNREAD_FOLDERS = ("site-packages", "dist-packages", "__pycache__")
-_FILES_A_BATCH = 100
 _MOST_MADE = 2  # most made rows for each pair
 _FEW_MADE = 1 << 15  # made rows that are kept however few pairs there are
 
@@ -105,7 +82,7 @@ class InstalledPython:
         if not files:
             raise DataError(f"no Python files under {', '.join(map(str, roots))}")
         table = self._rows(files, roots)
-        unread_files = pc.sum(pc.equal(table["kind"], _UNREAD)).as_py() or 0
+        unread_files = pc.sum(pc.equal(table["kind"], UNREAD)).as_py() or 0
         pairs = _pairs_of_kind(table, "pairs")
         if not len(pairs):
             and_unread = f"; of them {unread_files} cannot be read" if unread_files else ""
@@ -134,23 +111,27 @@ class InstalledPython:
         return pairs, _is_function_of(asked_roots, pairs, roots)
 
     def _rows(self, files: Sequence[File], roots: Sequence[Path]) -> pa.Table:
-        """Return the rows of all kinds from files, in the order of roots and places."""
-        kinds = [kind for kind in _KINDS if self.roots or kind != "unasked"]
-        table = _parse_all(files, self.workers or os.cpu_count() or 1, kinds)
-        # Workers finish in any order; the sorted rows are the same on every run.
+        """Return the rows of all kinds from files, in no order, with the rank of their root."""
+        kinds = [kind for kind in KINDS if self.roots or kind != "unasked"]
+        workers = self.workers or os.cpu_count() or 1
+        table = _parse_all(files, workers, kinds, self.max_characters)
         names = pa.array([str(root) for root in roots], pa.large_string())
-        table = table.append_column("rank", pc.index_in(table["root"], names))
-        table = table.sort_by([(name, "ascending") for name in ("rank", "place", "kind", "query")])
-        docs = pc.utf8_slice_codeunits(table["doc"], 0, self.max_characters)
-        return table.set_column(_TEXTS.index("doc"), "doc", docs)
+        return table.append_column("rank", pc.index_in(table["root"], names))
 
 
 def _pairs_of_kind(table: pa.Table, kind: str, most: int | None = None) -> Pairs:
-    """Return the rows of a kind as pairs; of more than `most` rows, `most` are drawn."""
-    rows = table.filter(pc.equal(table["kind"], kind))
+    """Return the rows of a kind as pairs, in the order of roots and places; of more than `most`
+    rows, `most` are drawn."""
+    chosen = np.flatnonzero(pc.equal(table["kind"], kind).to_numpy())
+    # Workers finish in any order; the sorted rows are the same on every run.
+    keys = table.select(["rank", "place", "query"]).take(pa.array(chosen))
+    order = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names])
+    chosen = chosen[order.to_numpy()]
     if most is not None:
-        drawn = np.random.default_rng(0).permutation(len(rows))[:most]
-        rows = rows.take(pa.array(np.sort(drawn)))
+        drawn = np.random.default_rng(0).permutation(len(chosen))[:most]
+        chosen = chosen[np.sort(drawn)]
+    # The texts are copied once: they are most of the memory.
+    rows = table.select(["query", "doc", "name", "place"]).take(pa.array(chosen))
     return Pairs.of(rows["query"], rows["doc"], rows["name"], rows["place"])
 
 
@@ -180,45 +161,55 @@ def installed_roots() -> list[Path]:
 def python_files(root: Path, others: Sequence[Path] = ()) -> Iterator[Path]:
     """Yield the Python files below a folder in a fixed order, without hidden files and folders,
     other roots, and folders of site-packages."""
-    skipped = {other.resolve() for other in others} - {root.resolve()}
+    skipped = {str(other.resolve()) for other in others} - {str(root.resolve())}
+    # os.walk follows no links, so that the folders below a root are where its own path leads.
+    beginning = len(str(root))
+    real_root = str(root.resolve())
     for folder, folders, files in os.walk(root):
+        real_folder = real_root + folder[beginning:]
         # os.walk goes on with the folders that are left in its list.
         kept = list[str]()
         for name in folders:
             if name in _UNREAD_FOLDERS or name.startswith("."):
                 continue
-            if Path(folder, name).resolve() not in skipped:
+            if os.path.join(real_folder, name) not in skipped:
                 kept.append(name)
         folders[:] = sorted(kept)
         for name in sorted(files):
-            path = Path(folder, name)
-            if name.endswith(".py") and not name.startswith(".") and path.is_file():
-                yield path
+            if name.endswith(".py") and not name.startswith("."):
+                path = os.path.join(folder, name)
+                if os.path.isfile(path):
+                    yield Path(path)
 
 
-def _parse_all(files: Sequence[File], workers: int, kinds: Sequence[str]) -> pa.Table:
+def _parse_all(
+    files: Sequence[File], workers: int, kinds: Sequence[str], most_characters: int
+) -> pa.Table:
     """Parse files in worker processes, largest first, and gather the rows of some kinds."""
     by_size = sorted(files, key=lambda file: -os.stat(file[1]).st_size)
-    workers = max(1, min(workers, len(files) // _FILES_A_BATCH))
+    workers = max(1, min(workers, len(files) // BATCH))
     with progress_bar("reading Python files", len(files), "file") as bar:
 
         def ask(share: Sequence[File]) -> list[pa.RecordBatch]:
             parts = []
-            for batch in _worker(share, kinds):
+            for batch in _worker(share, kinds, most_characters):
                 parts.append(batch)
-                bar.update(min(_FILES_A_BATCH, len(files) - bar.n))
+                bar.update(min(BATCH, len(files) - bar.n))
             return parts
 
         with ThreadPoolExecutor(workers) as pool:
             shares = list(pool.map(ask, [by_size[i::workers] for i in range(workers)]))
         bar.update(len(files) - bar.n)
-    return pa.Table.from_batches([batch for batches in shares for batch in batches], _SCHEMA)
+    return pa.Table.from_batches([batch for batches in shares for batch in batches], SCHEMA)
 
 
-def _worker(share: Sequence[File], kinds: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _worker(
+    share: Sequence[File], kinds: Sequence[str], most_characters: int
+) -> Iterator[pa.RecordBatch]:
     """Yield rows as a worker process sends them."""
     # -P: nothing in the current folder can pose as a module.
-    command = [sys.executable, "-P", "-m", __name__, *kinds]
+    module = python_rows.__name__
+    command = [sys.executable, "-P", "-m", module, str(most_characters), *kinds]
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
     names = "\0".join(f"{root}\0{path}" for root, path in share)
@@ -237,55 +228,3 @@ def _worker(share: Sequence[File], kinds: Sequence[str]) -> Iterator[pa.RecordBa
         raise DataError(
             f"a process that parses Python files stopped with exit code {process.returncode}"
         )
-
-
-def _work(stdin: BinaryIO, stdout: BinaryIO, kinds: Sequence[str]) -> None:
-    """Parse the files named on standard input, as one worker, and write a batch of rows for every
-    `_FILES_A_BATCH` files."""
-    warnings.simplefilter("ignore")  # invalid escapes in other people's files
-    gc.disable()  # syntax trees hold no cycles, and the collector took a third of the time
-    parts = stdin.read().decode("utf-8", "surrogateescape").split("\0")
-    files = list(zip(parts[::2], parts[1::2], strict=True))
-    with pa.ipc.new_stream(stdout, _SCHEMA) as stream:
-        for start in range(0, len(files), _FILES_A_BATCH):
-            rows: list[tuple[str, ...]] = []
-            for root, path in files[start : start + _FILES_A_BATCH]:
-                rows += _rows_of_file(root, path, kinds)
-            arrays = []
-            for position, field in enumerate(_SCHEMA):
-                arrays.append(pa.array([row[position] for row in rows], field.type))
-            stream.write_batch(pa.record_batch(arrays, schema=_SCHEMA))
-
-
-def _rows_of_file(root: str, path: str, kinds: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the rows of a file, each with the columns of `_SCHEMA`.
-
-    A file that cannot be read is a row of its own where the user has named the folder; of other
-    people's files nothing is reported.
-    """
-    rows: list[tuple[str, ...]] = []
-    try:
-        with tokenize.open(path) as file:
-            text = file.read()
-        if not _MAYBE_DOCSTRING.search(text) and "unasked" not in kinds:
-            return rows
-        stem, _ = os.path.splitext(path.removeprefix(os.path.join(root, "")))
-        module = stem.replace(os.sep, ".").removesuffix(".__init__")
-        source = PythonSource(text)
-        for kind in kinds:
-            for name, query, code, line in _KINDS[kind](source):
-                texts = (query, code, f"{module}.{name}", f"{path}:{line}", root)
-                rows.append((*map(encodable, texts), kind))
-        if not rows and "unasked" in kinds:
-            compile(text, path, "exec", ast.PyCF_ONLY_AST)  # raises if the file is no Python
-    except (SyntaxError, ValueError, LookupError, RecursionError, MemoryError, OSError):
-        # Not Python of this version, or unreadable.
-        if "unasked" in kinds:
-            rows.append(("", "", "", encodable(path), root, _UNREAD))
-    return rows
-
-
-if __name__ == "__main__":
-    # Ctrl-C ends a worker without a word; its parent reports.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    _work(sys.stdin.buffer, sys.stdout.buffer, sys.argv[1:])

@@ -13,10 +13,14 @@ import textwrap
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate
 
+import numpy as np
+from numpy.typing import NDArray
+
 Row = tuple[str, str, str, int]  # name, query, code, line
+Depths = NDArray[np.int32]  # number of open brackets at each position of a source
 
 _NEWLINE = re.compile(
     r"\r\n?|\n"
@@ -32,15 +36,19 @@ _OPAQUE = re.compile(  # strings and comments
 _HEAD = re.compile(r"\n([ \t]*)(async[ \t]+def|def|class)[ \t]+(\w+)")  # twice as fast as with ^
 _SIMPLE_HEAD = re.compile(r"[^\n()\[\]{}:]*+(?:\([^()\[\]{}]*+\)[^\n()\[\]{}:]*+)?+:")
 _SIGN = re.compile(r"[()\[\]{}:]")
-_LITERAL = r"[rRuU]?\"+(?:[ \t]*[rRuU]?\"+)*"
-_DOCSTRING = re.compile(rf"\s*({_LITERAL}|\((?:\s*{_LITERAL})+\s*\))[ \t]*(?=[\n;]|\Z)")
+# Without the possessive quantifiers, a string that is no docstring takes a time that doubles with
+# each of its letters.
+_LITERAL = r"[rRuU]?\"++(?:[ \t]*+[rRuU]?\"++)*+"
+_DOCSTRING = re.compile(rf"\s*+({_LITERAL}|\((?:\s*+{_LITERAL})++\s*+\))[ \t]*+(?=[\n;]|\Z)")
 _BLANK = re.compile(r"^[ \t]++$", re.MULTILINE)
 _SPECIAL = re.compile(r"[\\\0\ud800-\udfff]")  # what a parser reads as something else, or refuses
 _FIRST_PARAGRAPH = re.compile(r"\n\s*\n")
 _NAME = re.compile(r"\A((?:async[ \t]+)?def[ \t]+)\w+")
-_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _BRACKETS = (("(", ")"), ("[", "]"), ("{", "}"))
+_STEP = np.zeros(256, np.int8)  # what a character adds to the number of open brackets
+for _opening, _closing in _BRACKETS:
+    _STEP[[ord(_opening), ord(_closing)]] = 1, -1
 _FEWEST_WORDS = 4  # of comments that ask for code
 _LETTERS = 300  # of comments, at most
 _FEWEST_LINES = 3  # of code that is asked for
@@ -54,13 +62,17 @@ class PythonSource:
     """
 
     def __init__(self, text: str) -> None:
-        self.text = "\n" + (
-            _NEWLINE.sub("\n", text) if "\r" in text else text
-        )  # so that every line follows one
-        self.masked = _OPAQUE.sub(_mask, self.text)
+        if "\r" in text:
+            text = _NEWLINE.sub("\n", text)
+        if " \n" in text or "\t\n" in text:
+            text = _BLANK.sub("", text)
+        self.text = "\n" + text  # so that every line follows one
+        self.all_comments = list[int]()  # where each comment begins
+        self.masked = _OPAQUE.sub(self._mask, self.text)
         self.lines = self.text.split("\n")
         self.starts = [0, *accumulate(map((1).__add__, map(len, self.lines)))]
-        self.blocks = _blocks(self.text, self.masked)
+        self.depths = _depths(self.masked)
+        self.blocks = _blocks(self.text, self.masked, self.depths)
 
     def line_of(self, position: int) -> int:
         """Return the number of the line of a position."""
@@ -124,7 +136,7 @@ class PythonSource:
         for block in self.blocks:
             if block.documented or block.is_class:
                 continue
-            end = block.end if block.end >= 0 else _end(self.masked, block)
+            end = block.end if block.end >= 0 else _end(self.masked, self.depths, block)
             first = self.line_of(block.start)
             last = self.line_of(end - 1) + 1
             if last - first >= _FEWEST_LINES:
@@ -154,8 +166,20 @@ class PythonSource:
     def comments(self) -> list[int]:
         """Return the numbers of lines of a comment alone; lines of strings that look like comments
         are left out."""
-        spans = (match.span() for match in _COMMENT.finditer(self.text))
-        return [self.line_of(start) for start, end in spans if not self.masked[start:end].strip()]
+        lines = list[int]()
+        for position in self.all_comments:
+            line = self.line_of(position)
+            if not self.masked[self.starts[line] : position].strip(" \t"):
+                lines.append(line)
+        return lines
+
+    def _mask(self, match: re.Match[str]) -> str:
+        """Return quotes in place of a string, and spaces in place of a comment."""
+        start, end = match.span()
+        if self.text[start] != "#":
+            return '"' * (end - start)
+        self.all_comments.append(start)
+        return " " * (end - start)
 
 
 @dataclass
@@ -184,7 +208,7 @@ class _Block:
         return self.docstring != (0, 0)
 
 
-def _blocks(source: str, masked: str) -> list[_Block]:
+def _blocks(source: str, masked: str, depths: Depths) -> list[_Block]:
     """Return the blocks of a source, outer blocks first."""
     blocks = list[_Block]()
     around = list[_Block]()  # the blocks around the present head, and the present block
@@ -198,7 +222,7 @@ def _blocks(source: str, masked: str) -> list[_Block]:
         if place is None or text is None:
             for each in around[:-1]:
                 if each.is_class and each.end < 0:
-                    each.end = _end(masked, each)
+                    each.end = _end(masked, depths, each)
             outer = [each for each in around[:-1] if each.end < 0 or each.end > block.start]
             within = any(each.documented and not each.is_class for each in outer)
             block.asks = not (block.is_class or block.own.startswith("__") or within)
@@ -209,7 +233,7 @@ def _blocks(source: str, masked: str) -> list[_Block]:
             continue
         for each in around:
             if each.end < 0:
-                each.end = _end(masked, each)
+                each.end = _end(masked, depths, each)
         around = [outer for outer in around if outer.end > block.start]
         for each in around:
             each.asks = False  # it holds a document
@@ -219,10 +243,13 @@ def _blocks(source: str, masked: str) -> list[_Block]:
     return blocks
 
 
-def _mask(match: re.Match[str]) -> str:
-    """Return quotes in place of a string, and spaces in place of a comment."""
-    text = match[0]
-    return (" " if text[0] == "#" else '"') * len(text)
+def _depths(masked: str) -> Depths:
+    """Return the number of open brackets before each character, and at the end."""
+    # All brackets are of ASCII: other characters may become any other character.
+    characters = np.frombuffer(masked.encode("latin-1", "replace"), np.uint8)
+    depths = np.zeros(len(masked) + 1, np.int32)
+    np.cumsum(_STEP[characters], out=depths[1:])
+    return depths
 
 
 def _colon(masked: str, start: int) -> int:
@@ -238,24 +265,25 @@ def _colon(masked: str, start: int) -> int:
     return len(masked)
 
 
-def _end(masked: str, block: _Block) -> int:
+def _end(masked: str, depths: Depths, block: _Block) -> int:
     """Return the end of a block: of the last line before a line that is not indented more, outside
     brackets."""
-    outdent = re.compile(rf"\n[ \t]{{0,{block.indent}}}\S")
-    end = counted = block.start
-    depths = [0] * len(_BRACKETS)
+    outdent = _outdent(block.indent)
+    end = block.start
     while (line := outdent.search(masked, end)) is not None:
         end = line.start()
-        for i, signs in enumerate(_BRACKETS):
-            opened, closed = (masked.count(sign, counted, end) for sign in signs)
-            depths[i] += opened - closed
-        counted = end
-        if not any(depths) and masked[end - 1] != "\\":
+        if depths[end] == depths[block.start] and masked[end - 1] != "\\":
             break
         end += 1
     else:
         end = len(masked)
     return block.start + len(masked[block.start : end].rstrip())
+
+
+@cache
+def _outdent(indent: int) -> re.Pattern[str]:
+    """Return the pattern of the beginning of a line that is not indented more."""
+    return re.compile(rf"\n[ \t]{{0,{indent}}}\S")
 
 
 def _text(literal: str) -> str | None:
@@ -271,9 +299,13 @@ def _text(literal: str) -> str | None:
 
 
 def _dedented(lines: Sequence[str], indent: int) -> str:
-    """Return lines as from `textwrap.dedent`, by the indent of the first line."""
-    margin = lines[0][:indent]
-    text = _BLANK.sub("", "\n".join(lines))
-    if re.search(rf"\n(?!\n|{margin}|\Z)", text):
+    """Return lines, of which none is blank but not empty, as from `textwrap.dedent`, by the indent
+    of the first line."""
+    text = "\n".join(lines)
+    if not indent:
+        return text
+    new_line = "\n" + lines[0][:indent]
+    empty = lines.count("")  # the first line is not
+    if text.count(new_line) < len(lines) - 1 - empty:
         return textwrap.dedent(text)
-    return text.replace("\n" + margin, "\n")[indent:]
+    return text.replace(new_line, "\n")[indent:]

@@ -135,7 +135,7 @@ class Catalogue:
             return self.pairs.ids("query")[self.query_rows], self.queries
         return self.doc_ids, self.docs
 
-    def trained(self, rows: Rows) -> list[str]:
+    def trained(self, rows: Rows) -> Texts:
         """Return texts for a tokenizer: of the training rows, and documents without a query; a
         sample of many texts, and no held-out text."""
         negatives = self.negatives[torch.from_numpy(rows)].values.numpy()
@@ -145,9 +145,7 @@ class Catalogue:
         docs = np.unique(docs)
         queries = np.unique(self.query_of[rows])
         step = max(1, (len(queries) + len(docs)) // _TOKENIZER_TEXTS)
-        texts = list(self.queries.take(queries[::step]))
-        texts += self.docs.take(docs[::step])
-        return texts
+        return self.queries.chosen(queries[::step]).cat(self.docs.chosen(docs[::step]))
 
     def keys(self, rows: Rows) -> Ragged:
         """Return the ids of the query, the document and the negatives of each pair; equal texts
@@ -239,7 +237,11 @@ def stored(features: Callable[[Sequence[str]], Ragged], texts: Sequence[str], pa
     lengths = [torch.zeros(1, dtype=torch.int64)]
     with path.open("wb") as file:
         for start in range(0, len(texts), _BLOCK):
-            part = features(texts[start : start + _BLOCK])
+            stop = min(len(texts), start + _BLOCK)
+            if isinstance(texts, Texts):
+                part = features(texts.chosen(np.arange(start, stop)))
+            else:
+                part = features(texts[start:stop])
             lengths.append(part.lengths)
             file.write(part.values.numpy().astype(np.int32, copy=False).tobytes())
     offsets = torch.cat(lengths).cumsum(0)

@@ -1,5 +1,5 @@
-"""Rows made of documents, beside the pairs of the first steps: the query is a span of a text, or a
-function's name, and the answer is the rest.
+"""Rows made of documents, in batches beside those of the pairs in the first steps: the query is a
+span of a text, or a function's name, and the answer is the rest.
 
 Letters in shapes: b pairs of a batch, r made rows, u documents, m rows made by a source.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...arithmetic.ragged import Ragged, Shared, from_lengths, spread
+from ...arithmetic.ragged import Ragged, from_lengths, spread
 from ...core.batch import Batch, Side
 from ...core.corrections import LogQ
 from ...io.ids import mixed
@@ -31,8 +31,8 @@ ENOUGH = 1_000  # training pairs from which "auto" does so: fewer show no gain
 # and 0.011 nDCG@10 on validation beside 119,000.
 MANY = 20_000
 _SPAN = (8, 40)  # tokens of a span, which is never more than half of its document
-# Most rows of a batch with spans, pairs included. A batch with rows of a source may have twice as
-# many: these rows have no more tokens than pairs.
+# Most pairs and spans of a step. With rows of a source a step may have twice as many: these rows
+# have no more tokens than pairs.
 _MOST = 2048
 _STREAM = 1 << 20  # a stream of random numbers apart from the samplers of the same seed
 
@@ -61,7 +61,7 @@ class Kind(Protocol):
     """A way to make rows."""
 
     until: float  # share of the training with made rows, from its beginning
-    most: int  # rows of a batch, made rows among them
+    most: int  # rows of a batch of pairs and of the batch beside it, together
     about: str  # a clause for the user
 
     def suits(self) -> bool:
@@ -144,7 +144,7 @@ class SourceRows:
     docs: Ragged
     query_ids: Tensor
     doc_ids: Tensor
-    until = 0.4
+    until = 0.28
     most = 2 * _MOST
     about = "the name or the comments of a function without a docstring ask for its code"
 
@@ -164,12 +164,15 @@ class SourceRows:
 
 @dataclass(frozen=True)
 class MadeRows:
-    """Put made rows behind the pairs of the first batches; each pass over the documents has a fresh
-    random order.
+    """Make a batch of rows beside each of the first batches of pairs; each pass over the documents
+    has a fresh random order.
+
+    Made rows are compared among themselves: with the pairs, too, a step takes twice the time and
+    brings no more (docs/results/text-recipe.md).
 
     Args:
-        beside: made rows beside each pair; 0 for none. A batch has fewer made rows where it would
-            become too large, or where fewer can be made.
+        beside: made rows beside each pair; 0 for none. A batch has fewer where both batches would
+            become too large together, or where fewer can be made.
         size: pairs of a batch.
     """
 
@@ -221,34 +224,32 @@ class MadeRows:
             f"{self.kind.about} (train.made_rows={self.beside})"
         )
 
-    def batch(self, pairs: Batch[Ragged], number: int, progress: float) -> Batch[Ragged]:
-        """Return batch `number`, [b], with made rows of other documents behind it in the first part
-        of the training, [b + r].
+    def batch(self, pairs: Batch[Ragged], number: int, progress: float) -> Batch[Ragged] | None:
+        """Return the made rows beside batch `number` of pairs, [r]; None behind the first part of
+        the training.
 
         Args:
+            pairs: the batch, [b].
             progress: progress of the training, from 0 to 1.
         """
         if not self.count or progress >= self.kind.until:
-            return pairs
+            return None
         chosen = np.unique(self.order.take(number * self.count, self.count))
         queries, docs, query_ids, doc_ids = self.kind.made(chosen, number)
-        known, weight = pairs.known, pairs.weight
-        assert pairs.doc.ids is not None and not isinstance(known, Shared)
-        # One row of each document, and no document of the batch.
+        # One row of each document.
         _, first = np.unique(doc_ids.numpy(), return_index=True)
         rows = torch.from_numpy(np.sort(first))
-        rows = rows[~torch.isin(doc_ids[rows], pairs.doc.ids)]
         doc_ids = doc_ids[rows]
-        if known is not None:
-            known = Ragged.cat([known, Ragged(doc_ids, torch.arange(len(rows) + 1))])
-        if weight is not None:  # a made row counts as the mean pair, whatever the unit of weights
-            weight = torch.cat([weight, weight.mean().expand(len(rows))])
-        return replace(
-            pairs,
-            query=_with_rows(pairs.query, queries[rows], query_ids[rows]),
-            doc=_with_rows(pairs.doc, docs[rows], doc_ids),
+        known = None
+        if pairs.known is not None:
+            known = Ragged(doc_ids, torch.arange(len(rows) + 1))
+        # No correction reads the zeros, but a memory holds logq for all or none.
+        logq = None if pairs.doc.logq is None else torch.zeros(len(rows))
+        return Batch(
+            query=Side(queries[rows], query_ids[rows], logq),
+            doc=Side(docs[rows], doc_ids, logq),
             known=known,
-            weight=weight,
+            temperature=pairs.temperature,
         )
 
 
@@ -275,12 +276,3 @@ def cut(rows: Ragged, draw: np.random.Generator) -> tuple[Ragged, Ragged]:
     inside[spread(start, sizes)] = True
     spans = Ragged(rows.values[inside], from_lengths(sizes))
     return spans, Ragged(rows.values[~inside], from_lengths(lengths - sizes))
-
-
-def _with_rows(side: Side[Ragged], rows: Ragged, ids: Tensor) -> Side[Ragged]:
-    """Return a side with more rows behind its own."""
-    assert side.ids is not None
-    logq = side.logq
-    if logq is not None:  # no correction reads the zeros, but a memory holds logq for all or none
-        logq = torch.cat([logq, logq.new_zeros(len(ids))])
-    return Side(Ragged.cat([side.rows, rows]), torch.cat([side.ids, ids]), logq)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -21,11 +22,12 @@ from ...engine.batches import Examples
 from ...io.ids import places
 from ...mining.again import MiningAgain
 from ...mining.guide import CrossEncoder, check_negatives
-from ...mining.hard_negatives import mine
+from ...mining.hard_negatives import Mining, mine
 from ...mining.search import Ints, Pairs, by_faiss
 from ...mining.shortfall import Report
 from .catalogue import Catalogue
 
+_RANKS = 4  # that are searched first, for each negative of a query
 # A function from positions of queries or documents to unit vectors, [.., D].
 Read = Callable[[Role, Ints], NDArray[np.float32]]
 
@@ -65,16 +67,66 @@ def with_mined(
 
     query_vectors = read("query", queries)
     doc_vectors = read("doc", docs)
-    search = None if options.faiss is None else by_faiss(doc_vectors, options.faiss)
     judged = None if cross is None else judge
-    mined = mine(query_vectors, doc_vectors, answers, options.mining, itself, judged, search)
-    is_filled = mined.positions >= 0  # [q, negatives]
+    if options.faiss is None:
+        args = query_vectors, doc_vectors, answers, options.mining, itself, judged
+        positions, report = _mined_in_few_ranks(*args)
+    else:
+        search = by_faiss(doc_vectors, options.faiss)
+        mined = mine(query_vectors, doc_vectors, answers, options.mining, itself, judged, search)
+        positions, report = mined.positions, mined.report
+    is_filled = positions >= 0  # [q, negatives]
     lengths = torch.from_numpy(is_filled.sum(1))
-    chosen = torch.from_numpy(docs[mined.positions[is_filled]])
+    chosen = torch.from_numpy(docs[positions[is_filled]])
     of_queries = Ragged(chosen, from_lengths(lengths))
     negatives = of_queries[torch.from_numpy(query_of)]
     ids = torch.from_numpy(catalogue.doc_ids)
-    return replace(examples, negatives=negatives, all_ids=ids), mined.report
+    return replace(examples, negatives=negatives, all_ids=ids), report
+
+
+def _mined_in_few_ranks(
+    queries: NDArray[np.float32],
+    docs: NDArray[np.float32],
+    answers: Pairs,
+    options: Mining,
+    itself: Ints,
+    judge: Callable[[Pairs], NDArray[np.float32]] | None,
+) -> tuple[Ints, Report]:
+    """Return the negatives as `mine` does, [q, negatives], and the report without candidates.
+
+    Few ranks hold enough negatives of most queries, and take less time. All ranks are searched for
+    the other queries.
+    """
+    ranks = options.skip + _RANKS * options.negatives
+    few = replace(options, depth=min(options.depth, ranks))
+    positions = mine(queries, docs, answers, few, itself, judge).positions
+    short = np.flatnonzero(positions[:, -1] < 0)
+    if len(short) and few.depth < options.depth:
+        place = places(answers[0], short)
+        own = place >= 0
+        answers_of_short = place[own], answers[1][own]
+        judge_short = None
+        if judge is not None:
+            judge_short = partial(_of_some, judge, short)
+        deep = mine(queries[short], docs, answers_of_short, options, itself[short], judge_short)
+        positions[short] = deep.positions
+    number = (positions >= 0).sum(1)
+    report = Report(
+        queries=len(queries),
+        answers=len(answers[0]),
+        itself=int((itself >= 0).sum()),
+        kept=int(number.sum()),
+        short=int((number < options.negatives).sum()),
+        empty=int((number == 0).sum()),
+    )
+    return positions, report
+
+
+def _of_some(
+    judge: Callable[[Pairs], NDArray[np.float32]], queries: Ints, pairs: Pairs
+) -> NDArray[np.float32]:
+    """Return the scores of pairs whose queries are counted among some queries."""
+    return judge((queries[pairs[0]], pairs[1]))
 
 
 def checked(

@@ -104,12 +104,16 @@ class TrainingPairs:
                 "mining.cross_encoder needs negatives, but the data has none: set mining.again"
             )
 
-    def batch(self, rows: Tensor, number: int, progress: float = 1.0) -> Batch[Ragged]:
-        """Return the tokens of chosen pairs, followed by made rows at the beginning of the
-        training."""
+    def batch(self, rows: Tensor, number: int) -> Batch[Ragged]:
+        """Return the tokens of chosen pairs."""
         self.known.forget()  # a step may change the weights: free the vectors, whose memory it needs
-        pairs = self.rows.batch(rows, number)
-        return self.made.batch(pairs, number, progress)
+        return self.rows.batch(rows, number)
+
+    def batch_beside(
+        self, batch: Batch[Ragged], number: int, progress: float
+    ) -> Batch[Ragged] | None:
+        """Return the tokens of made rows at the beginning of the training."""
+        return self.made.batch(batch, number, progress)
 
     def vectors(self, rows: Rows, role: Role = "doc") -> NDArray[np.float32]:
         """Embed chosen queries or documents by the present tower, [.., D]; inner products compare
