@@ -26,7 +26,8 @@ import readme_lines
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
-SMALL = "recipe=none tower.dimensions=16 train.max_steps=20 evaluation.queries=20"
+STEPS = "recipe=none train.max_steps=20 evaluation.queries=20"
+SMALL = f"{STEPS} tower.dimensions=16"
 TRAIN = f"tempera train pairs.csv {SMALL} --overwrite"
 # What the core has to do, and what each extra has to do after a training.
 CORE = (
@@ -45,15 +46,18 @@ TRIALS = {
     ),
     "text": (
         readme_lines.TRANSFORMER,
-        f"tempera train pairs.csv {SMALL} tower.kind=pretrained tower.model=tiny/model "
+        f"tempera train pairs.csv {STEPS} tower.kind=pretrained tower.model=tiny/model "
         "--output tuned",
     ),
     "trainer": ("python -c 'from tempera import ContrastiveLoss'",),
     "faiss": ("tempera export runs/pairs --to faiss",),
-    "onnx": ("tempera export runs/pairs --to onnx", "tempera search runs/pairs/export/onnx x"),
+    "onnx": (
+        "tempera export runs/pairs --to onnx",
+        "tempera search runs/pairs x --onnx runs/pairs/export/onnx",
+    ),
     "lora": (
         readme_lines.TRANSFORMER,
-        f"tempera train pairs.csv {SMALL} tower.kind=pretrained tower.model=tiny/model "
+        f"tempera train pairs.csv {STEPS} tower.kind=pretrained tower.model=tiny/model "
         "tower.lora.rank=2 --output adapted",
     ),
     "tune": (
@@ -66,7 +70,7 @@ TRIALS = {
         "tempera search kept password --where \"language = 'en'\"",
     ),
     "serve": ("tempera serve runs/pairs",),
-    "mcp": ("python -c 'import tempera.server.mcp_tools'", "tempera mcp --help"),
+    "mcp": ("python -m tempera mcp runs/pairs < /dev/null",),
 }
 
 

@@ -17,7 +17,7 @@ EXTRAS = {
     "tune": ("optuna",),
     "duckdb": ("duckdb",),
     "serve": ("fastapi", "uvicorn", "httptools", "orjson", "prometheus_client", "faiss"),
-    "mcp": ("mcp",),
+    "mcp": ("mcp", "orjson"),
 }
 
 
